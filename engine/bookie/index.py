@@ -1,0 +1,85 @@
+"""The index of a bookie: which entry lies where. The contract; twins in `index_memory`, `index_rocks`.
+
+Invariants (`tests/engine/bookie/index_contract.py` runs them over both implementations):
+- A ledger's ranges are disjoint: `apply` is given only changes that keep them so, or that replace
+  ranges it names.
+- Changes of one batch and the position they cover become durable together or not at all; batches
+  become durable in order. A crash loses a suffix of batches, never a middle one.
+- `position` is that of the last batch that survived: a restart replays the journal from there.
+- Reads see every batch applied so far, durable or not, and may run beside `apply` in another thread.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Position(NamedTuple):
+    """A place in the journal: everything before it is covered."""
+
+    segment: int
+    offset: int
+
+
+class Place(NamedTuple):
+    """Entries `first` to `last` of a ledger lie in one journal record.
+
+    The record starts at `offset` in `segment`, is `size_bytes` long and its own first entry is
+    `record_first`. `segment` DAMAGED (-1) means: the ids were held and their bytes are damaged.
+    """
+
+    ledger_id: int
+    first: int
+    last: int
+    segment: int
+    offset: int
+    size_bytes: int
+    record_first: int
+
+
+class Changes(NamedTuple):
+    """One batch: ranges to remove, then to add, and small facts to set (None removes)."""
+
+    remove: Sequence[Place]
+    add: Sequence[Place]
+    facts: Sequence[tuple[bytes, bytes | None]]
+    position: Position
+
+
+class Index(Protocol):
+    """Places by (ledger, id), small facts by key. One owner writes; `apply` may run in a thread."""
+
+    def apply(self, changes: Changes) -> None:
+        """Apply one batch in order. Raises OSError or the store's own error; then the bookie stops."""
+        ...
+
+    def position(self) -> Position:
+        """The position of the newest batch applied; (0, 0) when new."""
+        ...
+
+    def find(self, ledger_id: int, first: int, last: int) -> list[Place]:
+        """The places that overlap `first` to `last`, in order; at most 1,024 of them."""
+        ...
+
+    def last(self, ledger_id: int) -> Place | None:
+        """The place with the ledger's highest id."""
+        ...
+
+    def ledgers(self, above: int, limit: int) -> list[int]:
+        """Ids of ledgers with at least one place, over `above`, in order."""
+        ...
+
+    def fact(self, key: bytes) -> bytes | None:
+        """A small fact."""
+        ...
+
+    def facts(self, prefix: bytes, above: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Small facts whose key starts with `prefix` and is over `above`, in order."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything applied so far durable. Runs in a thread."""
+        ...
+
+    def close(self) -> None:
+        """Flush and close."""
+        ...

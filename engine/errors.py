@@ -1,0 +1,162 @@
+"""Every error of the engine.
+
+    EngineError
+    ├── InvalidRequest            the call is wrong; it will never succeed as it is
+    │   ├── EntryTooLarge         split the entry
+    │   ├── QuorumsInvalid        ensemble >= write quorum >= ack quorum >= 1 does not hold
+    │   ├── EntryPastEnd          the range goes past what may be read
+    │   └── DuplicateEntryId      an explicit id was used before
+    ├── NotFound                  looked for, and positively not there
+    │   ├── NoSuchLedger
+    │   └── NoSuchEntry
+    ├── Unauthorized              the ledger's password does not match
+    ├── OutcomeUnknown            an append may or may not be stored: read the ledger to know
+    │   ├── LedgerFenced          another client recovered the ledger: stop writing
+    │   ├── LedgerClosed          the ledger or the writer is closed
+    │   └── AppendFailed          too few bookies acknowledged in time
+    ├── Unavailable               nothing is wrong with the call: retry later
+    │   ├── NotEnoughBookies      start more bookies, or lower the quorums
+    │   ├── DeadlineExceeded      no answer in time
+    │   ├── Overloaded            a queue is full: wait for earlier calls, then retry
+    │   ├── RecoveryIncomplete    too few bookies answered to decide the ledger's end
+    │   ├── BookieUnavailable     this bookie cannot be reached or has stopped
+    │   └── MetadataUnavailable   the metadata store cannot be reached; a write may have happened
+    ├── CannotRead                an entry exists or may exist, and no intact copy answered
+    ├── MetadataConflict          somebody changed it first: read again
+    │   ├── KeyExists
+    │   └── VersionConflict
+    └── FolderError               a folder cannot be used as it is; nothing in it was changed
+        ├── FolderLocked          another process owns it
+        ├── FolderMismatch        it belongs to another cluster, or is not what it should be
+        ├── FolderRolledBack      it is older than the metadata store remembers
+        ├── FormatTooNew          written by a newer major version: upgrade this program
+        └── FolderDamaged         bytes that were synced are not readable any more
+"""
+
+
+class EngineError(Exception):
+    """The root. Catch it to catch everything that the engine raises on purpose."""
+
+
+class InvalidRequest(EngineError):
+    """The call itself is wrong. Do not retry; mend the call. Nothing was stored."""
+
+
+class EntryTooLarge(InvalidRequest):
+    """The entry is over `limits.ENTRY_BYTES_MAX`. Split it. Nothing was stored."""
+
+
+class QuorumsInvalid(InvalidRequest):
+    """`ensemble >= write_quorum >= ack_quorum >= 1` does not hold, or a number is out of range."""
+
+
+class EntryPastEnd(InvalidRequest):
+    """The range ends after the last entry that may be read. Read up to `last_add_confirmed`."""
+
+
+class DuplicateEntryId(InvalidRequest):
+    """An explicit entry id was used before. Choose a higher one. Nothing was stored."""
+
+
+class NotFound(EngineError):
+    """It is positively not there: enough of those who would hold it said so."""
+
+
+class NoSuchLedger(NotFound):
+    """The metadata store has no such ledger: never created, or deleted."""
+
+
+class NoSuchEntry(NotFound):
+    """Every replica that could hold the entry answered that it holds none."""
+
+
+class Unauthorized(EngineError):
+    """The ledger's password does not match. Do not retry with the same one."""
+
+
+class OutcomeUnknown(EngineError):
+    """The append may or may not be stored. Recover the ledger and read its end to know."""
+
+
+class LedgerFenced(OutcomeUnknown):
+    """Another client opened the ledger with recovery. This writer is over: open another ledger."""
+
+
+class LedgerClosed(OutcomeUnknown):
+    """The ledger or its writer was closed while the append was pending, or before it."""
+
+
+class AppendFailed(OutcomeUnknown):
+    """Too few bookies acknowledged in time and none could replace them. The writer is over."""
+
+
+class Unavailable(EngineError):
+    """The call is right, the moment is not. Retry later, with backoff."""
+
+
+class NotEnoughBookies(Unavailable):
+    """Fewer bookies are registered and writable than the quorums need. Start more bookies."""
+
+
+class DeadlineExceeded(Unavailable):
+    """No answer before the deadline. A read may be retried at once."""
+
+
+class Overloaded(Unavailable):
+    """A byte-bounded queue is full. Await earlier calls, then retry. Nothing was stored."""
+
+
+class RecoveryIncomplete(Unavailable):
+    """Too few bookies answered to decide where the ledger ends; it stays in recovery. Retry."""
+
+
+class BookieUnavailable(Unavailable):
+    """The bookie cannot be reached, or stopped after a disk error. Others are tried first."""
+
+
+class MetadataUnavailable(Unavailable):
+    """The metadata store did not answer. A write may have happened: read again, then decide."""
+
+
+class CannotRead(EngineError):
+    """No intact copy answered, yet the entry is not known to be absent. Retry, or repair."""
+
+
+class MetadataConflict(EngineError):
+    """A compare-and-set lost. Read the value again and decide anew."""
+
+
+class KeyExists(MetadataConflict):
+    """The key to create is there already."""
+
+
+class VersionConflict(MetadataConflict):
+    """The value's version is another than the one named, or the key is gone."""
+
+
+class FolderError(EngineError):
+    """The folder cannot be used as it is. Nothing in it was changed."""
+
+
+class FolderLocked(FolderError):
+    """Another process owns the folder. Connect to it, or stop it first."""
+
+
+class FolderMismatch(FolderError):
+    """The folder belongs to another cluster or another use. Point to the right folder."""
+
+
+class FolderRolledBack(FolderError):
+    """The folder is older than the metadata store remembers, as after restoring a backup.
+
+    Do not start it: it may have forgotten acknowledged entries. Remove it and let repair
+    fill a new one.
+    """
+
+
+class FormatTooNew(FolderError):
+    """A newer major version wrote this. Upgrade this program; nothing was changed."""
+
+
+class FolderDamaged(FolderError):
+    """Bytes that were synced once cannot be read any more. Run `check`, then repair."""

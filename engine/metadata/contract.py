@@ -1,0 +1,75 @@
+"""The store of small facts with compare-and-set: the contract of every implementation.
+
+Invariants (`tests/engine/metadata/store_contract.py` runs them over every implementation):
+- A key is a path like `/ledgers/17`; its value is bytes of at most 1 MiB. Parents need not exist.
+- Versions start at 0 and grow by one with each set; a key deleted and made again starts over.
+- Writes are durable and ordered when they return; reads of one store object see its own writes.
+- After `MetadataUnavailable` a write may or may not have happened. Values therefore carry a token
+  of their writer: who reads its own token back has succeeded.
+- A watch fires at least once after a change that follows it; it may fire without one. It says only
+  "look again".
+- An ephemeral key goes with the session that made it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+
+class Versioned(NamedTuple):
+    """A value and the version that a compare-and-set must name."""
+
+    value: bytes
+    version: int
+
+
+class MetadataStore(Protocol):
+    """Small facts, linearizable writes. All methods are called on the event loop."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The random id given to the cluster when its store was first made."""
+        ...
+
+    async def get(self, key: str) -> Versioned | None:
+        """The value, or None if the key is positively absent. Raises `MetadataUnavailable`."""
+        ...
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        """Make a key; returns its version. Raises `KeyExists`, `MetadataUnavailable`."""
+        ...
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        """Compare-and-set; returns the new version.
+
+        Raises `VersionConflict` (also if the key is gone), `MetadataUnavailable`.
+        """
+        ...
+
+    async def delete(self, key: str, version: int | None = None) -> None:
+        """Remove a key, if `version` is given only that one. An absent key is a success.
+
+        Raises `VersionConflict`, `MetadataUnavailable`.
+        """
+        ...
+
+    async def list(self, prefix: str) -> list[str]:
+        """The names directly under `prefix`, sorted. `list("/ledgers")` may give `["17", "18"]`."""
+        ...
+
+    async def next_id(self, counter: str) -> int:
+        """A number no caller was ever given before for this counter, higher than all earlier ones
+        that returned before this call began. Starts at 1. Gaps are allowed."""
+        ...
+
+    async def sync(self) -> None:
+        """After it returns, reads see every write that had returned anywhere before the call."""
+        ...
+
+    def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` on the loop whenever `key`, or the set of names under it, may have
+        changed. Returns a function that ends the watch."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: its ephemeral keys go."""
+        ...

@@ -1,0 +1,242 @@
+"""Ledger metadata: the value, its rules, and the one loop that changes it.
+
+Invariants:
+- A state moves OPEN -> IN_RECOVERY -> CLOSED or OPEN -> CLOSED, never back.
+- `last_entry` and `length` are set exactly when CLOSED, and never change after.
+- Fragments are ordered by first entry, the first starts at 0, and every ensemble has
+  `ensemble_size` different bookies.
+- Every write carries a fresh token, so that a writer whose reply was lost recognises its own value.
+"""
+
+import enum
+import random
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from engine.errors import (
+    FormatTooNew,
+    KeyExists,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+    VersionConflict,
+)
+from engine.limits import ENSEMBLE_SIZE_MAX, STRIPE_ENTRIES
+from engine.metadata.contract import MetadataStore
+from engine.run import NO_ENTRY
+
+FORMAT_MAJOR: Final = 1
+LEDGERS: Final = "/ledgers"
+REPAIRS: Final = "/repair/ledgers"
+_ATTEMPTS_MAX: Final = 64
+
+
+class State(enum.IntEnum):
+    """The life of a ledger. Numbers are part of the format."""
+
+    OPEN = 0
+    IN_RECOVERY = 1
+    CLOSED = 2
+
+
+class Fragment(msgspec.Struct, frozen=True, array_like=True):
+    """From entry `first` on, until the next fragment, entries lie on `ensemble`."""
+
+    first: int
+    ensemble: tuple[str, ...]
+
+
+class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything the store knows of one ledger. Immutable; `msgspec.structs.replace` makes the next.
+
+    `key_hash` is SHA-256 of the ledger's key, itself SHA-256 of the password (`engine.ledger.keys`).
+    `degraded` says that some replica is known to be missing: the ledger waits in the repair queue.
+    """
+
+    ledger_id: int
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[Fragment, ...]
+    key_hash: bytes
+    created_ms: int
+    token: int
+    state: State = State.OPEN
+    stripe_entries: int = STRIPE_ENTRIES
+    last_entry: int | None = None
+    length: int | None = None
+    degraded: bool = False
+    custom: dict[str, bytes] = {}
+    format_major: int = FORMAT_MAJOR
+
+    def __post_init__(self) -> None:
+        sizes = (self.ensemble_size, self.write_quorum, self.ack_quorum)
+        assert ENSEMBLE_SIZE_MAX >= sizes[0] >= sizes[1] >= sizes[2] >= 1, sizes
+        assert (self.state is State.CLOSED) == (self.last_entry is not None), self.state
+        assert (self.last_entry is None) == (self.length is None)
+        assert self.last_entry is None or self.last_entry >= NO_ENTRY
+        firsts = [fragment.first for fragment in self.fragments]
+        assert firsts[0] == 0 and firsts == sorted(set(firsts)), firsts
+        for fragment in self.fragments:
+            assert len(set(fragment.ensemble)) == self.ensemble_size, fragment
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ledger's end is fixed."""
+        return self.state is State.CLOSED
+
+    def fragment_of(self, entry_id: int) -> Fragment:
+        """The fragment that holds an entry id."""
+        for fragment in reversed(self.fragments):
+            if fragment.first <= entry_id:
+                return fragment
+        raise AssertionError(f"no fragment for entry {entry_id}")
+
+    def write_set(self, entry_id: int) -> tuple[int, ...]:
+        """The ensemble indexes that hold an entry: chosen by stripe, not by entry."""
+        start = entry_id // self.stripe_entries
+        return tuple((start + i) % self.ensemble_size for i in range(self.write_quorum))
+
+    def bookies(self) -> set[str]:
+        """Every bookie that any fragment names."""
+        return {bookie for fragment in self.fragments for bookie in fragment.ensemble}
+
+    def with_fragment(self, first: int, ensemble: tuple[str, ...]) -> "LedgerMetadata":
+        """Add a fragment at `first`, or replace the last one if it starts there."""
+        kept = self.fragments
+        if kept[-1].first == first:
+            kept = kept[:-1]
+        assert not kept or kept[-1].first < first, (first, self.fragments)
+        fragments = (*kept, Fragment(first, ensemble))
+        return msgspec.structs.replace(self, fragments=fragments)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LedgerMetadata).decode
+
+
+def decode_metadata(value: bytes) -> LedgerMetadata:
+    """Decode a stored value. Raises `FormatTooNew`."""
+    major = msgspec.msgpack.decode(value).get("format_major", FORMAT_MAJOR)
+    if major > FORMAT_MAJOR:
+        raise FormatTooNew(f"ledger metadata has format {major}, this program reads {FORMAT_MAJOR}")
+    return _decode(value)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A metadata value with the store's version of it."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+class Ledgers:
+    """The ledgers of a cluster, in its metadata store."""
+
+    def __init__(self, store: MetadataStore, rng: random.Random) -> None:
+        self.store = store
+        self._rng = rng
+
+    async def new_id(self) -> int:
+        """An id that was never used and never will be."""
+        return await self.store.next_id("/ids/ledger")
+
+    async def create(self, metadata: LedgerMetadata) -> Held:
+        """Store a new ledger. A lost reply is settled by the token. Raises `KeyExists`."""
+        metadata = self._tokened(metadata)
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                version = await self.store.create(_key(metadata.ledger_id), _encode(metadata))
+                return Held(metadata, version)
+            except (KeyExists, MetadataUnavailable) as error:
+                held = await self._read_if_there(metadata.ledger_id)
+                if held is not None and held.metadata.token == metadata.token:
+                    return held
+                if held is not None or isinstance(error, KeyExists):
+                    raise KeyExists(f"ledger {metadata.ledger_id} exists") from error
+        raise MetadataUnavailable(f"ledger {metadata.ledger_id}: could not be created")
+
+    async def read(self, ledger_id: int) -> Held:
+        """Read a ledger's metadata. Raises `NoSuchLedger`, `MetadataUnavailable`."""
+        held = await self._read_if_there(ledger_id)
+        if held is None:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        return held
+
+    async def update(
+        self,
+        held: Held,
+        change: Callable[[LedgerMetadata], LedgerMetadata | None],
+    ) -> Held:
+        """Change a ledger's metadata by compare-and-set until it holds or is not wanted any more.
+
+        `change(current)` returns the wanted value, or None when `current` is to stay; it may raise
+        to give up. It is asked again with the fresh value after each conflict. A value that carries
+        this call's token is this call's own, whatever the store answered.
+        Raises `NoSuchLedger`, `MetadataUnavailable`.
+        """
+        token = self._rng.getrandbits(63)
+        for _ in range(_ATTEMPTS_MAX):
+            wanted = change(held.metadata)
+            if wanted is None:
+                return held
+            wanted = msgspec.structs.replace(wanted, token=token)
+            _check_step(held.metadata, wanted)
+            try:
+                version = await self.store.set(
+                    _key(wanted.ledger_id), _encode(wanted), held.version
+                )
+                return Held(wanted, version)
+            except (VersionConflict, MetadataUnavailable):
+                held = await self.read(wanted.ledger_id)
+                if held.metadata.token == token:
+                    return held
+        raise MetadataConflict(f"ledger {held.metadata.ledger_id}: {_ATTEMPTS_MAX} conflicts")
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove a ledger's metadata; bookies collect its bytes later. Raises `NoSuchLedger`."""
+        await self.read(ledger_id)
+        await self.store.delete(_key(ledger_id))
+        await self.store.delete(f"{REPAIRS}/{ledger_id}")
+
+    async def list(self) -> list[int]:
+        """The ids of all ledgers, ascending. Not a snapshot."""
+        return sorted(int(name) for name in await self.store.list(LEDGERS))
+
+    async def request_repair(self, ledger_id: int, reason: str) -> None:
+        """Put a ledger in the repair queue. It may be there already."""
+        try:
+            await self.store.create(f"{REPAIRS}/{ledger_id}", reason.encode())
+        except KeyExists:
+            return
+
+    async def repairs(self) -> list[int]:
+        """The ids of the ledgers in the repair queue, ascending."""
+        return sorted(int(name) for name in await self.store.list(REPAIRS))
+
+    def watch(self, ledger_id: int, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when a ledger's metadata may have changed; returns the way to stop."""
+        return self.store.watch(_key(ledger_id), changed)
+
+    async def _read_if_there(self, ledger_id: int) -> Held | None:
+        versioned = await self.store.get(_key(ledger_id))
+        if versioned is None:
+            return None
+        return Held(decode_metadata(versioned.value), versioned.version)
+
+    def _tokened(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        return msgspec.structs.replace(metadata, token=self._rng.getrandbits(63))
+
+
+def _key(ledger_id: int) -> str:
+    return f"{LEDGERS}/{ledger_id}"
+
+
+def _check_step(old: LedgerMetadata, new: LedgerMetadata) -> None:
+    """Assert that a change keeps what must never change."""
+    assert old.ledger_id == new.ledger_id and old.stripe_entries == new.stripe_entries
+    assert new.state >= old.state, (old.state, new.state)
+    if old.closed:
+        assert (new.last_entry, new.length) == (old.last_entry, old.length)

@@ -1,0 +1,30 @@
+"""Time as an argument: the only door to clocks.
+
+Timers are the event loop's own (`loop.call_later`, `asyncio.sleep`), which run in virtual time
+in the simulation; a component that needs to *read* a time takes a `Clock`.
+"""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings. Neither ever blocks."""
+
+    def monotonic(self) -> float:
+        """Seconds since some start; never goes back. For deadlines and leases."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC; may jump. For showing to people only."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000

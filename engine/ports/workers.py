@@ -1,0 +1,46 @@
+"""Threads as an argument: work that must not run on the event loop.
+
+A `Batcher` is one thread that takes all that is queued and hands it to a function as one batch;
+while the function runs, the next batch gathers. It is how a journal groups its commits and an
+index its writes. The event loop hears of each finished batch once, in order.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Batcher(Protocol[T]):
+    """Jobs in, batches out, in order."""
+
+    def put(self, job: T) -> None:
+        """Queue a job. Called on the event loop; never blocks."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is queued, then end the thread. No `put` may follow."""
+        ...
+
+
+class Workers(Protocol):
+    """Makes threads and runs functions in them."""
+
+    def batcher(
+        self,
+        name: str,
+        work: "Callable[[list[T]], R]",
+        done: "Callable[[list[T], R | None, BaseException | None], None]",
+    ) -> Batcher[T]:
+        """Start a batcher.
+
+        `work(jobs)` runs in the thread; `done(jobs, result, error)` runs on the event loop
+        afterwards, with the exception if `work` raised one. The thread goes on after an error:
+        whether to stop is `done`'s and `work`'s decision.
+        """
+        ...
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """Run a function in a pool thread and wait for its result. For reads and scans."""
+        ...

@@ -1,0 +1,24 @@
+"""What every test shares: coroutine tests run on a fresh event loop, with a deadline."""
+
+import asyncio
+import inspect
+
+import pytest
+
+TEST_DEADLINE_S = 120
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async def` test to its end; one that hangs fails."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def run() -> None:
+        async with asyncio.timeout(TEST_DEADLINE_S):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(run())
+    return True
