@@ -48,7 +48,7 @@ class Bookies:
     async def available(self) -> dict[str, Registration]:
         """The registered bookies by id, in the ids' order."""
         found: dict[str, Registration] = {}
-        for name in await self.store.list(AVAILABLE):
+        for name in await self.store.children(AVAILABLE):
             versioned = await self.store.get(f"{AVAILABLE}/{name}")
             if versioned is not None:
                 found[name] = msgspec.msgpack.decode(versioned.value, type=Registration)

@@ -52,8 +52,8 @@ class MetadataStore(Protocol):
         """
         ...
 
-    async def list(self, prefix: str) -> list[str]:
-        """The names directly under `prefix`, sorted. `list("/ledgers")` may give `["17", "18"]`."""
+    async def children(self, prefix: str) -> list[str]:
+        """The names directly under `prefix`, sorted. `children("/ledgers")` may give `["17", "18"]`."""
         ...
 
     async def next_id(self, counter: str) -> int:

@@ -201,9 +201,9 @@ class Ledgers:
         await self.store.delete(_key(ledger_id))
         await self.store.delete(f"{REPAIRS}/{ledger_id}")
 
-    async def list(self) -> list[int]:
+    async def ids(self) -> list[int]:
         """The ids of all ledgers, ascending. Not a snapshot."""
-        return sorted(int(name) for name in await self.store.list(LEDGERS))
+        return sorted(int(name) for name in await self.store.children(LEDGERS))
 
     async def request_repair(self, ledger_id: int, reason: str) -> None:
         """Put a ledger in the repair queue. It may be there already."""
@@ -214,7 +214,7 @@ class Ledgers:
 
     async def repairs(self) -> list[int]:
         """The ids of the ledgers in the repair queue, ascending."""
-        return sorted(int(name) for name in await self.store.list(REPAIRS))
+        return sorted(int(name) for name in await self.store.children(REPAIRS))
 
     def watch(self, ledger_id: int, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when a ledger's metadata may have changed; returns the way to stop."""

@@ -38,7 +38,7 @@ class AppendFile(Protocol):
 class Disk(Protocol):
     """One folder."""
 
-    def list(self, folder: str) -> list[str]:
+    def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; an absent folder has none."""
         ...
 
