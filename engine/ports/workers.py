@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+Job = TypeVar("Job", contravariant=True)
 R = TypeVar("R")
 
 
-class Batcher(Protocol[T]):
+class Batcher(Protocol[Job]):
     """Jobs in, batches out, in order."""
 
-    def put(self, job: T) -> None:
+    def put(self, job: Job) -> None:
         """Queue a job. Called on the event loop; never blocks."""
         ...
 
