@@ -1,0 +1,239 @@
+"""The machine's file system as a `Disk`.
+
+Invariants:
+- No name leaves the root: an absolute name, an empty part, `.` and `..` are refused.
+- A file whose `sync()` failed once is dead: neither it nor a write is tried again on it.
+- A half-made replacement has a hidden name that `names()` never lists.
+- A descriptor for reading closes only when no thread reads through it any more.
+"""
+
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from engine.ports.disk import Space
+
+_PARTS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
+_READ_HANDLES_MAX: Final = 128
+_REPLACING: Final = ".replacing"
+_FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+class SystemDisk:
+    """A `Disk` rooted at a folder of the file system.
+
+    The root need not exist: `make_folder("")` makes it. Methods block, and any thread may call
+    them; one `AppendFile` belongs to one thread at a time. Every error is an `OSError`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self._lock = threading.Lock()
+        self._handles: dict[str, _ReadHandle] = {}
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; an absent folder has none."""
+        try:
+            found = os.listdir(self._path(folder))
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in found if not _is_replacing(name))
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder and its parents, durably. It may exist."""
+        path = self._path(folder)
+        missing: list[Path] = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            _sync_folder(path.parent)
+        # A folder that is there may be the work of a process that ended before it was synced.
+        path = self._path(folder)
+        while path != self.root:
+            path = path.parent
+            _sync_folder(path)
+
+    def size(self, name: str) -> int:
+        """The file's length in bytes."""
+        return os.stat(self._path(name)).st_size
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+        assert offset >= 0 and length >= 0, (offset, length)
+        handle = self._handles.get(name) or self._open_read(name)
+        data = os.pread(handle.descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        left = length - len(data)
+        while left and (data := os.pread(handle.descriptor, left, offset + length - left)):
+            pieces.append(data)
+            left -= len(data)
+        return b"".join(pieces)
+
+    def open_append(self, name: str, *, create: bool) -> "SystemAppendFile":
+        """Open at the end. `create=True` makes a new file and fails if there is one."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return SystemAppendFile(name, os.open(self._path(name), flags, 0o666))
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Set a small file's whole content atomically and durably."""
+        path = self._path(name)
+        replacing = path.with_name(f".{path.name}{_REPLACING}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(replacing, flags, 0o666)
+        try:
+            _write_whole(descriptor, [data])
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+        # Under the lock, so that no reader keeps a handle of the old content in the cache.
+        with self._lock:
+            os.replace(replacing, path)
+            self._handles.pop(name, None)
+        _sync_folder(path.parent)
+
+    def truncate(self, name: str, length: int) -> None:
+        """Cut a file and sync it."""
+        descriptor = os.open(self._path(name), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, length)
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Durable after `sync_folder`."""
+        path = self._path(name)
+        with self._lock:
+            os.unlink(path)
+            self._handles.pop(name, None)
+
+    def sync_folder(self, folder: str) -> None:
+        """Make new and removed names of a folder durable."""
+        _sync_folder(self._path(folder))
+
+    def space(self) -> Space:
+        """How full the file system is, as an unprivileged user sees it."""
+        state = os.statvfs(self.root)
+        return Space(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize)
+
+    def _open_read(self, name: str) -> "_ReadHandle":
+        path = self._path(name)
+        with self._lock:
+            handle = _ReadHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            if len(self._handles) >= _READ_HANDLES_MAX:
+                self._handles.pop(next(iter(self._handles)))
+            self._handles[name] = handle
+        return handle
+
+    def _path(self, name: str) -> Path:
+        if not name:
+            return self.root
+        for part in name.split("/"):
+            if part in ("", ".", "..") or "\0" in part or _is_replacing(part):
+                raise PermissionError(errno.EACCES, "not a name within the disk's root", name)
+        return self.root / name
+
+
+class SystemAppendFile:
+    """An `AppendFile` over a descriptor."""
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self._name = name
+        self._descriptor = descriptor
+        self._failed = False
+
+    def write(self, parts: Sequence[bytes]) -> int:
+        """Append all parts whole; return the bytes written.
+
+        After an `OSError` a prefix of them may stand in the file.
+        """
+        self._check()
+        return _write_whole(self._descriptor, parts)
+
+    def sync(self) -> None:
+        """Make all that was written durable. After one failure every later call fails."""
+        self._check()
+        try:
+            _sync(self._descriptor)
+        except OSError:
+            self._failed = True
+            raise
+
+    def close(self) -> None:
+        """Close without syncing. May be called twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, "the file is closed", self._name)
+        if self._failed:
+            raise OSError(errno.EIO, "an earlier sync of the file failed", self._name)
+
+
+class _ReadHandle:
+    """A descriptor that closes with the last reference to it, be it the cache's or a reader's."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def _is_replacing(name: str) -> bool:
+    return name.startswith(".") and name.endswith(_REPLACING)
+
+
+def _write_whole(descriptor: int, parts: Sequence[bytes]) -> int:
+    total = 0
+    for start in range(0, len(parts), _PARTS_PER_CALL_MAX):
+        chunk = parts[start : start + _PARTS_PER_CALL_MAX]
+        size = sum(map(len, chunk))
+        written = os.writev(descriptor, chunk)
+        total += size
+        if written != size:
+            _write_rest(descriptor, memoryview(b"".join(chunk))[written:])
+    return total
+
+
+def _write_rest(descriptor: int, rest: memoryview) -> None:
+    """Go on after a short write: the error that cut it short, if any, comes now."""
+    while rest:
+        written = os.write(descriptor, rest)
+        if written == 0:
+            raise OSError(errno.EIO, "the file takes no more bytes")
+        rest = rest[written:]
+
+
+def _sync(descriptor: int) -> None:
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
