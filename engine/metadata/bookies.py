@@ -54,6 +54,10 @@ class Bookies:
                 found[name] = msgspec.msgpack.decode(versioned.value, type=Registration)
         return found
 
+    async def known(self) -> list[str]:
+        """The ids of all bookies that ever started, running or not, in order."""
+        return await self.store.children(BOOTS)
+
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when bookies may have come or gone; returns the way to stop."""
         return self.store.watch(AVAILABLE, changed)

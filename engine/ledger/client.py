@@ -1,0 +1,171 @@
+"""The client of the ledger layer: create, open, delete, list.
+
+Invariants:
+- A ledger id is given once and never again, even after the ledger is deleted.
+- A ledger is handed out for writing only after its metadata is stored.
+- Opening with recovery returns a reader only of a closed ledger.
+"""
+
+import asyncio
+import random
+
+from engine import limits
+from engine.errors import InvalidRequest, QuorumsInvalid, Unauthorized, Unavailable
+from engine.ledger.context import LedgerContext
+from engine.ledger.keys import key_hash, key_matches, key_of
+from engine.ledger.placement import Placement
+from engine.ledger.quorum import Quorums
+from engine.ledger.reader import LedgerReader
+from engine.ledger.recovery import recover as recover_ledger
+from engine.ledger.settings import ClientSettings
+from engine.ledger.writer import LedgerWriter
+from engine.metadata.bookies import Bookies
+from engine.metadata.contract import MetadataStore
+from engine.metadata.deadline import DeadlineStore
+from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers
+from engine.ports.clock import Clock
+from engine.transport.contract import Transport
+
+
+class LedgerClient:
+    """Ledgers of one cluster, through its metadata store and its bookies.
+
+    All methods are called on the event loop that runs the components given.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        transport: Transport,
+        clock: Clock,
+        rng: random.Random,
+        settings: ClientSettings | None = None,
+    ) -> None:
+        self.settings = settings if settings is not None else ClientSettings()
+        bounded = DeadlineStore(store, self.settings.metadata_timeout_ms)
+        self._ledgers = Ledgers(bounded, rng)
+        self._bookies = Bookies(bounded)
+        self._transport = transport
+        self._clock = clock
+        self._rng = rng
+        self._placement = Placement(self._bookies, rng, clock, self.settings.quarantine_ms)
+
+    async def create_ledger(
+        self,
+        ensemble: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        *,
+        password: bytes = b"",
+        metadata: dict[str, bytes] | None = None,
+        deferred_sync: bool = False,
+        explicit_ids: bool = False,
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer.
+
+        Each entry goes to `write_quorum` of `ensemble` bookies and is acknowledged when it is
+        durable on `ack_quorum` of them; what is not named comes from the client's settings.
+        `metadata` is kept with the ledger and never changes. `deferred_sync=True` resolves appends
+        before they are durable; `explicit_ids=True` takes ids from the caller (`append_at`).
+        Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`.
+        """
+        quorums = self._quorums(ensemble, write_quorum, ack_quorum)
+        custom = dict(metadata or {})
+        custom_bytes = sum(len(name.encode()) + len(value) for name, value in custom.items())
+        if custom_bytes > limits.CUSTOM_METADATA_BYTES_MAX:
+            raise InvalidRequest(f"{custom_bytes} bytes of custom metadata do not fit")
+        context = self._context(key_of(password))
+        chosen, absent = await self._placement.new_ensemble(quorums)
+        held = await self._ledgers.create(
+            LedgerMetadata(
+                ledger_id=await self._ledgers.new_id(),
+                ensemble_size=quorums.ensemble,
+                write_quorum=quorums.write,
+                ack_quorum=quorums.ack,
+                stripe_entries=quorums.stripe_entries,
+                fragments=(Fragment(0, chosen),),
+                key_hash=key_hash(context.key),
+                created_ms=self._clock.wall_ms(),
+                token=0,
+                degraded=bool(absent),
+                custom=custom,
+            )
+        )
+        if absent:
+            await self._ledgers.request_repair(held.metadata.ledger_id, "created without a bookie")
+        writer = LedgerWriter(context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids)
+        await writer.start(absent)
+        return writer
+
+    async def open_ledger(
+        self, ledger_id: int, *, password: bytes = b"", recover: bool = True
+    ) -> LedgerReader:
+        """Open a ledger for reading.
+
+        `recover=True` fences its writer, if there is one, and closes it: afterwards its end never
+        changes. `recover=False` leaves the writer alone and reads what is confirmed so far.
+        Raises `NoSuchLedger`, `Unauthorized`, `RecoveryIncomplete`, `MetadataUnavailable`.
+        """
+        held = await self._ledgers.read(ledger_id)
+        context = self._context(key_of(password))
+        if not key_matches(context.key, held.metadata.key_hash):
+            raise Unauthorized(f"ledger {ledger_id}: wrong password")
+        if recover and not held.metadata.closed:
+            held = await recover_ledger(context, held)
+        reader = LedgerReader(context, held)
+        if not held.metadata.closed:
+            try:
+                await reader.read_last_add_confirmed()
+            except Unavailable:
+                return reader
+        return reader
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger; bookies give its bytes back later. Raises `NoSuchLedger`."""
+        await self._ledgers.delete(ledger_id)
+
+    async def list_ledgers(self) -> list[int]:
+        """The ids of all ledgers, ascending. Not a snapshot: others may create and delete."""
+        return await self._ledgers.ids()
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What the metadata store knows of a ledger. Raises `NoSuchLedger`."""
+        return (await self._ledgers.read(ledger_id)).metadata
+
+    async def repairs(self) -> list[int]:
+        """The ids of the ledgers that wait for a replica, ascending."""
+        return await self._ledgers.repairs()
+
+    async def close(self) -> None:
+        """Close the connections. Writers and readers are not to be used any more."""
+        await self._transport.close()
+        await asyncio.sleep(0)
+
+    def _quorums(self, ensemble: int | None, write: int | None, ack: int | None) -> Quorums:
+        settings = self.settings
+        if ensemble is None:
+            ensemble = max(settings.ensemble, write or 0, ack or 0) if write or ack else None
+            ensemble = ensemble or settings.ensemble
+        if write is None:
+            write = max(min(settings.write_quorum, ensemble), ack or 0)
+        if ack is None:
+            ack = min(settings.ack_quorum, write)
+        if not limits.ENSEMBLE_SIZE_MAX >= ensemble >= write >= ack >= 1:
+            raise QuorumsInvalid(
+                f"ensemble {ensemble} >= write quorum {write} >= ack quorum {ack} >= 1 must hold, "
+                f"and at most {limits.ENSEMBLE_SIZE_MAX} bookies"
+            )
+        return Quorums(ensemble, write, ack, limits.STRIPE_ENTRIES)
+
+    def _context(self, key: bytes) -> LedgerContext:
+        return LedgerContext(
+            ledgers=self._ledgers,
+            bookies=self._bookies,
+            placement=self._placement,
+            transport=self._transport,
+            clock=self._clock,
+            rng=self._rng,
+            settings=self.settings,
+            key=key,
+        )

@@ -1,0 +1,56 @@
+"""What every part of the ledger's client works with: the components of one client and one key."""
+
+import random
+from dataclasses import dataclass
+
+from engine.ledger.placement import Placement
+from engine.ledger.quorum import Quorums
+from engine.ledger.settings import ClientSettings
+from engine.metadata.bookies import Bookies
+from engine.metadata.ledgers import LedgerMetadata, Ledgers
+from engine.ports.clock import Clock
+from engine.run import NO_ENTRY
+from engine.transport.contract import LedgerFacts, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerContext:
+    """Components, settings, and the key of the ledger that is being worked on."""
+
+    ledgers: Ledgers
+    bookies: Bookies
+    placement: Placement
+    transport: Transport
+    clock: Clock
+    rng: random.Random
+    settings: ClientSettings
+    key: bytes
+
+    def quorums(self, metadata: LedgerMetadata) -> Quorums:
+        """The sizes of a ledger."""
+        return Quorums(
+            metadata.ensemble_size,
+            metadata.write_quorum,
+            metadata.ack_quorum,
+            metadata.stripe_entries,
+        )
+
+    def facts(
+        self, metadata: LedgerMetadata, fragment_first: int, ensemble: tuple[str, ...]
+    ) -> LedgerFacts:
+        """What bookies shall remember of a ledger whose newest fragment is this one."""
+        closed = metadata.last_entry is not None
+        return LedgerFacts(
+            ledger_id=metadata.ledger_id,
+            ensemble_size=metadata.ensemble_size,
+            write_quorum=metadata.write_quorum,
+            ack_quorum=metadata.ack_quorum,
+            stripe_entries=metadata.stripe_entries,
+            key_hash=metadata.key_hash,
+            created_ms=metadata.created_ms,
+            custom=metadata.custom,
+            fragment_first=fragment_first,
+            ensemble=ensemble,
+            closed_last=NO_ENTRY - 1 if metadata.last_entry is None else metadata.last_entry,
+            closed_length=metadata.length or 0 if closed else 0,
+        )

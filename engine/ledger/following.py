@@ -1,0 +1,163 @@
+"""Following the LAC of a ledger that somebody else writes.
+
+Invariants:
+- The LAC of one reader only grows.
+- Polls run only while somebody waits; the metadata is read again whenever it may have changed and
+  after every poll that brought nothing, so a lost notice delays a follower, never blinds it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from engine.errors import BookieUnavailable, MetadataUnavailable, Unavailable
+from engine.ledger.context import LedgerContext
+from engine.ledger.quorum import covered
+from engine.metadata.ledgers import Held, LedgerMetadata
+from engine.run import NO_ENTRY
+from engine.transport.contract import LacReply, Status
+
+
+class LacFollower:
+    """Knows how far a ledger may be read, and waits until it is further."""
+
+    def __init__(self, context: LedgerContext, held: Held) -> None:
+        self._context = context
+        self._held = held
+        self.lac = NO_ENTRY
+        self._changed = asyncio.Event()
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._waiting = 0
+        self._unwatch: Callable[[], None] | None = None
+        self._failure: Exception | None = None
+        self._adopt(held)
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The newest metadata known."""
+        return self._held.metadata
+
+    async def read_now(self) -> int:
+        """Ask the ensemble for its LAC; what it returns covers all that was announced before.
+
+        Raises `Unavailable` when too few bookies answer.
+        """
+        if self.metadata.closed:
+            return self.lac
+        ensemble = self.metadata.fragments[-1].ensemble
+        quorums = self._context.quorums(self.metadata)
+        tasks = {
+            asyncio.ensure_future(self._ask(name, NO_ENTRY - 1, 0)): index
+            for index, name in enumerate(ensemble)
+        }
+        answered: set[int] = set()
+        try:
+            async with asyncio.timeout(self._context.settings.read_timeout_ms / 1000):
+                pending = set(tasks)
+                while pending and not covered(quorums, answered):
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    for task in [task for task in tasks if task in done]:
+                        if self._learn(task.result()):
+                            answered.add(tasks[task])
+        except TimeoutError:
+            pass
+        finally:
+            for task in tasks:
+                task.cancel()
+        if not covered(quorums, answered):
+            raise Unavailable(f"too few bookies of {', '.join(ensemble)} told their LAC")
+        return self.lac
+
+    async def wait_above(self, entry_id: int) -> None:
+        """Wait until the LAC is over `entry_id` or the ledger is closed.
+
+        Raises `NoSuchLedger` when the ledger has been deleted meanwhile.
+        """
+        if self._unwatch is None:
+            ledgers = self._context.ledgers
+            self._unwatch = ledgers.watch(self.metadata.ledger_id, self._refresh)
+            self._refresh()
+        self._waiting += 1
+        try:
+            while self.lac <= entry_id and not self.metadata.closed:
+                if self._failure is not None:
+                    raise self._failure
+                self._changed.clear()
+                self._start_polls()
+                await self._changed.wait()
+        finally:
+            self._waiting -= 1
+
+    async def close(self) -> None:
+        """Stop polling and watching."""
+        if self._unwatch is not None:
+            self._unwatch()
+        tasks = [*self._polls.values()] + ([self._refreshing] if self._refreshing else [])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start_polls(self) -> None:
+        for name in self.metadata.fragments[-1].ensemble:
+            if name not in self._polls:
+                self._polls[name] = asyncio.ensure_future(self._poll(name))
+
+    async def _poll(self, bookie_id: str) -> None:
+        settings = self._context.settings
+        try:
+            while self._waiting and not self.metadata.closed:
+                if bookie_id not in self.metadata.fragments[-1].ensemble:
+                    return
+                known = self.lac
+                reply = await self._ask(bookie_id, known, settings.long_poll_ms)
+                self._learn(reply)
+                if self.lac == known:
+                    self._refresh()
+                if reply.status is not Status.OK or reply.lac < known:
+                    await asyncio.sleep(settings.retry_pause_ms / 1000)
+        finally:
+            self._polls.pop(bookie_id, None)
+
+    async def _ask(self, bookie_id: str, above: int, timeout_ms: int) -> LacReply:
+        patience_s = (timeout_ms + self._context.settings.read_timeout_ms) / 1000
+        try:
+            async with asyncio.timeout(patience_s):
+                bookie = await self._context.transport.connect(bookie_id)
+                reply = await bookie.wait_lac(self.metadata.ledger_id, above, timeout_ms)
+        except (BookieUnavailable, TimeoutError):
+            return LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
+        if reply.bookie_id != bookie_id:
+            return LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
+        return reply
+
+    def _learn(self, reply: LacReply) -> bool:
+        """Take a bookie's LAC; tell whether it was an answer at all."""
+        if reply.status not in (Status.OK, Status.FENCED, Status.NO_SUCH_LEDGER):
+            return False
+        if reply.lac > self.lac and not self.metadata.closed:
+            self.lac = reply.lac
+            self._changed.set()
+        return True
+
+    def _refresh(self) -> None:
+        if self._refreshing is None:
+            self._refreshing = asyncio.ensure_future(self._read_metadata())
+
+    async def _read_metadata(self) -> None:
+        try:
+            self._adopt(await self._context.ledgers.read(self.metadata.ledger_id))
+        except MetadataUnavailable:
+            return
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._refreshing = None
+        self._changed.set()
+
+    def _adopt(self, held: Held) -> None:
+        if held.version >= self._held.version:
+            self._held = held
+        last = self._held.metadata.last_entry
+        if last is not None:
+            assert last >= self.lac, "a ledger was closed below its LAC"
+            self.lac = last

@@ -1,0 +1,140 @@
+"""The reader of one ledger: entries in order, never past the LAC unless asked.
+
+Invariants:
+- `read` and `tail` hand out consecutive ids, each once, none past the LAC.
+- A closed ledger's `last_add_confirmed` is its last entry and never changes.
+- At most one read is ahead of the caller, so a slow caller holds about two reads' bytes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from engine.errors import EntryPastEnd, InvalidRequest, NoSuchEntry
+from engine.ledger.context import LedgerContext
+from engine.ledger.following import LacFollower
+from engine.ledger.reading import ReplicaReader
+from engine.limits import ENTRY_ID_MAX
+from engine.metadata.ledgers import Held, LedgerMetadata
+from engine.run import Entry
+
+
+class LedgerReader:
+    """Reads one ledger. Made by `LedgerClient.open_ledger`; any number may be open."""
+
+    def __init__(self, context: LedgerContext, held: Held) -> None:
+        self.ledger_id = held.metadata.ledger_id
+        self._follower = LacFollower(context, held)
+        self._replicas = ReplicaReader(context, self.ledger_id)
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The newest metadata this reader has seen: quorums, fragments, custom metadata."""
+        return self._follower.metadata
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ledger's end is fixed."""
+        return self.metadata.closed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry known to be readable, NO_ENTRY (-1) if none. Never goes back."""
+        return self._follower.lac
+
+    @property
+    def length(self) -> int | None:
+        """The bytes of all entries of a closed ledger; None while it is open."""
+        return self.metadata.length
+
+    async def read_last_add_confirmed(self) -> int:
+        """Ask the bookies how far the ledger may be read now. Raises `Unavailable`."""
+        return await self._follower.read_now()
+
+    def read(self, first: int, last: int) -> AsyncIterator[Entry]:
+        """Entries `first` to `last`, both included, in order. `last` = `first` - 1 gives none.
+
+        Raises `EntryPastEnd` at once; while iterating `CannotRead`, `DeadlineExceeded`.
+        """
+        return _entries(self.read_batches(first, last))
+
+    def read_batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
+        """The same entries as `read`, in lists as they come: the quick way for many."""
+        if first < 0 or last < first - 1:
+            raise InvalidRequest(f"entries {first} to {last} are no range")
+        if last > self.last_add_confirmed:
+            raise EntryPastEnd(
+                f"ledger {self.ledger_id}: entry {last} is past the last one that may be read, "
+                f"{self.last_add_confirmed}"
+            )
+        return self._batches(first, last)
+
+    async def read_unconfirmed(self, first: int, last: int = ENTRY_ID_MAX) -> AsyncIterator[Entry]:
+        """Entries from `first` on, also past the LAC, until one is on no bookie.
+
+        What is past the LAC may never be confirmed and may vanish when the ledger is recovered.
+        """
+        if first < 0 or last < first - 1:
+            raise InvalidRequest(f"entries {first} to {last} are no range")
+        while first <= last:
+            try:
+                batch = await self._replicas.fetch(self.metadata, first, last)
+            except NoSuchEntry:
+                if first <= self.last_add_confirmed:
+                    raise
+                return
+            for entry in batch:
+                yield entry
+            first = batch[-1].entry_id + 1
+
+    async def tail(self, from_entry: int = 0) -> AsyncIterator[Entry]:
+        """Entries from `from_entry` on as they are confirmed; ends when the ledger is closed.
+
+        Raises `NoSuchLedger` when the ledger is deleted meanwhile, `CannotRead`.
+        """
+        if from_entry < 0:
+            raise InvalidRequest(f"entry {from_entry} does not exist")
+        while True:
+            lac = self.last_add_confirmed
+            if from_entry <= lac:
+                async for batch in self._batches(from_entry, lac):
+                    for entry in batch:
+                        yield entry
+                from_entry = lac + 1
+            elif self.closed:
+                return
+            else:
+                await self._follower.wait_above(from_entry - 1)
+
+    async def close(self) -> None:
+        """Stop following. The ledger itself is not touched."""
+        await self._follower.close()
+
+    async def __aenter__(self) -> "LedgerReader":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
+        """Fetch one batch ahead of the caller."""
+        if first > last:
+            return
+        ahead = asyncio.ensure_future(self._replicas.fetch(self.metadata, first, last))
+        try:
+            while True:
+                batch = await ahead
+                first = batch[-1].entry_id + 1
+                if first > last:
+                    yield batch
+                    return
+                ahead = asyncio.ensure_future(self._replicas.fetch(self.metadata, first, last))
+                yield batch
+        finally:
+            if not ahead.done():
+                ahead.cancel()
+
+
+async def _entries(batches: AsyncIterator[list[Entry]]) -> AsyncIterator[Entry]:
+    async for batch in batches:
+        for entry in batch:
+            yield entry

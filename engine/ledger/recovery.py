@@ -1,0 +1,293 @@
+"""Recovery: fence a ledger's writer, find its end, write back what may be lost, close it.
+
+The steps are those of BookKeeper's recovery with the mends of its known defects: every read fences,
+the LAC of write-backs is frozen, ensembles change only in memory until the close.
+
+Invariants:
+- Reads go to the last fragment as it stood when recovery began, never to bookies added since.
+- An entry that was acknowledged is found: the end is set only where `write - ack + 1` replicas of
+  the write set said by name that they lack the entry, after their fence was durable.
+- Whatever cannot be decided leaves the ledger IN_RECOVERY; nothing is guessed.
+- A close that somebody else wrote first is adopted, whatever this recovery found.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from engine.errors import (
+    BookieUnavailable,
+    EngineError,
+    RecoveryIncomplete,
+    Unauthorized,
+    Unavailable,
+)
+from engine.ledger.context import LedgerContext
+from engine.ledger.quorum import covered
+from engine.ledger.reading import ask, lacks
+from engine.ledger.replication import Replication
+from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
+from engine.run import NO_ENTRY, Run
+from engine.transport.contract import LacReply, LedgerFacts, ReadReply, ReadRequest, Status
+
+
+async def recover(context: LedgerContext, held: Held) -> Held:
+    """Close a ledger for its writer and return the metadata as closed.
+
+    Raises `RecoveryIncomplete` (retry), `Unauthorized`, `NoSuchLedger`, `MetadataUnavailable`.
+    """
+    held = await context.ledgers.update(held, _to_recovery)
+    if held.metadata.closed:
+        return held
+    recovery = _Recovery(context, held.metadata)
+    try:
+        async with asyncio.timeout(context.settings.recovery_timeout_ms / 1000):
+            await recovery.run()
+    except TimeoutError as error:
+        raise RecoveryIncomplete(
+            f"ledger {held.metadata.ledger_id}: not decided in time; it stays in recovery"
+        ) from error
+    finally:
+        recovery.stop()
+    held = await context.ledgers.update(held, recovery.to_closed)
+    if held.metadata.degraded:
+        await context.ledgers.request_repair(held.metadata.ledger_id, "a replica is missing")
+    recovery.record_close(held.metadata)
+    return held
+
+
+def _to_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
+    if current.state is not State.OPEN:
+        return None
+    return msgspec.structs.replace(current, state=State.IN_RECOVERY)
+
+
+class _Recovery:
+    """One attempt on one ledger."""
+
+    def __init__(self, context: LedgerContext, metadata: LedgerMetadata) -> None:
+        self._context = context
+        self._metadata = metadata
+        self._quorums = context.quorums(metadata)
+        self._frozen = metadata.fragments[-1]
+        self._fragments = [self._frozen]
+        self._last = NO_ENTRY
+        self._length = 0
+        self._degraded = False
+        self._confirmed = asyncio.Event()
+        self._error: EngineError | None = None
+        self._replication: Replication | None = None
+
+    async def run(self) -> None:
+        """Fence, read onward, write back; afterwards `to_closed` knows the end."""
+        lac = max(await self._fence(), self._frozen.first - 1)
+        self._last = lac
+        self._replication = Replication(
+            ledger_id=self._metadata.ledger_id,
+            quorums=self._quorums,
+            ensemble=self._frozen.ensemble,
+            fragment_first=self._frozen.first,
+            lac=lac,
+            key=self._context.key,
+            recovery=True,
+            owner=self,
+            transport=self._context.transport,
+            clock=self._context.clock,
+            settings=self._context.settings,
+        )
+        await self._write_back(lac)
+        if self._last == lac:
+            self._length = await self._length_at(lac)
+        self._degraded |= not await self._replication.settled(
+            self._context.settings.straggler_close_ms
+        )
+
+    def stop(self) -> None:
+        """Let late replies go."""
+        if self._replication is not None:
+            self._replication.stop(RecoveryIncomplete("the recovery is over"))
+
+    def to_closed(self, current: LedgerMetadata) -> LedgerMetadata | None:
+        """The closed metadata, or None where somebody else closed it first."""
+        if current.closed:
+            return None
+        older = [found for found in current.fragments if found.first < self._frozen.first]
+        return msgspec.structs.replace(
+            current,
+            state=State.CLOSED,
+            fragments=(*older, *self._fragments),
+            last_entry=self._last,
+            length=self._length,
+            degraded=current.degraded or self._degraded or len(self._fragments) > 1,
+        )
+
+    def record_close(self, metadata: LedgerMetadata) -> None:
+        """Let the bookies remember the end; best effort."""
+        fragment = metadata.fragments[-1]
+        for bookie_id in fragment.ensemble:
+            facts = self._context.facts(metadata, fragment.first, fragment.ensemble)
+            task = asyncio.ensure_future(self._record(bookie_id, facts))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _record(self, bookie_id: str, facts: LedgerFacts) -> None:
+        bookie = await self._context.transport.connect(bookie_id)
+        bookie.record(facts, self._context.key)
+
+    # Fencing
+
+    async def _fence(self) -> int:
+        """Fence until no ack quorum avoids a fenced bookie; returns the highest LAC heard."""
+        asked = [self._fence_one(bookie_id) for bookie_id in self._frozen.ensemble]
+        fenced: set[int] = set()
+        lac = NO_ENTRY
+        async for index, reply in _as_they_come(asked):
+            if reply.status is Status.OK:
+                fenced.add(index)
+                lac = max(lac, reply.lac)
+            elif reply.status is Status.UNAUTHORIZED:
+                raise Unauthorized(f"ledger {self._metadata.ledger_id}: wrong password")
+            if covered(self._quorums, fenced):
+                return lac
+        raise RecoveryIncomplete(
+            f"ledger {self._metadata.ledger_id}: only {len(fenced)} of "
+            f"{self._quorums.ensemble} bookies could be fenced"
+        )
+
+    async def _fence_one(self, bookie_id: str) -> LacReply:
+        try:
+            bookie = await self._context.transport.connect(bookie_id)
+            reply = await bookie.fence(self._metadata.ledger_id, self._context.key)
+        except BookieUnavailable:
+            return LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
+        if reply.bookie_id != bookie_id:
+            return LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
+        return reply
+
+    # Reading onward and writing back
+
+    async def _write_back(self, frozen_lac: int) -> None:
+        """Copy what lies past the LAC to the full quorum, until an id is proven absent."""
+        assert self._replication is not None
+        await self._replication.start()
+        while runs := await self._read_after(self._last):
+            copies = [msgspec.structs.replace(run, lac=frozen_lac) for run in runs]
+            self._replication.send(copies)
+            self._last = copies[-1].last
+            self._length = copies[-1].length
+            await self._until_confirmed()
+
+    async def _until_confirmed(self) -> None:
+        assert self._replication is not None
+        while self._replication.lac < self._last:
+            if self._error is not None:
+                raise RecoveryIncomplete(
+                    f"ledger {self._metadata.ledger_id}: could not write back"
+                ) from self._error
+            self._confirmed.clear()
+            await self._confirmed.wait()
+
+    async def _read_after(self, last: int) -> list[Run]:
+        """The runs that follow `last`, none if the next id is proven absent."""
+        first = last + 1
+        write_set = self._quorums.write_set(first)
+        request = ReadRequest(
+            self._metadata.ledger_id,
+            first,
+            self._quorums.stripe_end(first),
+            self._context.settings.read_bytes_max,
+            fence_key=self._context.key,
+        )
+        asked = [ask(self._context, self._frozen.ensemble[i], request) for i in write_set]
+        negatives = 0
+        async for _, reply in _as_they_come(asked):
+            runs = _intact_runs(reply, first)
+            if runs:
+                return runs
+            negatives += lacks(reply, first)
+            if negatives >= self._quorums.negatives:
+                return []
+        raise RecoveryIncomplete(
+            f"ledger {self._metadata.ledger_id}: {negatives} replicas lack entry {first}, "
+            f"{self._quorums.negatives} must say so; the others did not answer"
+        )
+
+    async def _length_at(self, entry_id: int) -> int:
+        """The ledger's bytes up to an entry that is known to be confirmed."""
+        if entry_id == NO_ENTRY:
+            return 0
+        fragment = self._metadata.fragment_of(entry_id)
+        request = ReadRequest(self._metadata.ledger_id, entry_id, entry_id, 1)
+        write_set = self._quorums.write_set(entry_id)
+        asked = [ask(self._context, fragment.ensemble[i], request) for i in write_set]
+        async for _, reply in _as_they_come(asked):
+            runs = _intact_runs(reply, entry_id)
+            if runs:
+                return runs[0].length
+        raise RecoveryIncomplete(
+            f"ledger {self._metadata.ledger_id}: confirmed entry {entry_id} is not readable"
+        )
+
+    # Owner of the replication
+
+    def on_confirmed(self, lac: int) -> None:
+        self._confirmed.set()
+
+    def on_failed(self, error: EngineError) -> None:
+        self._error = error
+        self._confirmed.set()
+
+    async def replace(
+        self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
+    ) -> tuple[str, ...] | None:
+        """Change the ensemble in memory only: a recovery that starts over must not read it."""
+        placement = self._context.placement
+        for index in sorted(failed):
+            placement.note_failure(ensemble[index])
+        try:
+            wanted = await placement.substitutes(ensemble, failed)
+        except Unavailable:
+            wanted = None
+        if wanted is None:
+            self._degraded = True
+            return None
+        if self._fragments[-1].first == first:
+            self._fragments.pop()
+        self._fragments.append(Fragment(first, wanted))
+        return wanted
+
+    def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
+        """What bookies shall remember of the ledger."""
+        return self._context.facts(self._metadata, first, ensemble)
+
+
+def _intact_runs(reply: ReadReply, first: int) -> list[Run]:
+    """The runs from `first` on whose every digest holds; the first bad entry ends them."""
+    runs: list[Run] = []
+    for run in reply.runs:
+        if run.first != first:
+            break
+        corrupt = run.first_corrupt()
+        if corrupt is not None:
+            if corrupt > run.first:
+                runs.append(run.cut(run.first, corrupt - 1))
+            break
+        runs.append(run)
+        first = run.last + 1
+    return runs
+
+
+async def _as_they_come(asked: list[Coroutine[Any, Any, Any]]) -> Any:
+    """Yield (index, reply) in the order in which replies arrive; cancel the rest at the end."""
+    tasks = [asyncio.ensure_future(question) for question in asked]
+    pending = set(tasks)
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for index, task in enumerate(tasks):
+                if task in done:
+                    yield index, task.result()
+    finally:
+        for task in tasks:
+            task.cancel()

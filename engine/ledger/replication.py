@@ -1,0 +1,419 @@
+"""Replication: sends runs to an ensemble, counts acknowledgements, replaces bookies that fail.
+
+One `Replication` serves one writer, or one recoverer writing back. What replacing a bookie means
+(a compare-and-set of the metadata, or a local note) is its owner's decision, given as `replace`.
+
+Invariants:
+- A mark moves only over requests acknowledged by the slot's own bookie, in the order sent.
+- The LAC never moves while an ensemble change is under way, and never goes back.
+- Nothing is sent to a new bookie before `replace` has returned with it.
+- A change keeps marks of bookies that stay and starts replaced ones at the LAC: acknowledgements
+  of the old bookie are gone before any confirmation is computed again.
+- A run is held until every live slot of its write set has it; what is held only for a straggler is
+  bounded by `straggler_bytes_max`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from engine.errors import (
+    AppendFailed,
+    BookieUnavailable,
+    EngineError,
+    LedgerClosed,
+    LedgerFenced,
+    Unauthorized,
+    Unavailable,
+)
+from engine.ledger.quorum import Quorums, confirmed, writable
+from engine.ledger.settings import ClientSettings
+from engine.ledger.slot import Sent, Slot
+from engine.limits import ENTRY_BYTES_MAX
+from engine.ports.clock import Clock
+from engine.run import Run
+from engine.transport.contract import AppendReply, LedgerFacts, Status, Transport
+
+_REQUEST_BYTES_MAX = ENTRY_BYTES_MAX
+
+
+class Owner(Protocol):
+    """Whom a replication serves."""
+
+    def on_confirmed(self, lac: int) -> None:
+        """The LAC has grown to `lac`."""
+        ...
+
+    def on_failed(self, error: EngineError) -> None:
+        """Nothing will be confirmed any more."""
+        ...
+
+    async def replace(
+        self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
+    ) -> tuple[str, ...] | None:
+        """Find bookies for the failed indexes from entry `first` on and record the new ensemble.
+
+        None: there is none, and nothing was recorded. Raises when the ledger is not ours any more.
+        """
+        ...
+
+    def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
+        """What bookies shall remember of the ledger."""
+        ...
+
+
+class Replication:
+    """Runs in, confirmations out. All methods are called on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        ledger_id: int,
+        quorums: Quorums,
+        ensemble: tuple[str, ...],
+        fragment_first: int,
+        lac: int,
+        key: bytes,
+        recovery: bool,
+        owner: Owner,
+        transport: Transport,
+        clock: Clock,
+        settings: ClientSettings,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.quorums = quorums
+        self.slots = [Slot(index, bookie, lac) for index, bookie in enumerate(ensemble)]
+        self.fragment_first = fragment_first
+        self.lac = lac
+        self.pushed = lac
+        self.error: EngineError | None = None
+        self._announced = lac
+        self._key = key
+        self._recovery = recovery
+        self._owner = owner
+        self._transport = transport
+        self._clock = clock
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._unconfirmed: deque[Run] = deque()
+        self._lagging: deque[Run] = deque()
+        self._lagging_bytes = 0
+        self._changing: asyncio.Task[None] | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._tick_due = 0.0
+        self._idle: asyncio.Event | None = None
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        """The bookies by index, those lost without a replacement included."""
+        return tuple(slot.bookie_id for slot in self.slots)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every replica of every confirmed entry is known to be stored."""
+        return not self._lagging and not any(slot.failed for slot in self.slots)
+
+    async def start(self, absent: frozenset[int] = frozenset()) -> None:
+        """Connect to the ensemble; indexes in `absent` are known to have no live bookie."""
+        for slot in self.slots:
+            if slot.index in absent:
+                slot.failed = slot.lost = True
+            else:
+                await self._connect(slot)
+        if any(slot.failed and not slot.lost for slot in self.slots):
+            self._begin_change()
+
+    def send(self, runs: Sequence[Run]) -> None:
+        """Send runs that follow `pushed` without a gap. Confirmations come through the owner."""
+        assert self.error is None
+        assert runs[0].first == self.pushed + 1
+        self._unconfirmed.extend(runs)
+        before = self.pushed
+        self.pushed = runs[-1].last
+        if self._changing is not None:
+            return
+        for slot in self.slots:
+            if slot.failed:
+                continue
+            if slot.sent == before:
+                self._send_to(slot, runs)
+            else:
+                self._catch_up(slot)
+        if self._ticker is None:
+            self._arm()
+
+    def announce(self) -> None:
+        """Tell the bookies the LAC now, since no run is about to carry it."""
+        if self.lac > self._announced and self.error is None:
+            self._announced = self.lac
+            for slot in self.slots:
+                if slot.bookie is not None:
+                    slot.bookie.confirm(self.ledger_id, self.lac)
+
+    def record(self, facts: LedgerFacts) -> None:
+        """Let the live bookies remember facts; best effort."""
+        for slot in self.slots:
+            if slot.bookie is not None:
+                slot.bookie.record(facts, self._key)
+
+    async def settled(self, timeout_ms: int) -> bool:
+        """Wait until no replica lags any more, at most so long. Tell whether that is so."""
+        if self._lagging and self.error is None:
+            self._idle = asyncio.Event()
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._idle.wait()
+            except TimeoutError:
+                pass
+        return self.complete
+
+    def stop(self, error: EngineError) -> None:
+        """End for good; late replies are ignored."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        if self._changing is not None:
+            self._changing.cancel()
+        if self._idle is not None:
+            self._idle.set()
+
+    def suspect(self, bookie_ids: frozenset[str]) -> None:
+        """Bookies that are said to be gone: replace them, idle or not."""
+        for slot in self.slots:
+            if slot.bookie_id in bookie_ids and not slot.failed:
+                self._fail_slot(slot)
+
+    def revive(self) -> None:
+        """Bookies may have come: try again to replace those that were lost."""
+        if any(slot.lost for slot in self.slots) and self.error is None:
+            for slot in self.slots:
+                slot.lost = False
+            self._begin_change()
+
+    # Sending
+
+    async def _connect(self, slot: Slot) -> None:
+        try:
+            async with asyncio.timeout(self._settings.append_timeout_ms / 1000):
+                slot.bookie = await self._transport.connect(slot.bookie_id)
+        except (BookieUnavailable, TimeoutError):
+            slot.failed = True
+
+    def _send_to(self, slot: Slot, runs: Sequence[Run]) -> None:
+        quorums = self.quorums
+        if quorums.ensemble > quorums.write:
+            index = slot.index
+            runs = [run for run in runs if index in quorums.write_set(run.first)]
+        request: list[Run] = []
+        size_bytes = 0
+        for run in runs:
+            run_bytes = len(run.body)
+            if request and (
+                run.first != request[-1].first + request[-1].count
+                or size_bytes + run_bytes > _REQUEST_BYTES_MAX
+            ):
+                self._request(slot, request)
+                request, size_bytes = [], 0
+            request.append(run)
+            size_bytes += run_bytes
+        if request:
+            self._request(slot, request)
+        slot.sent = self.pushed
+
+    def _request(self, slot: Slot, runs: Sequence[Run]) -> None:
+        bookie = slot.bookie
+        if bookie is None or slot.failed:
+            return
+        facts = None
+        if slot.facts_due:
+            slot.facts_due = False
+            facts = self._owner.facts(self.fragment_first, self.ensemble)
+        slot.outstanding.append(Sent(runs[0].first, runs[-1].last, self._clock.monotonic()))
+        bookie.append(
+            runs,
+            partial(self._on_reply, slot),
+            key=self._key,
+            facts=facts,
+            recovery=self._recovery,
+        )
+
+    def _catch_up(self, slot: Slot) -> None:
+        """Send all that is held and that the slot was not sent yet."""
+        runs = [
+            run
+            for held in (self._lagging, self._unconfirmed)
+            for run in held
+            if run.first > slot.sent
+        ]
+        self._send_to(slot, runs)
+        if self._ticker is None:
+            self._arm()
+
+    # Replies
+
+    def _on_reply(self, slot: Slot, reply: AppendReply) -> None:
+        if slot.failed or self.error is not None or self.slots[slot.index] is not slot:
+            return
+        if reply.bookie_id != slot.bookie_id:
+            self._fail_slot(slot)
+        elif reply.status is Status.OK:
+            if slot.acknowledge(reply.first, reply.last):
+                self._advance()
+        elif reply.status is Status.FENCED:
+            self._fail(LedgerFenced(f"ledger {self.ledger_id} was taken over by another client"))
+        elif reply.status is Status.DELETED:
+            self._fail(LedgerClosed(f"ledger {self.ledger_id} was deleted"))
+        elif reply.status is Status.UNAUTHORIZED:
+            self._fail(Unauthorized(f"ledger {self.ledger_id}: a bookie knows another password"))
+        elif reply.status is Status.OVERLOADED:
+            pause_s = self._settings.retry_pause_ms / 1000
+            self._loop.call_later(pause_s, self._send_again, slot)
+        else:
+            self._fail_slot(slot)
+
+    def _send_again(self, slot: Slot) -> None:
+        """After a bookie was overloaded: all that it has not acknowledged, once more."""
+        if slot.failed or self.error is not None or self.slots[slot.index] is not slot:
+            return
+        slot.outstanding.clear()
+        slot.sent = slot.mark
+        slot.facts_due = True
+        if self._changing is None:
+            self._catch_up(slot)
+
+    def _advance(self) -> None:
+        if self._changing is not None or self.error is not None:
+            return
+        marks = [slot.mark for slot in self.slots]
+        lac = confirmed(self.quorums, self.lac, self.pushed, marks)
+        grown = lac > self.lac
+        if grown:
+            self.lac = lac
+            self._retire(lac)
+        if self._lagging:
+            self._drop_stored()
+        if grown:
+            self._owner.on_confirmed(lac)
+        if self._idle is not None and not self._lagging:
+            self._idle.set()
+
+    def _retire(self, lac: int) -> None:
+        """Move confirmed runs from the unconfirmed to those that only stragglers lack."""
+        unconfirmed = self._unconfirmed
+        while unconfirmed and unconfirmed[0].first <= lac:
+            run = unconfirmed.popleft()
+            assert run.last <= lac, "a mark stands only at the end of a run"
+            if self._lagging or not self._stored(run):
+                self._lagging.append(run)
+                self._lagging_bytes += run.size_bytes
+
+    def _drop_stored(self) -> None:
+        lagging = self._lagging
+        while lagging and self._stored(lagging[0]):
+            self._lagging_bytes -= lagging.popleft().size_bytes
+        if self._lagging_bytes > self._settings.straggler_bytes_max:
+            slowest = min((slot for slot in self.slots if not slot.failed), key=lambda s: s.mark)
+            self._fail_slot(slowest)
+
+    def _stored(self, run: Run) -> bool:
+        slots, last = self.slots, run.last
+        if self.quorums.ensemble == self.quorums.write:
+            return all(slot.mark >= last or slot.failed for slot in slots)
+        return all(
+            slots[index].mark >= last or slots[index].failed
+            for index in self.quorums.write_set(run.first)
+        )
+
+    # Time
+
+    def _arm(self) -> None:
+        interval_s = self._settings.append_timeout_ms / 4000
+        self._tick_due = self._clock.monotonic() + interval_s
+        self._ticker = self._loop.call_later(interval_s, self._tick)
+
+    def _tick(self) -> None:
+        """Find bookies that leave runs unacknowledged for too long.
+
+        A tick that itself comes late proves a busy loop, not a slow bookie: it blames nobody.
+        """
+        self._ticker = None
+        now = self._clock.monotonic()
+        timeout_s = self._settings.append_timeout_ms / 1000
+        punctual = now - self._tick_due < timeout_s / 4
+        waiting = False
+        for slot in self.slots:
+            if slot.outstanding and not slot.failed:
+                waiting = True
+                if punctual and now - slot.outstanding[0].sent_at > timeout_s:
+                    self._fail_slot(slot)
+        if (waiting or self._unconfirmed) and self.error is None:
+            self._arm()
+
+    # Ensemble change
+
+    def _fail_slot(self, slot: Slot) -> None:
+        slot.failed = True
+        slot.bookie = None
+        slot.outstanding.clear()
+        self._begin_change()
+
+    def _fail(self, error: EngineError) -> None:
+        if self.error is None:
+            self.stop(error)
+            self._owner.on_failed(error)
+
+    def _begin_change(self) -> None:
+        if self._changing is None and self.error is None:
+            self._changing = self._loop.create_task(self._change())
+
+    async def _change(self) -> None:
+        """Replace failed bookies, or go on without them; only then confirm again."""
+        deadline = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
+        try:
+            while failed := frozenset(s.index for s in self.slots if s.failed and not s.lost):
+                try:
+                    ensemble = await self._owner.replace(self.lac + 1, self.ensemble, failed)
+                except Unavailable:
+                    ensemble = None
+                    if self._clock.monotonic() < deadline:
+                        await asyncio.sleep(self._settings.retry_pause_ms / 1000)
+                        continue
+                if ensemble is not None:
+                    await self._adopt(ensemble, failed)
+                elif self._alive_enough():
+                    for index in failed:
+                        self.slots[index].lost = True
+                elif self._unconfirmed and self._clock.monotonic() > deadline:
+                    raise AppendFailed(f"ledger {self.ledger_id}: too few bookies are left")
+                else:
+                    await asyncio.sleep(self._settings.retry_pause_ms / 1000)
+        except EngineError as error:
+            self._changing = None
+            self._fail(error)
+            return
+        self._changing = None
+        for slot in self.slots:
+            if not slot.failed:
+                self._catch_up(slot)
+        self._advance()
+        self._drop_stored()
+
+    async def _adopt(self, ensemble: tuple[str, ...], failed: frozenset[int]) -> None:
+        self.fragment_first = self.lac + 1
+        fresh = []
+        for index, bookie_id in enumerate(ensemble):
+            if index in failed or bookie_id != self.slots[index].bookie_id:
+                self.slots[index] = Slot(index, bookie_id, self.lac)
+                fresh.append(self.slots[index])
+            else:
+                self.slots[index].facts_due = True
+        for slot in fresh:
+            await self._connect(slot)
+
+    def _alive_enough(self) -> bool:
+        return writable(self.quorums, {slot.index for slot in self.slots if not slot.failed})

@@ -1,0 +1,34 @@
+"""How a client of the ledger behaves: plain values, no components."""
+
+from dataclasses import dataclass
+
+from engine import limits
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Defaults and bounds of one client. Times in milliseconds, sizes in bytes.
+
+    `ensemble`, `write_quorum` and `ack_quorum` are used when `create_ledger` names none.
+    `append_timeout_ms` is how long a bookie may leave a run unacknowledged before it is replaced,
+    and how long an append may wait for enough bookies before the writer gives up.
+    `quarantine_ms` is how long a bookie that failed is not chosen again, unless it restarted.
+    `straggler_close_ms` is how long `close()` waits for replicas behind the ack quorum.
+    """
+
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    append_timeout_ms: int = limits.APPEND_TIMEOUT_MS
+    read_timeout_ms: int = limits.READ_TIMEOUT_MS
+    recovery_timeout_ms: int = 2 * limits.READ_TIMEOUT_MS
+    metadata_timeout_ms: int = limits.METADATA_TIMEOUT_MS
+    speculative_read_ms: int = limits.SPECULATIVE_READ_MS
+    long_poll_ms: int = limits.LONG_POLL_MS
+    retry_pause_ms: int = 50
+    quarantine_ms: int = 10_000
+    straggler_close_ms: int = 1_000
+    writer_bytes_max: int = limits.WRITER_BYTES_MAX
+    writer_parked_bytes_max: int = limits.WRITER_PARKED_BYTES_MAX
+    straggler_bytes_max: int = limits.STRAGGLER_BYTES_MAX
+    read_bytes_max: int = limits.READ_BYTES_MAX

@@ -1,0 +1,76 @@
+"""One index of an ensemble as a writer sees it: what was sent, what is durable.
+
+Invariants:
+- The mark moves only over requests acknowledged by this slot's own bookie, in the order sent.
+- Acknowledged ranges count whatever their boundaries: nothing is keyed by a run's first id.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from engine.transport.contract import Bookie
+
+
+class Sent(NamedTuple):
+    """One request on its way to a bookie."""
+
+    first: int
+    last: int
+    sent_at: float
+
+
+class Slot:
+    """One index of the ensemble, and the bookie that holds it now."""
+
+    __slots__ = (
+        "bookie",
+        "bookie_id",
+        "early",
+        "facts_due",
+        "failed",
+        "index",
+        "lost",
+        "mark",
+        "outstanding",
+        "sent",
+    )
+
+    def __init__(self, index: int, bookie_id: str, mark: int) -> None:
+        self.index = index
+        self.bookie_id = bookie_id
+        self.bookie: Bookie | None = None
+        self.mark = mark
+        self.sent = mark
+        self.outstanding: deque[Sent] = deque()
+        self.early: list[tuple[int, int]] = []
+        self.facts_due = True
+        self.failed = False
+        self.lost = False
+
+    def acknowledge(self, first: int, last: int) -> bool:
+        """Count one acknowledged range; tell whether the mark moved."""
+        outstanding = self.outstanding
+        if not outstanding or last <= self.mark:
+            return False
+        if outstanding[0].first == first and outstanding[0].last == last and not self.early:
+            outstanding.popleft()
+            self.mark = last
+            return True
+        self.early.append((first, last))
+        moved = False
+        while outstanding and self._covers(outstanding[0]):
+            self.mark = outstanding.popleft().last
+            moved = True
+        self.early = [early for early in self.early if early[1] > self.mark]
+        return moved
+
+    def _covers(self, request: Sent) -> bool:
+        """Whether acknowledged ranges, whatever their boundaries, cover a request."""
+        reached = request.first
+        for first, last in sorted(self.early):
+            if first > reached:
+                return False
+            reached = max(reached, last + 1)
+            if reached > request.last:
+                return True
+        return False

@@ -1,0 +1,476 @@
+"""The writer of one ledger: entries in, ids out once they are durable.
+
+Invariants:
+- Ids are given in the order of the calls, from 0, without a gap, and resolve in that order.
+- A future resolves with an id only when the LAC covers it (deferred sync: when it has been sent).
+- Bytes accepted and not yet confirmed stay under `writer_bytes_max`; more waits, parked, up to
+  `writer_parked_bytes_max`; beyond that an append is refused before it has an id.
+- After the first fatal error nothing resolves with success any more.
+- `close()` ends the ledger at the LAC, never at what was merely sent.
+- Cancelling a wait abandons the wait, never the entry.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+import msgspec
+
+from engine import limits
+from engine.errors import (
+    DuplicateEntryId,
+    EngineError,
+    EntryTooLarge,
+    InvalidRequest,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataUnavailable,
+    NoSuchLedger,
+    Overloaded,
+)
+from engine.ledger.context import LedgerContext
+from engine.ledger.recovery import recover
+from engine.ledger.replication import Replication
+from engine.metadata.ledgers import Held, LedgerMetadata, State
+from engine.run import NO_ENTRY, Run
+from engine.transport.contract import LedgerFacts
+
+
+class _ManyFuture(asyncio.Future[list[int]]):
+    """Resolves with all ids of one `append_many`."""
+
+    count = 0
+
+
+_Waiter = asyncio.Future[Any] | None
+"""One entry's future; None for all but the last entry of an `append_many`."""
+
+
+class LedgerWriter:
+    """The one writer of a ledger. Made by `LedgerClient.create_ledger`.
+
+    All methods are called on the event loop that made it.
+    """
+
+    def __init__(
+        self, context: LedgerContext, held: Held, *, deferred_sync: bool, explicit_ids: bool
+    ) -> None:
+        self.ledger_id = held.metadata.ledger_id
+        self._context = context
+        self._held = held
+        self._deferred_sync = deferred_sync
+        self._explicit_ids = explicit_ids
+        self._loop = asyncio.get_running_loop()
+        self._error: EngineError | None = None
+        self._closing: asyncio.Task[int] | None = None
+        self._bodies: list[bytes] = []
+        self._waiters: list[_Waiter] = []
+        self._scheduled = False
+        self._pending_bytes = 0
+        self._parked: deque[tuple[list[bytes], asyncio.Future[Any], int]] = deque()
+        self._parked_bytes = 0
+        self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = {}
+        self._sent: deque[tuple[Run, list[_Waiter]]] = deque()
+        self._length = 0
+        self._confirmed_length = 0
+        self._forces: list[tuple[int, asyncio.Future[None]]] = []
+        self._unwatch = context.bookies.watch(self._bookies_changed)
+        self._checking: asyncio.Task[None] | None = None
+        self._next_explicit = 0
+        metadata = held.metadata
+        self._replication = Replication(
+            ledger_id=self.ledger_id,
+            quorums=context.quorums(metadata),
+            ensemble=metadata.fragments[-1].ensemble,
+            fragment_first=0,
+            lac=NO_ENTRY,
+            key=context.key,
+            recovery=False,
+            owner=self,
+            transport=context.transport,
+            clock=context.clock,
+            settings=context.settings,
+        )
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is durable on an ack quorum, NO_ENTRY (-1) if none."""
+        return self._replication.lac
+
+    @property
+    def length(self) -> int:
+        """The bytes of all entries up to `last_add_confirmed`."""
+        return self._confirmed_length
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last wrote or read it."""
+        return self._held.metadata
+
+    async def start(self, absent: frozenset[int]) -> None:
+        """Connect to the ensemble. Called once, by the client."""
+        await self._replication.start(absent)
+
+    def append(self, body: bytes) -> Awaitable[int]:
+        """Append one entry; await the result for its id, given when the entry is durable.
+
+        Raises `EntryTooLarge`, `Overloaded` and `LedgerClosed` at once, with nothing stored.
+        The await raises an `OutcomeUnknown` (fenced, closed, too few bookies).
+        """
+        if self._explicit_ids:
+            raise InvalidRequest("this ledger takes explicit entry ids: use append_at")
+        return self._append(body)
+
+    def _append(self, body: bytes) -> "asyncio.Future[int]":
+        size_bytes = len(body)
+        if size_bytes > limits.ENTRY_BYTES_MAX:
+            raise EntryTooLarge(f"{size_bytes} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
+        if self._error is not None or self._closing is not None:
+            raise self._refusal()
+        if type(body) is not bytes:
+            body = bytes(body)
+        future = self._loop.create_future()
+        room = self._context.settings.writer_bytes_max - self._pending_bytes
+        if self._parked or (size_bytes > room and self._pending_bytes):
+            self._park([body], future, size_bytes)
+            return future
+        self._pending_bytes += size_bytes
+        self._bodies.append(body)
+        self._waiters.append(future)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return future
+
+    def append_many(self, bodies: Sequence[bytes]) -> Awaitable[list[int]]:
+        """Append entries with consecutive ids; resolves when the last of them is durable.
+
+        The same errors as `append`. An empty list resolves at once.
+        """
+        if self._explicit_ids:
+            raise InvalidRequest("this ledger takes explicit entry ids: use append_at")
+        if self._error is not None or self._closing is not None:
+            raise self._refusal()
+        future = _ManyFuture(loop=self._loop)
+        if not bodies:
+            future.set_result([])
+            return future
+        largest = max(map(len, bodies))
+        if largest > limits.ENTRY_BYTES_MAX:
+            raise EntryTooLarge(f"{largest} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
+        entries = [body if type(body) is bytes else bytes(body) for body in bodies]
+        future.count = len(entries)
+        size_bytes = sum(map(len, entries))
+        room = self._context.settings.writer_bytes_max - self._pending_bytes
+        if self._parked or (size_bytes > room and self._pending_bytes):
+            self._park(entries, future, size_bytes)
+        else:
+            self._accept(entries, future, size_bytes)
+        return future
+
+    def append_at(self, entry_id: int, body: bytes) -> Awaitable[int]:
+        """Append the entry with this id, on a ledger made with `explicit_ids=True`.
+
+        Ids may come out of order; an id resolves when all below it are durable too, so a gap
+        holds back what follows it. Raises `DuplicateEntryId`, and what `append` raises.
+        """
+        if not self._explicit_ids:
+            raise InvalidRequest("the ledger was not created with explicit_ids=True")
+        if entry_id < self._next_explicit or entry_id in self._early:
+            raise DuplicateEntryId(f"entry {entry_id} was given before")
+        if entry_id == self._next_explicit:
+            future = self._append(body)
+            self._next_explicit += 1
+            self._feed_early()
+            return future
+        if len(body) > limits.ENTRY_BYTES_MAX:
+            raise EntryTooLarge(f"{len(body)} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
+        if self._error is not None or self._closing is not None:
+            raise self._refusal()
+        self._reserve_parking(len(body))
+        early: asyncio.Future[int] = self._loop.create_future()
+        self._early[entry_id] = (bytes(body), early)
+        return early
+
+    async def force(self) -> None:
+        """Wait until every entry appended before this call is durable.
+
+        Raises what the appends would raise. Needed only after deferred-sync appends.
+        """
+        if self._error is not None:
+            raise self._refusal()
+        self._flush()
+        last = self._replication.pushed + sum(len(bodies) for bodies, _, _ in self._parked)
+        if last <= self._replication.lac:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._forces.append((last, future))
+        await future
+
+    async def close(self) -> int:
+        """Wait for pending appends, then close the ledger; returns its last entry id.
+
+        Where another client has begun to recover the ledger, this finishes the recovery and
+        reports its end. May be called twice. Raises `MetadataUnavailable`, `RecoveryIncomplete`
+        (call again), `NoSuchLedger`.
+        """
+        if self._closing is None or (self._closing.done() and self._closing_failed()):
+            self._closing = self._loop.create_task(self._close())
+        return await asyncio.shield(self._closing)
+
+    def _closing_failed(self) -> bool:
+        assert self._closing is not None
+        return self._closing.cancelled() or self._closing.exception() is not None
+
+    # Accepting
+
+    def _refusal(self) -> EngineError:
+        if self._error is None:
+            return LedgerClosed(f"ledger {self.ledger_id}: the writer is closed")
+        return type(self._error)(*self._error.args)
+
+    def _reserve_parking(self, size_bytes: int) -> None:
+        if self._parked_bytes + size_bytes > self._context.settings.writer_parked_bytes_max:
+            raise Overloaded(
+                f"ledger {self.ledger_id}: {self._parked_bytes} bytes already wait to be sent"
+            )
+        self._parked_bytes += size_bytes
+
+    def _park(self, bodies: list[bytes], future: "asyncio.Future[Any]", size_bytes: int) -> None:
+        self._reserve_parking(size_bytes)
+        self._parked.append((bodies, future, size_bytes))
+
+    def _unpark(self) -> None:
+        """Let parked appends in, in order, while there is room."""
+        bytes_max = self._context.settings.writer_bytes_max
+        while self._parked:
+            bodies, future, size_bytes = self._parked[0]
+            if self._pending_bytes and self._pending_bytes + size_bytes > bytes_max:
+                return
+            self._parked.popleft()
+            self._parked_bytes -= size_bytes
+            self._accept(bodies, future, size_bytes)
+
+    def _accept(self, bodies: list[bytes], future: "asyncio.Future[Any]", size_bytes: int) -> None:
+        self._pending_bytes += size_bytes
+        self._bodies.extend(bodies)
+        self._waiters.extend([None] * (len(bodies) - 1))
+        self._waiters.append(future)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _feed_early(self) -> None:
+        while (early := self._early.pop(self._next_explicit, None)) is not None:
+            body, future = early
+            self._parked_bytes -= len(body)
+            self._next_explicit += 1
+            self._park([body], future, len(body))
+        self._unpark()
+
+    # Sending
+
+    def _flush(self) -> None:
+        """Pack all that was appended in this turn of the loop into runs, and send them."""
+        self._scheduled = False
+        if not self._bodies or self._error is not None:
+            return
+        bodies, self._bodies = self._bodies, []
+        waiters, self._waiters = self._waiters, []
+        runs: list[Run] = []
+        lac = self._replication.lac
+        first = self._replication.pushed + 1
+        start = 0
+        while start < len(bodies):
+            end = self._run_end(bodies, start, first)
+            run = Run.pack(
+                self.ledger_id, first, bodies[start:end], lac=lac, length_before=self._length
+            )
+            self._length = run.length
+            runs.append(run)
+            self._sent.append((run, waiters[start:end]))
+            first += end - start
+            start = end
+        self._replication.send(runs)
+        if self._deferred_sync:
+            for run, group in list(self._sent)[-len(runs) :]:
+                _resolve(run, group)
+
+    def _run_end(self, bodies: list[bytes], start: int, first: int) -> int:
+        """Where the run that starts at `bodies[start]` ends: stripe, entries and bytes bound it."""
+        stripe_entries = self._held.metadata.stripe_entries
+        room = min(stripe_entries - first % stripe_entries, limits.RUN_ENTRIES_MAX)
+        end = min(start + room, len(bodies))
+        size_bytes = 0
+        for position in range(start, end):
+            size_bytes += len(bodies[position])
+            if size_bytes > limits.RUN_BYTES_MAX and position > start:
+                return position
+        return end
+
+    # Owner of the replication
+
+    def on_confirmed(self, lac: int) -> None:
+        """Resolve the futures that the LAC now covers, in order."""
+        sent = self._sent
+        while sent and sent[0][0].last <= lac:
+            run, waiters = sent.popleft()
+            self._pending_bytes -= len(run.body)
+            self._confirmed_length = run.length
+            if not self._deferred_sync:
+                _resolve(run, waiters)
+        if self._parked:
+            self._unpark()
+        if self._forces:
+            self._resolve_forces(lac)
+        self._loop.call_soon(self._announce)
+
+    def on_failed(self, error: EngineError) -> None:
+        """Fail everything that waits: its outcome is unknown, and nothing follows."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._unwatch()
+        waiting = [future for _, group in self._sent for future in group]
+        waiting += self._waiters
+        waiting += [future for _, future, _ in self._parked]
+        waiting += [future for _, future in self._early.values()]
+        waiting += [future for _, future in self._forces]
+        self._sent.clear()
+        self._bodies, self._waiters = [], []
+        self._parked.clear()
+        self._early.clear()
+        self._forces.clear()
+        for future in waiting:
+            if future is not None and not future.done():
+                future.set_exception(self._refusal())
+
+    async def replace(
+        self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
+    ) -> tuple[str, ...] | None:
+        """Record a new ensemble from `first` on, by compare-and-set."""
+        placement = self._context.placement
+        for index in sorted(failed):
+            placement.note_failure(ensemble[index])
+        wanted = await placement.substitutes(ensemble, failed)
+
+        def change(current: LedgerMetadata) -> LedgerMetadata | None:
+            if current.state is State.IN_RECOVERY:
+                raise LedgerFenced(f"ledger {self.ledger_id} is being recovered by another client")
+            if current.state is State.CLOSED:
+                raise LedgerClosed(f"ledger {self.ledger_id} was closed by another client")
+            if current.fragments[-1].ensemble != ensemble:
+                return None
+            if wanted is None:
+                return None if current.degraded else _degraded(current)
+            return _degraded(current.with_fragment(first, wanted))
+
+        try:
+            self._held = await self._context.ledgers.update(self._held, change)
+        except NoSuchLedger as error:
+            raise LedgerClosed(f"ledger {self.ledger_id} was deleted") from error
+        await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
+        adopted = self._held.metadata.fragments[-1].ensemble
+        return None if wanted is None and adopted == ensemble else adopted
+
+    def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
+        """What bookies shall remember of the ledger."""
+        return self._context.facts(self._held.metadata, first, ensemble)
+
+    def _announce(self) -> None:
+        if not self._bodies:
+            self._replication.announce()
+
+    def _resolve_forces(self, lac: int) -> None:
+        waiting = [(last, future) for last, future in self._forces if last > lac]
+        for last, future in self._forces:
+            if last <= lac and not future.done():
+                future.set_result(None)
+        self._forces = waiting
+
+    # Registrations
+
+    def _bookies_changed(self) -> None:
+        if self._checking is None and self._error is None:
+            self._checking = self._loop.create_task(self._check_bookies())
+
+    async def _check_bookies(self) -> None:
+        """Replace bookies whose registration went, as far as there are others."""
+        try:
+            available = await self._context.bookies.available()
+        except MetadataUnavailable:
+            return
+        finally:
+            self._checking = None
+        ensemble = self._replication.ensemble
+        gone = frozenset(name for name in ensemble if name not in available)
+        if gone and any(name not in ensemble for name in available):
+            self._replication.suspect(gone)
+        self._replication.revive()
+
+    # Closing
+
+    async def _close(self) -> int:
+        if self._error is None:
+            await self._drain()
+        degraded = self._error is None and not await self._replication.settled(
+            self._context.settings.straggler_close_ms
+        )
+        last, length = self._replication.lac, self._confirmed_length
+        self._stop(LedgerClosed(f"ledger {self.ledger_id}: the writer is closed"))
+
+        def change(current: LedgerMetadata) -> LedgerMetadata | None:
+            if current.state is not State.OPEN:
+                return None
+            closed = msgspec.structs.replace(
+                current, state=State.CLOSED, last_entry=last, length=length
+            )
+            return _degraded(closed) if degraded else closed
+
+        self._held = await self._context.ledgers.update(self._held, change)
+        if self._held.metadata.state is State.IN_RECOVERY:
+            self._held = await recover(self._context, self._held)
+        elif degraded:
+            await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
+        self._record_close()
+        assert self._held.metadata.last_entry is not None
+        return self._held.metadata.last_entry
+
+    async def _drain(self) -> None:
+        """Wait until everything accepted is confirmed, or the writer has failed."""
+        for _, future in self._early.values():
+            future.set_exception(LedgerClosed("closed before the gap below this id was filled"))
+        self._early.clear()
+        try:
+            await self.force()
+        except EngineError:
+            return
+
+    def _record_close(self) -> None:
+        metadata = self._held.metadata
+        fragment = metadata.fragments[-1]
+        facts = self._context.facts(metadata, fragment.first, fragment.ensemble)
+        self._replication.record(facts)
+
+    def _stop(self, error: EngineError) -> None:
+        self._replication.stop(error)
+        self.on_failed(error)
+        if self._checking is not None:
+            self._checking.cancel()
+
+
+def _degraded(metadata: LedgerMetadata) -> LedgerMetadata:
+    return msgspec.structs.replace(metadata, degraded=True)
+
+
+def _resolve(run: Run, waiters: list[_Waiter]) -> None:
+    """Give each waiting future its id; abandoned ones are passed over."""
+    entry_id = run.first
+    for future in waiters:
+        if future is not None and not future.done():
+            if type(future) is _ManyFuture:
+                future.set_result(list(range(entry_id - future.count + 1, entry_id + 1)))
+            else:
+                future.set_result(entry_id)
+        entry_id += 1
