@@ -83,7 +83,7 @@ class ThreadWorkers:
             failure: BaseException | None = None
             try:
                 result = call.work()
-            except BaseException as error:  # noqa: BLE001 - handed on, not swallowed
+            except BaseException as error:
                 failure = error
             _tell(self._loop, self._settle, call.answer, result, failure)
             # The thread waits next, perhaps for long: nothing of this call may stay alive in it.
@@ -166,7 +166,7 @@ def _batch(
             failure: BaseException | None = None
             try:
                 result = work(jobs)
-            except BaseException as error:  # noqa: BLE001 - handed on, not swallowed
+            except BaseException as error:
                 failure = error
             _tell(loop, done, jobs, result, failure)
             # The thread waits next, perhaps for long: nothing of this batch may stay alive in it.
