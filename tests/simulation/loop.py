@@ -35,7 +35,7 @@ class RanTooLong(AssertionError):
 class Process:
     """What lives and dies together: all callbacks and tasks of one node's incarnation."""
 
-    __slots__ = ("alive", "name", "parked", "paused", "tasks")
+    __slots__ = ("_tidy_at", "alive", "name", "parked", "paused", "tasks")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,11 +44,14 @@ class Process:
         self.parked: list[SimHandle] = []
         # Strong references: a dead process's coroutines must not be finalised in mid-run.
         self.tasks: list[asyncio.Task[Any]] = []
+        self._tidy_at = 256
 
-    @property
-    def running(self) -> bool:
-        """Whether its callbacks run now."""
-        return self.alive and not self.paused
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task alive as long as the process is."""
+        self.tasks.append(task)
+        if len(self.tasks) >= self._tidy_at:
+            self.tasks = [kept for kept in self.tasks if not kept.done()]
+            self._tidy_at = 2 * len(self.tasks) + 256
 
 
 class SimHandle:
@@ -86,6 +89,11 @@ class SimHandle:
         return self.time
 
 
+def new_loop(seed: int) -> "SimLoop":
+    """A fresh loop. It lacks sockets, signals and subprocesses on purpose."""
+    return SimLoop(seed)  # type: ignore[abstract]
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """The loop. Use `run(main)`; a loop runs one main coroutine."""
 
@@ -118,7 +126,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(  # type: ignore[override]
         self,
@@ -191,9 +199,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self.current.tasks.append(task)
-        if len(self.current.tasks) >= 512:
-            self.current.tasks = [task for task in self.current.tasks if not task.done()]
+        self.current.own(task)
         return task
 
     # Running
@@ -207,8 +213,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         assert not self._running and not self._closed
         self._running = True
         asyncio._set_running_loop(self)
-        hooks = set_asyncgen_hooks(finalizer=self._finalise)  # type: ignore[func-returns-value]
-        assert hooks is None
+        set_asyncgen_hooks(finalizer=self._finalise)
         task = self.create_task(main, name="main")
         try:
             while not task.done():

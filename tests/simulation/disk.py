@@ -1,0 +1,283 @@
+"""A disk in memory that remembers what was synced, and fails in the ways that disks fail.
+
+Invariants:
+- File data and folder entries become durable separately: by `sync` and by `sync_folder`.
+- `lose_power` keeps all that is durable. Of the rest it keeps, drops or tears any sector, in any
+  order, and any new or removed name; what is left is durable from then on.
+- After a failed sync the data looks written, later syncs succeed, and a power loss drops it.
+- Every fault comes from the generator given or from a call by name; none from elsewhere.
+"""
+
+import errno
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from engine.ports.disk import Space
+
+SECTOR_BYTES: Final = 512
+
+
+class PowerLoss(BaseException):
+    """The machine ends in the middle of disk work. Nobody may catch it."""
+
+
+class Inode:
+    """A file's content, under whatever name."""
+
+    __slots__ = ("data", "forgotten", "synced_bytes")
+
+    def __init__(self, data: bytes = b"", synced_bytes: int = 0) -> None:
+        self.data = bytearray(data)
+        self.synced_bytes = synced_bytes
+        self.forgotten: list[tuple[int, int]] = []
+
+    def after_power_loss(self, rng: random.Random) -> "Inode":
+        """What the platter holds: the durable part, and any part of the rest."""
+        data = bytearray(self.data)
+        for start, end in self.forgotten:
+            data[start:end] = bytes(end - start)
+        synced = self.synced_bytes
+        fate = rng.random()
+        if fate < 0.35:
+            del data[synced:]
+        elif fate < 0.7:
+            del data[rng.randint(synced, len(data)) :]
+        elif fate < 0.9:
+            _tear(data, synced, rng)
+        return Inode(bytes(data), len(data))
+
+
+def _tear(data: bytearray, synced: int, rng: random.Random) -> None:
+    """Sectors reach the platter in any order: some of the unsynced ones are holes."""
+    start = synced
+    while start < len(data):
+        end = min(start - start % SECTOR_BYTES + SECTOR_BYTES, len(data))
+        if rng.random() < 0.5:
+            torn = rng.randint(start, end)
+            data[torn:end] = bytes(end - torn)
+        start = end
+    del data[rng.randint(synced, len(data)) :]
+
+
+class SimAppendFile:
+    """An open file of a `SimDisk`."""
+
+    def __init__(self, disk: "SimDisk", inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._open = True
+
+    def write(self, parts: Sequence[bytes]) -> int:
+        self._check_open()
+        data = b"".join(parts)
+        room = self._disk.room_bytes()
+        if len(data) > room:
+            self._inode.data += data[:room]
+            raise OSError(errno.ENOSPC, "simulated: no space left")
+        self._disk.operate("write", failing_share=0.5, partial=(self._inode, data))
+        self._inode.data += data
+        return len(data)
+
+    def sync(self) -> None:
+        self._check_open()
+        inode = self._inode
+        try:
+            self._disk.operate("sync")
+        except OSError:
+            inode.forgotten.append((inode.synced_bytes, len(inode.data)))
+            inode.synced_bytes = len(inode.data)
+            raise
+        inode.synced_bytes = len(inode.data)
+
+    def close(self) -> None:
+        self._open = False
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise OSError(errno.EBADF, "the file is closed")
+
+
+class SimDisk:
+    """One folder tree; implements `engine.ports.disk.Disk`."""
+
+    def __init__(self, rng: random.Random, *, total_bytes: int = 1 << 30) -> None:
+        self.rng = rng
+        self.total_bytes = total_bytes
+        self.reads_fail = False
+        self.fail_after: int | None = None
+        self.lose_power_after: int | None = None
+        self.operations = 0
+        self._folders: dict[str, bool] = {"": True}
+        self._names: dict[str, Inode] = {}
+        self._durable_names: dict[str, Inode] = {}
+
+    # The contract
+
+    def names(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        found = [name[len(prefix) :] for name in self._names if name.startswith(prefix)]
+        folders = [
+            name[len(prefix) :] for name in self._folders if name and name.startswith(prefix)
+        ]
+        return sorted({name.split("/")[0] for name in found + folders if name})
+
+    def make_folder(self, folder: str) -> None:
+        parts = folder.split("/")
+        for count in range(1, len(parts) + 1):
+            self._folders["/".join(parts[:count])] = True
+
+    def size(self, name: str) -> int:
+        return len(self._inode(name).data)
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        inode = self._inode(name)
+        if self.reads_fail:
+            raise OSError(errno.EIO, f"simulated: cannot read {name}")
+        return bytes(inode.data[offset : offset + length])
+
+    def open_append(self, name: str, *, create: bool) -> SimAppendFile:
+        _check_name(name)
+        if not create:
+            return SimAppendFile(self, self._inode(name))
+        if name in self._names:
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        if name.rpartition("/")[0] not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", name)
+        self.operate("create")
+        inode = Inode()
+        self._names[name] = inode
+        return SimAppendFile(self, inode)
+
+    def replace(self, name: str, data: bytes) -> None:
+        _check_name(name)
+        if name.rpartition("/")[0] not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", name)
+        old = len(self._names[name].data) if name in self._names else 0
+        if len(data) - old > self.room_bytes():
+            raise OSError(errno.ENOSPC, "simulated: no space left")
+        self.operate("replace")
+        self._names[name] = self._durable_names[name] = Inode(data, len(data))
+
+    def truncate(self, name: str, length: int) -> None:
+        inode = self._inode(name)
+        self.operate("truncate")
+        del inode.data[length:]
+        inode.data.extend(bytes(length - len(inode.data)))
+        inode.forgotten = [(start, min(end, length)) for start, end in inode.forgotten]
+        inode.forgotten = [(start, end) for start, end in inode.forgotten if start < end]
+        inode.synced_bytes = length
+
+    def remove(self, name: str) -> None:
+        self._inode(name)
+        self.operate("remove")
+        del self._names[name]
+
+    def sync_folder(self, folder: str) -> None:
+        self.operate("sync folder")
+        for name in self._changed_names():
+            if name.rpartition("/")[0] == folder:
+                self._settle(name, new=True)
+
+    def space(self) -> Space:
+        return Space(self.total_bytes, self.room_bytes())
+
+    # Faults
+
+    def operate(
+        self,
+        what: str,
+        *,
+        failing_share: float = 0.0,
+        partial: tuple[Inode, bytes] | None = None,
+    ) -> None:
+        """Count one changing operation; let it fail if its turn has come.
+
+        A write that ends in mid-air leaves a part of its data behind.
+        """
+        self.operations += 1
+        if self.lose_power_after is not None:
+            self.lose_power_after -= 1
+            if self.lose_power_after < 0:
+                self._leave_part(partial, 1.0)
+                raise PowerLoss(what)
+        if self.fail_after is not None:
+            self.fail_after -= 1
+            if self.fail_after < 0:
+                self.fail_after = None
+                self._leave_part(partial, failing_share)
+                raise OSError(errno.EIO, f"simulated: {what} failed")
+
+    def _leave_part(self, partial: tuple[Inode, bytes] | None, share: float) -> None:
+        if partial is not None and self.rng.random() < share:
+            inode, data = partial
+            inode.data += data[: self.rng.randint(0, len(data))]
+
+    def lose_power(self) -> None:
+        """Forget what is not durable, wholly or in part."""
+        for name in self._changed_names():
+            self._settle(name, new=self.rng.random() < 0.5)
+        self._names = {
+            name: inode.after_power_loss(self.rng) for name, inode in self._durable_names.items()
+        }
+        self._durable_names = dict(self._names)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process: faults that were waiting are gone, the page cache is as it was."""
+        self.fail_after = self.lose_power_after = None
+        self.reads_fail = False
+
+    def damage(self, prefix: str) -> tuple[str, int, int] | None:
+        """Change or zero some bytes of one synced sector under a folder, as an old disk does.
+
+        Returns name, offset and length of the damage; None if there is nothing to damage.
+        """
+        names = [
+            name
+            for name, inode in self._names.items()
+            if name.startswith(prefix) and inode.synced_bytes > SECTOR_BYTES
+        ]
+        if not names:
+            return None
+        name = self.rng.choice(sorted(names))
+        inode = self._names[name]
+        start = self.rng.randrange(SECTOR_BYTES, inode.synced_bytes)
+        if self.rng.random() < 0.5:
+            inode.data[start] ^= 1 << self.rng.randrange(8)
+            return name, start, 1
+        start -= start % SECTOR_BYTES
+        end = min(start + SECTOR_BYTES, inode.synced_bytes)
+        inode.data[start:end] = bytes(end - start)
+        return name, start, end - start
+
+    def room_bytes(self) -> int:
+        """Bytes that can still be written."""
+        return max(0, self.total_bytes - sum(len(inode.data) for inode in self._names.values()))
+
+    def _inode(self, name: str) -> Inode:
+        _check_name(name)
+        try:
+            return self._names[name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name) from None
+
+    def _changed_names(self) -> list[str]:
+        names, durable = self._names, self._durable_names
+        return [
+            name for name in sorted({*names, *durable}) if names.get(name) is not durable.get(name)
+        ]
+
+    def _settle(self, name: str, *, new: bool) -> None:
+        """Make one name's present state the durable one, or drop it at a power loss."""
+        if not new:
+            return
+        if name in self._names:
+            self._durable_names[name] = self._names[name]
+        else:
+            del self._durable_names[name]
+
+
+def _check_name(name: str) -> None:
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise PermissionError(errno.EPERM, "the name leaves the root", name)

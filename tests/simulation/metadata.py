@@ -1,0 +1,166 @@
+"""The metadata store as one process sees it: late, sometimes unreachable, sessions that expire.
+
+Invariants:
+- The tree behind is linearizable; a call takes effect at one instant between request and answer.
+- A failed call may have taken effect, and may take effect after its caller has died.
+- A watch that was due always comes, late.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from engine.errors import MetadataUnavailable
+from engine.metadata.contract import Versioned
+from engine.metadata.memory import MemoryStore, MemoryTree
+from tests.simulation.loop import Process, SimLoop
+from tests.simulation.trace import Trace
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class MetadataFaults:
+    """Rates of one run."""
+
+    lost_before_share: float = 0.0
+    lost_after_share: float = 0.0
+    silent_share: float = 0.2
+    latency_s: float = 0.001
+    watch_delay_s: float = 0.01
+
+
+class SimStore:
+    """One session; implements `engine.metadata.contract.MetadataStore`."""
+
+    def __init__(
+        self,
+        tree: MemoryTree,
+        loop: SimLoop,
+        process: Process,
+        rng: random.Random,
+        trace: Trace,
+        faults: MetadataFaults,
+    ) -> None:
+        self.faults = faults
+        self.reachable = True
+        self._tree = tree
+        self._loop = loop
+        self._process = process
+        self._rng = rng
+        self._trace = trace
+        self._session: MemoryStore = tree.session()
+
+    @property
+    def cluster_id(self) -> str:
+        return self._session.cluster_id
+
+    async def get(self, key: str) -> Versioned | None:
+        return await self._call("get", key, lambda store: store.get(key))
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        return await self._call(
+            "create", key, lambda store: store.create(key, value, ephemeral=ephemeral)
+        )
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        return await self._call("set", key, lambda store: store.set(key, value, version))
+
+    async def delete(self, key: str, version: int | None = None) -> None:
+        return await self._call("delete", key, lambda store: store.delete(key, version))
+
+    async def children(self, prefix: str) -> list[str]:
+        return await self._call("children", prefix, lambda store: store.children(prefix))
+
+    async def next_id(self, counter: str) -> int:
+        return await self._call("next_id", counter, lambda store: store.next_id(counter))
+
+    async def sync(self) -> None:
+        return await self._call("sync", "", lambda store: store.sync())
+
+    def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
+        watching = True
+
+        def notice() -> None:
+            if watching:
+                changed()
+
+        def later() -> None:
+            delay_s = self.faults.watch_delay_s * self._rng.random() * 2
+            self._loop.deliver_at(self._loop.now + delay_s, self._process, notice)
+
+        unwatch = self._session.watch(key, later)
+
+        def end() -> None:
+            nonlocal watching
+            watching = False
+            unwatch()
+
+        return end
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    def expire(self) -> None:
+        """The session ends without its owner: its ephemeral keys go."""
+        expired, self._session = self._session, self._tree.session()
+        run_now(expired.close())
+
+    async def _call(
+        self, what: str, key: str, call: Callable[[MemoryStore], Coroutine[Any, Any, R]]
+    ) -> R:
+        answered: asyncio.Future[R] = self._loop.create_future()
+        self._trace.event(what, self._process.name, key)
+        self._loop.deliver_at(self._arrival_s(), self._loop.world, self._act, call, answered)
+        return await answered
+
+    def _act(
+        self, call: Callable[[MemoryStore], Coroutine[Any, Any, R]], answered: asyncio.Future[R]
+    ) -> None:
+        """In the store: do it, or lose it, and send what came of it."""
+        faults = self.faults
+        if not self.reachable or self._rng.random() < faults.lost_before_share:
+            self._lose(answered)
+            return
+        result: Any = None
+        error: Exception | None = None
+        try:
+            result = run_now(call(self._session))
+        except Exception as raised:
+            error = raised
+        if self._rng.random() < faults.lost_after_share:
+            self._lose(answered)
+            return
+        when = self._arrival_s()
+        self._loop.deliver_at(when, self._process, _settle, answered, result, error)
+
+    def _lose(self, answered: asyncio.Future[Any]) -> None:
+        self._trace.fault("lost metadata call", self._process.name)
+        if self._rng.random() >= self.faults.silent_share:
+            lost = MetadataUnavailable("simulated: no answer")
+            when = self._loop.now + 0.1 + self._rng.random()
+            self._loop.deliver_at(when, self._process, _settle, answered, None, lost)
+
+    def _arrival_s(self) -> float:
+        return self._loop.now + self.faults.latency_s * (0.5 + self._rng.random())
+
+
+def run_now(call: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never waits."""
+    try:
+        call.send(None)
+    except StopIteration as ended:
+        result: R = ended.value
+        return result
+    raise AssertionError("the store in memory answers at once")
+
+
+def _settle(answered: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    if answered.done():
+        return
+    if error is not None:
+        answered.set_exception(error)
+    else:
+        answered.set_result(result)
