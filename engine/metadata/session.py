@@ -1,0 +1,196 @@
+"""Sessions over one tree: what the stores in memory and in a folder have in common.
+
+Invariants:
+- One write of a key is on its way at a time; the next one is checked against its outcome. So
+  nobody, a loser of a compare-and-set included, is told anything that is not durable.
+- An ephemeral key is made and goes without a trace in the log.
+- A number of a counter is given out only when it is durably used up.
+- After `close()` a session answers nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from engine.errors import MetadataUnavailable
+from engine.metadata.contract import Versioned
+from engine.metadata.tree import Change, Count, Drop, Put, Tree, Watcher, check_key, check_value
+
+
+class SharedTree(Protocol):
+    """A tree that several sessions share, and the way to change it."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The random id of the cluster."""
+        ...
+
+    @property
+    def tree(self) -> Tree:
+        """The state as far as it is durable."""
+        ...
+
+    @property
+    def numbers(self) -> "Numbers":
+        """What was given out of the counters."""
+        ...
+
+    async def turn(self, name: str) -> None:
+        """Return when no write of this key or counter is on its way.
+
+        What the caller does until its next `await` is then decided on the newest state.
+        """
+        ...
+
+    async def write(self, name: str, change: Change) -> None:
+        """Make a change durable, then make it in the tree. Raises `MetadataUnavailable`."""
+        ...
+
+
+class Numbers:
+    """What was given out of the counters, and how many callers wait for a number."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, int] = {}
+        self.waiting: dict[str, int] = {}
+
+
+class TreeSession:
+    """A `MetadataStore` over a shared tree."""
+
+    def __init__(self, shared: SharedTree, owner: int) -> None:
+        self._shared = shared
+        self._tree = shared.tree
+        self._owner = owner
+        self._open = True
+        self._watches: dict[object, Callable[[], None]] = {}
+
+    @property
+    def cluster_id(self) -> str:
+        """The random id given to the cluster when its store was first made."""
+        return self._shared.cluster_id
+
+    async def get(self, key: str) -> Versioned | None:
+        """The value, or None if the key is positively absent."""
+        self._check_open()
+        return self._tree.get(key)
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        """Make a key; returns its version."""
+        check_key(key)
+        check_value(value)
+        await self._turn(key)
+        self._tree.check_absent(key)
+        change = Put(key, value, 0)
+        if ephemeral:
+            self._tree.make(change, self._owner)
+        else:
+            await self._shared.write(key, change)
+        return 0
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        """Compare-and-set; returns the new version."""
+        check_key(key)
+        check_value(value)
+        await self._turn(key)
+        self._tree.check_version(key, version)
+        await self._change(key, Put(key, value, version + 1))
+        return version + 1
+
+    async def delete(self, key: str, version: int | None = None) -> None:
+        """Remove a key; an absent one is a success."""
+        check_key(key)
+        await self._turn(key)
+        if self._tree.get(key) is None:
+            return
+        if version is not None:
+            self._tree.check_version(key, version)
+        await self._change(key, Drop(key))
+
+    async def children(self, prefix: str) -> list[str]:
+        """The names directly under `prefix`, sorted."""
+        self._check_open()
+        return self._tree.children(prefix)
+
+    async def next_id(self, counter: str) -> int:
+        """A number never given before. All who wait for one share a write."""
+        check_key(counter)
+        numbers = self._shared.numbers
+        name = f"#{counter}"
+        numbers.waiting[counter] = numbers.waiting.get(counter, 0) + 1
+        try:
+            while True:
+                await self._turn(name)
+                reached = self._tree.counter(counter)
+                given = numbers.given.setdefault(counter, reached)
+                if given < reached:
+                    numbers.given[counter] = given + 1
+                    return given + 1
+                change = Count(counter, reached + numbers.waiting[counter])
+                await self._shared.write(name, change)
+        finally:
+            numbers.waiting[counter] -= 1
+
+    async def sync(self) -> None:
+        """Nothing to wait for: every read sees every write that has returned."""
+        self._check_open()
+
+    def watch(self, key: str, changed: Watcher) -> Callable[[], None]:
+        """Call `changed` soon after a change; changes of one turn of the loop make one call."""
+        watch = _Watch(asyncio.get_running_loop(), changed)
+        end_in_tree = self._tree.watch(key, watch.fire)
+
+        def end() -> None:
+            watch.ended = True
+            self._watches.pop(watch, None)
+            end_in_tree()
+
+        self._watches[watch] = end
+        return end
+
+    async def close(self) -> None:
+        """End the session: its watches and its ephemeral keys go. May be called twice."""
+        self.expire()
+
+    def expire(self) -> None:
+        """End the session at once, as a store does that has not heard of it for too long."""
+        if self._open:
+            self._open = False
+            for end in list(self._watches.values()):
+                end()
+            self._tree.end_session(self._owner)
+
+    async def _change(self, key: str, change: Change) -> None:
+        if self._tree.owner(key) is None:
+            await self._shared.write(key, change)
+        else:
+            self._tree.make(change)
+
+    async def _turn(self, name: str) -> None:
+        self._check_open()
+        await self._shared.turn(name)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise MetadataUnavailable("the session with the metadata store has ended")
+
+
+class _Watch:
+    """Defers and merges the calls of one watcher."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Watcher) -> None:
+        self._loop = loop
+        self._changed = changed
+        self._due = False
+        self.ended = False
+
+    def fire(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._call)
+
+    def _call(self) -> None:
+        self._due = False
+        if not self.ended:
+            self._changed()
