@@ -113,7 +113,6 @@ class LacFollower:
                 self._learn(reply)
                 if self.lac == known:
                     self._refresh()
-                if reply.status is not Status.OK or reply.lac < known:
                     await asyncio.sleep(settings.retry_pause_ms / 1000)
         finally:
             self._polls.pop(bookie_id, None)

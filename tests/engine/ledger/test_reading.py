@@ -1,0 +1,191 @@
+"""What a reader promises: intact entries, in order, never past the LAC unless asked."""
+
+import asyncio
+
+import pytest
+
+from engine.errors import CannotRead, EntryPastEnd, InvalidRequest, NoSuchEntry, NoSuchLedger
+from engine.ledger.reader import LedgerReader
+from engine.ledger.writer import LedgerWriter
+from tests.engine.ledger.scripted import Cluster, turns
+
+
+async def written(cluster: Cluster, count: int) -> LedgerWriter:
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    await writer.append_many([b"entry %d" % number for number in range(count)])
+    await turns()
+    return writer
+
+
+async def read_all(reader: LedgerReader) -> list[bytes]:
+    return [entry.body async for entry in reader.read(0, reader.last_add_confirmed)]
+
+
+async def test_entries_come_back_in_order_with_their_ids() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 700)
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    entries = [entry async for entry in reader.read(100, 650)]
+    assert [entry.entry_id for entry in entries] == list(range(100, 651))
+    assert entries[0].body == b"entry 100"
+
+
+async def test_a_read_past_the_end_is_refused_at_once() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 3)
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    for first, last in [(0, 3), (3, 3), (7, 9)]:
+        with pytest.raises(EntryPastEnd):
+            reader.read(first, last)
+    for first, last in [(-1, 0), (2, 0)]:
+        with pytest.raises(InvalidRequest):
+            reader.read(first, last)
+
+
+async def test_a_corrupt_copy_is_never_served_and_another_replica_is() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 5)
+    for bookie in cluster.bookies[:2]:
+        for entry_id in (0, 3):
+            bookie.corrupt(writer.ledger_id, entry_id)
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    assert await read_all(reader) == [b"entry %d" % number for number in range(5)]
+
+
+async def test_all_copies_corrupt_is_cannot_read_and_not_no_such_entry() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 5)
+    await writer.close()
+    for bookie in cluster.bookies:
+        bookie.corrupt(writer.ledger_id, 2)
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    with pytest.raises(CannotRead):
+        await read_all(reader)
+
+
+async def test_no_such_entry_needs_every_replica_to_say_so() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 5)
+    await writer.close()
+    for bookie in cluster.bookies:
+        del bookie.entries[writer.ledger_id][2]
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    with pytest.raises(NoSuchEntry):
+        await read_all(reader)
+    cluster.bookies[0].down = True
+    with pytest.raises(CannotRead):
+        await read_all(reader)
+
+
+async def test_a_slow_replica_costs_a_speculative_read_and_not_the_deadline() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 5)
+    await writer.close()
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    never = asyncio.Event()
+    asked: list[str] = []
+
+    def slow(name: str) -> object:
+        async def read(*_: object) -> None:
+            asked.append(name)
+            await never.wait()
+
+        return read
+
+    for bookie in cluster.bookies[:2]:
+        bookie.read = slow(bookie.bookie_id)  # type: ignore[method-assign,assignment]
+    assert len(await read_all(reader)) == 5
+    assert asked, "the slow replicas were asked first"
+
+
+async def test_a_reader_without_recovery_stops_at_the_lac_and_fences_nobody() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 5)
+    reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+    assert (reader.last_add_confirmed, reader.closed) == (4, False)
+    for bookie in cluster.bookies:
+        bookie.holding = True
+    unconfirmed = asyncio.ensure_future(writer.append(b"unconfirmed"))
+    await turns()
+    assert await reader.read_last_add_confirmed() == 4
+    with pytest.raises(EntryPastEnd):
+        reader.read(5, 5)
+    assert [entry.body async for entry in reader.read_unconfirmed(4)] == [
+        b"entry 4",
+        b"unconfirmed",
+    ]
+    for bookie in cluster.bookies:
+        bookie.release()
+    assert await unconfirmed == 5
+
+
+async def test_a_follower_sees_entries_as_they_are_confirmed_and_ends_at_the_close() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 3)
+    reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+    seen: list[int] = []
+
+    async def follow() -> None:
+        async for entry in reader.tail(1):
+            seen.append(entry.entry_id)
+
+    follower = asyncio.ensure_future(follow())
+    for _ in range(5):
+        await writer.append(b"more")
+    await writer.close()
+    await follower
+    assert seen == list(range(1, 8))
+    await reader.close()
+
+
+async def test_a_follower_ends_at_the_end_that_a_recoverer_found() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 3)
+    reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+
+    async def follow() -> list[int]:
+        return [entry.entry_id async for entry in reader.tail()]
+
+    follower = asyncio.ensure_future(follow())
+    await turns()
+    await cluster.client().open_ledger(writer.ledger_id)
+    assert await follower == [0, 1, 2]
+
+
+async def test_following_a_deleted_ledger_says_so() -> None:
+    cluster = await Cluster.of(3)
+    client = cluster.client()
+    writer = await written(cluster, 1)
+    reader = await client.open_ledger(writer.ledger_id, recover=False)
+    tail = reader.tail()
+    assert (await anext(tail)).entry_id == 0
+    waiting = asyncio.ensure_future(anext(tail))
+    await turns()
+    await client.delete_ledger(writer.ledger_id)
+    with pytest.raises(NoSuchLedger):
+        await waiting
+
+
+async def test_unknown_and_deleted_ledgers_are_not_found_and_ids_are_never_reused() -> None:
+    cluster = await Cluster.of(3)
+    client = cluster.client()
+    with pytest.raises(NoSuchLedger):
+        await client.open_ledger(404)
+    writer = await written(cluster, 1)
+    await client.delete_ledger(writer.ledger_id)
+    for recover in (True, False):
+        with pytest.raises(NoSuchLedger):
+            await client.open_ledger(writer.ledger_id, recover=recover)
+    with pytest.raises(NoSuchLedger):
+        await client.delete_ledger(writer.ledger_id)
+    assert (await client.create_ledger(1, 1, 1)).ledger_id > writer.ledger_id
+
+
+async def test_ledgers_are_listed_with_their_custom_metadata() -> None:
+    cluster = await Cluster.of(3)
+    client = cluster.client()
+    writers = [
+        await client.create_ledger(3, 3, 2, metadata={"app": b"%d" % number}) for number in range(3)
+    ]
+    assert await client.list_ledgers() == [writer.ledger_id for writer in writers]
+    assert (await client.ledger_metadata(writers[1].ledger_id)).custom == {"app": b"1"}
