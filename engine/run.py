@@ -22,11 +22,9 @@ NO_ENTRY: Final = -1
 """The id before the first one: the LAC and the last entry of an empty ledger."""
 
 _ID = struct.Struct(">QQ")
-_ROW = struct.Struct(">II")
 _crc = google_crc32c.value
 _extend = google_crc32c.extend
 _pack_id = _ID.pack
-_pack_row = _ROW.pack
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -80,12 +78,13 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         count = len(bodies)
         assert 1 <= count <= RUN_ENTRIES_MAX
         assert NO_ENTRY <= lac < first <= ENTRY_ID_MAX - count
-        table = b"".join(
-            [
-                _pack_row(len(body), _extend(_crc(_pack_id(ledger_id, entry_id)), body))
-                for entry_id, body in enumerate(bodies, first)
-            ]
-        )
+        rows = [0] * (2 * count)
+        rows[::2] = map(len, bodies)
+        rows[1::2] = [
+            _extend(_crc(_pack_id(ledger_id, entry_id)), body)
+            for entry_id, body in enumerate(bodies, first)
+        ]
+        table = struct.pack(f">{2 * count}I", *rows)
         joined = b"".join(bodies) if count > 1 else bodies[0]
         return Run(ledger_id, first, count, lac, length_before + len(joined), table, joined)
 

@@ -70,6 +70,9 @@ class LedgerWriter:
         self._pending_bytes = 0
         self._parked: deque[tuple[list[bytes], asyncio.Future[Any], int]] = deque()
         self._parked_bytes = 0
+        self._accepting = not explicit_ids
+        self._roomy_bytes_max = context.settings.writer_bytes_max - limits.ENTRY_BYTES_MAX
+        self._roomy_bytes = self._roomy_bytes_max
         self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = {}
         self._sent: deque[tuple[Run, list[_Waiter]]] = deque()
         self._length = 0
@@ -118,24 +121,18 @@ class LedgerWriter:
         Raises `EntryTooLarge`, `Overloaded` and `LedgerClosed` at once, with nothing stored.
         The await raises an `OutcomeUnknown` (fenced, closed, too few bookies).
         """
-        if self._explicit_ids:
-            raise InvalidRequest("this ledger takes explicit entry ids: use append_at")
-        return self._append(body)
-
-    def _append(self, body: bytes) -> "asyncio.Future[int]":
-        size_bytes = len(body)
-        if size_bytes > limits.ENTRY_BYTES_MAX:
-            raise EntryTooLarge(f"{size_bytes} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
-        if self._error is not None or self._closing is not None:
+        if not self._accepting:
             raise self._refusal()
-        if type(body) is not bytes:
-            body = bytes(body)
+        size_bytes = len(body)
+        pending_bytes = self._pending_bytes + size_bytes
+        if (
+            pending_bytes > self._roomy_bytes
+            or size_bytes > limits.ENTRY_BYTES_MAX
+            or type(body) is not bytes
+        ):
+            return self._append_checked(body)
+        self._pending_bytes = pending_bytes
         future = self._loop.create_future()
-        room = self._context.settings.writer_bytes_max - self._pending_bytes
-        if self._parked or (size_bytes > room and self._pending_bytes):
-            self._park([body], future, size_bytes)
-            return future
-        self._pending_bytes += size_bytes
         self._bodies.append(body)
         self._waiters.append(future)
         if not self._scheduled:
@@ -143,14 +140,20 @@ class LedgerWriter:
             self._loop.call_soon(self._flush)
         return future
 
+    def _append_checked(self, body: bytes) -> "asyncio.Future[int]":
+        """Append where the quick way is not sure that there is room."""
+        if len(body) > limits.ENTRY_BYTES_MAX:
+            raise EntryTooLarge(f"{len(body)} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
+        future = self._loop.create_future()
+        self._accept_or_park([bytes(body)], future, len(body))
+        return future
+
     def append_many(self, bodies: Sequence[bytes]) -> Awaitable[list[int]]:
         """Append entries with consecutive ids; resolves when the last of them is durable.
 
         The same errors as `append`. An empty list resolves at once.
         """
-        if self._explicit_ids:
-            raise InvalidRequest("this ledger takes explicit entry ids: use append_at")
-        if self._error is not None or self._closing is not None:
+        if not self._accepting:
             raise self._refusal()
         future = _ManyFuture(loop=self._loop)
         if not bodies:
@@ -161,12 +164,7 @@ class LedgerWriter:
             raise EntryTooLarge(f"{largest} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
         entries = [body if type(body) is bytes else bytes(body) for body in bodies]
         future.count = len(entries)
-        size_bytes = sum(map(len, entries))
-        room = self._context.settings.writer_bytes_max - self._pending_bytes
-        if self._parked or (size_bytes > room and self._pending_bytes):
-            self._park(entries, future, size_bytes)
-        else:
-            self._accept(entries, future, size_bytes)
+        self._accept_or_park(entries, future, sum(map(len, entries)))
         return future
 
     def append_at(self, entry_id: int, body: bytes) -> Awaitable[int]:
@@ -179,15 +177,15 @@ class LedgerWriter:
             raise InvalidRequest("the ledger was not created with explicit_ids=True")
         if entry_id < self._next_explicit or entry_id in self._early:
             raise DuplicateEntryId(f"entry {entry_id} was given before")
+        if self._error is not None or self._closing is not None:
+            raise self._refusal()
         if entry_id == self._next_explicit:
-            future = self._append(body)
+            future = self._append_checked(body)
             self._next_explicit += 1
             self._feed_early()
             return future
         if len(body) > limits.ENTRY_BYTES_MAX:
             raise EntryTooLarge(f"{len(body)} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
-        if self._error is not None or self._closing is not None:
-            raise self._refusal()
         self._reserve_parking(len(body))
         early: asyncio.Future[int] = self._loop.create_future()
         self._early[entry_id] = (bytes(body), early)
@@ -215,6 +213,7 @@ class LedgerWriter:
         reports its end. May be called twice. Raises `MetadataUnavailable`, `RecoveryIncomplete`
         (call again), `NoSuchLedger`.
         """
+        self._accepting = False
         if self._closing is None or (self._closing.done() and self._closing_failed()):
             self._closing = self._loop.create_task(self._close())
         return await asyncio.shield(self._closing)
@@ -226,6 +225,8 @@ class LedgerWriter:
     # Accepting
 
     def _refusal(self) -> EngineError:
+        if self._error is None and self._closing is None:
+            return InvalidRequest("this ledger takes explicit entry ids: use append_at")
         if self._error is None:
             return LedgerClosed(f"ledger {self.ledger_id}: the writer is closed")
         return type(self._error)(*self._error.args)
@@ -237,9 +238,19 @@ class LedgerWriter:
             )
         self._parked_bytes += size_bytes
 
+    def _accept_or_park(
+        self, bodies: list[bytes], future: "asyncio.Future[Any]", size_bytes: int
+    ) -> None:
+        bytes_max = self._context.settings.writer_bytes_max
+        if self._parked or (self._pending_bytes and self._pending_bytes + size_bytes > bytes_max):
+            self._park(bodies, future, size_bytes)
+        else:
+            self._accept(bodies, future, size_bytes)
+
     def _park(self, bodies: list[bytes], future: "asyncio.Future[Any]", size_bytes: int) -> None:
         self._reserve_parking(size_bytes)
         self._parked.append((bodies, future, size_bytes))
+        self._roomy_bytes = -1
 
     def _unpark(self) -> None:
         """Let parked appends in, in order, while there is room."""
@@ -251,6 +262,7 @@ class LedgerWriter:
             self._parked.popleft()
             self._parked_bytes -= size_bytes
             self._accept(bodies, future, size_bytes)
+        self._roomy_bytes = self._roomy_bytes_max
 
     def _accept(self, bodies: list[bytes], future: "asyncio.Future[Any]", size_bytes: int) -> None:
         self._pending_bytes += size_bytes
@@ -331,6 +343,7 @@ class LedgerWriter:
         if self._error is not None:
             return
         self._error = error
+        self._accepting = False
         self._unwatch()
         waiting = [future for _, group in self._sent for future in group]
         waiting += self._waiters
