@@ -190,7 +190,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(  # type: ignore[override]
+    def create_task(
         self,
         coro: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
         *,

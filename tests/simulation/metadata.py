@@ -91,7 +91,9 @@ class SimStore:
             delay_s = self.faults.watch_delay_s * self._rng.random() * 2
             self._loop.deliver_at(self._loop.now + delay_s, self._process, notice)
 
-        unwatch = self._session.watch(key, later)
+        # On the tree, not on the session: a watch outlives an expired session, as clients that
+        # reconnect set theirs again.
+        unwatch = self._tree.tree.watch(key, later)
 
         def end() -> None:
             nonlocal watching

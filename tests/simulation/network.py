@@ -268,7 +268,10 @@ class SimBookieProxy:
 
     def _tell(self, call: Callable[[Bookie], None]) -> None:
         """A message without a reply."""
-        self._network.send_out(self._link, lambda: self._at_bookie(call) and None)
+        self._network.send_out(self._link, lambda: self._drop_at_bookie(call))
+
+    def _drop_at_bookie(self, call: Callable[[Bookie], None]) -> None:
+        self._at_bookie(call)
 
     def _at_bookie(self, call: Callable[[Bookie], None]) -> bool:
         """Run a call in the bookie's process; False if the bookie is gone."""

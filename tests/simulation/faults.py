@@ -1,0 +1,291 @@
+"""What the world does to the cluster: faults drawn from one generator, and their end.
+
+Invariants:
+- Each run draws which kinds of fault it knows, and how often each comes (swarm testing).
+- Data is lost for good only within the promise: of each ledger's bookies at most
+  `ack_quorum - 1` are ever wiped or damaged.
+- After `stop` nothing is broken that the cluster cannot mend: all nodes run, all links work.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from tests.simulation.network import Link
+from tests.simulation.nodes import BookieNode, ClientNode, World
+from tests.simulation.oracles import Oracle
+
+N = TypeVar("N", BookieNode, ClientNode)
+
+_KINDS: Final = (
+    "crash bookie",
+    "lose power",
+    "lose all power",
+    "pause bookie",
+    "slow disk",
+    "failing disk",
+    "unreadable disk",
+    "full disk",
+    "partition",
+    "one-way partition",
+    "hold link",
+    "kill client",
+    "pause client",
+    "cut from metadata",
+    "expire session",
+    "wipe bookie",
+    "damage sector",
+)
+
+
+class Nemesis:
+    """Does harm at random moments, and mends it a while later."""
+
+    def __init__(
+        self,
+        world: World,
+        rng: random.Random,
+        oracle: Oracle,
+        bookies: Sequence[BookieNode],
+        clients: Sequence[ClientNode],
+    ) -> None:
+        self._world = world
+        self._rng = rng
+        self._oracle = oracle
+        self._bookies = bookies
+        self._clients = clients
+        self._lossy: set[str] = set()
+        self._mends: list[Callable[[], None]] = []
+        self._stopped = False
+        self._pause_s = rng.choice([0.3, 1.0, 3.0])
+        self._duration_s = rng.choice([0.3, 2.0, 8.0])
+        kinds = [kind for kind in _KINDS if rng.random() < 0.6] or ["lose power"]
+        self._kinds = [kind for kind in kinds for _ in range(rng.choice([1, 1, 3]))]
+
+    async def run(self) -> None:
+        """Harm until `stop`."""
+        while not self._stopped:
+            await asyncio.sleep(self._rng.expovariate(1 / self._pause_s))
+            if not self._stopped:
+                self._strike(self._rng.choice(self._kinds))
+
+    def stop(self) -> None:
+        """End all harm: everything that can run runs."""
+        self._stopped = True
+        mends, self._mends = self._mends, []
+        for mend in mends:
+            mend()
+        world = self._world
+        world.network.heal()
+        world.metadata_faults.lost_before_share = world.metadata_faults.lost_after_share = 0.0
+        for node in self._bookies:
+            if node.up and (node.service is None or not node.service.running):
+                node.crash(lose_power=False)
+            if not node.up:
+                node.start()
+
+    def _strike(self, kind: str) -> None:
+        node = self._rng.choice(self._bookies)
+        client = self._rng.choice(self._clients)
+        strikes: dict[str, Callable[[], bool]] = {
+            "crash bookie": lambda: self._crash(node, lose_power=False),
+            "lose power": lambda: self._crash(node, lose_power=True),
+            "lose all power": self._crash_all,
+            "pause bookie": lambda: self._pause(node),
+            "slow disk": lambda: self._slow(node),
+            "failing disk": lambda: self._fail_disk(node),
+            "unreadable disk": lambda: self._unreadable(node),
+            "full disk": lambda: self._fill(node),
+            "partition": lambda: self._partition(one_way=False),
+            "one-way partition": lambda: self._partition(one_way=True),
+            "hold link": lambda: self._hold(client, node),
+            "kill client": lambda: self._kill(client),
+            "pause client": lambda: self._pause(client),
+            "cut from metadata": lambda: self._cut(self._rng.choice([node, client])),
+            "expire session": lambda: self._expire(self._rng.choice([node, client])),
+            "wipe bookie": lambda: self._wipe(node),
+            "damage sector": lambda: self._damage(node),
+        }
+        before = self._world.loop.now
+        if strikes[kind]():
+            self._world.trace.fault(kind, node.name, client.name)
+        assert self._world.loop.now == before
+
+    def _mend_later(self, mend: Callable[[], None]) -> None:
+        """Run `mend` once: after a while, or when harm stops."""
+        done = False
+
+        def once() -> None:
+            nonlocal done
+            if not done:
+                done = True
+                mend()
+
+        self._mends.append(once)
+        delay_s = self._rng.expovariate(1 / self._duration_s)
+        self._world.loop.deliver_at(
+            self._world.loop.now + delay_s, self._world.loop.world, self._mend, once
+        )
+
+    def _mend(self, once: Callable[[], None]) -> None:
+        if not self._stopped:
+            self._mends.remove(once)
+            once()
+
+    # Bookies
+
+    def _crash(self, node: BookieNode, *, lose_power: bool) -> bool:
+        if not node.up:
+            return False
+        node.crash(lose_power=lose_power)
+        self._mend_later(lambda: self._start(node))
+        return True
+
+    def _start(self, node: BookieNode) -> None:
+        if not node.up:
+            node.start()
+
+    def _crash_all(self) -> bool:
+        crashed = [self._crash(node, lose_power=True) for node in self._bookies]
+        return any(crashed)
+
+    def _pause(self, node: BookieNode | ClientNode) -> bool:
+        process = node.process
+        if process.paused or not process.alive:
+            return False
+        self._world.loop.pause(process)
+        self._mend_later(lambda: self._world.loop.resume(process))
+        return True
+
+    def _slow(self, node: BookieNode) -> bool:
+        node.set_slowness(self._rng.choice([5.0, 50.0, 500.0]))
+        self._mend_later(lambda: node.set_slowness(1.0))
+        return True
+
+    def _fail_disk(self, node: BookieNode) -> bool:
+        """One write or sync fails; a bookie that stopped for it is started again."""
+        if not node.up:
+            return False
+        node.disk.fail_after = self._rng.randrange(4)
+
+        def restart() -> None:
+            node.disk.fail_after = None
+            if node.up:
+                node.crash(lose_power=self._rng.random() < 0.5)
+                node.start()
+
+        self._mend_later(restart)
+        return True
+
+    def _unreadable(self, node: BookieNode) -> bool:
+        if node.service is None:
+            return False
+        node.disk.reads_fail = True
+        self._mend_later(lambda: self._readable(node))
+        return True
+
+    def _readable(self, node: BookieNode) -> None:
+        node.disk.reads_fail = False
+
+    def _fill(self, node: BookieNode) -> bool:
+        disk = node.disk
+        total_bytes = disk.total_bytes
+        used_bytes = total_bytes - disk.room_bytes()
+        disk.total_bytes = used_bytes + self._rng.randrange(2_000)
+
+        def mend() -> None:
+            disk.total_bytes = max(disk.total_bytes, 1 << 30)
+
+        self._mend_later(mend)
+        return True
+
+    def _wipe(self, node: BookieNode) -> bool:
+        if not self._may_lose(node):
+            return False
+        if node.up:
+            node.crash(lose_power=True)
+        node.wipe()
+        self._mend_later(lambda: self._start(node))
+        return True
+
+    def _damage(self, node: BookieNode) -> bool:
+        if not self._may_lose(node):
+            return False
+        damage = node.disk.damage(self._rng.choice(["", "segments"]))
+        if damage is None:
+            return False
+        node.damaged = True
+        self._world.trace.event("damaged", node.name, *damage)
+        return True
+
+    def _may_lose(self, node: BookieNode) -> bool:
+        """Whether the promise still covers losing this node's newest bookie; if so, note it."""
+        if not node.bookie_ids:
+            return False
+        lossy = self._lossy | {node.bookie_ids[-1]}
+        for ledger in self._oracle.ledgers.values():
+            metadata = ledger.metadata
+            if metadata is None or ledger.deleted:
+                continue
+            if len(metadata.bookies() & lossy) > metadata.ack_quorum - 1:
+                return False
+        self._lossy = lossy
+        return True
+
+    # Links
+
+    def _partition(self, *, one_way: bool) -> bool:
+        """Some clients and some bookies do not hear each other, or only in one direction."""
+        clients = self._some(self._clients)
+        nodes = self._some(self._bookies)
+        inward = self._rng.random() < 0.5
+        links = [
+            self._world.network.link_to(client.name, node.name)
+            for client in clients
+            for node in nodes
+        ]
+        for link in links:
+            link.blocked_out = link.blocked_out or not (one_way and inward)
+            link.blocked_in = link.blocked_in or not (one_way and not inward)
+        self._mend_later(lambda: self._unblock(links))
+        return True
+
+    def _some(self, nodes: Sequence[N]) -> list[N]:
+        return self._rng.sample(list(nodes), self._rng.randint(1, len(nodes)))
+
+    def _unblock(self, links: list[Link]) -> None:
+        for link in links:
+            link.blocked_out = link.blocked_in = False
+
+    def _hold(self, client: ClientNode, node: BookieNode) -> bool:
+        """Messages of a link wait, and then all arrive."""
+        link = self._world.network.link_to(client.name, node.name)
+        link.holding = True
+        self._mend_later(lambda: self._world.network.release(link))
+        return True
+
+    # Clients and metadata
+
+    def _kill(self, client: ClientNode) -> bool:
+        client.kill()
+        client.start()
+        return True
+
+    def _cut(self, node: BookieNode | ClientNode) -> bool:
+        store = node.store
+        if store is None:
+            return False
+        store.reachable = False
+
+        def mend() -> None:
+            store.reachable = True
+
+        self._mend_later(mend)
+        return True
+
+    def _expire(self, node: BookieNode | ClientNode) -> bool:
+        if node.store is None or not node.process.alive:
+            return False
+        node.store.expire()
+        return True

@@ -1,0 +1,304 @@
+"""One seed is one run: a drawn cluster, drawn clients, drawn faults, then peace and a verdict.
+
+Invariants:
+- A run does at least `OPERATIONS_MIN` operations and meets at least `FAULTS_MIN` faults.
+- A seed decides everything; its trace hash is the same in every process.
+- When the faults have stopped, everything that can finish does so in bounded virtual time, every
+  ledger is recovered, and all of it is read again and compared.
+"""
+
+import asyncio
+import gc
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from engine import limits
+from engine.bookie.settings import BookieSettings
+from engine.errors import EngineError, Unavailable
+from engine.ledger.settings import ClientSettings
+from engine.metadata.memory import MemoryTree
+from tests.simulation.faults import Nemesis
+from tests.simulation.loop import SimLoop, new_loop
+from tests.simulation.metadata import MetadataFaults
+from tests.simulation.network import Network, NetworkFaults
+from tests.simulation.nodes import BookieNode, ClientNode, World
+from tests.simulation.oracles import LedgerOracle, Oracle, Violation
+from tests.simulation.trace import Trace
+from tests.simulation.workload import Workload, WorkloadPlan
+
+OPERATIONS_MIN: Final = 1_000
+FAULTS_MIN: Final = 20
+FAULTY_S_MAX: Final = 300.0
+PEACE_S_MAX: Final = 300.0
+RUN_S_MAX: Final = 3_000.0
+_QUORUMS: Final = (
+    (3, 3, 2),
+    (3, 2, 2),
+    (4, 3, 2),
+    (5, 3, 2),
+    (3, 3, 3),
+    (2, 2, 2),
+    (4, 4, 3),
+    (5, 3, 3),
+    (3, 2, 1),
+    (2, 2, 1),
+    (1, 1, 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a seed. `error` is None when every promise held."""
+
+    seed: int
+    digest: str
+    operations: int
+    faults: int
+    virtual_s: float
+    counts: dict[str, int]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A seed that broke a promise."""
+
+    seed: int
+    error: str
+
+
+def run_seeds(seeds: Iterable[int]) -> list[Failure]:
+    """Run seeds in this process; the failures, in order. Deterministic."""
+    outcomes = [run_seed(seed) for seed in seeds]
+    return [Failure(found.seed, found.error) for found in outcomes if found.error is not None]
+
+
+def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
+    """Run one seed. `show` is given each event in words."""
+    loop = new_loop(seed)
+    scenario = Scenario(loop, seed, show)
+    error: str | None = None
+    with _without_collector(), _stripes_of(scenario.stripe_entries):
+        try:
+            loop.run(scenario.run(), until_s=RUN_S_MAX)
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            if show is not None:
+                show(f"FAILED {error}")
+                raise
+        finally:
+            loop.close()
+    trace = scenario.world.trace
+    return Outcome(
+        seed,
+        trace.digest(),
+        scenario.workload.operations,
+        trace.counts["faults"],
+        loop.now,
+        dict(trace.counts),
+        error,
+    )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Cycles are collected between runs, so that finalisers never run at random moments."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def _stripes_of(entries: int) -> Iterator[None]:
+    """Short stripes, so that short ledgers have many."""
+    usual = limits.STRIPE_ENTRIES
+    limits.STRIPE_ENTRIES = entries  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        limits.STRIPE_ENTRIES = usual  # type: ignore[misc]
+
+
+class Scenario:
+    """One run."""
+
+    def __init__(self, loop: SimLoop, seed: int, show: Callable[[str], None] | None) -> None:
+        rng = random.Random(f"scenario {seed}")
+        trace = Trace(loop, show)
+        self._loop = loop
+        self._rng = rng
+        self.stripe_entries = rng.choice([4, 16, 64, 256])
+        network = Network(loop, random.Random(f"network {seed}"), trace, _network_faults(rng))
+        tree = MemoryTree("simulated")
+        metadata_faults = MetadataFaults(
+            lost_before_share=rng.choice([0.0, 0.0, 0.02, 0.1]),
+            lost_after_share=rng.choice([0.0, 0.0, 0.02, 0.1]),
+        )
+        self.world = World(loop, seed, trace, network, tree, metadata_faults)
+        self.oracle = Oracle(tree, trace)
+        bookie_count = rng.randint(3, 6)
+        settings = _bookie_settings(rng)
+        self.bookies = [
+            BookieNode(self.world, f"bookie{number}", settings) for number in range(bookie_count)
+        ]
+        self.workload = Workload(_plan(rng, bookie_count), self.oracle)
+        self._client_settings = _client_settings(rng)
+        self._client_count = rng.randint(2, 4)
+
+    async def run(self) -> None:
+        """Faults and work together; then peace; then the verdict."""
+        for node in self.bookies:
+            node.start()
+        await asyncio.sleep(1.0)
+        clients = [
+            ClientNode(self.world, f"client{number}", self._client_settings, self.workload.start)
+            for number in range(self._client_count)
+        ]
+        nemesis = Nemesis(self.world, self._rng, self.oracle, self.bookies, clients)
+        harming = asyncio.create_task(nemesis.run(), name="nemesis")
+        await self._until(self._enough, FAULTY_S_MAX)
+        nemesis.stop()
+        harming.cancel()
+        self.world.trace.event("peace")
+        await self._until(lambda: self.workload.operations >= OPERATIONS_MIN, PEACE_S_MAX)
+        self.workload.stopped = True
+        await self._until(self._all_ended, PEACE_S_MAX)
+        self._check_tasks()
+        await self._judge()
+        self._check_counts()
+
+    def _enough(self) -> bool:
+        return (
+            self.workload.operations >= OPERATIONS_MIN
+            and self.world.trace.counts["faults"] >= FAULTS_MIN
+        )
+
+    def _all_ended(self) -> bool:
+        live = {id(process) for process in self.world.processes if process.alive}
+        owned = [
+            task
+            for process in self.world.processes
+            if id(process) in live
+            for task in process.tasks
+            if " work " in task.get_name()
+        ]
+        return all(task.done() for task in owned)
+
+    async def _until(self, reached: Callable[[], bool], seconds_max: float) -> None:
+        end = self._loop.now + seconds_max
+        while not reached():
+            if self._loop.now > end:
+                return
+            self._check_tasks()
+            await asyncio.sleep(0.25)
+
+    def _check_tasks(self) -> None:
+        """A task of a living process that failed with nobody to tell is a defect."""
+        for process in self.world.processes:
+            if process.alive:
+                for task in process.tasks:
+                    if task.done() and not task.cancelled() and task._log_traceback:  # type: ignore[attr-defined]
+                        error = task.exception()
+                        assert error is not None
+                        raise error
+
+    def _check_counts(self) -> None:
+        if self.workload.operations < OPERATIONS_MIN:
+            raise Violation(f"only {self.workload.operations} operations came to an end")
+        if self.world.trace.counts["faults"] < FAULTS_MIN:
+            raise Violation(f"only {self.world.trace.counts['faults']} faults: a tame run")
+
+    # The verdict
+
+    async def _judge(self) -> None:
+        """In peace everything works, and everything promised is there."""
+        if not self._all_ended():
+            raise Violation(f"work does not end in peace: {self._loop.waiting()}")
+        judge = ClientNode(self.world, "judge", ClientSettings(), lambda node: None)
+        for ledger in self.oracle.ledgers.values():
+            if not ledger.deleted:
+                await self._judge_ledger(judge, ledger)
+        writer = await judge.client.create_ledger(3, 3, 2)
+        ledger = self.oracle.created(writer.ledger_id, b"", deferred_sync=False)
+        ledger.on_acknowledged(await writer.append_many(ledger.bodies(10, 0)))
+        await writer.close()
+        await self._judge_ledger(judge, ledger)
+
+    async def _judge_ledger(self, judge: ClientNode, ledger: LedgerOracle) -> None:
+        deadline = self._loop.now + 120.0
+        while True:
+            try:
+                reader = await judge.client.open_ledger(ledger.ledger_id, password=ledger.password)
+                last = reader.last_add_confirmed
+                if last != ledger.closed_last:
+                    raise Violation(f"ledger {ledger.ledger_id}: two ends")
+                await self.workload.read(reader, ledger, 0, last)
+                await reader.close()
+                self.world.trace.event("judged", ledger.ledger_id, last)
+                return
+            except Unavailable as error:
+                if self._loop.now > deadline:
+                    raise Violation(
+                        f"ledger {ledger.ledger_id}: not in peace: {error!r}"
+                    ) from error
+                await asyncio.sleep(1.0)
+            except EngineError as error:
+                raise Violation(f"ledger {ledger.ledger_id}: in peace: {error!r}") from error
+
+
+def _network_faults(rng: random.Random) -> NetworkFaults:
+    return NetworkFaults(
+        lost_share=rng.choice([0.0, 0.0, 0.005, 0.03]),
+        repeated_share=rng.choice([0.0, 0.01, 0.1]),
+        silent_share=rng.choice([0.1, 0.5, 1.0]),
+        slow_share=rng.choice([0.0, 0.01, 0.1]),
+        slow_s=rng.choice([0.05, 0.5, 3.0]),
+    )
+
+
+def _bookie_settings(rng: random.Random) -> BookieSettings:
+    return BookieSettings()
+
+
+def _client_settings(rng: random.Random) -> ClientSettings:
+    append_timeout_ms = rng.choice([300, 1_000, 3_000])
+    return ClientSettings(
+        append_timeout_ms=append_timeout_ms,
+        read_timeout_ms=rng.choice([500, 2_000]),
+        recovery_timeout_ms=rng.choice([1_000, 5_000]),
+        metadata_timeout_ms=rng.choice([500, 2_000]),
+        speculative_read_ms=rng.choice([20, 100]),
+        long_poll_ms=rng.choice([200, 1_000]),
+        retry_pause_ms=20,
+        quarantine_ms=rng.choice([200, 2_000]),
+        straggler_close_ms=rng.choice([10, 200]),
+        straggler_bytes_max=rng.choice([2_000, 20_000, 1 << 20]),
+        writer_bytes_max=rng.choice([500, 5_000, 1 << 20]),
+        writer_parked_bytes_max=rng.choice([3_000, 1 << 20]),
+        read_bytes_max=rng.choice([100, 1_000, 100_000]),
+    )
+
+
+def _plan(rng: random.Random, bookie_count: int) -> WorkloadPlan:
+    fitting = [quorums for quorums in _QUORUMS if quorums[0] <= bookie_count]
+    weights = [4 if quorums[2] > 1 else 1 for quorums in fitting]
+    return WorkloadPlan(
+        quorums=tuple(rng.choices(fitting, weights, k=rng.randint(1, 3))),
+        bursts_max=rng.choice([5, 30, 100]),
+        burst_sizes=rng.choice([(1,), (1, 1, 5, 20), (1, 10, 60), (3, 30, 200)]),
+        think_s=rng.choice([0.01, 0.1, 0.5]),
+        deferred_share=rng.choice([0.0, 0.0, 0.3, 1.0]),
+        close_share=rng.choice([0.3, 0.8]),
+        delete_share=rng.choice([0.0, 0.0, 0.1]),
+        write_weight=6,
+        recover_weight=rng.choice([0, 1, 2, 5]),
+        tail_weight=rng.choice([0, 2, 6]),
+        loops=rng.choice([1, 2]),
+    )
