@@ -1,0 +1,376 @@
+"""The bytes of a journal segment. Pure: encodes and decodes, reads and writes nothing.
+
+    segment   header (84 bytes), then batches
+    batch     a BATCH record, then the records it counts
+    record    header (52 bytes), head, body
+
+| record    | head                                   | body              |
+| --------- | -------------------------------------- | ----------------- |
+| BATCH     | none                                   | none              |
+| RUN       | the run's table                        | the entries       |
+| MOVE      | origin (16 bytes), the run's table     | the entries       |
+| FACTS     | `LedgerFacts` as msgpack               | none              |
+| FENCE     | hash of the ledger's key               | none              |
+| TOMBSTONE | none                                   | none              |
+| SYNCED    | none                                   | none              |
+| DROPPED   | none                                   | none              |
+
+Invariants:
+- A record header's CRC covers the folder's secret salt, the segment's id, the header's own offset
+  and every field. So no body, however made, and no bytes of another place pass for a header.
+- A record's head has a CRC of its own in the header: a damaged table is told from damaged bodies.
+- A batch says how long it is and up to where the segment was synced before it was written.
+- A segment's header says how long its predecessor was when it was sealed.
+"""
+
+import enum
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import google_crc32c
+import msgspec
+
+from engine.errors import FormatTooNew
+from engine.run import NO_ENTRY, Run
+from engine.transport.contract import LedgerFacts
+
+FOLDER: Final = "journal"
+FORMAT_MAJOR: Final = 1
+FORMAT_MINOR: Final = 0
+RECORD_VERSION: Final = 1
+
+_SEGMENT: Final = struct.Struct(">8sHHI32sQQQQ")
+_SEGMENT_MAGIC: Final = b"HERDSEG\0"
+_CRC: Final = struct.Struct(">I")
+_RECORD: Final = struct.Struct(">HBBIIIIQqqQ")
+_RECORD_MAGIC: Final = 0xA7E5
+_OFFSET: Final = struct.Struct(">Q")
+_SEED: Final = struct.Struct(">QQ")
+_ORIGIN: Final = struct.Struct(">QQ")
+_BATCH_PATTERN: Final = struct.Struct(">HB")
+
+SEGMENT_HEADER_BYTES: Final = _SEGMENT.size + _CRC.size
+RECORD_HEADER_BYTES: Final = _CRC.size + _RECORD.size
+ORIGIN_BYTES: Final = _ORIGIN.size
+
+_crc = google_crc32c.value
+_extend = google_crc32c.extend
+_pack_record = _RECORD.pack
+_pack_offset = _OFFSET.pack
+_pack_crc = _CRC.pack
+
+assert SEGMENT_HEADER_BYTES == 84
+assert RECORD_HEADER_BYTES == 52
+
+
+class Kind(enum.IntEnum):
+    """What a record is. Numbers are part of the format and never change meaning."""
+
+    BATCH = 1
+    RUN = 2
+    FACTS = 3
+    FENCE = 4
+    TOMBSTONE = 5
+    MOVE = 6
+    SYNCED = 7
+    """Written by an idle or closing bookie: everything before it had been synced."""
+    DROPPED = 8
+    """Segment number `first` was removed on purpose: its absence is not damage."""
+
+
+_BATCH: Final = int(Kind.BATCH)
+_RUN: Final = int(Kind.RUN)
+
+
+class SegmentHeader(NamedTuple):
+    """The first bytes of a segment. `predecessor` is 0 in a folder's first one."""
+
+    bookie_id: str
+    salt: int
+    segment: int
+    predecessor: int
+    predecessor_bytes: int
+
+
+class Origin(NamedTuple):
+    """Where the record lay that a MOVE copies, and the offset of its header there."""
+
+    segment: int
+    offset: int
+
+
+class Header(NamedTuple):
+    """A record's header.
+
+    BATCH and SYNCED: `ledger_id` is the batch's number, `first` the offset synced before it, `lac`
+    the wall clock in milliseconds, `length` the batch's bytes with this header, `count` its records.
+    DROPPED: `first` is the segment. Otherwise the fields are those of a run.
+    """
+
+    kind: int
+    count: int
+    head_bytes: int
+    head_crc: int
+    body_bytes: int
+    ledger_id: int
+    first: int
+    lac: int
+    length: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole record's length."""
+        return RECORD_HEADER_BYTES + self.head_bytes + self.body_bytes
+
+    @property
+    def last(self) -> int:
+        """The id of a run's last entry."""
+        return self.first + self.count - 1
+
+
+class Record(NamedTuple):
+    """A record to write. Made by the functions below; runs need none, `encode_run` is quicker."""
+
+    kind: int
+    ledger_id: int
+    first: int
+    count: int
+    lac: int
+    length: int
+    head: bytes
+    body: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes it takes in a segment."""
+        return RECORD_HEADER_BYTES + len(self.head) + len(self.body)
+
+
+def name_of(segment: int) -> str:
+    """A segment's file, relative to the bookie's folder.
+
+    >>> name_of(3)
+    'journal/000000000003.segment'
+    """
+    return f"{FOLDER}/{segment:012d}.segment"
+
+
+def number_of(file_name: str) -> int | None:
+    """The segment's number of a file in the journal's folder; None if it is not a segment."""
+    number, dot, suffix = file_name.partition(".")
+    return int(number) if dot and suffix == "segment" and number.isdigit() else None
+
+
+# Writing
+
+
+def seed_of(salt: int, segment: int) -> int:
+    """What the CRC of every record header in a segment starts from."""
+    return int(_crc(_SEED.pack(salt, segment)))
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """The first bytes of a segment."""
+    bookie_id = header.bookie_id.encode("ascii")
+    assert len(bookie_id) <= 32
+    data = _SEGMENT.pack(
+        _SEGMENT_MAGIC,
+        FORMAT_MAJOR,
+        FORMAT_MINOR,
+        0,
+        bookie_id,
+        header.salt,
+        header.segment,
+        header.predecessor,
+        header.predecessor_bytes,
+    )
+    return data + _pack_crc(_crc(data))
+
+
+def encode_run(run: Run, seed: int, offset: int) -> bytes:
+    """The header of a run's record at `offset`; table and body follow it as they are."""
+    table = run.table
+    fields = _pack_record(
+        _RECORD_MAGIC,
+        _RUN,
+        RECORD_VERSION,
+        run.count,
+        len(table),
+        _crc(table),
+        len(run.body),
+        run.ledger_id,
+        run.first,
+        run.lac,
+        run.length,
+    )
+    return _pack_crc(_extend(seed, _pack_offset(offset) + fields)) + fields
+
+
+def encode_record(record: Record, seed: int, offset: int) -> bytes:
+    """The header of any record at `offset`; head and body follow it as they are."""
+    fields = _pack_record(
+        _RECORD_MAGIC,
+        record.kind,
+        RECORD_VERSION,
+        record.count,
+        len(record.head),
+        _crc(record.head),
+        len(record.body),
+        record.ledger_id,
+        record.first,
+        record.lac,
+        record.length,
+    )
+    return _pack_crc(_extend(seed, _pack_offset(offset) + fields)) + fields
+
+
+def batch_record(
+    number: int, synced_offset: int, wall_ms: int, size_bytes: int, count: int
+) -> Record:
+    """What stands ahead of each batch; `size_bytes` counts this record too."""
+    return Record(_BATCH, number, synced_offset, count, wall_ms, size_bytes, b"", b"")
+
+
+def synced_record(number: int, synced_offset: int, wall_ms: int) -> Record:
+    """What an idle or closing bookie writes: a batch of nothing."""
+    size_bytes = RECORD_HEADER_BYTES
+    return Record(Kind.SYNCED, number, synced_offset, 0, wall_ms, size_bytes, b"", b"")
+
+
+def run_record(run: Run) -> Record:
+    """A run as a record."""
+    return Record(
+        _RUN, run.ledger_id, run.first, run.count, run.lac, run.length, run.table, run.body
+    )
+
+
+def move_record(run: Run, origin: Origin) -> Record:
+    """A run, or a part of one, copied from the record at `origin`."""
+    head = _ORIGIN.pack(*origin) + run.table
+    return Record(
+        Kind.MOVE, run.ledger_id, run.first, run.count, run.lac, run.length, head, run.body
+    )
+
+
+def facts_record(facts: LedgerFacts) -> Record:
+    """Creation facts of a ledger, a new fragment, or its close."""
+    head = msgspec.msgpack.encode(facts)
+    return Record(Kind.FACTS, facts.ledger_id, NO_ENTRY, 0, NO_ENTRY, 0, head, b"")
+
+
+def fence_record(ledger_id: int, key_hash: bytes) -> Record:
+    """From here on the ledger takes recovery writes only."""
+    return Record(Kind.FENCE, ledger_id, NO_ENTRY, 0, NO_ENTRY, 0, key_hash, b"")
+
+
+def tombstone_record(ledger_id: int) -> Record:
+    """The ledger was deleted: nothing of it is held, nothing may be written again."""
+    return Record(Kind.TOMBSTONE, ledger_id, NO_ENTRY, 0, NO_ENTRY, 0, b"", b"")
+
+
+def dropped_record(segment: int) -> Record:
+    """A segment is about to be removed on purpose."""
+    return Record(Kind.DROPPED, 0, segment, 0, NO_ENTRY, 0, b"", b"")
+
+
+# Reading
+
+
+def decode_segment_header(data: bytes) -> SegmentHeader | None:
+    """Decode; None if the bytes are no intact segment header.
+
+    Raises `FormatTooNew` for an intact header of a newer major version.
+    """
+    if len(data) < SEGMENT_HEADER_BYTES or data[:8] != _SEGMENT_MAGIC:
+        return None
+    if _crc(data[: _SEGMENT.size]) != _CRC.unpack_from(data, _SEGMENT.size)[0]:
+        return None
+    _, major, _, _, bookie_id, salt, segment, predecessor, predecessor_bytes = _SEGMENT.unpack_from(
+        data
+    )
+    if major > FORMAT_MAJOR:
+        raise FormatTooNew(
+            f"segment {segment} has format {major}; this program reads {FORMAT_MAJOR}"
+        )
+    name = bookie_id.rstrip(b"\0").decode("ascii")
+    return SegmentHeader(name, salt, segment, predecessor, predecessor_bytes)
+
+
+def decode_header(data: bytes, at: int, seed: int, offset: int) -> Header | None:
+    """Decode the record header at index `at` of `data`, which is offset `offset` of the segment.
+
+    None: these bytes are no intact header of this place.
+    """
+    if len(data) - at < RECORD_HEADER_BYTES:
+        return None
+    fields = data[at + 4 : at + RECORD_HEADER_BYTES]
+    if _extend(seed, _pack_offset(offset) + fields) != _CRC.unpack_from(data, at)[0]:
+        return None
+    magic, kind, version, count, head_bytes, head_crc, body_bytes, ledger_id, first, lac, length = (
+        _RECORD.unpack(fields)
+    )
+    if magic != _RECORD_MAGIC:
+        return None
+    if version > RECORD_VERSION:
+        raise FormatTooNew(f"a record has version {version}; this program reads {RECORD_VERSION}")
+    return Header(kind, count, head_bytes, head_crc, body_bytes, ledger_id, first, lac, length)
+
+
+def head_of(header: Header, data: bytes, at: int) -> bytes | None:
+    """The head of the record whose header stands at index `at`; None if it is damaged."""
+    start = at + RECORD_HEADER_BYTES
+    head = data[start : start + header.head_bytes]
+    return head if len(head) == header.head_bytes and _crc(head) == header.head_crc else None
+
+
+def run_of(header: Header, data: bytes, at: int) -> Run | None:
+    """The run in a RUN or MOVE record; None if its table is damaged or its bytes are not all there.
+
+    Digests are not checked here.
+    """
+    assert header.kind in (Kind.RUN, Kind.MOVE)
+    table = head_of(header, data, at)
+    if table is None:
+        return None
+    if header.kind == Kind.MOVE:
+        table = table[ORIGIN_BYTES:]
+    start = at + RECORD_HEADER_BYTES + header.head_bytes
+    body = data[start : start + header.body_bytes]
+    if len(body) != header.body_bytes or len(table) != 8 * header.count:
+        return None
+    return Run(header.ledger_id, header.first, header.count, header.lac, header.length, table, body)
+
+
+def origin_of(head: bytes) -> Origin:
+    """Where the record lay that a MOVE with this head copies."""
+    return Origin(*_ORIGIN.unpack_from(head))
+
+
+def facts_of(head: bytes) -> LedgerFacts:
+    """The facts in a FACTS record."""
+    return msgspec.msgpack.decode(head, type=LedgerFacts)
+
+
+def find_batch(data: bytes, start: int, seed: int, offset: int) -> int | None:
+    """The index of the first intact BATCH or SYNCED header in `data` from `start` on, or None.
+
+    `offset` is where `data` begins in the segment.
+    """
+    found = [_find(kind, data, start, seed, offset) for kind in (Kind.BATCH, Kind.SYNCED)]
+    return min((at for at in found if at is not None), default=None)
+
+
+def _find(kind: Kind, data: bytes, start: int, seed: int, offset: int) -> int | None:
+    pattern = _BATCH_PATTERN.pack(_RECORD_MAGIC, kind)
+    at = data.find(pattern, start + 4)
+    while at >= 0:
+        if decode_header(data, at - 4, seed, offset + at - 4) is not None:
+            return at - 4
+        at = data.find(pattern, at + 1)
+    return None
+
+
+def digests_match(runs: Sequence[Run]) -> bool:
+    """Whether every entry of every run has the bytes that were written."""
+    return all(run.first_corrupt() is None for run in runs)
