@@ -2,7 +2,7 @@
 
     segment   header (84 bytes), then batches
     batch     a BATCH record, then the records it counts
-    record    header (52 bytes), head, body
+    record    header (56 bytes), head, body
 
 | record    | head                                   | body              |
 | --------- | -------------------------------------- | ----------------- |
@@ -61,7 +61,7 @@ _pack_offset = _OFFSET.pack
 _pack_crc = _CRC.pack
 
 assert SEGMENT_HEADER_BYTES == 84
-assert RECORD_HEADER_BYTES == 52
+assert RECORD_HEADER_BYTES == 56
 
 
 class Kind(enum.IntEnum):
@@ -104,12 +104,13 @@ class Header(NamedTuple):
     """A record's header.
 
     BATCH and SYNCED: `ledger_id` is the batch's number, `first` the offset synced before it, `lac`
-    the wall clock in milliseconds, `length` the batch's bytes with this header, `count` its records.
+    the wall clock in milliseconds, `length` the batch's bytes with this header, `entries` the
+    number of its records.
     DROPPED: `first` is the segment. Otherwise the fields are those of a run.
     """
 
     kind: int
-    count: int
+    entries: int
     head_bytes: int
     head_crc: int
     body_bytes: int
@@ -126,7 +127,7 @@ class Header(NamedTuple):
     @property
     def last(self) -> int:
         """The id of a run's last entry."""
-        return self.first + self.count - 1
+        return self.first + self.entries - 1
 
 
 class Record(NamedTuple):
@@ -135,7 +136,7 @@ class Record(NamedTuple):
     kind: int
     ledger_id: int
     first: int
-    count: int
+    entries: int
     lac: int
     length: int
     head: bytes
@@ -213,7 +214,7 @@ def encode_record(record: Record, seed: int, offset: int) -> bytes:
         _RECORD_MAGIC,
         record.kind,
         RECORD_VERSION,
-        record.count,
+        record.entries,
         len(record.head),
         _crc(record.head),
         len(record.body),
@@ -337,9 +338,11 @@ def run_of(header: Header, data: bytes, at: int) -> Run | None:
         table = table[ORIGIN_BYTES:]
     start = at + RECORD_HEADER_BYTES + header.head_bytes
     body = data[start : start + header.body_bytes]
-    if len(body) != header.body_bytes or len(table) != 8 * header.count:
+    if len(body) != header.body_bytes or len(table) != 8 * header.entries:
         return None
-    return Run(header.ledger_id, header.first, header.count, header.lac, header.length, table, body)
+    return Run(
+        header.ledger_id, header.first, header.entries, header.lac, header.length, table, body
+    )
 
 
 def origin_of(head: bytes) -> Origin:
