@@ -6,6 +6,7 @@
     │   ├── QuorumsInvalid        ensemble >= write quorum >= ack quorum >= 1 does not hold
     │   ├── EntryPastEnd          the range goes past what may be read
     │   └── DuplicateEntryId      an explicit id was used before
+    ├── FrameInvalid              bytes on a connection are not this protocol's: it is closed
     ├── NotFound                  looked for, and positively not there
     │   ├── NoSuchLedger
     │   └── NoSuchEntry
@@ -56,6 +57,13 @@ class EntryPastEnd(InvalidRequest):
 
 class DuplicateEntryId(InvalidRequest):
     """An explicit entry id was used before. Choose a higher one. Nothing was stored."""
+
+
+class FrameInvalid(EngineError):
+    """Bytes on a connection are not frames of this protocol, or were damaged on the way.
+
+    The connection is closed; nothing of the message was used. Check what listens at the address.
+    """
 
 
 class NotFound(EngineError):

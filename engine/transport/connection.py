@@ -1,0 +1,189 @@
+"""One connection of frames: what client and server have in common.
+
+Invariants:
+- All frames sent within one turn of the loop leave in one write.
+- Frames are handed on in the order in which they came, one after the other, and none while the
+  connection is held: bytes then wait in the kernel and, in the end, with the sender.
+- After `lost` was called nothing is handed on and nothing is sent.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from engine.errors import EngineError, FrameInvalid
+from engine.limits import MIB
+from engine.transport.frames import Frame, FrameReader, Kind, frame_header
+
+_BUFFER_BYTES_HIGH: Final = 1 * MIB
+
+
+class FramedConnection(asyncio.Protocol):
+    """Frames over a byte stream. `receive` gets each frame; it may raise `FrameInvalid`.
+
+    `lost` is called once, with what was wrong (None: the other side ended it, or `close` did).
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[Frame], None],
+        lost: Callable[[EngineError | None], None],
+        made: Callable[["FramedConnection"], None] | None = None,
+    ) -> None:
+        self._receive = receive
+        self._lost = lost
+        self._made = made
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader()
+        self._inbox: deque[Frame] = deque()
+        self._holds = 0
+        self._draining = False
+        self._corked: list[bytes] = []
+        self._corked_bytes = 0
+        self._flush_due = False
+        self._writable = True
+        self._emptied: Callable[[], None] | None = None
+        self._failure: EngineError | None = None
+        self.over = False
+        self.received_frames = 0
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes accepted by `send` that the kernel has not taken yet."""
+        if self._transport is None:
+            return self._corked_bytes
+        return self._corked_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The byte stream below; only once it is made."""
+        assert self._transport is not None
+        return self._transport
+
+    def send(
+        self,
+        kind: Kind,
+        head: bytes,
+        *,
+        target: int = 0,
+        request: int = 0,
+        body: list[bytes] | None = None,
+    ) -> None:
+        """Queue a frame; it leaves with all others of this turn. On a lost connection: nothing."""
+        if self.over:
+            return
+        if body is None:
+            self._corked += (frame_header(kind, target, request, head), head)
+            self._corked_bytes += len(head)
+        else:
+            body_bytes = sum(map(len, body))
+            self._corked += (frame_header(kind, target, request, head, body_bytes), head)
+            self._corked += body
+            self._corked_bytes += len(head) + body_bytes
+        if not self._flush_due and self._writable:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def hold(self) -> None:
+        """Hand on no frame until each `hold` was met by a `release`."""
+        self._holds += 1
+        if self._holds == 1 and self._transport is not None and not self.over:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Go on, soon."""
+        assert self._holds > 0
+        self._holds -= 1
+        if self._holds == 0 and not self.over:
+            self.transport.resume_reading()
+            self._drain_soon()
+
+    def when_empty(self, call: Callable[[], None]) -> None:
+        """Call once when the other side has taken what was queued, or the connection is lost."""
+        assert self._emptied is None
+        self._emptied = call
+
+    def close(self, failure: EngineError | None = None) -> None:
+        """Send what is queued, then end the connection."""
+        if self.over or self._transport is None or self._transport.is_closing():
+            return
+        self._failure = self._failure or failure
+        self._writable = True
+        self._flush()
+        self._transport.close()
+
+    def abort(self, failure: EngineError | None = None) -> None:
+        """End the connection at once."""
+        if not self.over and self._transport is not None:
+            self._failure = self._failure or failure
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_BUFFER_BYTES_HIGH)
+        if self._made is not None:
+            self._made(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._failure is not None:
+            return
+        try:
+            self._inbox.extend(self._reader.feed(data))
+        except FrameInvalid as error:
+            self.abort(error)
+            return
+        if not self._draining:
+            self._drain()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._flush()
+        self._tell_empty()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.over = True
+        self._inbox.clear()
+        self._corked.clear()
+        self._corked_bytes = 0
+        self._lost(self._failure)
+        self._tell_empty()
+
+    # Inside
+
+    def _drain_soon(self) -> None:
+        if not self._draining:
+            self._draining = True
+            self._loop.call_soon(self._drain_later)
+
+    def _drain_later(self) -> None:
+        self._draining = False
+        self._drain()
+
+    def _drain(self) -> None:
+        inbox = self._inbox
+        try:
+            while inbox and not self._holds and not self.over and self._failure is None:
+                self.received_frames += 1
+                self._receive(inbox.popleft())
+        except FrameInvalid as error:
+            self.abort(error)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self._corked or self.over or not self._writable:
+            return
+        parts, self._corked, self._corked_bytes = self._corked, [], 0
+        self.transport.writelines(parts)
+
+    def _tell_empty(self) -> None:
+        if self._emptied is not None and (self.over or self._writable):
+            call, self._emptied = self._emptied, None
+            call()

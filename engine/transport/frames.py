@@ -1,0 +1,235 @@
+"""Frames: how bytes of one connection are cut into messages, and how a connection begins.
+
+A frame is a header of 28 bytes, a head and a body, all integers big-endian:
+
+    offset  bytes  field
+    0       4      size of the head
+    4       4      size of the body
+    8       1      kind (see `Kind`)
+    9       1      flags: zero; a reader ignores those that it does not know
+    10      2      target: the number that CONNECTED gave to a bookie, 0 for the connection itself
+    12      8      request: chosen by the client, repeated in the answer; 0 wants no answer
+    20      4      CRC32C of the head
+    24      4      CRC32C of bytes 0 to 23
+    28      ...    the head: what the message says (`engine.transport.messages`)
+    ...     ...    the body: bodies of entries one behind the other, covered by their own digests
+
+A connection begins with the client's HELLO and the server's WELCOME or REFUSED. The head of HELLO
+and of WELCOME:
+
+    0       8      the letters HERDBOOK
+    8       2      major version of the wire format
+    10      2      minor version
+    12      ...    a MessagePack map of options; unknown ones are ignored
+
+The head of REFUSED is a MessagePack array: an `ErrorCode`, a text. This header, HELLO and REFUSED
+stay as they are in every later version, so that two versions can always tell each other apart.
+
+Invariants:
+- A frame over `FRAME_BYTES_MAX` is refused from its header on, before anything of it is kept.
+- Whatever arrives, a reader either gives frames whose header and head are intact, or raises
+  `FrameInvalid` once and is over.
+- A reader keeps less than one frame and one piece of input.
+"""
+
+import enum
+import struct
+from typing import Any, Final, NamedTuple
+
+import google_crc32c
+import msgspec
+
+from engine.errors import FormatTooNew, FrameInvalid
+from engine.limits import FRAME_BYTES_MAX
+
+WIRE_MAJOR: Final = 1
+WIRE_MINOR: Final = 0
+MAGIC: Final = b"HERDBOOK"
+HEADER_BYTES: Final = 28
+TARGET_MAX: Final = 2**16 - 1
+REQUEST_MAX: Final = 2**64 - 1
+
+_FIELDS = struct.Struct(">IIBBHQI")
+_CHECK = struct.Struct(">I")
+_GREETING = struct.Struct(">8sHH")
+_crc = google_crc32c.value
+
+assert _FIELDS.size + _CHECK.size == HEADER_BYTES
+assert len(MAGIC) == 8
+
+
+class Kind(enum.IntEnum):
+    """What a frame is. Numbers are part of the wire format and never change meaning."""
+
+    HELLO = 1
+    WELCOME = 2
+    REFUSED = 3
+    ERROR = 4
+    """The answer to a request that failed as a whole: an `ErrorCode` and a text."""
+
+    CONNECT = 16
+    CONNECTED = 17
+    APPEND = 18
+    APPEND_REPLIES = 19
+    CONFIRM = 20
+    RECORD = 21
+    READ = 22
+    READ_REPLY = 23
+    FENCE = 24
+    WAIT_LAC = 25
+    LAC_REPLY = 26
+    INFO = 27
+    INFO_REPLY = 28
+
+    METADATA = 48
+    METADATA_REPLY = 49
+    WATCH = 50
+    UNWATCH = 51
+    CHANGED = 52
+
+    CONTROL = 64
+    CONTROL_REPLY = 65
+
+
+class ErrorCode(enum.IntEnum):
+    """Why a connection or a request was refused. Part of the wire format."""
+
+    UNAVAILABLE = 1
+    FORMAT_TOO_NEW = 2
+    INVALID_REQUEST = 3
+    KEY_EXISTS = 4
+    VERSION_CONFLICT = 5
+    NOT_THIS_FOLDER = 6
+    FRAME_INVALID = 7
+    OVERLOADED = 8
+
+
+class Frame(NamedTuple):
+    """One message as it came off the wire. `body` is a view that lives as long as it is held."""
+
+    kind: int
+    target: int
+    request: int
+    head: bytes
+    body: memoryview
+
+
+def frame_header(kind: Kind, target: int, request: int, head: bytes, body_bytes: int = 0) -> bytes:
+    """The 28 bytes in front of a head and a body of `body_bytes`.
+
+    >>> len(frame_header(Kind.INFO, 1, 7, b""))
+    28
+    """
+    assert 0 <= target <= TARGET_MAX and 0 <= request <= REQUEST_MAX
+    assert HEADER_BYTES + len(head) + body_bytes <= FRAME_BYTES_MAX, (kind, len(head), body_bytes)
+    fields = _FIELDS.pack(len(head), body_bytes, kind, 0, target, request, _crc(head))
+    return fields + _CHECK.pack(_crc(fields))
+
+
+class FrameReader:
+    """Pieces of a connection's bytes in, frames out.
+
+    >>> reader = FrameReader()
+    >>> data = frame_header(Kind.INFO, 1, 7, b"ab") + b"ab"
+    >>> reader.feed(data[:20]), [frame.head for frame in reader.feed(data[20:])]
+    ([], [b'ab'])
+    """
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._needed = HEADER_BYTES
+        self._over = False
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are whole now, in order. Raises `FrameInvalid`, and always after that."""
+        if self._over:
+            raise FrameInvalid("the connection was given up because of an earlier frame")
+        source: bytes | bytearray = data
+        if self._kept:
+            self._kept += data
+            if len(self._kept) < self._needed:
+                return []
+            # Frames keep views of this buffer: the next bytes go to a new one.
+            source, self._kept = self._kept, bytearray()
+        try:
+            return self._cut(memoryview(source))
+        except FrameInvalid:
+            self._over = True
+            raise
+
+    def _cut(self, source: memoryview) -> list[Frame]:
+        frames: list[Frame] = []
+        start, end = 0, len(source)
+        while True:
+            self._needed = HEADER_BYTES
+            if end - start < HEADER_BYTES:
+                break
+            head_bytes, body_bytes, kind, target, request, head_crc = _read_header(source, start)
+            self._needed = HEADER_BYTES + head_bytes + body_bytes
+            if end - start < self._needed:
+                break
+            body_start = start + HEADER_BYTES + head_bytes
+            head = bytes(source[start + HEADER_BYTES : body_start])
+            if _crc(head) != head_crc:
+                raise FrameInvalid("a frame's head does not match its checksum")
+            start += self._needed
+            frames.append(Frame(kind, target, request, head, source[body_start:start]))
+        if start < end:
+            self._kept += source[start:]
+        return frames
+
+
+def _read_header(source: memoryview, start: int) -> tuple[int, int, int, int, int, int]:
+    fields = bytes(source[start : start + _FIELDS.size])
+    (check,) = _CHECK.unpack_from(source, start + _FIELDS.size)
+    if _crc(fields) != check:
+        raise FrameInvalid("a frame's header does not match its checksum")
+    head_bytes, body_bytes, kind, _flags, target, request, head_crc = _FIELDS.unpack(fields)
+    if HEADER_BYTES + head_bytes + body_bytes > FRAME_BYTES_MAX:
+        raise FrameInvalid(f"a frame of {head_bytes + body_bytes} bytes is over {FRAME_BYTES_MAX}")
+    return head_bytes, body_bytes, kind, target, request, head_crc
+
+
+class Greeting(NamedTuple):
+    """What HELLO and WELCOME say."""
+
+    major: int
+    minor: int
+    options: dict[str, Any]
+
+
+def encode_greeting(
+    options: dict[str, Any], major: int = WIRE_MAJOR, minor: int = WIRE_MINOR
+) -> bytes:
+    """The head of HELLO or WELCOME."""
+    return _GREETING.pack(MAGIC, major, minor) + msgspec.msgpack.encode(options)
+
+
+def decode_greeting(head: bytes) -> Greeting:
+    """Read the head of HELLO or WELCOME. Raises `FormatTooNew`, `FrameInvalid`."""
+    if len(head) < _GREETING.size or not head.startswith(MAGIC):
+        raise FrameInvalid("the connection does not begin like one of this protocol")
+    _, major, minor = _GREETING.unpack_from(head)
+    if major > WIRE_MAJOR:
+        raise FormatTooNew(
+            f"the other side speaks wire format {major}.{minor}, this program up to {WIRE_MAJOR}"
+        )
+    try:
+        options = msgspec.msgpack.decode(head[_GREETING.size :], type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameInvalid(f"the options of a greeting cannot be read: {error}") from error
+    return Greeting(major, minor, options)
+
+
+def encode_error(code: ErrorCode, text: str) -> bytes:
+    """The head of REFUSED or ERROR."""
+    return msgspec.msgpack.encode((int(code), text))
+
+
+def decode_error(head: bytes) -> tuple[int, str]:
+    """Read the head of REFUSED or ERROR; a code may be newer than `ErrorCode`."""
+    try:
+        code, text = msgspec.msgpack.decode(head, type=tuple[int, str])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameInvalid(f"an error message cannot be read: {error}") from error
+    return code, text
