@@ -1,0 +1,34 @@
+"""BlobIt: objects of any size in ledgers, named by ids that are enough to read them."""
+
+from blobit.blobs import AsyncBlobs, ReadableFile, Source
+from blobit.errors import (
+    BlobCorrupt,
+    BlobError,
+    BlobNotFound,
+    BlobNotStored,
+    BlobsClosed,
+    BlobUnreadable,
+    InvalidObjectId,
+    RangeInvalid,
+)
+from blobit.object_id import Kind, ObjectId
+from blobit.settings import BlobSettings
+from blobit.upload import Upload
+
+__all__ = [
+    "AsyncBlobs",
+    "BlobCorrupt",
+    "BlobError",
+    "BlobNotFound",
+    "BlobNotStored",
+    "BlobSettings",
+    "BlobUnreadable",
+    "BlobsClosed",
+    "InvalidObjectId",
+    "Kind",
+    "ObjectId",
+    "RangeInvalid",
+    "ReadableFile",
+    "Source",
+    "Upload",
+]

@@ -1,0 +1,218 @@
+"""Object ids: all that is needed to read an object, in a text that fits in a URL.
+
+The text is base64 with `-` and `_` and without padding (RFC 4648, section 5) of:
+
+    1 byte     format and kind: the upper four bits are the format, 1; the lower four the kind,
+               0 = data, 1 = list
+    varint     ledger id
+    varint     first entry
+    varint     entry size in bytes: every entry but the last is exactly as long
+    varint     length of the object in bytes
+    varint     (kind list only) length in bytes of the list that the entries hold
+    4 bytes    CRC32C of the whole object, little-endian
+    4 bytes    CRC32C of all bytes before, little-endian: the check of the text itself
+
+A varint holds seven bits a byte, the lowest first, with the upper bit set on all but the last
+byte; it is as short as it can be, and below 2**63.
+
+Kind data: the entries hold the object's bytes. Kind list: the entries hold the ids of the object's
+parts, in order, one behind the other: for each a byte with its length and then its bytes as above,
+before base64. A part is never a list and never empty. The empty object has one id: kind data and
+all fields 0; it takes no ledger.
+
+Invariants:
+- A text is an id or raises `InvalidObjectId`; parsing never looks anything up.
+- Every object id has exactly one text: `str(ObjectId.parse(text)) == text`.
+- A text with one character changed is refused: the check catches any 32 bits in a row.
+"""
+
+import base64
+import binascii
+import enum
+import re
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from blobit.errors import InvalidObjectId
+from engine.limits import ENTRY_BYTES_MAX, ENTRY_ID_MAX
+
+FORMAT: Final = 1
+TEXT_CHARACTERS_MAX: Final = 72
+_CHECK_BYTES: Final = 4
+_INTEGER_MAX: Final = 2**63 - 1
+_TEXT: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+
+
+class Kind(enum.IntEnum):
+    """What the entries hold. Numbers are part of the format."""
+
+    DATA = 0
+    LIST = 1
+
+
+class ObjectId(msgspec.Struct, frozen=True, order=True):
+    """Where an object lies and what it must look like.
+
+    `length` and `checksum` (CRC32C) are the whole object's; `stored_bytes` are the bytes in the
+    entries: the object's own, or those of the list of its parts.
+
+    >>> moo = ObjectId(Kind.DATA, 7, 0, 65536, 3, 3, google_crc32c.value(b"moo"))
+    >>> str(moo)
+    'EAcAgIAEA6tQux3EWb-s'
+    >>> ObjectId.parse(str(moo)) == moo
+    True
+    """
+
+    kind: Kind
+    ledger_id: int
+    first_entry: int
+    entry_bytes: int
+    length: int
+    stored_bytes: int
+    checksum: int
+
+    def __post_init__(self) -> None:
+        problem = _problem(self)
+        if problem is not None:
+            raise InvalidObjectId(f"not an object id: {problem}")
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries the object, or the list of its parts, takes."""
+        return -(-self.stored_bytes // self.entry_bytes) if self.stored_bytes else 0
+
+    @property
+    def last_entry(self) -> int:
+        """The last of its entries; `first_entry` - 1 for the empty object."""
+        return self.first_entry + self.entry_count - 1
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(self.to_bytes()).rstrip(b"=").decode("ascii")
+
+    @classmethod
+    def parse(cls, text: str) -> "ObjectId":
+        """Parse a text. Raises `InvalidObjectId` on any deviation from the format."""
+        if not isinstance(text, str):
+            raise InvalidObjectId(f"an object id is text, not {type(text).__name__}")
+        if not 0 < len(text) <= TEXT_CHARACTERS_MAX or _TEXT.fullmatch(text) is None:
+            raise InvalidObjectId(f"not an object id: {text[:TEXT_CHARACTERS_MAX]!r}")
+        try:
+            packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except binascii.Error as error:
+            raise InvalidObjectId(f"not an object id: {text!r}") from error
+        if base64.urlsafe_b64encode(packed).rstrip(b"=") != text.encode("ascii"):
+            raise InvalidObjectId(f"not an object id: {text!r} is not as short as it could be")
+        return cls.from_bytes(packed)
+
+    def to_bytes(self) -> bytes:
+        """The id before base64."""
+        numbers = [self.ledger_id, self.first_entry, self.entry_bytes, self.length]
+        if self.kind is Kind.LIST:
+            numbers.append(self.stored_bytes)
+        packed = bytes([FORMAT << 4 | self.kind]) + b"".join(map(_varint, numbers))
+        packed += self.checksum.to_bytes(4, "little")
+        return packed + _check(packed)
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> "ObjectId":
+        """Parse what `to_bytes` made. Raises `InvalidObjectId`."""
+        body, check = packed[:-_CHECK_BYTES], packed[-_CHECK_BYTES:]
+        if not body or _check(body) != check:
+            raise InvalidObjectId("not an object id: some character of it is wrong")
+        object_format, kind = body[0] >> 4, body[0] & 15
+        if object_format != FORMAT:
+            raise InvalidObjectId(
+                f"the object id has format {object_format}, this program reads {FORMAT}"
+            )
+        if kind not in (Kind.DATA, Kind.LIST):
+            raise InvalidObjectId(f"not an object id: it has no kind {kind}")
+        numbers, rest = _integers(body[1:], 5 if kind == Kind.LIST else 4)
+        if len(rest) != 4:
+            raise InvalidObjectId("not an object id: it has a wrong length")
+        stored_bytes = numbers[4] if kind == Kind.LIST else numbers[3]
+        checksum = int.from_bytes(rest, "little")
+        return cls(
+            Kind(kind), numbers[0], numbers[1], numbers[2], numbers[3], stored_bytes, checksum
+        )
+
+
+def pack_parts(parts: list[ObjectId]) -> bytes:
+    """The list that the entries of an id of kind list hold."""
+    assert len(parts) > 1
+    packed = [part.to_bytes() for part in parts]
+    return b"".join(bytes([len(part)]) + part for part in packed)
+
+
+def parse_parts(packed: bytes) -> list[ObjectId]:
+    """Parse what `pack_parts` made. Raises `InvalidObjectId`."""
+    parts: list[ObjectId] = []
+    start = 0
+    while start < len(packed):
+        end = start + 1 + packed[start]
+        if end > len(packed):
+            raise InvalidObjectId("the list of an object's parts is cut short")
+        part = ObjectId.from_bytes(packed[start + 1 : end])
+        if part.kind is not Kind.DATA or not part.length:
+            raise InvalidObjectId("the list of an object's parts names another list or nothing")
+        parts.append(part)
+        start = end
+    return parts
+
+
+def _problem(name: ObjectId) -> str | None:
+    """Why the fields do not fit together, or None."""
+    numbers = (name.ledger_id, name.first_entry, name.length, name.stored_bytes)
+    if not all(0 <= number <= _INTEGER_MAX for number in numbers):
+        return "a number is out of range"
+    if not 0 <= name.checksum < 2**32:
+        return "the checksum is out of range"
+    if not name.length:
+        fields = (*numbers, name.kind, name.entry_bytes, name.checksum)
+        return "the empty object has only zeros" if any(fields) else None
+    if not 1 <= name.entry_bytes <= ENTRY_BYTES_MAX:
+        return f"entries of {name.entry_bytes} bytes do not exist"
+    if not name.stored_bytes:
+        return "it names no entry"
+    if name.kind is Kind.DATA and name.stored_bytes != name.length:
+        return "its lengths do not agree"
+    if name.last_entry > ENTRY_ID_MAX:
+        return "its entries end past the highest entry id"
+    return None
+
+
+def _check(packed: bytes) -> bytes:
+    crc: int = google_crc32c.value(packed)
+    return crc.to_bytes(_CHECK_BYTES, "little")
+
+
+def _varint(number: int) -> bytes:
+    packed = bytearray()
+    while number > 127:
+        packed.append(number & 127 | 128)
+        number >>= 7
+    packed.append(number)
+    return bytes(packed)
+
+
+def _integers(packed: bytes, count: int) -> tuple[list[int], bytes]:
+    """`count` varints from the front, and what follows them."""
+    numbers: list[int] = []
+    number = shift = 0
+    for index, byte in enumerate(packed):
+        number |= (byte & 127) << shift
+        shift += 7
+        if byte & 128:
+            continue
+        if (not byte and shift > 7) or number > _INTEGER_MAX:
+            raise InvalidObjectId("not an object id: a number is too long")
+        numbers.append(number)
+        if len(numbers) == count:
+            return numbers, packed[index + 1 :]
+        number = shift = 0
+    raise InvalidObjectId("not an object id: it is cut short")
+
+
+EMPTY: Final = ObjectId(Kind.DATA, 0, 0, 0, 0, 0, 0)
+"""The id of the empty object."""

@@ -1,0 +1,265 @@
+"""One object being written, of a length that nobody knows yet.
+
+A small object waits in memory until its end and then goes where small ones share a ledger. A
+bigger one borrows a ledger, cuts itself into entries as it comes, and has a few batches under way
+at once. Where a ledger is full or fails, what it holds durably becomes a part, and the batches
+that were not acknowledged are written again as the beginning of the next part.
+
+Invariants:
+- A batch stays in memory until it is acknowledged, so no source is ever read twice.
+- Every entry of a part but its last is whole; only the object's last batch may end in a short one.
+- Parts lie in the object one behind the other; each carries its own checksum.
+- Memory stays under `stream_pending_bytes_max` and two batches, whatever the object's length.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+import google_crc32c
+
+from blobit.errors import BlobNotStored, BlobsClosed
+from blobit.object_id import EMPTY, Kind, ObjectId, pack_parts
+from blobit.settings import BlobSettings
+from blobit.writers import LedgerPool, PooledLedger
+from engine.errors import EngineError
+
+_extend = google_crc32c.extend
+
+
+def cut(data: bytes, entry_bytes: int) -> list[bytes]:
+    """Cut bytes into entries; the last may be short."""
+    if len(data) <= entry_bytes:
+        return [data]
+    return [data[start : start + entry_bytes] for start in range(0, len(data), entry_bytes)]
+
+
+async def put_shared(pool: LedgerPool, settings: BlobSettings, data: bytes) -> ObjectId:
+    """Store a small object beside others; the id comes when its bytes are durable."""
+    if not data:
+        return EMPTY
+    length = len(data)
+    ledger_id, first = await pool.append_shared(cut(data, settings.entry_bytes), length)
+    checksum = _extend(0, data)
+    return ObjectId(Kind.DATA, ledger_id, first, settings.entry_bytes, length, length, checksum)
+
+
+class _Batch(NamedTuple):
+    """Entries handed to a ledger and not yet known to be durable."""
+
+    data: bytes
+    pending: Awaitable[list[int]]
+
+
+class _Part:
+    """What one ledger holds durably of the object, so far."""
+
+    def __init__(self, ledger: PooledLedger, stack: AsyncExitStack) -> None:
+        self.ledger = ledger
+        self.stack = stack
+        self.first = 0
+        self.length = 0
+        self.checksum = 0
+
+
+class Upload:
+    """Takes an object piece by piece. Made by `AsyncBlobs.upload`; ended by `finish` or `abort`."""
+
+    def __init__(self, pool: LedgerPool, settings: BlobSettings) -> None:
+        self._pool = pool
+        self._settings = settings
+        self._buffer = bytearray()
+        self._batch_bytes = settings.batch_bytes - settings.batch_bytes % settings.entry_bytes
+        self._part: _Part | None = None
+        self._parts: list[ObjectId] = []
+        self._batches: deque[_Batch] = deque()
+        self._pending_bytes = 0
+        self._failures = 0
+        self._length = 0
+        self._checksum = 0
+        self._ended = False
+
+    async def write(self, data: bytes) -> None:
+        """Take the next bytes; waits while too much is under way. Raises `BlobNotStored`."""
+        self._check_usable()
+        batch_bytes = self._batch_bytes
+        view = memoryview(data)
+        start = 0
+        while start < len(view):
+            if not self._buffer and len(view) - start >= batch_bytes and self._part is not None:
+                piece = bytes(view[start : start + batch_bytes])
+                start += batch_bytes
+                await self._send(piece)
+                continue
+            held_max = batch_bytes if self._part else self._settings.shared_object_bytes_max
+            end = min(len(view), start + max(0, held_max + 1 - len(self._buffer)))
+            self._buffer += view[start:end]
+            start = end
+            if len(self._buffer) > held_max:
+                await self._send_buffered()
+
+    async def finish(self) -> ObjectId:
+        """Wait until all of it is durable, and return its id. Raises `BlobNotStored`."""
+        self._check_usable()
+        self._ended = True
+        if self._part is None and not self._parts:
+            return await put_shared(self._pool, self._settings, bytes(self._buffer))
+        try:
+            if self._buffer:
+                await self._send(bytes(self._buffer))
+            while self._batches:
+                await self._settle_oldest()
+            await self._end_part()
+        finally:
+            await self._drop()
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return await self._put_list()
+
+    async def abort(self) -> None:
+        """Forget the object. What was written of it has no id."""
+        self._ended = True
+        await self._drop()
+
+    async def _put_list(self) -> ObjectId:
+        packed = pack_parts(self._parts)
+        if len(packed) <= self._settings.shared_object_bytes_max:
+            held = await put_shared(self._pool, self._settings, packed)
+        else:
+            async with self._pool.lend() as ledger:
+                held = await _put_alone(ledger, self._settings, packed)
+        return ObjectId(
+            Kind.LIST,
+            held.ledger_id,
+            held.first_entry,
+            held.entry_bytes,
+            self._length,
+            len(packed),
+            self._checksum,
+        )
+
+    async def _send_buffered(self) -> None:
+        """Send the whole batches of the buffer."""
+        whole = len(self._buffer) - len(self._buffer) % self._batch_bytes
+        data = bytes(memoryview(self._buffer)[:whole])
+        del self._buffer[:whole]
+        for start in range(0, whole, self._batch_bytes):
+            await self._send(data[start : start + self._batch_bytes])
+
+    async def _send(self, data: bytes) -> None:
+        await self._append(data)
+        while self._pending_bytes > self._settings.stream_pending_bytes_max:
+            await self._settle_oldest()
+
+    async def _append(self, data: bytes) -> None:
+        """Hand a batch to the part's ledger, or to the next one."""
+        while True:
+            part = self._part
+            if part is None:
+                part = self._part = await self._begin_part()
+            elif not part.ledger.usable:
+                # What is under way in it must be settled first: it may have to move as well.
+                await (self._settle_oldest() if self._batches else self._end_part())
+                continue
+            entries = cut(data, self._settings.entry_bytes)
+            try:
+                pending = part.ledger.append_many(entries, len(data))
+            except EngineError as error:
+                self._note_failure(part, error)
+                continue
+            self._batches.append(_Batch(data, pending))
+            self._pending_bytes += len(data)
+            return
+
+    async def _settle_oldest(self) -> None:
+        """Wait for the oldest batch; where its ledger failed, write all that is open again."""
+        batch, part = self._batches[0], self._part
+        assert part is not None
+        try:
+            ids = await batch.pending
+        except EngineError as error:
+            self._note_failure(part, error)
+            await self._write_again()
+            return
+        self._batches.popleft()
+        size_bytes = len(batch.data)
+        self._pending_bytes -= size_bytes
+        if not part.length:
+            part.first = ids[0]
+        assert ids[0] == part.first + part.length // self._settings.entry_bytes, "ids not in a row"
+        part.length += size_bytes
+        part.checksum = _extend(part.checksum, batch.data)
+        self._length += size_bytes
+        self._checksum = _extend(self._checksum, batch.data)
+        self._failures = 0
+
+    async def _write_again(self) -> None:
+        """End the part at what is durable; the batches after it begin the next one."""
+        lost = [batch.data for batch in self._batches]
+        for batch in self._batches:
+            _abandon(batch.pending)
+        self._batches.clear()
+        self._pending_bytes = 0
+        await self._end_part()
+        for data in lost:
+            await self._append(data)
+
+    def _note_failure(self, part: _Part, error: EngineError) -> None:
+        part.ledger.failed = True
+        self._failures += 1
+        if self._failures >= self._settings.attempts_max:
+            raise BlobNotStored(f"{self._failures} ledgers in a row failed: {error}") from error
+
+    async def _begin_part(self) -> _Part:
+        stack = AsyncExitStack()
+        return _Part(await stack.enter_async_context(self._pool.lend()), stack)
+
+    async def _end_part(self) -> None:
+        """Give the ledger back and note what it holds."""
+        part, self._part = self._part, None
+        assert part is not None and not self._batches
+        await part.stack.aclose()
+        if part.length:
+            entry_bytes, length = self._settings.entry_bytes, part.length
+            ledger_id = part.ledger.ledger_id
+            self._parts.append(
+                ObjectId(
+                    Kind.DATA, ledger_id, part.first, entry_bytes, length, length, part.checksum
+                )
+            )
+
+    async def _drop(self) -> None:
+        """Give back what an unfinished upload holds. Its ledger may go on with another stream."""
+        for batch in self._batches:
+            _abandon(batch.pending)
+        self._batches.clear()
+        self._buffer.clear()
+        part, self._part = self._part, None
+        if part is not None:
+            await part.stack.aclose()
+
+    def _check_usable(self) -> None:
+        if self._ended:
+            raise BlobsClosed("this upload has ended")
+
+
+async def _put_alone(ledger: PooledLedger, settings: BlobSettings, data: bytes) -> ObjectId:
+    """Store bytes at once in a ledger that nobody else uses."""
+    try:
+        ids = await ledger.append_many(cut(data, settings.entry_bytes), len(data))
+    except EngineError as error:
+        ledger.failed = True
+        raise BlobNotStored(f"the list of an object's parts: {error}") from error
+    length = len(data)
+    checksum = _extend(0, data)
+    return ObjectId(
+        Kind.DATA, ledger.ledger_id, ids[0], settings.entry_bytes, length, length, checksum
+    )
+
+
+def _abandon(pending: Awaitable[list[int]]) -> None:
+    """Nobody waits for this append any more; its error is nobody's."""
+    future = asyncio.ensure_future(pending)
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
