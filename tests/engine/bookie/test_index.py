@@ -1,0 +1,101 @@
+"""The two indexes pass one suite; what a crash loses is a suffix of batches."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.bookie.index import Index, Position
+from engine.bookie.index_memory import MemoryIndex
+from engine.bookie.index_rocks import RocksIndex
+from engine.errors import FormatTooNew
+from tests.engine.bookie.index_contract import IndexContract, added, place
+
+WRITER = """
+import sys
+from pathlib import Path
+from engine.bookie.index import Changes, Place, Position
+from engine.bookie.index_rocks import RocksIndex
+
+index = RocksIndex(Path(sys.argv[1]))
+number = 0
+while True:
+    facts = [(b"fact/%d" % number, b"x" * 2_000)]
+    place = Place(number % 7, number, number, 1, number, 10, number)
+    index.apply(Changes((), [place], facts, Position(1, number)))
+    if number % 500 == 499:
+        index.flush()
+        print(number, flush=True)
+    number += 1
+"""
+
+
+class TestMemoryIndex(IndexContract):
+    @pytest.fixture
+    def index(self) -> Index:
+        return MemoryIndex()
+
+    def reopened(self, index: Index) -> Index:
+        index.close()
+        return index
+
+
+class TestRocksIndex(IndexContract):
+    @pytest.fixture
+    def index(self, tmp_path: Path) -> Index:
+        self.path = tmp_path / "index"
+        return RocksIndex(self.path)
+
+    def reopened(self, index: Index) -> Index:
+        index.close()
+        return RocksIndex(self.path)
+
+
+def test_a_crash_in_memory_keeps_what_was_flushed_and_a_prefix_of_the_rest() -> None:
+    index = MemoryIndex()
+    index.apply(added(place(1, 0, 0), position=Position(1, 1)))
+    index.flush()
+    index.apply(added(place(1, 1, 1), position=Position(1, 2)))
+    index.apply(added(place(1, 2, 2), position=Position(1, 3)))
+    index.crash(keep_batches=1)
+    assert index.find(1, 0, 9) == [place(1, 0, 0), place(1, 1, 1)]
+    assert index.position() == (1, 2)
+    index.crash()
+    assert index.position() == (1, 2)
+
+
+def test_a_killed_process_loses_a_suffix_of_batches_and_the_position_tells_which(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "index"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        assert process.stdout is not None
+        flushed = [int(process.stdout.readline()) for _ in range(8)][-1]
+        process.send_signal(signal.SIGKILL)
+    index = RocksIndex(path)
+    covered = index.position().offset
+    assert covered >= flushed
+    for number in range(covered + 1):
+        assert index.fact(b"fact/%d" % number) is not None
+        assert index.find(number % 7, number, number)[0].first == number
+    assert index.fact(b"fact/%d" % (covered + 1)) is None
+    index.close()
+
+
+def test_an_index_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    from rocksdict import Options, Rdict
+
+    path = tmp_path / "index"
+    RocksIndex(path).close()
+    database = Rdict(str(path), Options(raw_mode=True))
+    database[b"V"] = b"\x00\x63"
+    database.close()
+    with pytest.raises(FormatTooNew):
+        RocksIndex(path)
