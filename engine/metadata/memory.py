@@ -33,6 +33,7 @@ class MemoryTree:
         self.cluster_id = cluster_id
         self.tree = Tree()
         self.numbers = Numbers()
+        self.closed = False
         self._sessions = 0
 
     def session(self) -> "MemoryStore":

@@ -35,10 +35,16 @@ class SharedTree(Protocol):
         """What was given out of the counters."""
         ...
 
+    @property
+    def closed(self) -> bool:
+        """Whether every session has ended."""
+        ...
+
     async def turn(self, name: str) -> None:
         """Return when no write of this key or counter is on its way.
 
         What the caller does until its next `await` is then decided on the newest state.
+        Raises `MetadataUnavailable` if nothing can be written any more.
         """
         ...
 
@@ -132,8 +138,11 @@ class TreeSession:
             numbers.waiting[counter] -= 1
 
     async def sync(self) -> None:
-        """Nothing to wait for: every read sees every write that has returned."""
-        self._check_open()
+        """Nothing to wait for: every read sees every write that has returned.
+
+        It raises where a write would: a store that has stopped may have lost track of one.
+        """
+        await self._turn("")
 
     def watch(self, key: str, changed: Watcher) -> Callable[[], None]:
         """Call `changed` soon after a change; changes of one turn of the loop make one call."""
@@ -172,7 +181,7 @@ class TreeSession:
         self._check_open()
 
     def _check_open(self) -> None:
-        if not self._open:
+        if not self._open or self._shared.closed:
             raise MetadataUnavailable("the session with the metadata store has ended")
 
 
