@@ -7,7 +7,7 @@ Invariants:
 - Nothing but the id is needed to read: not the process that put, nor anything it remembers.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -116,7 +116,7 @@ class AsyncBlobs:
             part_start += part.length
         return b"".join(got)
 
-    def stream(self, object_id: ObjectId | str) -> AsyncIterator[bytes]:
+    def stream(self, object_id: ObjectId | str) -> AsyncGenerator[bytes, None]:
         """The whole object in pieces of about a mebibyte, with some read ahead of the caller.
 
         Raises as `get` does, while iterating; a wrong checksum shows before the last piece comes.
