@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine.bookie.index import Changes, Place, Position
-from engine.errors import FormatTooNew
+from engine.errors import FolderMismatch, FormatTooNew
 from engine.limits import MIB
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ class RocksIndex:
         """Flush and close. May be called twice."""
         if not self._closed:
             self._closed = True
-            self._db.flush()
+            if not self._read_only:
+                self._db.flush()
             self._db.close()
 
     def _places(self, key: bytes) -> Iterator[Place]:

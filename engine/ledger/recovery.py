@@ -124,12 +124,14 @@ class _Recovery:
         )
 
     def record_close(self, metadata: LedgerMetadata) -> None:
-        """Let the bookies remember the end; best effort."""
-        fragment = metadata.fragments[-1]
-        for bookie_id in fragment.ensemble:
+        """Let the bookies of each recovered fragment remember it and the end; best effort."""
+        for fragment in metadata.fragments:
+            if fragment.first < self._frozen.first:
+                continue
             facts = self._context.facts(metadata, fragment.first, fragment.ensemble)
-            task = asyncio.ensure_future(self._record(bookie_id, facts))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            for bookie_id in fragment.ensemble:
+                task = asyncio.ensure_future(self._record(bookie_id, facts))
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _record(self, bookie_id: str, facts: LedgerFacts) -> None:
         bookie = await self._context.transport.connect(bookie_id)
@@ -258,8 +260,12 @@ class _Recovery:
         return wanted
 
     def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
-        """What bookies shall remember of the ledger."""
-        return self._context.facts(self._metadata, first, ensemble)
+        """What bookies shall remember: the fragment that the metadata names.
+
+        One that exists only in this recovery's memory must not come back, should the metadata be
+        lost now: its bookies lack what the next recovery would look for there.
+        """
+        return self._context.facts(self._metadata, self._frozen.first, self._frozen.ensemble)
 
 
 def _intact_runs(reply: ReadReply, first: int) -> list[Run]:

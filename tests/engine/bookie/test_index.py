@@ -11,7 +11,7 @@ import pytest
 from engine.bookie.index import Index, Position
 from engine.bookie.index_memory import MemoryIndex
 from engine.bookie.index_rocks import RocksIndex
-from engine.errors import FormatTooNew
+from engine.errors import FolderMismatch, FormatTooNew
 from tests.engine.bookie.index_contract import IndexContract, added, place
 
 WRITER = """
@@ -87,6 +87,21 @@ def test_a_killed_process_loses_a_suffix_of_batches_and_the_position_tells_which
         assert index.find(number % 7, number, number)[0].first == number
     assert index.fact(b"fact/%d" % (covered + 1)) is None
     index.close()
+
+
+def test_an_index_is_read_without_changing_it(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with pytest.raises(FolderMismatch):
+        RocksIndex(path, read_only=True)
+    assert not path.exists()
+    index = RocksIndex(path)
+    index.apply(added(place(1, 0, 9)))
+    index.close()
+    before = sorted((file.name, file.stat().st_mtime_ns) for file in path.glob("*.sst"))
+    again = RocksIndex(path, read_only=True)
+    assert again.find(1, 0, 9) == [place(1, 0, 9)] and again.facts(b"", b"", 9) == []
+    again.close()
+    assert sorted((file.name, file.stat().st_mtime_ns) for file in path.glob("*.sst")) == before
 
 
 def test_an_index_of_a_newer_format_is_refused(tmp_path: Path) -> None:
