@@ -157,7 +157,7 @@ class RocksIndex:
 
 
 def _place_at(cursor: "RdictIter") -> Place | None:
-    """The place under a cursor; None behind the last one. A cursor's error is raised, never None."""
+    """The place under a cursor; None behind the last one. An error is raised, never None."""
     if not cursor.valid():
         cursor.status()
         return None

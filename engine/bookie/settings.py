@@ -1,0 +1,40 @@
+"""How a bookie behaves: plain values, no components."""
+
+from dataclasses import dataclass
+
+from engine import limits
+
+
+@dataclass(frozen=True, slots=True)
+class BookieSettings:
+    """Bounds and moments of one bookie. Times in milliseconds, sizes in bytes.
+
+    `full_ratio` of the disk in use, or less than `full_free_bytes` free, turns the bookie
+    read-only; it comes back when `full_ratio_low` is reached again. Below `reserve_bytes` free it
+    refuses recovery writes too, and keeps what is left for fences. `synced_mark_ms` of silence
+    make it state in the journal that all before is synced. Index records wait `index_delay_ms`
+    for company.
+    """
+
+    address: str = ""
+    rack: str = ""
+    segment_bytes: int = limits.SEGMENT_BYTES
+    journal_queue_bytes_max: int = limits.JOURNAL_QUEUE_BYTES_MAX
+    journal_batch_bytes_max: int = limits.JOURNAL_BATCH_BYTES_MAX
+    recent_runs_bytes_max: int = limits.RECENT_RUNS_BYTES_MAX
+    index_queue_records_max: int = limits.INDEX_QUEUE_RECORDS_MAX
+    index_batch_records: int = 1_024
+    index_delay_ms: int = 50
+    checkpoint_bytes: int = 128 * limits.MIB
+    ledger_states_max: int = limits.LEDGER_STATES_MAX
+    synced_mark_ms: int = 500
+    space_check_ms: int = 5_000
+    full_ratio: float = 0.95
+    full_ratio_low: float = 0.93
+    full_free_bytes: int = 0
+    reserve_bytes: int = 16 * limits.MIB
+
+    def __post_init__(self) -> None:
+        assert 0 < self.full_ratio_low <= self.full_ratio <= 1
+        assert self.index_batch_records <= self.index_queue_records_max
+        assert self.segment_bytes > 0 and self.checkpoint_bytes > 0
