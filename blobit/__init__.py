@@ -13,6 +13,7 @@ from blobit.errors import (
 )
 from blobit.object_id import Kind, ObjectId
 from blobit.settings import BlobSettings
+from blobit.sync import Blobs, SyncSource
 from blobit.upload import Upload
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "BlobNotStored",
     "BlobSettings",
     "BlobUnreadable",
+    "Blobs",
     "BlobsClosed",
     "InvalidObjectId",
     "Kind",
@@ -30,5 +32,6 @@ __all__ = [
     "RangeInvalid",
     "ReadableFile",
     "Source",
+    "SyncSource",
     "Upload",
 ]
