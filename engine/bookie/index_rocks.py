@@ -43,26 +43,32 @@ _FILES_MAX: Final = 128
 class RocksIndex:
     """An `Index` in a folder, made if it is missing.
 
+    `read_only=True` opens an existing one without changing a byte of it, for tools; where there is
+    none it raises `FolderMismatch`.
     Raises `FormatTooNew` for one of a newer version; RocksDB's errors are plain `Exception`s.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         # Loaded on first use: a client that only connects needs no RocksDB.
         from rocksdict import WriteBatch, WriteOptions
 
-        self._db = _open(path)
+        self._read_only = read_only
+        self._db = _open(path, read_only)
         self._batch = WriteBatch
         self._write = WriteOptions()
         self._write.disable_wal = True  # type: ignore[method-assign, assignment]
         found = self._db.get(_FORMAT_KEY)
         if found is None:
-            self._db.put(_FORMAT_KEY, _FORMAT, self._write)
+            if not read_only:
+                self._db.put(_FORMAT_KEY, _FORMAT, self._write)
         elif int(found) > int(_FORMAT):
+            self._db.close()
             raise FormatTooNew(f"the index has format {found.decode()}, this program {_FORMAT!r}")
         self._closed = False
 
     def apply(self, changes: Changes) -> None:
         """Apply one batch in order."""
+        assert not self._read_only
         batch = self._batch(raw_mode=True)
         pack_key, pack_value, put = _KEY.pack, _VALUE.pack, batch.put
         for place in changes.remove:
@@ -138,6 +144,7 @@ class RocksIndex:
 
     def flush(self) -> None:
         """Make everything applied so far durable. Runs in a thread."""
+        assert not self._read_only
         self._db.flush()
 
     def close(self) -> None:
@@ -169,11 +176,11 @@ def _place_at(cursor: "RdictIter") -> Place | None:
     return Place(ledger_id, first, last, segment, offset, size_bytes, record_first)
 
 
-def _open(path: Path) -> "Rdict":
-    from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
+def _open(path: Path, read_only: bool) -> "Rdict":
+    from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
 
     options = Options(raw_mode=True)
-    options.create_if_missing(True)
+    options.create_if_missing(not read_only)
     options.set_write_buffer_size(_MEMTABLE_BYTES)
     options.set_max_write_buffer_number(3)
     options.set_max_open_files(_FILES_MAX)
@@ -186,4 +193,10 @@ def _open(path: Path) -> "Rdict":
     table.set_block_cache(Cache(_CACHE_BYTES))
     table.set_cache_index_and_filter_blocks(True)
     options.set_block_based_table_factory(table)
-    return Rdict(str(path), options)
+    if not read_only:
+        path.mkdir(parents=True, exist_ok=True)
+        return Rdict(str(path), options)
+    if not (path / "CURRENT").exists():
+        raise FolderMismatch(f"there is no index in {path}")
+    access = AccessType.read_only(error_if_log_file_exist=False)
+    return Rdict(str(path), options, access_type=access)
