@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from tests.simulation.network import Link
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import Oracle
+from tests.simulation.workload import Workload
 
 N = TypeVar("N", BookieNode, ClientNode)
 
@@ -30,6 +31,8 @@ _KINDS: Final = (
     "partition",
     "one-way partition",
     "hold link",
+    "take over",
+    "take over",
     "kill client",
     "pause client",
     "cut from metadata",
@@ -49,13 +52,15 @@ class Nemesis:
         oracle: Oracle,
         bookies: Sequence[BookieNode],
         clients: Sequence[ClientNode],
+        workload: Workload,
     ) -> None:
         self._world = world
         self._rng = rng
         self._oracle = oracle
         self._bookies = bookies
         self._clients = clients
-        self._lossy: set[str] = set()
+        self._workload = workload
+        self.lossy: set[str] = set()
         self._mends: list[Callable[[], None]] = []
         self._stopped = False
         self._pause_s = rng.choice([0.3, 1.0, 3.0])
@@ -88,6 +93,7 @@ class Nemesis:
     def _strike(self, kind: str) -> None:
         node = self._rng.choice(self._bookies)
         client = self._rng.choice(self._clients)
+        either: BookieNode | ClientNode = node if self._rng.random() < 0.5 else client
         strikes: dict[str, Callable[[], bool]] = {
             "crash bookie": lambda: self._crash(node, lose_power=False),
             "lose power": lambda: self._crash(node, lose_power=True),
@@ -100,10 +106,11 @@ class Nemesis:
             "partition": lambda: self._partition(one_way=False),
             "one-way partition": lambda: self._partition(one_way=True),
             "hold link": lambda: self._hold(client, node),
+            "take over": lambda: self._take_over(client),
             "kill client": lambda: self._kill(client),
             "pause client": lambda: self._pause(client),
-            "cut from metadata": lambda: self._cut(self._rng.choice([node, client])),
-            "expire session": lambda: self._expire(self._rng.choice([node, client])),
+            "cut from metadata": lambda: self._cut(either),
+            "expire session": lambda: self._expire(either),
             "wipe bookie": lambda: self._wipe(node),
             "damage sector": lambda: self._damage(node),
         }
@@ -223,14 +230,14 @@ class Nemesis:
         """Whether the promise still covers losing this node's newest bookie; if so, note it."""
         if not node.bookie_ids:
             return False
-        lossy = self._lossy | {node.bookie_ids[-1]}
+        lossy = self.lossy | {node.bookie_ids[-1]}
         for ledger in self._oracle.ledgers.values():
             metadata = ledger.metadata
             if metadata is None or ledger.deleted:
                 continue
             if len(metadata.bookies() & lossy) > metadata.ack_quorum - 1:
                 return False
-        self._lossy = lossy
+        self.lossy = lossy
         return True
 
     # Links
@@ -264,6 +271,15 @@ class Nemesis:
         link.holding = True
         self._mend_later(lambda: self._world.network.release(link))
         return True
+
+    def _take_over(self, client: ClientNode) -> bool:
+        """One client's messages wait at some bookies while another takes a ledger over."""
+        for node in self._some(self._bookies):
+            if self._rng.random() < 0.5:
+                self._hold(client, node)
+        other = self._rng.choice(self._clients)
+        self._workload.take_over(other, self._world.rng("take over"))
+        return other is not client
 
     # Clients and metadata
 

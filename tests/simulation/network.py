@@ -47,6 +47,7 @@ class NetworkFaults:
     """Rates of one run; a share of 0.01 hits one message in a hundred."""
 
     lost_share: float = 0.0
+    lost_question_share: float = 0.0
     repeated_share: float = 0.0
     silent_share: float = 0.5
     slow_share: float = 0.0
@@ -115,12 +116,12 @@ class Network:
         for send in held:
             send()
 
-    def send_out(self, link: Link, deliver: Callable[[], None]) -> bool:
+    def send_out(self, link: Link, deliver: Callable[[], None], lost_share: float = 0.0) -> bool:
         """Carry a request; False if it is lost. `deliver` runs in nobody's process."""
         if link.holding:
             link.held.append(lambda: self._carry_out(link, deliver))
             return True
-        if link.blocked_out or self._unlucky(self.faults.lost_share):
+        if link.blocked_out or self.unlucky(max(lost_share, self.faults.lost_share)):
             return False
         self._carry_out(link, deliver)
         return True
@@ -130,7 +131,7 @@ class Network:
         if link.holding:
             link.held.append(lambda: self._carry_in(link, process, deliver))
             return True
-        if link.blocked_in or self._unlucky(self.faults.lost_share):
+        if link.blocked_in or self.unlucky(self.faults.lost_share):
             return False
         self._carry_in(link, process, deliver)
         return True
@@ -143,7 +144,7 @@ class Network:
         """How long one message is under way."""
         faults = self.faults
         latency_s = faults.latency_s * (0.5 + self.rng.random())
-        if self._unlucky(faults.slow_share):
+        if self.unlucky(faults.slow_share):
             latency_s += faults.slow_s * self.rng.random()
         return latency_s
 
@@ -155,7 +156,7 @@ class Network:
         link.in_free_s = max(self.loop.now + self.latency_s(), link.in_free_s + _GAP_S)
         self.loop.deliver_at(link.in_free_s, process, deliver)
 
-    def _unlucky(self, share: float) -> bool:
+    def unlucky(self, share: float) -> bool:
         return share > 0 and self.rng.random() < share
 
 
@@ -235,7 +236,7 @@ class SimBookieProxy:
         if not network.send_out(self._link, lambda: deliver(answer)):
             network.trace.fault("lost request", self._client, self.bookie_id)
             give_up()
-        if network._unlucky(network.faults.repeated_share):
+        if network.unlucky(network.faults.repeated_share):
             network.trace.fault("repeated append", self._client, self.bookie_id, first)
             delay_s = network.rng.expovariate(1.0)
             network.later(delay_s, network.loop.world, lambda: deliver(_ignore))
@@ -311,7 +312,7 @@ class SimBookieProxy:
             if not self._at_bookie(start):
                 give_up()
 
-        if not network.send_out(self._link, deliver):
+        if not network.send_out(self._link, deliver, network.faults.lost_question_share):
             network.trace.fault("lost request", self._client, self.bookie_id)
             give_up()
         return await answered

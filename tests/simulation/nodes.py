@@ -157,9 +157,7 @@ class BookieNode:
             if self._workers is not None:
                 self._workers.cut_power()
             self.disk.lose_power()
-            self.indexes.lose_power()
-        else:
-            self.indexes.end_process()
+        self.indexes.crash()
         self.world.end_session_later(self.store)
 
     def wipe(self) -> None:

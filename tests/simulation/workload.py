@@ -60,6 +60,13 @@ class Workload:
             )
             self.ended.append(task)
 
+    def take_over(self, node: ClientNode, rng: random.Random) -> None:
+        """Let a client recover some recent ledger now, beside its other work."""
+        task = node.world.loop.spawn(
+            node.process, self._recover(node, rng), f"{node.name} work over"
+        )
+        self.ended.append(task)
+
     async def _work(self, node: ClientNode, rng: random.Random) -> None:
         plan = self._plan
         choices = [self._write, self._recover, self._tail]

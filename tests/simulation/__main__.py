@@ -1,0 +1,60 @@
+"""`python -m tests.simulation`: replay one seed in words, or run many.
+
+Invariants:
+- The exit status is 0 only if every promise held in every seed.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.simulation.pool import committed_seeds, describe, run_many
+from tests.simulation.scenario import run_seed
+
+
+def main() -> int:
+    """Run what the arguments ask for; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay this seed and print every event")
+    parser.add_argument("--quiet", action="store_true", help="with --seed: only the last line")
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return _replay(arguments.seed, quiet=arguments.quiet)
+    wanted = range(arguments.first, arguments.first + arguments.seeds)
+    return _many([*committed_seeds(), *wanted], arguments.jobs)
+
+
+def _replay(seed: int, *, quiet: bool) -> int:
+    outcome = run_seed(seed, show=None if quiet else print)
+    print(
+        f"seed {seed}: trace {outcome.digest}, {outcome.operations} operations, "
+        f"{outcome.faults} faults, {outcome.virtual_s:.0f} virtual seconds"
+    )
+    if outcome.error is not None:
+        print(f"FAILED: {outcome.error}")
+    return 0 if outcome.error is None else 1
+
+
+def _many(seeds: Sequence[int], jobs: int) -> int:
+    started_s = time.monotonic()
+    failed = 0
+    totals: Counter[str] = Counter()
+    for outcome in run_many(seeds, jobs):
+        totals.update(operations=outcome.operations, faults=outcome.faults)
+        if outcome.error is not None:
+            failed += 1
+            print(describe(outcome), flush=True)
+    print(
+        f"{len(seeds)} seeds, {totals['operations']} operations, {totals['faults']} faults, "
+        f"{failed} failed, in {time.monotonic() - started_s:.0f} s"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Many seeds in a few processes.
+
+Invariants:
+- Each seed runs alone in its process; results come back in the order of the seeds.
+- Workers are fresh interpreters: nothing of this process leaks into a run.
+"""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.simulation.scenario import Outcome, run_seed
+
+SEEDS_FOLDER: Final = Path(__file__).parent.parent / "seeds"
+_SEEDS_A_TASK: Final = 4
+
+
+def run_many(seeds: Sequence[int], jobs: int) -> Iterator[Outcome]:
+    """Run seeds in `jobs` processes (1: in this one) and yield what came of each."""
+    if jobs <= 1:
+        yield from map(run_seed, seeds)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs) as pool:
+        yield from pool.imap(run_seed, seeds, chunksize=_SEEDS_A_TASK)
+
+
+def committed_seeds() -> list[int]:
+    """The seeds that failed once: the first word of each line of `tests/seeds/*.txt`."""
+    found: dict[int, None] = {}
+    for file in sorted(SEEDS_FOLDER.glob("*.txt")):
+        for line in file.read_text().splitlines():
+            if line.strip() and not line.startswith("#"):
+                found[int(line.split()[0])] = None
+    return list(found)
+
+
+def describe(outcome: Outcome) -> str:
+    """A failure in words, with the command that replays it."""
+    return f"SEED={outcome.seed} {outcome.error}\nreplay: make sim SEED={outcome.seed}"
