@@ -11,8 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from engine.bookie.index import Index, Place, Position
-from engine.bookie.index import Changes as Batch
+from engine.bookie.index import Changes, Index, Place, Position
 from engine.bookie.segment import Origin
 
 DAMAGED: Final = -1
@@ -107,7 +106,7 @@ def apply_items(index: Index, items: Iterable[Item], position: Position) -> None
         else:
             # These look at the index first, so all before them must be in it.
             before = index.position()
-            index.apply(Batch((), added, facts, before))
+            index.apply(Changes((), added, facts, before))
             added, facts = [], []
             if type(item) is Buried:
                 _bury(index, item.ledger_id, before)
@@ -115,7 +114,7 @@ def apply_items(index: Index, items: Iterable[Item], position: Position) -> None
                 _overlay(index, item.place, None, True, before)
             elif type(item) is Moved:
                 _overlay(index, item.place, item.origin, item.absent, before)
-    index.apply(Batch((), added, facts, position))
+    index.apply(Changes((), added, facts, position))
 
 
 def gaps(places: Sequence[Place], first: int, last: int) -> list[tuple[int, int]]:
@@ -157,7 +156,7 @@ def _overlay(
         for low, high in gaps(held, place.first, place.last):
             added.append(place._replace(first=low, last=high))
     added.sort(key=lambda piece: piece.first)
-    index.apply(Batch(removed, added, (), position))
+    index.apply(Changes(removed, added, (), position))
 
 
 def _find_all(index: Index, place: Place) -> list[Place]:
@@ -178,6 +177,6 @@ def _bury(index: Index, ledger_id: int, position: Position) -> None:
         (fact_key(FENCE, ledger_id), None),
         (fact_key(LAC, ledger_id), None),
     ]
-    index.apply(Batch((), (), facts, position))
+    index.apply(Changes((), (), facts, position))
     while found := index.find(ledger_id, 0, _ID_MAX):
-        index.apply(Batch(found, (), (), position))
+        index.apply(Changes(found, (), (), position))

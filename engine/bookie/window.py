@@ -51,20 +51,24 @@ class Window:
 
     def retire(self, places: Sequence[Place]) -> None:
         """Forget places that the index has now."""
-        for place in places:
+        start, count = 0, len(places)
+        while start < count:
+            place = places[start]
             held = self._places.get(place.ledger_id)
             if held is None:
+                start += 1
                 continue
-            if held[0] is place:
-                del held[0]
+            same = 0
+            while same < len(held) and start + same < count and held[same] is places[start + same]:
+                same += 1
+            if same:
+                del held[:same]
             else:
-                held[:] = [
-                    other
-                    for other in held
-                    if (other.segment, other.offset) != (place.segment, place.offset)
-                ]
+                at = (place.segment, place.offset)
+                held[:] = [other for other in held if (other.segment, other.offset) != at]
             if not held:
                 del self._places[place.ledger_id]
+            start += same or 1
 
     def drop(self, ledger_id: int) -> None:
         """Forget a ledger."""

@@ -1,0 +1,144 @@
+"""From places to runs: few reads of the disk, every header and table checked.
+
+Invariants:
+- A run is handed out only if the header stands where the place says, with the salted CRC of that
+  place, and the table matches the header.
+- What cannot be read is unknown, never missing.
+- Records that lie close together are fetched with one read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from engine.bookie.index import Place
+from engine.bookie.indexing import DAMAGED
+from engine.bookie.segment import Kind, decode_header, name_of, run_of, seed_of
+from engine.limits import KIB
+from engine.ports.disk import Disk
+from engine.run import Run
+
+_GAP_BYTES_MAX = 32 * KIB
+"""Bytes of other ledgers that are cheaper to read along than to seek over."""
+
+_CHUNK_BYTES_MAX = 2 * 1024 * KIB
+
+
+class NeedsDisk(Exception):
+    """A run is not in memory and no disk was given."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Runs without a gap, and why they end; see `ReadReply`.
+
+    `damaged` names places whose bytes proved damaged, `vanished` that a segment has gone: look the
+    places up again.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    missing: tuple[int, int] | None = None
+    unknown: tuple[int, int] | None = None
+    damaged: Place | None = None
+    vanished: bool = False
+
+
+class Gatherer:
+    """Collects runs for one request. Without a disk it may run on the loop."""
+
+    def __init__(
+        self, disk: Disk | None, salt: int, recent: Callable[[int, int], Run | None]
+    ) -> None:
+        self._disk = disk
+        self._salt = salt
+        self._recent = recent
+        self._chunk = b""
+        self._chunk_segment = 0
+        self._chunk_start = 0
+
+    def gather(
+        self, places: Sequence[Place], complete: bool, first: int, last: int, max_bytes: int
+    ) -> Found:
+        """Runs from `first` to `last`, about `max_bytes` of them.
+
+        `complete` says that ids in no place are positively not held. Raises `NeedsDisk`.
+        """
+        found = Found()
+        following = first
+        size_bytes = 0
+        for index, place in enumerate(places):
+            if following > last or size_bytes >= max_bytes:
+                return found
+            if place.first > following:
+                found.missing = (following, min(place.first - 1, last))
+                return found
+            end = min(place.last, last)
+            if place.segment == DAMAGED:
+                found.unknown = (following, end)
+                return found
+            run = self._run(places, index, max_bytes - size_bytes, found)
+            if run is None:
+                found.unknown = (following, end)
+                return found
+            run = run.cut(following, end)
+            found.runs.append(run)
+            size_bytes += len(run.body)
+            following = end + 1
+        if complete and following <= last and size_bytes < max_bytes:
+            found.missing = (following, last)
+        return found
+
+    def _run(
+        self, places: Sequence[Place], index: int, wanted_bytes: int, found: Found
+    ) -> Run | None:
+        place = places[index]
+        run = self._recent(place.segment, place.offset)
+        if run is None:
+            if self._disk is None:
+                raise NeedsDisk
+            try:
+                run = self._read(self._disk, places, index, wanted_bytes)
+            except FileNotFoundError:
+                found.vanished = True
+                return None
+            except OSError:
+                # The disk's own complaint may pass: it is no proof of damage.
+                return None
+        if run is None or run.ledger_id != place.ledger_id:
+            found.damaged = place
+            return None
+        if run.first != place.record_first or run.first > place.first or run.last < place.last:
+            found.damaged = place
+            return None
+        return run
+
+    def _read(
+        self, disk: Disk, places: Sequence[Place], index: int, wanted_bytes: int
+    ) -> Run | None:
+        place = places[index]
+        at = place.offset - self._chunk_start
+        inside = self._chunk_segment == place.segment and at >= 0
+        if not inside or at + place.size_bytes > len(self._chunk):
+            end = _extent(places, index, min(wanted_bytes, _CHUNK_BYTES_MAX))
+            self._chunk = disk.read(name_of(place.segment), place.offset, end - place.offset)
+            self._chunk_segment = place.segment
+            self._chunk_start = place.offset
+            at = 0
+        seed = seed_of(self._salt, place.segment)
+        header = decode_header(self._chunk, at, seed, place.offset)
+        if header is None or header.kind not in (Kind.RUN, Kind.MOVE):
+            return None
+        if header.size_bytes != place.size_bytes:
+            return None
+        return run_of(header, self._chunk, at)
+
+
+def _extent(places: Sequence[Place], index: int, wanted_bytes: int) -> int:
+    """Where to end a read that begins with a place and takes neighbours along."""
+    place = places[index]
+    start, end = place.offset, place.offset + place.size_bytes
+    for following in places[index + 1 :]:
+        near = 0 <= following.offset - end <= _GAP_BYTES_MAX
+        if following.segment != place.segment or not near or end - start >= wanted_bytes:
+            break
+        end = following.offset + following.size_bytes
+    return end
