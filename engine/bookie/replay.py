@@ -9,9 +9,9 @@ Invariants:
 - When `replay` returns, what it found is durable in the index, and the journal's tail is synced.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
+from engine.bookie.batches import BatchScan
 from engine.bookie.index import Index, Place, Position
 from engine.bookie.indexing import (
     DAMAGE_KEY,
@@ -33,7 +33,7 @@ from engine.bookie.indexing import (
     unpack_number,
 )
 from engine.bookie.journal import Tail
-from engine.bookie.scan import SegmentScan
+from engine.bookie.scan import segments_of
 from engine.bookie.segment import (
     FOLDER,
     SEGMENT_HEADER_BYTES,
@@ -43,7 +43,6 @@ from engine.bookie.segment import (
     SegmentHeader,
     decode_segment_header,
     name_of,
-    number_of,
     origin_of,
 )
 from engine.errors import FolderMismatch
@@ -58,12 +57,6 @@ class Replayed(NamedTuple):
     tail: Tail
     unreadable: bool
     batches: int
-
-
-def segments_of(disk: Disk) -> list[int]:
-    """The numbers of the segments in a bookie's folder, in order."""
-    found = (number_of(name) for name in disk.names(FOLDER))
-    return sorted(number for number in found if number is not None)
 
 
 def replay(disk: Disk, index: Index, bookie_id: str, salt: int) -> Replayed:
@@ -134,7 +127,7 @@ class _Replay:
         newest = max(headers)
         if headers[newest] is not None:
             return
-        scan = SegmentScan(self._disk, self._salt, newest)
+        scan = BatchScan(self._disk, self._salt, newest)
         if scan.count_batches(2) < 2 and newest > self._start.segment:
             self._disk.remove(name_of(newest))
             self._disk.sync_folder(FOLDER)
@@ -168,7 +161,7 @@ class _Replay:
         start = SEGMENT_HEADER_BYTES
         if number == self._start.segment:
             start = max(start, self._start.offset)
-        scan = SegmentScan(self._disk, self._salt, number)
+        scan = BatchScan(self._disk, self._salt, number)
         if scan.size_bytes < start:
             self._unreadable = True
             return scan.size_bytes
@@ -186,7 +179,7 @@ class _Replay:
             self._disk.truncate(name_of(number), end)
         return end
 
-    def _record(self, scan: SegmentScan, number: int, offset: int, header: Header) -> None:
+    def _record(self, scan: BatchScan, number: int, offset: int, header: Header) -> None:
         kind, ledger_id = header.kind, header.ledger_id
         head = scan.head(offset, header)
         if kind in (Kind.RUN, Kind.MOVE):
@@ -262,10 +255,3 @@ class _Replay:
         finally:
             file.close()
         self._disk.sync_folder(FOLDER)
-
-
-def records_of(disk: Disk, salt: int, number: int) -> Iterator[tuple[int, Header]]:
-    """Every record of a segment whose header can be read, in order, with its offset."""
-    scan = SegmentScan(disk, salt, number)
-    for batch in scan.batches(SEGMENT_HEADER_BYTES, scan.size_bytes):
-        yield from batch.records
