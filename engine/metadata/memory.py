@@ -74,9 +74,12 @@ class FaultyStore:
         """How many faults no write has met yet."""
         return len(self._faults)
 
-    def lose_reply(self) -> None:
-        """The next write is done, and then raises `MetadataUnavailable`."""
-        self._faults.append(_Fault(done=True, lost=True))
+    def lose_reply(self, then: Callable[[], Awaitable[object]] | None = None) -> None:
+        """The next write is done, and then raises `MetadataUnavailable`.
+
+        `then` is awaited in between: somebody else has written before the loss is noticed.
+        """
+        self._faults.append(_Fault(done=True, lost=True, after=then))
 
     def lose_request(self) -> None:
         """The next write is not done, and raises `MetadataUnavailable`."""
@@ -84,7 +87,7 @@ class FaultyStore:
 
     def before_write(self, intrude: Callable[[], Awaitable[object]]) -> None:
         """`intrude` is awaited just before the next write: somebody else is quicker."""
-        self._faults.append(_Fault(done=True, lost=False, intrude=intrude))
+        self._faults.append(_Fault(done=True, lost=False, before=intrude))
 
     async def get(self, key: str) -> Versioned | None:
         """Passed on."""
@@ -124,8 +127,8 @@ class FaultyStore:
 
     async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
         fault = self._faults.popleft() if self._faults else _Fault(done=True, lost=False)
-        if fault.intrude is not None:
-            await fault.intrude()
+        if fault.before is not None:
+            await fault.before()
         if not fault.done:
             raise MetadataUnavailable("the request was lost")
         try:
@@ -135,6 +138,8 @@ class FaultyStore:
                 raise MetadataUnavailable("the reply was lost") from error
             raise
         if fault.lost:
+            if fault.after is not None:
+                await fault.after()
             raise MetadataUnavailable("the reply was lost")
         return result
 
@@ -147,8 +152,10 @@ class _Fault:
         *,
         done: bool,
         lost: bool,
-        intrude: Callable[[], Awaitable[object]] | None = None,
+        before: Callable[[], Awaitable[object]] | None = None,
+        after: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.done = done
         self.lost = lost
-        self.intrude = intrude
+        self.before = before
+        self.after = after
