@@ -89,16 +89,22 @@ class FramedConnection(asyncio.Protocol):
     def hold(self) -> None:
         """Hand on no frame until each `hold` was met by a `release`."""
         self._holds += 1
-        if self._holds == 1 and self._transport is not None and not self.over:
-            self._transport.pause_reading()
+        if self._holds == 1 and not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def release(self) -> None:
         """Go on, soon."""
         assert self._holds > 0
         self._holds -= 1
-        if self._holds == 0 and not self.over:
+        if self._holds == 0 and not self.transport.is_closing():
             self.transport.resume_reading()
-            self._drain_soon()
+            self.pass_turn()
+
+    def pass_turn(self) -> None:
+        """Hand on the next frame only after what the loop has ready by now."""
+        if not self._draining:
+            self._draining = True
+            self._loop.call_soon(self._drain_later)
 
     def when_empty(self, call: Callable[[], None]) -> None:
         """Call once when the other side has taken what was queued, or the connection is lost."""
@@ -158,11 +164,6 @@ class FramedConnection(asyncio.Protocol):
 
     # Inside
 
-    def _drain_soon(self) -> None:
-        if not self._draining:
-            self._draining = True
-            self._loop.call_soon(self._drain_later)
-
     def _drain_later(self) -> None:
         self._draining = False
         self._drain()
@@ -170,7 +171,7 @@ class FramedConnection(asyncio.Protocol):
     def _drain(self) -> None:
         inbox = self._inbox
         try:
-            while inbox and not self._holds and not self.over and self._failure is None:
+            while inbox and not (self._holds or self._draining or self.over or self._failure):
                 self.received_frames += 1
                 self._receive(inbox.popleft())
         except FrameInvalid as error:
@@ -182,6 +183,7 @@ class FramedConnection(asyncio.Protocol):
             return
         parts, self._corked, self._corked_bytes = self._corked, [], 0
         self.transport.writelines(parts)
+        self._tell_empty()
 
     def _tell_empty(self) -> None:
         if self._emptied is not None and (self.over or self._writable):

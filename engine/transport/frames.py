@@ -80,6 +80,8 @@ class Kind(enum.IntEnum):
     LAC_REPLY = 26
     INFO = 27
     INFO_REPLY = 28
+    GONE = 29
+    """From the server: the target's bookie has stopped, and its number is not used again."""
 
     METADATA = 48
     METADATA_REPLY = 49

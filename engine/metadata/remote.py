@@ -1,0 +1,235 @@
+"""A metadata store reached through a framed connection: one session a connection.
+
+Invariants:
+- The session ends with its connection, and its ephemeral keys with it. The next connection is a
+  new session; ephemeral keys are not made again by themselves.
+- A call whose connection is lost raises `MetadataUnavailable`: a write may have happened.
+- Watches outlive a connection. Each fires once after a new session begins, since anything may have
+  changed in between.
+- One store only ever reaches one cluster.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from engine.errors import (
+    BookieUnavailable,
+    EngineError,
+    FolderMismatch,
+    FormatTooNew,
+    FrameInvalid,
+    InvalidRequest,
+    MetadataUnavailable,
+    Overloaded,
+)
+from engine.metadata import remote_messages as messages
+from engine.metadata.contract import Versioned
+from engine.metadata.tree import check_key, check_value
+from engine.ports.clock import Clock
+from engine.transport.framed_client import ClientConnection
+from engine.transport.framed_settings import FramedSettings
+from engine.transport.frames import Kind
+from engine.transport.messages import decode, encode
+
+_NEVER_BY_RETRY: Final = (FolderMismatch, FormatTooNew, InvalidRequest)
+
+
+class RemoteStore:
+    """A `MetadataStore` behind a connection. Made by `RemoteStore.open`.
+
+    `find()` tells the address of the store, anew for each connection; it raises
+    `BookieUnavailable` while there is none.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[str]],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: dict[str, Any] | None = None,
+        settings: FramedSettings | None = None,
+    ) -> None:
+        self._find = find
+        self._clock = clock
+        self._rng = rng
+        self._options = dict(options or {}) | {"session": True}
+        self._settings = settings or FramedSettings()
+        self._loop = asyncio.get_running_loop()
+        self._cluster_id = ""
+        self._connection: ClientConnection | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._watches: dict[int, tuple[str, Callable[[], None]]] = {}
+        self._due: set[int] = set()
+        self._next_watch = 1
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        find: Callable[[], Awaitable[str]],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: dict[str, Any] | None = None,
+        settings: FramedSettings | None = None,
+    ) -> "RemoteStore":
+        """Connect. Raises `BookieUnavailable`, `FormatTooNew`, `InvalidRequest`."""
+        store = cls(find, clock=clock, rng=rng, options=options, settings=settings)
+        await store._connect()
+        return store
+
+    @property
+    def cluster_id(self) -> str:
+        """The random id of the cluster."""
+        return self._cluster_id
+
+    @property
+    def connection(self) -> ClientConnection | None:
+        """The connection of the session, None while there is none."""
+        return self._connection
+
+    async def get(self, key: str) -> Versioned | None:
+        """The value, or None if the key is positively absent."""
+        answer = await self._call(messages.Get(key))
+        if answer.value is None:
+            return None
+        return Versioned(answer.value, _number(answer))
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        """Make a key; returns its version."""
+        check_key(key)
+        check_value(value)
+        return _number(await self._call(messages.Create(key, value, ephemeral)))
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        """Compare-and-set; returns the new version."""
+        check_key(key)
+        check_value(value)
+        return _number(await self._call(messages.Set(key, value, version)))
+
+    async def delete(self, key: str, version: int | None = None) -> None:
+        """Remove a key; an absent one is a success."""
+        check_key(key)
+        await self._call(messages.Delete(key, version))
+
+    async def children(self, prefix: str) -> list[str]:
+        """The names directly under `prefix`, sorted."""
+        names: list[str] = []
+        while True:
+            above = names[-1] if names else ""
+            answer = await self._call(messages.Children(prefix, above))
+            names += answer.names or []
+            if not answer.more:
+                return names
+
+    async def next_id(self, counter: str) -> int:
+        """A number never given before."""
+        check_key(counter)
+        return _number(await self._call(messages.NextId(counter)))
+
+    async def sync(self) -> None:
+        """After it returns, reads see every write that had returned anywhere before."""
+        await self._call(messages.Sync())
+
+    def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when the key or the names under it may have changed."""
+        number = self._next_watch
+        self._next_watch += 1
+        self._watches[number] = (key, changed)
+        if self._connection is not None:
+            self._send_watch(self._connection, number, key)
+
+        def end() -> None:
+            if self._watches.pop(number, None) is not None and self._connection is not None:
+                self._connection.post(Kind.UNWATCH, b"", request=number)
+
+        return end
+
+    async def close(self) -> None:
+        """End the session. May be called twice."""
+        self._closed = True
+        self._watches.clear()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.over:
+            ended: asyncio.Future[None] = self._loop.create_future()
+            connection.when_lost(lambda: ended.set_result(None))
+            connection.close()
+            await ended
+
+    async def _call(self, call: messages.Call) -> messages.Answer:
+        connection = self._connection
+        if connection is None or connection.over:
+            raise MetadataUnavailable("the session with the metadata store has ended")
+        try:
+            frame = await connection.call(Kind.METADATA, encode(call))
+            return decode(frame.head, messages.Answer)
+        except (BookieUnavailable, Overloaded) as error:
+            raise MetadataUnavailable(f"the metadata store cannot be reached: {error}") from error
+        except FrameInvalid as error:
+            connection.abort(error)
+            raise MetadataUnavailable(str(error)) from error
+
+    async def _connect(self) -> None:
+        connection = await ClientConnection.dial(
+            await self._find(), self._options, self._clock, self._settings
+        )
+        cluster_id = str(connection.welcome.options.get("cluster", ""))
+        if self._closed or self._cluster_id not in ("", cluster_id):
+            connection.close()
+            raise FolderMismatch(f"the store is of cluster {cluster_id}, not {self._cluster_id}")
+        self._cluster_id = cluster_id
+        self._connection = connection
+        connection.when_changed(self._on_changed)
+        connection.when_lost(self._on_lost)
+        for number, (key, _) in self._watches.items():
+            self._send_watch(connection, number, key)
+            self._on_changed(number)
+
+    def _on_lost(self) -> None:
+        self._connection = None
+        if not self._closed and self._reconnecting is None:
+            self._reconnecting = self._loop.create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        """Dial until a session is there again, with growing pauses and jitter."""
+        pause_ms = self._settings.redial_first_ms
+        try:
+            while not self._closed:
+                try:
+                    await self._connect()
+                    return
+                except _NEVER_BY_RETRY:
+                    return
+                except EngineError:
+                    await asyncio.sleep(pause_ms * self._rng.uniform(0.5, 1.0) / 1000)
+                    pause_ms = min(2 * pause_ms, self._settings.redial_max_ms)
+        finally:
+            self._reconnecting = None
+            if self._connection is not None and self._connection.over:
+                self._on_lost()
+
+    def _send_watch(self, connection: ClientConnection, number: int, key: str) -> None:
+        connection.post(Kind.WATCH, encode(messages.Watch(key)), request=number)
+
+    def _on_changed(self, number: int) -> None:
+        """Merge the notices of one turn into one call."""
+        if number not in self._due:
+            self._due.add(number)
+            self._loop.call_soon(self._fire, number)
+
+    def _fire(self, number: int) -> None:
+        self._due.discard(number)
+        watch = self._watches.get(number)
+        if watch is not None:
+            watch[1]()
+
+
+def _number(answer: messages.Answer) -> int:
+    if answer.number is None:
+        raise MetadataUnavailable("the metadata store answered without a number")
+    return answer.number

@@ -1,0 +1,287 @@
+"""A bookie at the other end of a framed connection, and the transport that finds it.
+
+Invariants:
+- A lost connection answers UNAVAILABLE to all that is pending and to all that follows; a new
+  `connect` makes a new connection.
+- An append is answered once even if it had to be sent in several frames, and with OK only if every
+  frame was.
+- After a failed dial an address is left alone for a while, longer each time, with jitter.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final
+
+from engine.errors import BookieUnavailable, EngineError, FrameInvalid, Overloaded
+from engine.limits import FRAME_BYTES_MAX
+from engine.ports.clock import Clock
+from engine.run import NO_ENTRY, Run
+from engine.transport import messages
+from engine.transport.contract import (
+    AppendReply,
+    Bookie,
+    BookieInfo,
+    LacReply,
+    LedgerFacts,
+    ReadReply,
+    ReadRequest,
+    Status,
+)
+from engine.transport.framed_client import ClientConnection, PendingAppend, refuse
+from engine.transport.framed_settings import FramedSettings
+from engine.transport.frames import Kind
+
+_ROW_BYTES: Final = 64
+_RUNS_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
+
+
+class FramedBookie:
+    """A `Bookie` behind a connection."""
+
+    def __init__(self, connection: ClientConnection, bookie_id: str, target: int) -> None:
+        self.bookie_id = bookie_id
+        self.connection = connection
+        self._target = target
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be had through this object any more: connect again."""
+        return self.connection.over or self._target in self.connection.gone_targets
+
+    def append(
+        self,
+        runs: Sequence[Run],
+        reply: Callable[[AppendReply], None],
+        *,
+        key: bytes,
+        facts: LedgerFacts | None = None,
+        recovery: bool = False,
+    ) -> None:
+        """Store runs of one ledger; see `Bookie.append`."""
+        connection = self.connection
+        requests = list(_requests(runs))
+        if len(requests) > 1:
+            reply = _Joined(reply, len(requests), runs[0].first, runs[-1].last).add
+        for request in requests:
+            first, last = request[0].first, request[-1].last
+            ledger_id = request[0].ledger_id
+            pending = PendingAppend(reply, self.bookie_id, ledger_id, first, last, 0.0)
+            if connection.over:
+                refuse(pending, Status.UNAVAILABLE)
+            elif connection.full:
+                refuse(pending, Status.OVERLOADED)
+            else:
+                head, body = messages.encode_append(request, key, facts, recovery)
+                connection.append(head, body, self._target, pending)
+            facts = None
+
+    def confirm(self, ledger_id: int, lac: int) -> None:
+        """Tell the LAC; see `Bookie.confirm`."""
+        head = messages.encode_confirm(ledger_id, lac)
+        self.connection.post(Kind.CONFIRM, head, target=self._target)
+
+    def record(self, facts: LedgerFacts, key: bytes) -> None:
+        """Store new facts; see `Bookie.record`."""
+        head = messages.encode(messages.Record(facts, key))
+        self.connection.post(Kind.RECORD, head, target=self._target)
+
+    async def read(self, request: ReadRequest) -> ReadReply:
+        """Read entries; see `Bookie.read`."""
+        head = messages.encode(
+            messages.Read(
+                request.ledger_id,
+                request.first,
+                request.last,
+                request.max_bytes,
+                request.fence_key,
+            )
+        )
+        try:
+            frame = await self.connection.call(Kind.READ, head, target=self._target)
+            return messages.decode_read_reply(frame, self.bookie_id)
+        except EngineError as error:
+            status = self._status_of(error)
+            return ReadReply(status, (), None, None, NO_ENTRY, self.bookie_id, 0)
+
+    async def fence(self, ledger_id: int, key: bytes) -> LacReply:
+        """Fence a ledger; see `Bookie.fence`."""
+        return await self._lac(Kind.FENCE, messages.encode(messages.Fence(ledger_id, key)), 0)
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacReply:
+        """Wait for the LAC; see `Bookie.wait_lac`."""
+        head = messages.encode(messages.WaitLac(ledger_id, above, timeout_ms))
+        return await self._lac(Kind.WAIT_LAC, head, timeout_ms)
+
+    async def info(self) -> BookieInfo:
+        """Identity and space. Raises `BookieUnavailable`."""
+        frame = await self.connection.call(Kind.INFO, b"", target=self._target)
+        try:
+            said = messages.decode(frame.head, messages.Info)
+        except FrameInvalid as error:
+            self.connection.abort(error)
+            raise BookieUnavailable(str(error)) from error
+        return BookieInfo(
+            self.bookie_id,
+            said.boot,
+            said.cluster_id,
+            said.writable,
+            said.total_bytes,
+            said.free_bytes,
+        )
+
+    async def _lac(self, kind: Kind, head: bytes, patience_ms: int) -> LacReply:
+        try:
+            frame = await self.connection.call(
+                kind, head, target=self._target, patience_ms=patience_ms
+            )
+            return messages.decode_lac_reply(frame.head, self.bookie_id)
+        except EngineError as error:
+            return LacReply(self._status_of(error), NO_ENTRY, self.bookie_id, 0)
+
+    def _status_of(self, error: EngineError) -> Status:
+        if isinstance(error, FrameInvalid):
+            self.connection.abort(error)
+        return Status.OVERLOADED if isinstance(error, Overloaded) else Status.UNAVAILABLE
+
+
+class FramedTransport:
+    """Finds bookies through framed connections, one an address.
+
+    `find(bookie_id)` tells a bookie's address, or raises `BookieUnavailable`.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Awaitable[str]],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: dict[str, Any] | None = None,
+        settings: FramedSettings | None = None,
+    ) -> None:
+        self._find = find
+        self._clock = clock
+        self._rng = rng
+        self._options = options or {}
+        self._settings = settings or FramedSettings()
+        self._dials: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._connections: dict[str, ClientConnection] = {}
+        self._bookies: dict[str, FramedBookie] = {}
+        self._rests: dict[str, tuple[float, int]] = {}
+        self._closed = False
+
+    async def connect(self, bookie_id: str) -> Bookie:
+        """A connection to a bookie. Raises `BookieUnavailable`, `FormatTooNew`."""
+        address = await self._find(bookie_id)
+        known = self._bookies.get(bookie_id)
+        if known is not None and not known.gone and known.connection.address == address:
+            return known
+        connection = await self._reach(address)
+        head = messages.encode(messages.Connect(bookie_id))
+        frame = await connection.call(Kind.CONNECT, head)
+        try:
+            target = messages.decode(frame.head, messages.Connected).target
+        except FrameInvalid as error:
+            connection.abort(error)
+            raise BookieUnavailable(str(error)) from error
+        bookie = FramedBookie(connection, bookie_id, target)
+        self._bookies[bookie_id] = bookie
+        return bookie
+
+    async def close(self) -> None:
+        """Close every connection; pending replies become UNAVAILABLE."""
+        self._closed = True
+        for dial in self._dials.values():
+            dial.cancel()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._bookies.clear()
+        await asyncio.sleep(0)
+
+    async def _reach(self, address: str) -> ClientConnection:
+        if self._closed:
+            raise BookieUnavailable("the transport is closed")
+        connection = self._connections.get(address)
+        if connection is not None and not connection.over:
+            return connection
+        dial = self._dials.get(address)
+        if dial is None:
+            self._check_rest(address)
+            dial = asyncio.ensure_future(self._dial(address))
+            self._dials[address] = dial
+            dial.add_done_callback(lambda done: _forget(self._dials, address, done))
+        try:
+            return await asyncio.shield(dial)
+        except asyncio.CancelledError:
+            if dial.cancelled():
+                raise BookieUnavailable("the transport is closed") from None
+            raise
+
+    async def _dial(self, address: str) -> ClientConnection:
+        try:
+            connection = await ClientConnection.dial(
+                address, self._options, self._clock, self._settings
+            )
+        except BookieUnavailable:
+            self._rest(address)
+            raise
+        self._rests.pop(address, None)
+        self._connections[address] = connection
+        return connection
+
+    def _rest(self, address: str) -> None:
+        _, pause_ms = self._rests.get(address, (0.0, self._settings.redial_first_ms))
+        until = self._clock.monotonic() + pause_ms * self._rng.uniform(0.5, 1.0) / 1000
+        self._rests[address] = (until, min(2 * pause_ms, self._settings.redial_max_ms))
+
+    def _check_rest(self, address: str) -> None:
+        until, _ = self._rests.get(address, (0.0, 0))
+        if self._clock.monotonic() < until:
+            raise BookieUnavailable(f"{address} could not be reached a moment ago")
+
+
+class _Joined:
+    """Makes one reply of the replies to several frames."""
+
+    def __init__(
+        self, reply: Callable[[AppendReply], None], parts: int, first: int, last: int
+    ) -> None:
+        self._reply = reply
+        self._left = parts
+        self._range = (first, last)
+        self._bad: AppendReply | None = None
+
+    def add(self, part: AppendReply) -> None:
+        """One frame's reply; the last one answers the whole, with the first failure if any."""
+        self._left -= 1
+        if part.status is not Status.OK and self._bad is None:
+            self._bad = part
+        if self._left == 0:
+            said = self._bad or part
+            first, last = self._range
+            self._reply(
+                AppendReply(said.status, part.ledger_id, first, last, part.bookie_id, said.boot)
+            )
+
+
+def _requests(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
+    """Cut runs into requests that fit in frames; nearly always there is one."""
+    if sum(run.size_bytes for run in runs) + _ROW_BYTES * len(runs) <= _RUNS_BYTES_MAX:
+        yield runs
+        return
+    start = size_bytes = 0
+    for position, run in enumerate(runs):
+        run_bytes = run.size_bytes + _ROW_BYTES
+        if position > start and size_bytes + run_bytes > _RUNS_BYTES_MAX:
+            yield runs[start:position]
+            start, size_bytes = position, 0
+        size_bytes += run_bytes
+    yield runs[start:]
+
+
+def _forget(dials: dict[str, Any], address: str, done: "asyncio.Task[Any]") -> None:
+    dials.pop(address, None)
+    if not done.cancelled():
+        done.exception()

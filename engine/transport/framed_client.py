@@ -1,0 +1,288 @@
+"""The client's end of a framed connection: requests out, each answered once.
+
+Invariants:
+- Every request is answered once: by its reply, by `BookieUnavailable` when the connection is lost
+  or the answer is late, by what the other side said was wrong.
+- A request leaves after all that were made before it on the same connection.
+- A connection that answers nothing for a whole request time is given up; a check that itself comes
+  late proves a busy loop, not a dead peer, and blames nobody.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from engine.errors import (
+    BookieUnavailable,
+    EngineError,
+    FormatTooNew,
+    FrameInvalid,
+    InvalidRequest,
+    KeyExists,
+    Overloaded,
+    VersionConflict,
+)
+from engine.ports.clock import Clock
+from engine.transport.address import open_connection
+from engine.transport.connection import FramedConnection
+from engine.transport.contract import AppendReply, Status
+from engine.transport.framed_settings import FramedSettings
+from engine.transport.frames import (
+    ErrorCode,
+    Frame,
+    Greeting,
+    Kind,
+    decode_error,
+    decode_greeting,
+    encode_greeting,
+)
+from engine.transport.messages import decode_append_replies
+
+_ERRORS: Final[dict[int, type[EngineError]]] = {
+    ErrorCode.FORMAT_TOO_NEW: FormatTooNew,
+    ErrorCode.INVALID_REQUEST: InvalidRequest,
+    ErrorCode.KEY_EXISTS: KeyExists,
+    ErrorCode.VERSION_CONFLICT: VersionConflict,
+    ErrorCode.FRAME_INVALID: FrameInvalid,
+    ErrorCode.OVERLOADED: Overloaded,
+}
+
+
+class PendingAppend:
+    """An append that waits for its row of replies."""
+
+    __slots__ = ("bookie_id", "deadline", "first", "last", "ledger_id", "reply")
+
+    def __init__(
+        self,
+        reply: Callable[[AppendReply], None],
+        bookie_id: str,
+        ledger_id: int,
+        first: int,
+        last: int,
+        deadline: float,
+    ) -> None:
+        self.reply = reply
+        self.bookie_id = bookie_id
+        self.ledger_id = ledger_id
+        self.first = first
+        self.last = last
+        self.deadline = deadline
+
+    def answer(self, status: Status, boot: int = 0) -> None:
+        """Tell the caller."""
+        self.reply(AppendReply(status, self.ledger_id, self.first, self.last, self.bookie_id, boot))
+
+    def give_up(self, error: EngineError) -> None:
+        """There will be no answer."""
+        self.answer(Status.UNAVAILABLE)
+
+
+class PendingCall:
+    """A request that waits for one frame."""
+
+    __slots__ = ("deadline", "reply")
+
+    def __init__(self, reply: "asyncio.Future[Frame]", deadline: float) -> None:
+        self.reply = reply
+        self.deadline = deadline
+
+    def answer(self, frame: Frame) -> None:
+        """Hand the frame to the caller, who may have gone."""
+        if not self.reply.done():
+            self.reply.set_result(frame)
+
+    def give_up(self, error: EngineError) -> None:
+        """There will be no answer."""
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+
+class ClientConnection:
+    """A connection that was greeted. Made by `ClientConnection.dial`."""
+
+    def __init__(self, address: str, clock: Clock, settings: FramedSettings) -> None:
+        self.address = address
+        self.settings = settings
+        self.welcome = Greeting(0, 0, {})
+        self.gone_targets: set[int] = set()
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._greeted: asyncio.Future[Greeting] = self._loop.create_future()
+        self._pending: dict[int, PendingAppend | PendingCall] = {}
+        self._next_request = 1
+        self._ticker: asyncio.TimerHandle | None = None
+        self._tick_due = 0.0
+        self._heard_frames = 0
+        self._lost_calls: list[Callable[[], None]] = []
+        self._changed: Callable[[int], None] | None = None
+        self.wire = FramedConnection(self._receive, self._on_lost)
+
+    @classmethod
+    async def dial(
+        cls, address: str, options: dict[str, Any], clock: Clock, settings: FramedSettings
+    ) -> "ClientConnection":
+        """Connect and greet. Raises `BookieUnavailable`, `FormatTooNew`, `InvalidRequest`."""
+        made = cls(address, clock, settings)
+        try:
+            async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+                await open_connection(address, lambda: made.wire)
+                made.wire.send(Kind.HELLO, encode_greeting(options))
+                made.welcome = await made._greeted
+        except TimeoutError as error:
+            made.wire.abort()
+            raise BookieUnavailable(f"{address} did not greet in time") from error
+        except BaseException:
+            made.wire.abort()
+            raise
+        return made
+
+    @property
+    def over(self) -> bool:
+        """Whether the connection is lost for good."""
+        return self.wire.over
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits to be sent than is allowed."""
+        return self.wire.queued_bytes > self.settings.send_bytes_max
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """Call once when the connection is lost, soon if it is already."""
+        if self.over:
+            self._loop.call_soon(call)
+        else:
+            self._lost_calls.append(call)
+
+    def when_changed(self, call: Callable[[int], None]) -> None:
+        """Call with the number of each watch that fires."""
+        self._changed = call
+
+    def post(self, kind: Kind, head: bytes, *, target: int = 0, request: int = 0) -> None:
+        """Send what wants no answer."""
+        self.wire.send(kind, head, target=target, request=request)
+
+    async def call(
+        self, kind: Kind, head: bytes, *, target: int = 0, patience_ms: int = 0
+    ) -> Frame:
+        """Send a request and wait for its answer, `patience_ms` longer than usual.
+
+        Raises `BookieUnavailable`, or what the other side answered.
+        """
+        if self.over:
+            raise BookieUnavailable(f"the connection to {self.address} is lost")
+        if self.full:
+            raise Overloaded(f"too much waits to be sent to {self.address}")
+        reply: asyncio.Future[Frame] = self._loop.create_future()
+        request = self._register(PendingCall(reply, self._deadline(patience_ms)))
+        self.wire.send(kind, head, target=target, request=request)
+        try:
+            frame = await reply
+        finally:
+            self._pending.pop(request, None)
+        if frame.kind == Kind.ERROR:
+            raise self.error_of(frame)
+        return frame
+
+    def append(self, head: bytes, body: list[bytes], target: int, pending: PendingAppend) -> None:
+        """Send an append; `pending` is answered once."""
+        pending.deadline = self._deadline(0)
+        request = self._register(pending)
+        self.wire.send(Kind.APPEND, head, target=target, request=request, body=body)
+
+    def error_of(self, frame: Frame) -> EngineError:
+        """The error that an ERROR or REFUSED frame tells of."""
+        try:
+            code, text = decode_error(frame.head)
+        except FrameInvalid as error:
+            self.wire.abort(error)
+            return error
+        return _ERRORS.get(code, BookieUnavailable)(text)
+
+    def abort(self, error: EngineError) -> None:
+        """Give the connection up: the other side does not keep to the protocol."""
+        self.wire.abort(error)
+
+    def close(self) -> None:
+        """End the connection; what is pending is answered as unavailable."""
+        self.wire.close()
+
+    # Inside
+
+    def _deadline(self, patience_ms: int) -> float:
+        return self._clock.monotonic() + (self.settings.request_timeout_ms + patience_ms) / 1000
+
+    def _register(self, pending: PendingAppend | PendingCall) -> int:
+        request = self._next_request
+        self._next_request += 1
+        self._pending[request] = pending
+        if self._ticker is None:
+            self._arm()
+        return request
+
+    def _receive(self, frame: Frame) -> None:
+        if frame.kind == Kind.APPEND_REPLIES:
+            for row in decode_append_replies(frame.head):
+                pending = self._pending.pop(row.request, None)
+                if isinstance(pending, PendingAppend):
+                    pending.answer(row.status, row.boot)
+        elif frame.kind == Kind.WELCOME:
+            greeting = decode_greeting(frame.head)
+            if not self._greeted.done():
+                self._greeted.set_result(greeting)
+        elif frame.kind == Kind.REFUSED:
+            if not self._greeted.done():
+                self._greeted.set_exception(self.error_of(frame))
+        elif frame.kind == Kind.GONE:
+            self.gone_targets.add(frame.target)
+        elif frame.kind == Kind.CHANGED:
+            if self._changed is not None:
+                self._changed(frame.request)
+        elif frame.request:
+            pending = self._pending.pop(frame.request, None)
+            if isinstance(pending, PendingCall):
+                pending.answer(frame)
+            elif pending is not None:
+                pending.give_up(self.error_of(frame))
+
+    def _on_lost(self, failure: EngineError | None) -> None:
+        why = f": {failure}" if failure is not None else ""
+        error = BookieUnavailable(f"the connection to {self.address} was lost{why}")
+        if not self._greeted.done():
+            self._greeted.set_exception(failure or error)
+            self._greeted.exception()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        pending, self._pending = list(self._pending.values()), {}
+        for waiting in pending:
+            waiting.give_up(error)
+        calls, self._lost_calls = self._lost_calls, []
+        for call in calls:
+            call()
+
+    def _arm(self) -> None:
+        interval_s = self.settings.request_timeout_ms / 4000
+        self._tick_due = self._clock.monotonic() + interval_s
+        self._ticker = self._loop.call_later(interval_s, self._tick)
+
+    def _tick(self) -> None:
+        self._ticker = None
+        now = self._clock.monotonic()
+        if now - self._tick_due < self.settings.request_timeout_ms / 4000:
+            late = [number for number, waits in self._pending.items() if waits.deadline < now]
+            if late and self.wire.received_frames == self._heard_frames:
+                self.wire.abort(BookieUnavailable("no answer in time"))
+                return
+            for number in late:
+                waits = self._pending.pop(number)
+                waits.give_up(BookieUnavailable(f"{self.address} did not answer in time"))
+        self._heard_frames = self.wire.received_frames
+        if self._pending:
+            self._arm()
+
+
+def refuse(pending: PendingAppend, status: Status) -> None:
+    """Answer an append that was not sent, later, as the contract wants it."""
+    asyncio.get_running_loop().call_soon(partial(pending.answer, status))
