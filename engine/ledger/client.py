@@ -156,7 +156,7 @@ class LedgerClient:
                 f"ensemble {ensemble} >= write quorum {write} >= ack quorum {ack} >= 1 must hold, "
                 f"and at most {limits.ENSEMBLE_SIZE_MAX} bookies"
             )
-        return Quorums(ensemble, write, ack, limits.STRIPE_ENTRIES)
+        return Quorums(ensemble, write, ack, settings.stripe_entries)
 
     def _context(self, key: bytes) -> LedgerContext:
         return LedgerContext(

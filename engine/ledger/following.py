@@ -88,6 +88,11 @@ class LacFollower:
         finally:
             self._waiting -= 1
 
+    async def refresh(self) -> None:
+        """Read the metadata anew, past every write that returned before. Raises what that raises."""
+        await self._context.ledgers.store.sync()
+        self._adopt(await self._context.ledgers.read(self.metadata.ledger_id))
+
     async def close(self) -> None:
         """Stop polling and watching."""
         if self._unwatch is not None:

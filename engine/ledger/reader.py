@@ -2,6 +2,7 @@
 
 Invariants:
 - `read` and `tail` hand out consecutive ids, each once, none past the LAC.
+- A negative answer is final only for metadata that were read after it.
 - A closed ledger's `last_add_confirmed` is its last entry and never changes.
 - At most one read is ahead of the caller, so a slow caller holds about two reads' bytes.
 """
@@ -9,7 +10,13 @@ Invariants:
 import asyncio
 from collections.abc import AsyncIterator
 
-from engine.errors import EntryPastEnd, InvalidRequest, NoSuchEntry
+from engine.errors import (
+    CannotRead,
+    DeadlineExceeded,
+    EntryPastEnd,
+    InvalidRequest,
+    NoSuchEntry,
+)
 from engine.ledger.context import LedgerContext
 from engine.ledger.following import LacFollower
 from engine.ledger.reading import ReplicaReader
@@ -77,7 +84,7 @@ class LedgerReader:
             raise InvalidRequest(f"entries {first} to {last} are no range")
         while first <= last:
             try:
-                batch = await self._replicas.fetch(self.metadata, first, last)
+                batch = await self._fetch(first, last)
             except NoSuchEntry:
                 if first <= self.last_add_confirmed:
                     raise
@@ -115,11 +122,26 @@ class LedgerReader:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def _fetch(self, first: int, last: int) -> list[Entry]:
+        """Fetch by the metadata known, and once more where newer metadata names other bookies.
+
+        A LAC may arrive before the metadata of the fragment it covers: until they are known to be
+        fresh, bookies that lack an entry prove nothing.
+        """
+        tried = self.metadata.fragment_of(first)
+        try:
+            return await self._replicas.fetch(self.metadata, first, last)
+        except (NoSuchEntry, CannotRead, DeadlineExceeded):
+            await self._follower.refresh()
+            if self.metadata.fragment_of(first) == tried:
+                raise
+        return await self._fetch(first, last)
+
     async def _batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
         """Fetch one batch ahead of the caller."""
         if first > last:
             return
-        ahead = asyncio.ensure_future(self._replicas.fetch(self.metadata, first, last))
+        ahead = asyncio.ensure_future(self._fetch(first, last))
         try:
             while True:
                 batch = await ahead
@@ -127,7 +149,7 @@ class LedgerReader:
                 if first > last:
                     yield batch
                     return
-                ahead = asyncio.ensure_future(self._replicas.fetch(self.metadata, first, last))
+                ahead = asyncio.ensure_future(self._fetch(first, last))
                 yield batch
         finally:
             if not ahead.done():

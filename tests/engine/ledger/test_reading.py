@@ -7,6 +7,7 @@ import pytest
 from engine.errors import CannotRead, EntryPastEnd, InvalidRequest, NoSuchEntry, NoSuchLedger
 from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
+from engine.transport.contract import Status
 from tests.engine.ledger.scripted import Cluster, turns
 
 
@@ -136,6 +137,26 @@ async def test_a_follower_sees_entries_as_they_are_confirmed_and_ends_at_the_clo
     await follower
     assert seen == list(range(1, 8))
     await reader.close()
+
+
+async def test_a_lac_that_comes_before_the_metadata_of_its_fragment_misleads_no_reader() -> None:
+    cluster = await Cluster.of(6)
+    client = cluster.client()
+    writer = await client.create_ledger(3, 3, 2)
+    await writer.append(b"old")
+    reader = await client.open_ledger(writer.ledger_id, recover=False)
+    assert reader.last_add_confirmed == 0
+    fresh = [b for b in cluster.bookies if b.bookie_id not in writer.metadata.bookies()]
+    for bookie in cluster.bookies:
+        if bookie not in fresh:
+            bookie.append_status = Status.UNAVAILABLE
+    assert await writer.append(b"new") == 1
+    await turns(100)
+    for bookie in cluster.bookies:
+        bookie.confirm(writer.ledger_id, 1)
+    assert len(reader.metadata.fragments) == 1, "the reader still knows the old ensemble only"
+    assert await reader.read_last_add_confirmed() == 1
+    assert [entry.body async for entry in reader.read(0, 1)] == [b"old", b"new"]
 
 
 async def test_a_follower_ends_at_the_end_that_a_recoverer_found() -> None:
