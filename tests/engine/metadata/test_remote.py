@@ -1,0 +1,126 @@
+"""A store behind a socket passes the contract of every store; its session ends with its connection."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.errors import BookieUnavailable, MetadataUnavailable
+from engine.metadata.contract import MetadataStore
+from engine.metadata.memory import MemoryTree
+from engine.metadata.remote import RemoteStore
+from engine.ports.clock import SystemClock
+from engine.transport.framed_server import FramedServer
+from tests.engine.metadata.store_contract import Scenario, StoreContract
+
+
+class Served:
+    """A tree in memory behind a socket that may go and come back."""
+
+    def __init__(self, path: Path) -> None:
+        self.tree = MemoryTree("cluster")
+        self.path = str(path)
+        self.server: FramedServer | None = None
+
+    async def start(self) -> None:
+        self.server = FramedServer(cluster_id=self.tree.cluster_id, open_session=self.tree.session)
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_unix_server(self.server.accept, self.path)
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            self._listening.close()
+            await self.server.close()
+            self.server = None
+
+    async def find(self) -> str:
+        if self.server is None:
+            raise BookieUnavailable("the store is down")
+        return f"unix:{self.path}"
+
+    async def open(self) -> RemoteStore:
+        return await RemoteStore.open(self.find, clock=SystemClock(), rng=random.Random(1))
+
+
+@asynccontextmanager
+async def served(path: Path) -> AsyncIterator[Served]:
+    made = Served(path)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+class TestRemoteStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _socket(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "store.sock"
+
+    def run_with_sessions(self, scenario: Scenario) -> None:
+        async def run() -> None:
+            async with served(self.path) as made, asyncio.timeout(60):
+                opened: list[RemoteStore] = []
+
+                async def open_session() -> MetadataStore:
+                    opened.append(await made.open())
+                    return opened[-1]
+
+                await scenario(open_session)
+                for store in opened:
+                    await store.close()
+
+        asyncio.run(run())
+
+
+async def test_ephemeral_keys_go_with_a_broken_connection(tmp_path: Path) -> None:
+    async with served(tmp_path / "s") as made:
+        store, other = await made.open(), await made.open()
+        await store.create("/bookies/berta", b"", ephemeral=True)
+        gone = asyncio.Event()
+        other.watch("/bookies", gone.set)
+        await other.sync()
+        assert store.connection is not None
+        store.connection.wire.abort()
+        await gone.wait()
+        assert await other.children("/bookies") == []
+        await store.close()
+        await other.close()
+
+
+async def test_a_lost_store_is_unavailable_and_a_watch_fires_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path / "s") as made:
+        store = await made.open()
+        await store.create("/cow", b"berta")
+        changed = asyncio.Event()
+        store.watch("/cow", changed.set)
+        await store.sync()
+        changed.clear()
+        await made.stop()
+        while store.connection is not None:
+            await asyncio.sleep(0)
+        with pytest.raises(MetadataUnavailable):
+            await store.get("/cow")
+        assert not changed.is_set()
+        await made.start()
+        await changed.wait()
+        assert await store.get("/cow") == (b"berta", 0)
+        await store.close()
+
+
+async def test_more_names_than_one_answer_holds_are_all_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.metadata.remote_messages.NAMES_MAX", 7)
+    async with served(tmp_path / "s") as made:
+        store = await made.open()
+        names = sorted(str(number) for number in range(50))
+        for name in names:
+            await store.create(f"/ledgers/{name}", b"")
+        assert await store.children("/ledgers") == names
+        await store.close()
