@@ -113,6 +113,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             entries.append(Entry(ledger_id, entry_id, entry))
             start = end
             entry_id += 1
+        if start != len(body):
+            # A slice past the end is only shorter: the digests above cannot tell.
+            raise CannotRead(f"ledger {ledger_id}: entry {self.first_corrupt()} is corrupt")
         return entries
 
     def first_corrupt(self) -> int | None:
@@ -125,7 +128,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             if end > len(self.body) or _extend(seed, self.body[start:end]) != rows[2 * index + 1]:
                 return self.first + index
             start = end
-        return None
+        return None if start == len(self.body) else self.last
 
     def cut(self, first: int, last: int) -> "Run":
         """The part of the run from `first` to `last`, both within it."""
@@ -140,5 +143,3 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         lac = min(self.lac, first - 1)
         table = self.table[8 * low : 8 * high]
         return Run(self.ledger_id, first, high - low, lac, length, table, self.body[start:end])
-
-

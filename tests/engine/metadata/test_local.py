@@ -19,6 +19,7 @@ from engine.errors import (
 from engine.metadata import facts_format, facts_log
 from engine.metadata.contract import MetadataStore
 from engine.metadata.local import LocalStore
+from engine.metadata.tree import Put
 from engine.ports.disk import AppendFile, Disk
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
@@ -236,10 +237,12 @@ async def test_a_cancelled_write_is_abandoned_not_undone(tmp_path: Path) -> None
     async with opened(SystemDisk(tmp_path)) as store:
         await store.create("/first", b"")
         writing = asyncio.ensure_future(store.create("/cow", b""))
+        beside = asyncio.ensure_future(store.create("/bull", b""))
         await asyncio.sleep(0)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
+        assert await beside == 0
         with pytest.raises(KeyExists):
             await store.create("/cow", b"")
 
@@ -314,6 +317,35 @@ async def test_a_flipped_bit_in_any_synced_byte_is_damage_and_changes_nothing(
         data[position] ^= 1 << (position % 8)
         await _refused(disk, bytes(data), FolderDamaged)
     assert offsets[3] < len(whole), "a closed log ends with a mark"
+
+
+async def test_a_flipped_bit_in_a_log_that_was_just_rewritten_is_damage(tmp_path: Path) -> None:
+    disk = SystemDisk(tmp_path)
+    changes = [Put(f"/cows/{n}", b"moo" * 10, n) for n in range(3)]
+    whole, _ = facts_format.encode_file("cluster", changes)
+    assert whole.rfind(facts_format.BATCH_MAGIC) > whole.rfind(b"moo"), "a mark is at the end"
+    for position in range(len(facts_format.MAGIC), whole.rfind(facts_format.BATCH_MAGIC), 3):
+        data = bytearray(whole)
+        data[position] ^= 1 << (position % 8)
+        await _refused(disk, bytes(data), FolderDamaged)
+
+
+def test_nothing_is_written_behind_a_sync_that_failed(tmp_path: Path) -> None:
+    """Batches that were queued when the sync failed come to the log all the same."""
+    disk = CountingDisk(tmp_path)
+    log, _ = facts_log.open_log(disk, "cluster")
+    log.rewrite([])
+    disk.fail_sync = True
+    with pytest.raises(OSError):
+        log.append([Put("/cow", b"", 0)])
+    disk.fail_sync = False
+    size, rewrites = disk.size(facts_log.FILE), disk.rewrites
+    with pytest.raises(MetadataUnavailable):
+        log.append([Put("/bull", b"", 0)])
+    with pytest.raises(MetadataUnavailable):
+        log.rewrite([])
+    assert (disk.syncs, disk.size(facts_log.FILE), disk.rewrites) == (1, size, rewrites)
+    log.close()
 
 
 async def test_an_idle_log_gets_a_mark_so_that_its_last_batch_is_known_to_be_synced(
