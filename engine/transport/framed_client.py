@@ -228,9 +228,7 @@ class ClientConnection:
                 if isinstance(pending, PendingAppend):
                     pending.answer(row.status, row.boot)
         elif frame.kind == Kind.WELCOME:
-            greeting = decode_greeting(frame.head)
-            if not self._greeted.done():
-                self._greeted.set_result(greeting)
+            self._greet(frame)
         elif frame.kind == Kind.REFUSED:
             if not self._greeted.done():
                 self._greeted.set_exception(self.error_of(frame))
@@ -245,6 +243,14 @@ class ClientConnection:
                 pending.answer(frame)
             elif pending is not None:
                 pending.give_up(self.error_of(frame))
+
+    def _greet(self, frame: Frame) -> None:
+        if self._greeted.done():
+            raise FrameInvalid("a second greeting")
+        try:
+            self._greeted.set_result(decode_greeting(frame.head))
+        except FormatTooNew as error:
+            self._greeted.set_exception(error)
 
     def _on_lost(self, failure: EngineError | None) -> None:
         why = f": {failure}" if failure is not None else ""
