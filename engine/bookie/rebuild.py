@@ -12,6 +12,7 @@ Invariants:
 
 import asyncio
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,13 +30,22 @@ _COUNTS_AT_ONCE: Final = 1_024
 
 @dataclass
 class Remains:
-    """What one bookie's folder remembers of one ledger; facts in the journal's order."""
+    """What one bookie's folder remembers of one ledger; facts in the order of their writing."""
 
     facts: list[LedgerFacts] = field(default_factory=list)
-    last_held: int = NO_ENTRY
-    entries_held: int = 0
+    ranges: list[tuple[int, int]] = field(default_factory=list)
     fenced: bool = False
     deleted: bool = False
+
+    @property
+    def last_held(self) -> int:
+        """The highest entry id held, `NO_ENTRY` if none is."""
+        return self.ranges[-1][1] if self.ranges else NO_ENTRY
+
+    @property
+    def entries_held(self) -> int:
+        """How many different entries are held."""
+        return sum(last - first + 1 for first, last in self.ranges)
 
     def learn(self, facts: LedgerFacts) -> None:
         """Add facts in their order; a repetition moves to the end."""
@@ -44,9 +54,14 @@ class Remains:
         self.facts.append(facts)
 
     def hold(self, first: int, last: int) -> None:
-        """Count a range of entries that is held."""
-        self.entries_held += last - first + 1
-        self.last_held = max(self.last_held, last)
+        """Add a range of entries; ranges stay disjoint, apart, and in order."""
+        assert first <= last
+        ranges = self.ranges
+        low = bisect_left(ranges, first - 1, key=_last_of)
+        high = bisect_right(ranges, last + 1, key=_first_of)
+        if low < high:
+            first, last = min(first, ranges[low][0]), max(last, ranges[high - 1][1])
+        ranges[low:high] = [(first, last)]
 
 
 @dataclass(frozen=True)
@@ -191,6 +206,14 @@ async def rebuild_metadata(
             except KeyExists:
                 kept.append(ledger_id)
     return RebuildReport(tuple(restored), tuple(kept), tuple(deleted), tuple(unfit), highest)
+
+
+def _first_of(one: tuple[int, int]) -> int:
+    return one[0]
+
+
+def _last_of(one: tuple[int, int]) -> int:
+    return one[1]
 
 
 def _by_ledger(

@@ -1,9 +1,12 @@
 """Metadata made again from facts: what is certain comes back, nothing is guessed."""
 
 import random
+from itertools import pairwise
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.bookie.rebuild import Remains, Unfit, rebuild_ledger, rebuild_metadata
 from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers, State
@@ -23,7 +26,9 @@ def facts_of(
 
 
 def remains_of(*facts: LedgerFacts, last_held: int = -1) -> Remains:
-    remains = Remains(last_held=last_held)
+    remains = Remains()
+    if last_held >= 0:
+        remains.hold(0, last_held)
     for one in facts:
         remains.learn(one)
     return remains
@@ -99,7 +104,7 @@ def test_a_deleted_ledger_stays_away_whatever_others_remember() -> None:
 
 
 def test_missing_or_contradicting_facts_are_reported_and_not_guessed() -> None:
-    assert "no folder remembers its quorums" in reason({"a": Remains(last_held=4)})
+    assert "no folder remembers its quorums" in reason({"a": remains_of(last_held=4)})
     assert "entries 0 to 9" in reason({"d": remains_of(facts_of(7, 10, ABD))})
     other_key = facts_of(7, key_hash=b"other")
     assert "disagree" in reason({"a": remains_of(facts_of(7)), "b": remains_of(other_key)})
@@ -127,3 +132,18 @@ async def test_no_id_that_any_folder_names_is_given_again(highest: int) -> None:
     )
     assert (report.deleted, report.highest_id) == ((highest,), highest)
     assert await Ledgers(store, random.Random(2)).new_id() == highest + 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)), max_size=20))
+def test_ranges_stay_disjoint_and_hold_just_what_was_given(
+    given_ranges: list[tuple[int, int]],
+) -> None:
+    remains = Remains()
+    ids: set[int] = set()
+    for first, more in given_ranges:
+        remains.hold(first, first + more)
+        ids.update(range(first, first + more + 1))
+    held = [one for first, last in remains.ranges for one in range(first, last + 1)]
+    assert held == sorted(ids)
+    assert all(a[1] + 1 < b[0] for a, b in pairwise(remains.ranges))
+    assert (remains.entries_held, remains.last_held) == (len(ids), max(ids, default=-1))
