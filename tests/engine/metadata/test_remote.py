@@ -1,4 +1,4 @@
-"""A store behind a socket passes the contract of every store; its session ends with its connection."""
+"""A store behind a socket passes the contract of every store; sessions end with connections."""
 
 import asyncio
 import random
@@ -101,9 +101,11 @@ async def test_a_lost_store_is_unavailable_and_a_watch_fires_when_it_is_back(
         store.watch("/cow", changed.set)
         await store.sync()
         changed.clear()
+        assert store.connection is not None
+        lost = asyncio.Event()
+        store.connection.when_lost(lost.set)
         await made.stop()
-        while store.connection is not None:
-            await asyncio.sleep(0)
+        await lost.wait()
         with pytest.raises(MetadataUnavailable):
             await store.get("/cow")
         assert not changed.is_set()
