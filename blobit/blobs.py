@@ -157,10 +157,9 @@ class AsyncBlobs:
         else:
             raise TypeError(f"{type(source).__name__} is no source of bytes")
         while True:
-            piece = take() if self._workers is None else await self._workers.run(take)
+            piece: Any = take() if self._workers is None else await self._workers.run(take)
             if piece is _END:
                 return
-            assert isinstance(piece, bytes)
             yield piece
 
     async def _parts(self, name: ObjectId) -> list[ObjectId]:

@@ -49,7 +49,8 @@ async def put_shared(pool: LedgerPool, settings: BlobSettings, data: bytes) -> O
 class _Batch(NamedTuple):
     """Entries handed to a ledger and not yet known to be durable."""
 
-    data: bytes
+    entries: list[bytes]
+    size_bytes: int
     pending: Awaitable[list[int]]
 
 
@@ -85,13 +86,14 @@ class Upload:
         """Take the next bytes; waits while too much is under way. Raises `BlobNotStored`."""
         self._check_usable()
         batch_bytes = self._batch_bytes
-        view = memoryview(data)
+        view = memoryview(data).cast("B")
         start = 0
         while start < len(view):
-            if not self._buffer and len(view) - start >= batch_bytes and self._part is not None:
-                piece = bytes(view[start : start + batch_bytes])
+            left_bytes = len(view) - start
+            alone = self._part is not None or left_bytes > self._settings.shared_object_bytes_max
+            if alone and not self._buffer and left_bytes >= batch_bytes:
+                await self._send(view[start : start + batch_bytes])
                 start += batch_bytes
-                await self._send(piece)
                 continue
             held_max = batch_bytes if self._part else self._settings.shared_object_bytes_max
             end = min(len(view), start + max(0, held_max + 1 - len(self._buffer)))
@@ -108,7 +110,7 @@ class Upload:
             return await put_shared(self._pool, self._settings, bytes(self._buffer))
         try:
             if self._buffer:
-                await self._send(bytes(self._buffer))
+                await self._send(memoryview(bytes(self._buffer)))
             while self._batches:
                 await self._settle_oldest()
             await self._end_part()
@@ -143,17 +145,21 @@ class Upload:
     async def _send_buffered(self) -> None:
         """Send the whole batches of the buffer."""
         whole = len(self._buffer) - len(self._buffer) % self._batch_bytes
-        data = bytes(memoryview(self._buffer)[:whole])
+        data = memoryview(bytes(self._buffer[:whole]))
         del self._buffer[:whole]
         for start in range(0, whole, self._batch_bytes):
             await self._send(data[start : start + self._batch_bytes])
 
-    async def _send(self, data: bytes) -> None:
-        await self._append(data)
+    async def _send(self, data: memoryview) -> None:
+        entry_bytes = self._settings.entry_bytes
+        entries = [
+            bytes(data[start : start + entry_bytes]) for start in range(0, len(data), entry_bytes)
+        ]
+        await self._append(entries, len(data))
         while self._pending_bytes > self._settings.stream_pending_bytes_max:
             await self._settle_oldest()
 
-    async def _append(self, data: bytes) -> None:
+    async def _append(self, entries: list[bytes], size_bytes: int) -> None:
         """Hand a batch to the part's ledger, or to the next one."""
         while True:
             part = self._part
@@ -163,14 +169,13 @@ class Upload:
                 # What is under way in it must be settled first: it may have to move as well.
                 await (self._settle_oldest() if self._batches else self._end_part())
                 continue
-            entries = cut(data, self._settings.entry_bytes)
             try:
-                pending = part.ledger.append_many(entries, len(data))
+                pending = part.ledger.append_many(entries, size_bytes)
             except EngineError as error:
                 self._note_failure(part, error)
                 continue
-            self._batches.append(_Batch(data, pending))
-            self._pending_bytes += len(data)
+            self._batches.append(_Batch(entries, size_bytes, pending))
+            self._pending_bytes += size_bytes
             return
 
     async def _settle_oldest(self) -> None:
@@ -184,27 +189,27 @@ class Upload:
             await self._write_again()
             return
         self._batches.popleft()
-        size_bytes = len(batch.data)
-        self._pending_bytes -= size_bytes
+        self._pending_bytes -= batch.size_bytes
         if not part.length:
             part.first = ids[0]
         assert ids[0] == part.first + part.length // self._settings.entry_bytes, "ids not in a row"
-        part.length += size_bytes
-        part.checksum = _extend(part.checksum, batch.data)
-        self._length += size_bytes
-        self._checksum = _extend(self._checksum, batch.data)
+        part.length += batch.size_bytes
+        self._length += batch.size_bytes
+        for entry in batch.entries:
+            part.checksum = _extend(part.checksum, entry)
+            self._checksum = _extend(self._checksum, entry)
         self._failures = 0
 
     async def _write_again(self) -> None:
         """End the part at what is durable; the batches after it begin the next one."""
-        lost = [batch.data for batch in self._batches]
+        lost = list(self._batches)
         for batch in self._batches:
             _abandon(batch.pending)
         self._batches.clear()
         self._pending_bytes = 0
         await self._end_part()
-        for data in lost:
-            await self._append(data)
+        for batch in lost:
+            await self._append(batch.entries, batch.size_bytes)
 
     def _note_failure(self, part: _Part, error: EngineError) -> None:
         part.ledger.failed = True

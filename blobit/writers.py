@@ -68,8 +68,7 @@ class ByteBudget:
             if turn.done() and not turn.cancelled():
                 self.give_back(size_bytes)
             else:
-                # Whoever waits behind may fit now.
-                self._waiting.remove((size_bytes, turn))
+                # Whoever waits behind may fit now, once this turn is out of the way.
                 self.give_back(0)
             raise
 
@@ -77,12 +76,14 @@ class ByteBudget:
         """Return what was taken."""
         self._taken_bytes -= size_bytes
         assert self._taken_bytes >= 0
-        while self._waiting and self._fits(self._waiting[0][0]):
-            wanted_bytes, turn = self._waiting.popleft()
-            if turn.done():
-                continue
-            self._taken_bytes += wanted_bytes
-            turn.set_result(None)
+        while self._waiting:
+            wanted_bytes, turn = self._waiting[0]
+            if not turn.done():
+                if not self._fits(wanted_bytes):
+                    return
+                self._taken_bytes += wanted_bytes
+                turn.set_result(None)
+            self._waiting.popleft()
 
     def _fits(self, size_bytes: int) -> bool:
         return not self._taken_bytes or self._taken_bytes + size_bytes <= self._bytes_max

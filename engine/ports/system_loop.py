@@ -26,7 +26,7 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="herdbook-loop", daemon=True
         )
@@ -67,7 +67,8 @@ def background_loop() -> BackgroundLoop:
         return _current
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A loop of the quickest kind that is installed."""
     try:
         import uvloop
     except ImportError:

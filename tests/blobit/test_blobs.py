@@ -26,6 +26,7 @@ from blobit import (
     ObjectId,
     RangeInvalid,
 )
+from blobit.writers import ByteBudget
 from engine.transport.contract import Status
 from tests.engine.ledger.scripted import QUICK, Cluster, turns
 
@@ -292,6 +293,29 @@ async def test_a_cancelled_put_frees_what_it_had_taken() -> None:
     bookie.holding = False
     bookie.release()
     assert await blobs.get(await blobs.put(body(50))) == body(50)
+
+
+async def test_a_put_that_is_cancelled_while_it_waits_lets_the_next_one_in() -> None:
+    budget = ByteBudget(10)
+    await budget.take(8)
+    waits = [asyncio.ensure_future(budget.take(size)) for size in (9, 8, 2)]
+    await turns()
+    # The first is cancelled in the same turn in which bytes come free: it must not be given any.
+    waits[0].cancel()
+    budget.give_back(8)
+    await turns()
+    assert [wait.done() for wait in waits] == [True, True, True] and waits[0].cancelled()
+    budget.give_back(10)
+    await budget.take(10)
+    last = asyncio.ensure_future(budget.take(1))
+    behind = asyncio.ensure_future(budget.take(1))
+    await turns()
+    budget.give_back(10)
+    last.cancel()
+    await turns()
+    assert last.cancelled() and behind.done()
+    budget.give_back(1)
+    await asyncio.wait_for(budget.take(10), 1)
 
 
 async def test_a_source_that_fails_leaves_no_object_and_a_store_that_works() -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks: one command a subject, the machine's own limit beside each number."""

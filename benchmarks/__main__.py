@@ -1,0 +1,67 @@
+"""`python -m benchmarks SUBJECT`: measure, beside the machine's own limit.
+
+Invariants:
+- With --json standard output holds one JSON object per scenario on a line of its own, nothing else.
+- Progress goes to standard error.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks import blobs, ledger
+from benchmarks.result import Result, show
+from benchmarks.setting import Setting, note
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per scenario.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes; a minute in all.")]
+Only = Annotated[list[str] | None, typer.Option(help="Run only this scenario. May be repeated.")]
+Folder = Annotated[
+    Path, typer.Option(help="Measure on the disk of this folder. Default: the temporary folder.")
+]
+HERE = Path(tempfile.gettempdir())
+
+
+@app.command("ledger")
+def measure_ledger(
+    as_json: AsJson = False, quick: Quick = False, only: Only = None, folder: Folder = HERE
+) -> None:
+    """Appends, reads, tailing and memory of the ledger layer."""
+    _measure(ledger.SCENARIOS, as_json, only, Setting(folder, quick))
+
+
+@app.command("blobs")
+def measure_blobs(
+    as_json: AsJson = False, quick: Quick = False, only: Only = None, folder: Folder = HERE
+) -> None:
+    """Objects of 35 KiB and of 1 MiB, put and got."""
+    _measure(blobs.SCENARIOS, as_json, only, Setting(folder, quick))
+
+
+def _measure(
+    scenarios: dict[str, ledger.Scenario], as_json: bool, only: list[str] | None, setting: Setting
+) -> None:
+    unknown = set(only or ()) - set(scenarios)
+    if unknown:
+        known = ", ".join(scenarios)
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}; known are {known}")
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    results: list[Result] = []
+    for name, scenario in scenarios.items():
+        if only and name not in only:
+            continue
+        note(f"{name} ...")
+        for result in scenario(setting):
+            results.append(result)
+            if as_json:
+                print(result.as_json(), flush=True)
+    if not as_json:
+        show(results)
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m benchmarks")

@@ -1,0 +1,6 @@
+"""`python -m herdbook` is the command `herdbook`."""
+
+from herdbook.cli import main
+
+if __name__ == "__main__":
+    main()

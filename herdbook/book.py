@@ -1,0 +1,100 @@
+"""Opening a folder: ledgers and blobs in this process, durable in the folder.
+
+    with herdbook.open("./data") as book:
+        object_id = book.blobs.put(b"moo")
+        book.blobs.get(object_id)
+
+Invariants:
+- What a call acknowledged is on the disk; closing adds nothing to that and only lets go.
+- `open` and `open_async` open the same folder in the same way, and may do so at the same time.
+- A book that its program forgets is closed when the process ends.
+"""
+
+import asyncio
+import atexit
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from os import PathLike
+from pathlib import Path
+
+from blobit import AsyncBlobs, Blobs, BlobSettings
+from engine import cluster
+from engine.ports.system_loop import BackgroundLoop, background_loop
+from engine.ports.system_workers import ThreadWorkers
+
+
+class AsyncBook:
+    """An open folder, for code with an event loop. Made by `open_async`."""
+
+    def __init__(self, ledgers: cluster.Engine, blobs: AsyncBlobs) -> None:
+        self.ledgers = ledgers
+        """The ledger layer: create, open, list and delete ledgers."""
+        self.blobs = blobs
+        """Objects by id."""
+
+
+@asynccontextmanager
+async def open_async(
+    path: str | PathLike[str], *, bookies: int = 1, settings: BlobSettings | None = None
+) -> AsyncIterator[AsyncBook]:
+    """Open a folder, making it if it is not there, as long as the block lasts.
+
+    `bookies` is how many copies a new folder keeps. Raises `engine.FolderError`.
+    """
+    async with cluster.open(Path(path), bookies=bookies) as ledgers:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        blobs = AsyncBlobs(ledgers, settings, workers)
+        try:
+            yield AsyncBook(ledgers, blobs)
+        finally:
+            await blobs.close()
+            await workers.close()
+
+
+class Book:
+    """An open folder. Made by `open`; a context manager."""
+
+    def __init__(self, loop: BackgroundLoop, opening: AsyncIterator[AsyncBook], book: AsyncBook):
+        self._loop = loop
+        self._opening = opening
+        self._closed = False
+        self.blobs = Blobs(book.blobs, loop)
+        """Objects by id."""
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Let go of the folder. May be called twice; in a forked child it does nothing."""
+        atexit.unregister(self.close)
+        if not self._closed and self._loop.usable:
+            self._closed = True
+            self._loop.run(self._end)
+
+    def __enter__(self) -> "Book":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _end(self) -> None:
+        await anext(self._opening, None)
+
+
+def open(
+    path: str | PathLike[str], *, bookies: int = 1, settings: BlobSettings | None = None
+) -> Book:
+    """Open a folder, making it if it is not there. Close the book, or use it in a `with` block.
+
+    `bookies` is how many copies a new folder keeps. Raises `engine.FolderError`.
+    """
+
+    async def hold() -> AsyncIterator[AsyncBook]:
+        async with open_async(path, bookies=bookies, settings=settings) as book:
+            yield book
+
+    loop = background_loop()
+    opening = hold()
+
+    async def begin() -> AsyncBook:
+        return await anext(opening)
+
+    return Book(loop, opening, loop.run(begin))

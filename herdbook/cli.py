@@ -1,0 +1,80 @@
+"""The command `herdbook`.
+
+Invariants:
+- With `--json` standard output carries nothing but JSON; progress and errors go to the other one.
+- Exit status 0: it worked; 1: it did not, and why is on standard error; 2: the call was wrong.
+"""
+
+import json
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from herdbook import ledger_verbs
+from herdbook.demo import demonstrate
+from herdbook.demo_report import Report
+
+app = typer.Typer(
+    help="A replicated ledger, and what is built on it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(ledger_verbs.app, name="ledger")
+
+
+@app.callback()
+def root() -> None:
+    """A replicated ledger, and what is built on it."""
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="What to store. Default: the Python standard library's own sources."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Where to store it, and keep it. Default: a temporary folder."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Store a real folder on three bookies, kill one of them, and read everything back."""
+    source = folder if folder is not None else Path(sysconfig.get_paths()["stdlib"])
+    if not source.is_dir():
+        raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")
+    if data is not None:
+        report = _demonstrate(source, data)
+    else:
+        with tempfile.TemporaryDirectory(prefix="herdbook-demo-") as temporary:
+            report = _demonstrate(source, Path(temporary))
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        report.show(Console())
+    if not report.ok:
+        if not report.files:
+            typer.echo(f"{source} holds no file that could be stored", err=True)
+        raise typer.Exit(1)
+
+
+def _demonstrate(source: Path, data: Path) -> Report:
+    columns = (TextColumn("{task.description:>12}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
+        tasks = {what: progress.add_task(what, total=None) for what in ("storing", "reading back")}
+
+        def step(what: str, done_bytes: int, total_bytes: int) -> None:
+            progress.update(tasks[what], completed=done_bytes, total=total_bytes)
+
+        return ledger_verbs.run(demonstrate(source.absolute(), data.absolute(), step))
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()

@@ -1,0 +1,110 @@
+"""The command `herdbook`: the demonstration and the verbs that look at ledgers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import herdbook
+import herdbook.demo
+from herdbook.cli import app
+from tests.blobit.test_blobs import body
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    source = tmp_path / "source"
+    for number in range(40):
+        path = source / f"folder-{number % 3}" / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body(number * 1000))
+    (source / "big.bin").write_bytes(body(6_000_000))
+    (source / "link").symlink_to("big.bin")
+    return source
+
+
+def test_the_demo_stores_a_folder_loses_a_bookie_and_reads_all_back(
+    tmp_path: Path, folder: Path
+) -> None:
+    answer = call("demo", str(folder), "--data", str(tmp_path / "data"), "--json")
+    assert answer.exit_code == 0, answer.output
+    report = json.loads(answer.stdout)
+    assert report["ok"] and report["files"] == report["read_back"] == 41
+    assert report["bytes"] == 6_000_000 + sum(number * 1000 for number in range(40))
+    assert report["killed"] == "number 2 of 3"
+    assert [Path(skip["path"]).name for skip in report["skipped"]] == ["link"]
+    assert report["different"] == []
+
+
+def test_the_demo_shows_a_table_to_people(folder: Path) -> None:
+    answer = call("demo", str(folder))
+    assert answer.exit_code == 0, answer.output
+    assert "All 41 files came back byte for byte." in answer.stdout
+    assert "symbolic link" in answer.stdout
+
+
+def test_the_demo_fails_when_a_file_comes_back_otherwise(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = herdbook.demo.Stored
+
+    def forgetful(name: str, object_id: object, digest: bytes) -> object:
+        return real(name, object_id, bytes(32) if name.endswith("7.txt") else digest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("herdbook.demo.Stored", forgetful)
+    answer = call("demo", str(folder), "--json")
+    assert answer.exit_code == 1
+    report = json.loads(answer.stdout)
+    assert not report["ok"]
+    assert sorted(Path(name).name for name in report["different"]) == [
+        "17.txt",
+        "27.txt",
+        "37.txt",
+        "7.txt",
+    ]
+
+
+def test_the_demo_of_an_empty_folder_says_so_and_fails(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    answer = call("demo", str(tmp_path / "empty"))
+    assert answer.exit_code == 1
+    assert "holds no file" in answer.stderr
+
+
+def test_the_demo_of_a_folder_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
+    assert call("demo", str(tmp_path / "nothing")).exit_code == 2
+
+
+def test_ledgers_are_listed_shown_and_read(tmp_path: Path) -> None:
+    with herdbook.open(tmp_path) as book:
+        object_id = book.blobs.put(b"moo")
+    listed = call("ledger", "ls", "--data", str(tmp_path), "--json")
+    facts = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [each["ledger"] for each in facts] == [object_id.ledger_id]
+    assert (facts[0]["state"], facts[0]["last_entry"], facts[0]["length"]) == ("CLOSED", 0, 3)
+    assert facts[0]["custom"] == {"owner": "blobit"}
+    number = str(object_id.ledger_id)
+    shown = call("ledger", "show", number, "--data", str(tmp_path), "--json")
+    assert json.loads(shown.stdout) == facts[0]
+    assert call("ledger", "read", number, "--data", str(tmp_path)).stdout == "moo"
+    read = call("ledger", "read", number, "--data", str(tmp_path), "--json")
+    assert json.loads(read.stdout) == {"entry": 0, "base64": "bW9v"}
+    assert "blobit" in call("ledger", "ls", "--data", str(tmp_path)).stdout
+
+
+def test_an_unknown_ledger_is_one_clear_line(tmp_path: Path) -> None:
+    with herdbook.open(tmp_path) as book:
+        book.blobs.put(b"moo")
+    answer = call("ledger", "show", "4711", "--data", str(tmp_path))
+    assert answer.exit_code == 1
+    assert answer.stderr.startswith("NoSuchLedger: ledger 4711")
+
+
+def test_looking_at_a_folder_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    assert call("ledger", "ls", "--data", str(tmp_path / "nothing")).exit_code == 2
+    assert not (tmp_path / "nothing").exists()
