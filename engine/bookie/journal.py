@@ -97,13 +97,19 @@ class Job:
 
 
 class Journal:
-    """The loop's side. `on_batch` hears of each batch after its jobs are settled."""
+    """The loop's side.
+
+    `on_records` hears of each job with records that became durable, just before it is settled, so
+    that the index never covers a position without what is before it; `on_batch` hears of each
+    batch after its jobs are settled; `on_failure` of the first failure before its jobs are.
+    """
 
     def __init__(
         self,
         writer: "SegmentWriter",
         workers: Workers,
         settings: BookieSettings,
+        on_records: Callable[[Job], None],
         on_batch: Callable[[Position, Space | None], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -112,6 +118,7 @@ class Journal:
         self.end = writer.position
         self._writer = writer
         self._settings = settings
+        self._on_records = on_records
         self._on_batch = on_batch
         self._on_failure = on_failure
         self._epoch = 0
@@ -196,6 +203,8 @@ class Journal:
                 self._marked = False
                 self._rest()
         for job in jobs:
+            if job.records and job.error is None and not job.refused:
+                self._on_records(job)
             job.settle(job)
         if result is not None:
             self._on_batch(result.end, result.space)

@@ -9,11 +9,12 @@ from engine import limits
 class BookieSettings:
     """Bounds and moments of one bookie. Times in milliseconds, sizes in bytes.
 
-    `full_ratio` of the disk in use, or less than `full_free_bytes` free, turns the bookie
-    read-only; it comes back when `full_ratio_low` is reached again. Below `reserve_bytes` free it
-    refuses recovery writes too, and keeps what is left for fences. `synced_mark_ms` of silence
-    make it state in the journal that all before is synced. Index records wait `index_delay_ms`
-    for company.
+    `full_ratio` of the disk in use turns the bookie read-only, on a big disk only with less than
+    `full_free_bytes` free; it comes back at `full_ratio_low`, or twice those bytes. Below
+    `reserve_bytes` free it refuses recovery writes too, and keeps what is left for fences.
+    `synced_mark_ms` of silence
+    make it state in the journal that all before is synced. Index records wait `index_delay_ms` for
+    company. `checkpoint_bytes` of journal, at most about so many, are replayed at a start.
     """
 
     address: str = ""
@@ -31,7 +32,7 @@ class BookieSettings:
     space_check_ms: int = 5_000
     full_ratio: float = 0.95
     full_ratio_low: float = 0.93
-    full_free_bytes: int = 0
+    full_free_bytes: int = 1024 * limits.MIB
     reserve_bytes: int = 16 * limits.MIB
 
     def __post_init__(self) -> None:

@@ -1,0 +1,160 @@
+"""What is durable in the journal on its way into the index.
+
+Invariants:
+- Items reach the index in the journal's order, with a position that covers them and nothing more.
+- RocksDB is written in a thread of its own, many records at a time; until then the window answers.
+- A failed write ends the bookie: an index behind its window would forget at the next start.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from engine.bookie.index import Index, Place, Position
+from engine.bookie.indexing import LAC, Fact, Item, Overlay, apply_items, fact_key, pack_number
+from engine.bookie.settings import BookieSettings
+from engine.bookie.window import Window
+from engine.ports.workers import Workers
+
+
+class IndexJob(NamedTuple):
+    """Items and the position they end at; `durable` is resolved after a flush."""
+
+    items: list[Item]
+    places: list[Place]
+    position: Position
+    durable: "asyncio.Future[None] | None"
+
+
+class IndexWriter:
+    """The loop's side of writing the index."""
+
+    def __init__(
+        self,
+        index: Index,
+        workers: Workers,
+        settings: BookieSettings,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.window = Window()
+        self.sequence = 1
+        self.applied = 0
+        self.pending = 0
+        self._index = index
+        self._settings = settings
+        self._on_failure = on_failure
+        self._position = index.position()
+        self._checkpoint = self._position
+        self._items: list[Item] = []
+        self._places: list[Place] = []
+        self._lacs: dict[int, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._failed = False
+        self._closing = False
+        self._batcher = workers.batcher("index", self._work, self._done)
+
+    def has_room(self) -> bool:
+        """Whether the records on their way are still few enough to stay in memory."""
+        return self.pending < self._settings.index_queue_records_max
+
+    def add_places(self, ledger_id: int, places: Sequence[Place], overlay: bool) -> None:
+        """Take durable places of one ledger; `overlay` if they may replace damaged ones."""
+        self.window.add(ledger_id, places)
+        self._places += places
+        if overlay:
+            self._items += [Overlay(place) for place in places]
+        else:
+            self._items += places
+        self.pending += len(places)
+
+    def add(self, item: Item) -> None:
+        """Take any other item."""
+        self._items.append(item)
+        self.pending += 1
+
+    def note_lac(self, ledger_id: int, lac: int) -> None:
+        """Let the next batch carry a ledger's LAC."""
+        self._lacs[ledger_id] = lac
+        self._schedule()
+
+    def forget(self, ledger_id: int) -> None:
+        """A ledger is buried: nothing of it may follow."""
+        self.window.drop(ledger_id)
+        self._lacs.pop(ledger_id, None)
+
+    def reached(self, position: Position) -> None:
+        """All records before `position` were added."""
+        self._position = position
+        if len(self._items) >= self._settings.index_batch_records:
+            self._send(None)
+        elif self._items:
+            self._schedule()
+
+    async def flush(self) -> None:
+        """Wait until all that was added is durable in the index."""
+        durable: asyncio.Future[None] = self._loop.create_future()
+        self._send(durable)
+        await durable
+
+    async def close(self) -> None:
+        """Write and flush what is left, then end the thread."""
+        if not self._closing and not self._failed:
+            self._send(self._loop.create_future())
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._batcher.close()
+
+    def _schedule(self) -> None:
+        if self._timer is None and not self._closing and not self._failed:
+            delay_s = self._settings.index_delay_ms / 1000
+            self._timer = self._loop.call_later(delay_s, self._send, None)
+
+    def _send(self, durable: "asyncio.Future[None] | None") -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        items = self._items
+        items += [
+            Fact(fact_key(LAC, ledger_id), pack_number(lac))
+            for ledger_id, lac in self._lacs.items()
+        ]
+        job = IndexJob(items, self._places, self._position, durable)
+        self._items, self._places = [], []
+        # LAC facts are not counted as pending: they are as many as the ledgers of this batch.
+        self.pending += len(self._lacs)
+        self._lacs = {}
+        self.sequence += 1
+        self._batcher.put(job)
+
+    def _work(self, jobs: list[IndexJob]) -> None:
+        """In the thread."""
+        flush = False
+        for job in jobs:
+            apply_items(self._index, job.items, job.position)
+            flush |= job.durable is not None or self._is_due(job.position)
+        if flush:
+            self._index.flush()
+            self._checkpoint = jobs[-1].position
+
+    def _is_due(self, position: Position) -> bool:
+        segment, offset = self._checkpoint
+        far = position.offset - offset >= self._settings.checkpoint_bytes
+        return position.segment != segment or far
+
+    def _done(self, jobs: list[IndexJob], result: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._failed = True
+            self._on_failure(error)
+        for job in jobs:
+            if error is None:
+                self.applied += 1
+                self.pending -= len(job.items)
+                self.window.retire(job.places)
+            if job.durable is not None and not job.durable.done():
+                if error is None:
+                    job.durable.set_result(None)
+                else:
+                    job.durable.set_exception(error)
+        assert self.pending >= 0

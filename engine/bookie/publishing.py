@@ -1,0 +1,125 @@
+"""What a bookie tells the metadata store: that it is there, and whether it takes writes.
+
+Invariants:
+- A full disk makes it read-only; it comes back by itself when enough is free, not before.
+- A registration that got lost is made again.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from engine.bookie.appending import Gate
+from engine.bookie.folder import FolderIdentity
+from engine.bookie.settings import BookieSettings
+from engine.errors import EngineError
+from engine.metadata.bookies import AVAILABLE, Bookies, Registration
+from engine.ports.disk import Disk, Space
+from engine.ports.workers import Workers
+
+_RETRY_S = 0.5
+
+
+class Publisher:
+    """Keeps the registration true while the bookie runs."""
+
+    def __init__(
+        self,
+        bookies: Bookies,
+        identity: FolderIdentity,
+        settings: BookieSettings,
+        disk: Disk,
+        workers: Workers,
+    ) -> None:
+        self.gate = Gate()
+        self.space = Space(0, 0)
+        self._bookies = bookies
+        self._identity = identity
+        self._settings = settings
+        self._disk = disk
+        self._workers = workers
+        self._published: bool | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._checker: asyncio.Task[None] | None = None
+        self._unwatch: Callable[[], None] | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Register. Raises `MetadataUnavailable`."""
+        self.note(await self._workers.run(self._disk.space))
+        await self._register()
+        key = f"{AVAILABLE}/{self._identity.bookie_id}"
+        self._unwatch = self._bookies.store.watch(key, self._publish)
+        self._checker = asyncio.ensure_future(self._check_space())
+
+    def note(self, space: Space) -> None:
+        """Take a new reading of the disk."""
+        self.space = space
+        self._set_full(is_full(space, self._settings, self.gate.full))
+
+    def refused(self) -> None:
+        """A write found no room, whatever the last reading said."""
+        self._set_full(True)
+
+    async def stop(self, *, unregister: bool) -> None:
+        """End; with `unregister` take the registration away."""
+        self._closed = True
+        if self._unwatch is not None:
+            self._unwatch()
+        tasks = [task for task in (self._task, self._checker) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if unregister:
+            try:
+                await self._bookies.unregister(self._identity.bookie_id)
+            except EngineError:
+                # The store takes it away with the session.
+                return
+
+    def _set_full(self, full: bool) -> None:
+        if full != self.gate.full:
+            self.gate.full = full
+            if self._published is not None:
+                self._publish()
+
+    def _publish(self) -> None:
+        if self._task is None and not self._closed:
+            self._task = asyncio.ensure_future(self._keep_registered())
+
+    async def _keep_registered(self) -> None:
+        key = f"{AVAILABLE}/{self._identity.bookie_id}"
+        try:
+            while True:
+                try:
+                    missing = await self._bookies.store.get(key) is None
+                    if not missing and self._published is not self.gate.full:
+                        return
+                    await self._register()
+                except EngineError:
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            self._task = None
+
+    async def _register(self) -> None:
+        """Publish the present mode; `_published` is what was published as writable."""
+        full = self.gate.full
+        identity, settings = self._identity, self._settings
+        await self._bookies.register(
+            Registration(
+                identity.bookie_id, identity.boot, settings.address, not full, settings.rack
+            )
+        )
+        self._published = not full
+
+    async def _check_space(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.space_check_ms / 1000)
+            self.note(await self._workers.run(self._disk.space))
+
+
+def is_full(space: Space, settings: BookieSettings, full: bool) -> bool:
+    """Whether a disk is over the high-water mark, or, if it was, not under the low one yet."""
+    ratio = settings.full_ratio_low if full else settings.full_ratio
+    factor = 2 if full else 1
+    wanted = min(space.total_bytes * (1 - ratio), settings.full_free_bytes * factor)
+    return space.free_bytes < max(wanted, settings.reserve_bytes * factor)

@@ -1,0 +1,400 @@
+"""A bookie: stores runs durably, answers for them, fences.
+
+Invariants:
+- No reply, a negative one too, leaves before what it claims is durable.
+- A fence takes effect on the loop at once, and stands in the journal behind every append that was
+  accepted before it.
+- What damage hides is UNKNOWN, never missing.
+- After a failed write or sync of the journal or the index nothing is answered but UNAVAILABLE.
+"""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from engine.bookie.appending import Appender, key_matches
+from engine.bookie.folder import FolderIdentity, start_folder
+from engine.bookie.index import Index, Position
+from engine.bookie.indexing import FACTS, FENCE, fact_key, number_of_key, pack_number
+from engine.bookie.journal import Job
+from engine.bookie.ledger_state import LedgerState
+from engine.bookie.publishing import Publisher
+from engine.bookie.replay import replay
+from engine.bookie.segment import (
+    FOLDER,
+    Record,
+    facts_record,
+    fence_record,
+    tombstone_record,
+)
+from engine.bookie.settings import BookieSettings
+from engine.bookie.storage import Storage
+from engine.errors import BookieUnavailable
+from engine.limits import ENTRY_BYTES_MAX
+from engine.metadata.bookies import Bookies
+from engine.metadata.contract import MetadataStore
+from engine.metadata.ledgers import Ledgers
+from engine.ports.clock import Clock
+from engine.ports.disk import Disk
+from engine.ports.workers import Workers
+from engine.run import NO_ENTRY, Run
+from engine.transport.contract import (
+    AppendReply,
+    BookieInfo,
+    LacReply,
+    LedgerFacts,
+    ReadReply,
+    ReadRequest,
+    Status,
+)
+
+_FENCES_TRIED = 3
+
+
+class BookieService:
+    """Implements `transport.contract.Bookie` over one folder. Made by `start`."""
+
+    def __init__(
+        self,
+        storage: Callable[["BookieService"], Storage],
+        publisher: Publisher,
+        identity: FolderIdentity,
+        clock: Clock,
+    ) -> None:
+        self.identity = identity
+        self.failure: BaseException | None = None
+        self._id = identity.bookie_id
+        self._boot = identity.boot
+        self._clock = clock
+        self._publisher = publisher
+        self._gate = publisher.gate
+        self._retiring: asyncio.Task[None] | None = None
+        self._closed = False
+        self.storage = storage(self)
+        self._appender = Appender(
+            self.storage,
+            self._gate,
+            clock,
+            self._id,
+            self._boot,
+            publisher.refused,
+            self._fail,
+        )
+
+    @staticmethod
+    async def start(
+        *,
+        disk: Disk,
+        open_index: Callable[[], Index],
+        workers: Workers,
+        clock: Clock,
+        rng: random.Random,
+        store: MetadataStore,
+        settings: BookieSettings | None = None,
+    ) -> "BookieService":
+        """Open or make the folder, replay its journal, register.
+
+        Raises `FolderMismatch`, `FolderRolledBack`, `FolderDamaged`, `FormatTooNew`,
+        `MetadataUnavailable`, `OSError`.
+        """
+        settings = settings or BookieSettings()
+        bookies = Bookies(store)
+        await workers.run(lambda: disk.make_folder(FOLDER))
+        identity = await start_folder(disk, bookies, rng)
+        index = await workers.run(open_index)
+        replayed = await workers.run(lambda: replay(disk, index, identity.bookie_id, identity.salt))
+        publisher = Publisher(bookies, identity, settings, disk, workers)
+
+        def make_storage(service: BookieService) -> Storage:
+            return Storage(
+                disk=disk,
+                workers=workers,
+                clock=clock,
+                settings=settings,
+                identity=identity,
+                index=index,
+                tail=replayed.tail,
+                on_space=publisher.note,
+                on_failure=service._fail,
+            )
+
+        service = BookieService(make_storage, publisher, identity, clock)
+        if service.storage.is_doubtful(2**63 - 1):
+            # A ledger made from now on cannot have been named by what is lost.
+            newest = await Ledgers(store, rng).new_id()
+            await service.storage.set_doubt(pack_number(newest))
+        await publisher.start()
+        return service
+
+    # Identity
+
+    @property
+    def bookie_id(self) -> str:
+        """The random id of the bookie's folder."""
+        return self._id
+
+    @property
+    def boot(self) -> int:
+        """How often the folder was started."""
+        return self._boot
+
+    @property
+    def writable(self) -> bool:
+        """Whether normal appends are taken."""
+        return not self._gate.full and not self._gate.stopped
+
+    async def info(self) -> BookieInfo:
+        """Identity and space. Raises `BookieUnavailable`."""
+        if self._gate.stopped:
+            raise BookieUnavailable(f"bookie {self._id} has stopped") from self.failure
+        space = self._publisher.space
+        return BookieInfo(
+            self._id,
+            self._boot,
+            self.identity.cluster_id,
+            self.writable,
+            space.total_bytes,
+            space.free_bytes,
+        )
+
+    # Appending
+
+    def append(
+        self,
+        runs: Sequence[Run],
+        reply: Callable[[AppendReply], None],
+        *,
+        key: bytes,
+        facts: LedgerFacts | None = None,
+        recovery: bool = False,
+    ) -> None:
+        """Store runs of one ledger; see `transport.contract.Bookie.append`."""
+        self._appender.append(runs, reply, key=key, facts=facts, recovery=recovery)
+
+    # Facts and LAC
+
+    def confirm(self, ledger_id: int, lac: int) -> None:
+        """Take the writer's LAC."""
+        if self._gate.stopped:
+            return
+        state = self.storage.states.get(ledger_id)
+        if state.known and not state.deleted and lac > state.lac:
+            state.learn_lac(lac)
+            state.sequence = self.storage.writer.sequence
+            self.storage.writer.note_lac(ledger_id, lac)
+
+    def record(self, facts: LedgerFacts, key: bytes) -> None:
+        """Store new facts, if they are new and the key is right."""
+        state = self.storage.states.get(facts.ledger_id)
+        right = state.accepts(key) and key_matches(key, facts.key_hash)
+        if self._gate.stopped or state.deleted or not right or not state.outdated_by(facts):
+            return
+        state.key_hash = facts.key_hash
+        self.storage.journal.put(Job(_settled, records=(facts_record(facts),)))
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacReply:
+        """Answer when there is something to tell; see `transport.contract.Bookie.wait_lac`."""
+        loop = asyncio.get_running_loop()
+        deadline_s = self._clock.monotonic() + timeout_ms / 1000
+        while True:
+            if self._gate.stopped:
+                return self._lac_reply(Status.UNAVAILABLE, NO_ENTRY)
+            state = self.storage.states.get(ledger_id)
+            status = self._lac_status(state)
+            over = state.lac > above or state.fence_durable or state.closed_last is not None
+            left_s = deadline_s - self._clock.monotonic()
+            if over or state.deleted or status is Status.UNKNOWN or left_s <= 0:
+                return self._lac_reply(status, state.lac)
+            woken: asyncio.Future[None] = loop.create_future()
+            waiter = partial(_wake, woken)
+            state.waiters.append(waiter)
+            timer = loop.call_later(left_s, _wake, woken)
+            try:
+                await woken
+            finally:
+                timer.cancel()
+                state.waiters = [other for other in state.waiters if other is not waiter]
+
+    def _lac_status(self, state: LedgerState) -> Status:
+        if state.deleted:
+            return Status.DELETED
+        if self.storage.is_doubtful(state.ledger_id):
+            return Status.UNKNOWN
+        if not state.known:
+            return Status.NO_SUCH_LEDGER
+        ended = state.fence_durable or state.closed_last is not None
+        return Status.FENCED if ended else Status.OK
+
+    # Fencing and reading
+
+    async def fence(self, ledger_id: int, key: bytes) -> LacReply:
+        """Refuse normal appends for ever from now on; answers when that is durable."""
+        state = self.storage.states.get(ledger_id)
+        state.pins += 1
+        try:
+            status = await self._fence(state, key)
+        finally:
+            state.pins -= 1
+        return self._lac_reply(status, state.lac if status is Status.OK else NO_ENTRY)
+
+    async def _fence(self, state: LedgerState, key: bytes) -> Status:
+        for _ in range(_FENCES_TRIED):
+            if self._gate.stopped:
+                return Status.UNAVAILABLE
+            if state.deleted:
+                return Status.DELETED
+            if not state.accepts(key):
+                return Status.UNAUTHORIZED
+            if state.fence_durable:
+                return Status.OK
+            if state.key_hash is None:
+                state.key_hash = hashlib.sha256(key).digest()
+            state.fenced = True
+            if state.fencing is None:
+                state.fencing = asyncio.get_running_loop().create_future()
+                records = (fence_record(state.ledger_id, state.key_hash),)
+                self.storage.journal.put(Job(partial(_fence_settled, state), records=records))
+            if await asyncio.shield(state.fencing):
+                return Status.OK
+        return Status.UNAVAILABLE
+
+    async def read(self, request: ReadRequest) -> ReadReply:
+        """Read entries; see `transport.contract.Bookie.read`."""
+        state = self.storage.states.get(request.ledger_id)
+        state.pins += 1
+        try:
+            if request.fence_key is not None:
+                status = await self._fence(state, request.fence_key)
+                if status is not Status.OK:
+                    return self._read_reply(status)
+                if state.in_flight or state.backlog is not None:
+                    # A negative about an id that is on its way would be false a moment later.
+                    await self.storage.journal.barrier()
+            return await self._read(state, request)
+        except BookieUnavailable:
+            return self._read_reply(Status.UNAVAILABLE)
+        finally:
+            state.pins -= 1
+
+    async def _read(self, state: LedgerState, request: ReadRequest) -> ReadReply:
+        doubtful = self.storage.is_doubtful(state.ledger_id)
+        if self._gate.stopped:
+            return self._read_reply(Status.UNAVAILABLE)
+        if state.deleted:
+            return self._read_reply(Status.DELETED)
+        if not state.known:
+            return self._read_reply(Status.UNKNOWN if doubtful else Status.NO_SUCH_LEDGER)
+        if not 0 <= request.first <= request.last:
+            return self._read_reply(Status.INVALID)
+        max_bytes = min(max(request.max_bytes, 1), ENTRY_BYTES_MAX)
+        try:
+            found = await self.storage.find(state, request.first, request.last, max_bytes)
+        except Exception as error:
+            # The index itself cannot be read: this bookie knows nothing any more.
+            self._fail(error)
+            return self._read_reply(Status.UNAVAILABLE)
+        if self.failure is not None:
+            return self._read_reply(Status.UNAVAILABLE)
+        missing, unknown = found.missing, found.unknown
+        if missing is not None and doubtful:
+            missing, unknown = None, missing
+        return ReadReply(
+            Status.OK, tuple(found.runs), missing, unknown, state.lac, self._id, self._boot
+        )
+
+    def _read_reply(self, status: Status) -> ReadReply:
+        return ReadReply(status, (), None, None, NO_ENTRY, self._id, self._boot)
+
+    def _lac_reply(self, status: Status, lac: int) -> LacReply:
+        return LacReply(status, lac, self._id, self._boot)
+
+    # Upkeep
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that the folder belongs to."""
+        return self.identity.cluster_id
+
+    async def write(self, records: Sequence[Record]) -> list[Position]:
+        """Make records durable and known to the index, behind all that was queued before.
+
+        Raises `BookieUnavailable`, `Overloaded` if the disk is full.
+        """
+        self._check_running()
+        return await self.storage.journal.append_records(records)
+
+    async def bury(self, ledger_ids: Sequence[int]) -> None:
+        """Write tombstones durably, then remove the ledgers from the index."""
+        await self.write([tombstone_record(ledger_id) for ledger_id in ledger_ids])
+        await self.storage.writer.flush()
+
+    async def ledgers(self, above: int, limit: int) -> list[int]:
+        """Ids of ledgers of which anything but a tombstone is held, over `above`, in order."""
+        index = self.storage.index
+        found = set(self.storage.writer.window.ledgers(above))
+        found.update(index.ledgers(above, limit))
+        for kind in (FACTS, FENCE):
+            key = fact_key(kind, above) if above >= 0 else kind
+            found.update(number_of_key(key) for key, _ in index.facts(kind, key, limit))
+        return sorted(found)[:limit]
+
+    def written_s(self, ledger_id: int) -> float:
+        """The monotonic second of the newest write; the bookie's start if none is remembered."""
+        return self.storage.states.written_s(ledger_id)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether negatives of some ledgers are unknown since a header could not be read."""
+        return self.storage.has_damage
+
+    async def clear_damage(self) -> None:
+        """Repair has stored again all that may be lost here: trust negatives from now on."""
+        self._check_running()
+        await self.storage.set_doubt(None)
+
+    # The end
+
+    async def close(self) -> None:
+        """Finish what is queued, say so in the journal, let go of the folder. Twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._publisher.stop(unregister=True)
+        self._stop()
+        await self._appender.close()
+        if self._retiring is not None:
+            await self._retiring
+        await self.storage.close()
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._stop()
+            if not self._closed:
+                self._retiring = asyncio.ensure_future(self._publisher.stop(unregister=True))
+
+    def _stop(self) -> None:
+        self._gate.stopped = True
+        for state in self.storage.states.loaded():
+            state.wake()
+
+    def _check_running(self) -> None:
+        if self._gate.stopped:
+            raise BookieUnavailable(f"bookie {self._id} has stopped") from self.failure
+
+
+def _settled(job: Job) -> None:
+    """Facts have nobody who waits for them."""
+
+
+def _fence_settled(state: LedgerState, job: Job) -> None:
+    fencing, state.fencing = state.fencing, None
+    assert fencing is not None
+    fencing.set_result(job.error is None and not job.refused)
+
+
+def _wake(woken: "asyncio.Future[None]") -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -1,0 +1,249 @@
+"""A bookie's journal, index and memory as one: what is durable here, and where.
+
+Invariants:
+- Window and index together know everything that is durable; a look-up asks both.
+- A record's item reaches the index writer before the position that covers it.
+- A segment that vanished under a read means a move: the places are looked up again.
+- Damage that a read finds is remembered, so that recovery and repair may write those ids again.
+"""
+
+from collections.abc import Callable, Sequence
+
+from engine.bookie.folder import FolderIdentity
+from engine.bookie.index import Index, Place, Position
+from engine.bookie.index_writer import IndexWriter
+from engine.bookie.indexing import (
+    DAMAGE_KEY,
+    DROPPED,
+    FACTS,
+    FENCE,
+    Buried,
+    Fact,
+    Moved,
+    damaged,
+    fact_key,
+    unpack_number,
+)
+from engine.bookie.journal import Job, Journal, SegmentWriter, Tail
+from engine.bookie.ledger_state import LedgerState, LedgerStates
+from engine.bookie.reading import Found, Gatherer, NeedsDisk
+from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, facts_of, origin_of
+from engine.bookie.settings import BookieSettings
+from engine.bookie.window import RecentRuns, merge
+from engine.ports.clock import Clock
+from engine.ports.disk import Disk, Space
+from engine.ports.workers import Workers
+from engine.run import NO_ENTRY, Run
+
+_LOOKUPS_MAX = 3
+_PLACES_PER_CALL_MAX = 1_024
+_EVERY_LEDGER = 2**64
+
+
+class Storage:
+    """What a bookie service stands on. All of it is touched on the loop only."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        workers: Workers,
+        clock: Clock,
+        settings: BookieSettings,
+        identity: FolderIdentity,
+        index: Index,
+        tail: Tail,
+        on_space: Callable[[Space], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.index = index
+        self.recent = RecentRuns(settings.recent_runs_bytes_max)
+        self.writer = IndexWriter(index, workers, settings, on_failure)
+        self.states = LedgerStates(
+            index, self.writer, settings.ledger_states_max, clock.monotonic()
+        )
+        segments = SegmentWriter(disk, clock, settings, identity.bookie_id, identity.salt, tail)
+        self.journal = Journal(
+            segments, workers, settings, self._on_records, self._on_batch, on_failure
+        )
+        self._disk = disk
+        self._workers = workers
+        self._salt = identity.salt
+        self._on_space = on_space
+        self._doubtful_to = self._read_doubt()
+
+    # Damage
+
+    def is_doubtful(self, ledger_id: int) -> bool:
+        """Whether an unreadable header may have named the ledger: negatives are unknown then."""
+        return ledger_id <= self._doubtful_to
+
+    @property
+    def has_damage(self) -> bool:
+        """Whether any negative of this bookie is unknown."""
+        return self._doubtful_to > NO_ENTRY
+
+    async def set_doubt(self, value: bytes | None) -> None:
+        """Set or clear, durably, up to which ledger negatives are unknown."""
+        self.writer.add(Fact(DAMAGE_KEY, value))
+        await self.writer.flush()
+        self._doubtful_to = self._read_doubt()
+
+    def mark_damaged(self, place: Place) -> None:
+        """The record of a place cannot be read: its ids count as not held from now on."""
+        self.writer.add(Moved(damaged(place), Origin(place.segment, place.offset)))
+        self.writer.reached(self.journal.end)
+
+    def _read_doubt(self) -> int:
+        value = self.index.fact(DAMAGE_KEY)
+        if value is None:
+            return NO_ENTRY
+        return unpack_number(value) if value else _EVERY_LEDGER
+
+    # Looking up
+
+    async def find(
+        self, state: LedgerState, first: int, last: int, max_bytes: int, *, verify: bool = False
+    ) -> Found:
+        """Runs from `first` on and why they end, as in a `ReadReply`.
+
+        `verify` also checks the digests: a run with other bytes than were written is damage.
+        """
+        found = Found()
+        for _ in range(_LOOKUPS_MAX):
+            newer = self.writer.window.find(state.ledger_id, first, last)
+            if newer and newer[0].first <= first and not verify:
+                try:
+                    gatherer = Gatherer(None, self._salt, self.recent.get)
+                    return gatherer.gather(newer, False, first, last, max_bytes)
+                except NeedsDisk:
+                    pass
+            look = _Look(self, state.ledger_id, newer, first, last, max_bytes, verify)
+            found = await self._workers.run(look.run)
+            if not found.vanished:
+                break
+        if found.damaged is not None:
+            self.mark_damaged(found.damaged)
+        return found
+
+    def look_up(self, look: "_Look") -> Found:
+        """In a thread: index, then disk."""
+        older = self.index.find(look.ledger_id, look.first, look.last)
+        places = merge(look.newer, older)
+        complete = len(older) < _PLACES_PER_CALL_MAX
+        if not complete:
+            # The index has more behind these: what the window has further on may follow a gap.
+            places = [place for place in places if place.first <= older[-1].last]
+        gatherer = Gatherer(self._disk, self._salt, self.recent.get)
+        found = gatherer.gather(places, complete, look.first, look.last, look.max_bytes)
+        if look.verify:
+            _cut_at_corruption(found, places)
+        return found
+
+    # What the journal tells
+
+    def place_runs(self, ledger_id: int, job: Job, *, overlay: bool) -> None:
+        """Take a job's runs as durable."""
+        segment = job.segment
+        places: list[Place] = []
+        add_recent = self.recent.add
+        for run, offset in zip(job.runs, job.offsets[len(job.records) :], strict=True):
+            first = run.first
+            size_bytes = RECORD_HEADER_BYTES + len(run.table) + len(run.body)
+            places.append(
+                Place(ledger_id, first, first + run.count - 1, segment, offset, size_bytes, first)
+            )
+            add_recent(segment, offset, run)
+        self.writer.add_places(ledger_id, places, overlay)
+
+    def _on_records(self, job: Job) -> None:
+        for record, offset in zip(job.records, job.offsets, strict=False):
+            self._on_record(record, Position(job.segment, offset))
+
+    def _on_record(self, record: Record, at: Position) -> None:
+        kind, ledger_id = record.kind, record.ledger_id
+        if kind == Kind.DROPPED:
+            self.writer.add(Fact(fact_key(DROPPED, record.first), b""))
+            return
+        state = self.states.get(ledger_id)
+        state.sequence = self.writer.sequence
+        if kind == Kind.TOMBSTONE:
+            state.deleted = state.known = True
+            state.highest = state.stored = NO_ENTRY
+            self.writer.forget(ledger_id)
+            self.writer.add(Buried(ledger_id))
+            state.wake()
+        elif state.deleted:
+            return
+        elif kind == Kind.FACTS:
+            facts = facts_of(record.head)
+            if state.facts is None or state.facts == facts or state.outdated_by(facts):
+                self.writer.add(Fact(fact_key(FACTS, ledger_id), record.head))
+                state.adopt(facts)
+                state.wake()
+        elif kind == Kind.FENCE:
+            state.known = state.fenced = state.fence_durable = True
+            state.key_hash = record.head
+            self.writer.add(Fact(fact_key(FENCE, ledger_id), record.head))
+            state.wake()
+        elif kind == Kind.MOVE:
+            last = record.first + record.entries - 1
+            place = Place(ledger_id, record.first, last, *at, record.size_bytes, record.first)
+            self.writer.add(Moved(place, origin_of(record.head)))
+
+    def _on_batch(self, end: Position, space: Space | None) -> None:
+        self.writer.reached(end)
+        if space is not None:
+            self._on_space(space)
+
+    async def close(self) -> None:
+        """Write everything that is queued, leave the index flushed."""
+        try:
+            await self.journal.close()
+        finally:
+            await self.writer.close()
+            await self._workers.run(self.index.close)
+
+
+class _Look:
+    """One look-up for a pool thread."""
+
+    __slots__ = ("first", "last", "ledger_id", "max_bytes", "newer", "storage", "verify")
+
+    def __init__(
+        self,
+        storage: Storage,
+        ledger_id: int,
+        newer: list[Place],
+        first: int,
+        last: int,
+        max_bytes: int,
+        verify: bool,
+    ) -> None:
+        self.storage = storage
+        self.ledger_id = ledger_id
+        self.newer = newer
+        self.first = first
+        self.last = last
+        self.max_bytes = max_bytes
+        self.verify = verify
+
+    def run(self) -> Found:
+        return self.storage.look_up(self)
+
+
+def _cut_at_corruption(found: Found, places: Sequence[Place]) -> None:
+    """End the runs before the first entry whose digest is wrong; its place is damaged."""
+    for number, run in enumerate(found.runs):
+        corrupt = run.first_corrupt()
+        if corrupt is None:
+            continue
+        good: list[Run] = found.runs[:number]
+        if corrupt > run.first:
+            good.append(run.cut(run.first, corrupt - 1))
+        place = next(place for place in places if place.first <= corrupt <= place.last)
+        found.runs = good
+        found.missing = None
+        found.unknown = (corrupt, min(run.last, place.last))
+        found.damaged = place._replace(first=corrupt)
+        return
