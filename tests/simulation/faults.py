@@ -85,7 +85,7 @@ class Nemesis:
         world.network.heal()
         world.metadata_faults.lost_before_share = world.metadata_faults.lost_after_share = 0.0
         for node in self._bookies:
-            if node.up and (node.service is None or not node.service.running):
+            if node.up and (node.service is None or node.service.failure is not None):
                 node.crash(lose_power=False)
             if not node.up:
                 node.start()

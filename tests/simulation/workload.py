@@ -19,6 +19,7 @@ from tests.simulation.oracles import HandleOracle, LedgerOracle, Oracle, Violati
 
 _RECENT_LEDGERS = 6
 _OUTSTANDING_MAX = 120
+_LEFT_OPEN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Workload:
         self._plan = plan
         self._oracle = oracle
         self._attempts = 0
+        self._left_open: dict[str, int] = {}
 
     def start(self, node: ClientNode) -> None:
         """Let a client work, from the beginning of its life."""
@@ -121,7 +123,9 @@ class Workload:
         self, node: ClientNode, rng: random.Random, writer: LedgerWriter, ledger: LedgerOracle
     ) -> None:
         """Close the ledger, or leave it to others; perhaps delete it."""
-        if rng.random() >= self._plan.close_share:
+        may_leave = self._left_open.get(node.process.name, 0) < _LEFT_OPEN_MAX
+        if may_leave and rng.random() >= self._plan.close_share:
+            self._left_open[node.process.name] = self._left_open.get(node.process.name, 0) + 1
             return
         try:
             last = await writer.close()
