@@ -4,8 +4,13 @@ import asyncio
 import inspect
 
 import pytest
+from hypothesis import settings
 
 TEST_DEADLINE_S = 120
+
+# One and the same examples in every run; `make soak` draws others.
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("soak", deadline=None, max_examples=2_000)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,73 @@
+# Every command of the project. `make help` explains them.
+
+PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3 2>/dev/null))
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+FOLDER      ?=
+SEEDS       ?= 200
+JOBS        ?= 2
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format sim mutants soak bench clean
+
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^## / {printf "\n%s\n", substr($$0, 4)} \
+	  /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+## Setting up
+
+venv: $(STAMP) ## Make the private virtual environment, with the versions of constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python found. Install Python 3.11 or later (Debian: apt-get install python3 python3-venv)."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than 3.11. Install a later one, or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "$(PYTHON) has no venv module. Install it (Debian: apt-get install python3-venv)."; exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+## Using it
+
+demo: $(STAMP) ## Store a real folder, lose a bookie, read it back: FOLDER=... (default: Python's sources)
+	@$(BIN)/herdbook demo $(FOLDER)
+
+bench: $(STAMP) ## Measure the ledger beside the raw disk
+	@$(BIN)/python -m benchmarks ledger
+
+## Testing it
+
+test: $(STAMP) ## Run the whole suite, with 200 seeds of the simulation
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope $(PYTEST_ARGS)
+
+check: $(STAMP) ## Lint, format, types, imports, and the rules of the house
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q -p no:randomly tests/tidy
+
+sim: $(STAMP) ## Simulate: SEED=7 replays one seed with its trace, SEEDS=1000 runs many
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --jobs $(JOBS))
+
+mutants: $(STAMP) ## Take each rule of the protocol out and see the suite go red
+	@$(BIN)/python -m tests.mutants
+
+soak: $(STAMP) ## The full sizes: 1,000 seeds, all mutants, ten million adds; writes docs/soak.md
+	@$(BIN)/python -m tests.soak
+
+## Keeping house
+
+format: $(STAMP) ## Put the sources into shape
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+clean: ## Remove what the commands made
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
