@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from engine.bookie.index import Index, Place, Position
-from engine.bookie.indexing import DROPPED, TOMBSTONE, Fact, Item, Moved, fact_key
+from engine.bookie.indexing import TOMBSTONE, fact_key
 from engine.bookie.scan import Flaw, Found, SegmentScan, first_flaw, segments_of
 from engine.bookie.segment import FOLDER, Kind, Origin, Record, dropped_record, move_record, name_of
 from engine.limits import ENTRY_ID_MAX, MIB
@@ -46,7 +46,7 @@ class Yard(Protocol):
 
     @property
     def index(self) -> Index:
-        """Read in threads; written by `queue_items` only."""
+        """Read in threads, never written."""
         ...
 
     @property
@@ -59,16 +59,12 @@ class Yard(Protocol):
         """The segment that is written now."""
         ...
 
-    async def append_records(self, records: Sequence[Record]) -> list[Position]:
-        """Make records durable, behind all that is queued; where each begins."""
-        ...
-
-    def queue_items(self, items: Sequence[Item]) -> None:
-        """Queue changes of the index, behind all that is queued."""
+    async def write(self, records: Sequence[Record]) -> list[Position]:
+        """Make records durable behind all that is queued, and hand them to the index in order."""
         ...
 
     async def checkpoint(self) -> None:
-        """Wait until every change queued so far, and its position, is durable in the index."""
+        """Wait until all that was written so far is durable in the index."""
         ...
 
 
@@ -182,7 +178,9 @@ class Compactor:
         copier = _Copier(self._yard.disk, self._yard.index, segment, self._yard.salt, lowest)
         start_s, start_bytes = self._clock.monotonic(), self._copied_bytes
         while await self._workers.run(copier.fill):
-            await self._append(copier)
+            if copier.records:
+                await self._yard.write(copier.records)
+            self._copied_bytes += sum(record.size_bytes for record in copier.records)
             spent_s = self._clock.monotonic() - start_s
             due_s = (self._copied_bytes - start_bytes) / self._settings.bytes_per_s
             await asyncio.sleep(max(0.0, due_s - spent_s))
@@ -190,35 +188,11 @@ class Compactor:
         if copier.unreadable or await self._workers.run(copier.is_pointed_at):
             self._unreadable.add(segment)
             return False
-        await self._yard.append_records([dropped_record(segment)])
-        self._yard.queue_items([Fact(fact_key(DROPPED, segment), b"")])
+        await self._yard.write([dropped_record(segment)])
         await self._yard.checkpoint()
         await self._workers.run(lambda: _remove(self._yard.disk, segment))
         self._small_bytes.pop(segment, None)
         return True
-
-    async def _append(self, copier: "_Copier") -> None:
-        records, origins = copier.records, copier.origins
-        if not records:
-            return
-        positions = await self._yard.append_records(records)
-        moved: list[Item] = []
-        for record, origin, position in zip(records, origins, positions, strict=True):
-            self._copied_bytes += record.size_bytes
-            if record.kind == Kind.MOVE:
-                last = record.first + record.entries - 1
-                place = Place(
-                    record.ledger_id,
-                    record.first,
-                    last,
-                    position.segment,
-                    position.offset,
-                    record.size_bytes,
-                    record.first,
-                )
-                moved.append(Moved(place, origin))
-        if moved:
-            self._yard.queue_items(moved)
 
 
 def live_bytes(index: Index) -> dict[int, int]:
@@ -283,7 +257,6 @@ class _Copier:
 
     def __init__(self, disk: Disk, index: Index, segment: int, salt: int, lowest: int) -> None:
         self.records: list[Record] = []
-        self.origins: list[Origin] = []
         self.unreadable = False
         self._index = index
         self._segment = segment
@@ -293,7 +266,7 @@ class _Copier:
 
     def fill(self) -> bool:
         """Make the next records, about a mebibyte of them; False at the end."""
-        self.records, self.origins = [], []
+        self.records = []
         size_bytes = looked_at_bytes = 0
         for found in self._found:
             if isinstance(found, Flaw):
@@ -304,7 +277,6 @@ class _Copier:
                 continue
             for record in self._copies(found):
                 self.records.append(record)
-                self.origins.append(Origin(found.segment, found.offset))
                 size_bytes += record.size_bytes
             looked_at_bytes += found.header.size_bytes
             if size_bytes >= _COPY_BYTES or looked_at_bytes >= 16 * _COPY_BYTES:

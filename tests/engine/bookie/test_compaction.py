@@ -125,7 +125,7 @@ async def test_a_segment_with_an_unreadable_header_is_left_alone() -> None:
 async def test_facts_count_as_alive_so_they_are_not_copied_round_after_round() -> None:
     yard = Yard()
     for start in range(0, 300, 30):
-        yard.write([facts_record(facts_of(number)) for number in range(start, start + 30)])
+        yard.put([facts_record(facts_of(number)) for number in range(start, start + 30)])
     assert len(yard.segments()) > 2
     compactor = yard.compactor()
     for _ in range(2):

@@ -8,7 +8,17 @@ from typing import TypeVar
 from engine.bookie.compaction import CompactionSettings, Compactor
 from engine.bookie.index import Place, Position
 from engine.bookie.index_memory import MemoryIndex
-from engine.bookie.indexing import FACTS, FENCE, Buried, Fact, Item, apply_items, fact_key
+from engine.bookie.indexing import (
+    DROPPED,
+    FACTS,
+    FENCE,
+    Buried,
+    Fact,
+    Item,
+    Moved,
+    apply_items,
+    fact_key,
+)
 from engine.bookie.journal import Job, SegmentWriter, Tail
 from engine.bookie.replay import replay
 from engine.bookie.scan import Found, SegmentScan
@@ -17,6 +27,7 @@ from engine.bookie.segment import (
     Record,
     facts_record,
     fence_record,
+    origin_of,
     run_record,
     tombstone_record,
 )
@@ -88,16 +99,15 @@ class Yard:
 
     # What compaction asks for
 
-    async def append_records(self, records: Sequence[Record]) -> list[Position]:
+    async def write(self, records: Sequence[Record]) -> list[Position]:
         await asyncio.sleep(0)
-        positions = self.write(records)
+        positions = self.put(records)
+        for record, at in zip(records, positions, strict=True):
+            self._items += _items_of(record, at)
         if any(record.kind == Kind.MOVE for record in records):
             self.moved.set()
             await asyncio.sleep(0)
         return positions
-
-    def queue_items(self, items: Sequence[Item]) -> None:
-        self._items.extend(items)
 
     async def checkpoint(self) -> None:
         await asyncio.sleep(0)
@@ -106,7 +116,7 @@ class Yard:
 
     # What a test does
 
-    def write(self, records: Sequence[Record]) -> list[Position]:
+    def put(self, records: Sequence[Record]) -> list[Position]:
         job = Job(lambda job: None, records=records)
         self.writer.work([job])
         assert not job.refused
@@ -118,22 +128,22 @@ class Yard:
 
     def create(self, ledger_id: int) -> None:
         record = facts_record(facts_of(ledger_id))
-        self.write([record])
+        self.put([record])
         self._items.append(Fact(fact_key(FACTS, ledger_id), record.head))
 
     def fence(self, ledger_id: int) -> None:
-        self.write([fence_record(ledger_id, b"k" * 32)])
+        self.put([fence_record(ledger_id, b"k" * 32)])
         self._items.append(Fact(fact_key(FENCE, ledger_id), b"k" * 32))
 
     def append(self, ledger_id: int, first: int, count: int) -> None:
         record = run_record(run_of(ledger_id, first, count))
-        (position,) = self.write([record])
+        (position,) = self.put([record])
         place = Place(ledger_id, first, first + count - 1, *position, record.size_bytes, first)
         self._items.append(place)
         self.apply()
 
     def bury(self, ledger_id: int) -> None:
-        self.write([tombstone_record(ledger_id)])
+        self.put([tombstone_record(ledger_id)])
         self._items.append(Buried(ledger_id))
         self.apply()
 
@@ -170,3 +180,14 @@ class Yard:
 
     def segments(self) -> list[str]:
         return self.disk.names("journal")
+
+
+def _items_of(record: Record, at: Position) -> list[Item]:
+    """What the index is told of a record that compaction writes."""
+    if record.kind == Kind.DROPPED:
+        return [Fact(fact_key(DROPPED, record.first), b"")]
+    if record.kind == Kind.MOVE:
+        last = record.first + record.entries - 1
+        place = Place(record.ledger_id, record.first, last, *at, record.size_bytes, record.first)
+        return [Moved(place, origin_of(record.head))]
+    return []
