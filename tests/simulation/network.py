@@ -37,9 +37,20 @@ _CONNECT_LOST_S: Final = 1.0
 class Endpoint(Protocol):
     """A node that messages can reach."""
 
-    name: str
-    process: Process
-    service: Bookie | None
+    @property
+    def name(self) -> str:
+        """The node's name, through all its bookie ids."""
+        ...
+
+    @property
+    def process(self) -> Process:
+        """The process that runs now."""
+        ...
+
+    @property
+    def service(self) -> Bookie | None:
+        """The bookie, if it serves."""
+        ...
 
 
 @dataclass(slots=True)

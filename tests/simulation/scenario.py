@@ -17,8 +17,9 @@ from typing import Final
 
 from engine import limits
 from engine.bookie.settings import BookieSettings
-from engine.errors import EngineError, Unavailable
+from engine.errors import CannotRead, EngineError, NotEnoughBookies, Unavailable
 from engine.ledger.settings import ClientSettings
+from engine.ledger.writer import LedgerWriter
 from engine.metadata.memory import MemoryTree
 from tests.simulation.faults import Nemesis
 from tests.simulation.loop import SimLoop, new_loop
@@ -229,11 +230,22 @@ class Scenario:
         for ledger in self.oracle.ledgers.values():
             if not ledger.deleted and _promised(ledger, lossy):
                 await self._judge_ledger(judge, ledger)
-        writer = await judge.client.create_ledger(3, 3, 2)
+        writer = await self._create_in_peace(judge)
         ledger = self.oracle.created(writer.ledger_id, b"", deferred_sync=False)
         ledger.on_acknowledged(await writer.append_many(ledger.bodies(10, 0)))
         await writer.close()
         await self._judge_ledger(judge, ledger)
+
+    async def _create_in_peace(self, judge: ClientNode) -> LedgerWriter:
+        """A bookie notices a little later that its disk has room again, or that it may start."""
+        deadline = self._loop.now + 60.0
+        while True:
+            try:
+                return await judge.client.create_ledger(3, 3, 2)
+            except NotEnoughBookies:
+                if self._loop.now > deadline:
+                    raise
+                await asyncio.sleep(1.0)
 
     async def _judge_ledger(self, judge: ClientNode, ledger: LedgerOracle) -> None:
         deadline = self._loop.now + 120.0
@@ -247,7 +259,7 @@ class Scenario:
                 await reader.close()
                 self.world.trace.event("judged", ledger.ledger_id, last)
                 return
-            except Unavailable as error:
+            except (CannotRead, Unavailable) as error:
                 if self._loop.now > deadline:
                     raise Violation(
                         f"ledger {ledger.ledger_id}: not in peace: {error!r}"
