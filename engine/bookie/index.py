@@ -1,4 +1,4 @@
-"""The index of a bookie: which entry lies where. The contract; twins in `index_memory`, `index_rocks`.
+"""The index of a bookie: which entry lies where. The contract of its twins.
 
 Invariants (`tests/engine/bookie/index_contract.py` runs them over both implementations):
 - A ledger's ranges are disjoint: `apply` is given only changes that keep them so, or that replace
@@ -6,7 +6,7 @@ Invariants (`tests/engine/bookie/index_contract.py` runs them over both implemen
 - Changes of one batch and the position they cover become durable together or not at all; batches
   become durable in order. A crash loses a suffix of batches, never a middle one.
 - `position` is that of the last batch that survived: a restart replays the journal from there.
-- Reads see every batch applied so far, durable or not, and may run beside `apply` in another thread.
+- Reads see every batch applied so far, durable or not, and may run beside `apply` in a thread.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Index(Protocol):
     """Places by (ledger, id), small facts by key. One owner writes; `apply` may run in a thread."""
 
     def apply(self, changes: Changes) -> None:
-        """Apply one batch in order. Raises OSError or the store's own error; then the bookie stops."""
+        """Apply one batch in order. Raises OSError or the store's own error."""
         ...
 
     def position(self) -> Position:

@@ -89,7 +89,7 @@ class LacFollower:
             self._waiting -= 1
 
     async def refresh(self) -> None:
-        """Read the metadata anew, past every write that returned before. Raises what that raises."""
+        """Read the metadata anew, past all writes that returned before, or raise what it raises."""
         await self._context.ledgers.store.sync()
         self._adopt(await self._context.ledgers.read(self.metadata.ledger_id))
 

@@ -53,7 +53,7 @@ class MetadataStore(Protocol):
         ...
 
     async def children(self, prefix: str) -> list[str]:
-        """The names directly under `prefix`, sorted. `children("/ledgers")` may give `["17", "18"]`."""
+        """The names directly under `prefix`, sorted: `["17", "18"]` under `/ledgers`."""
         ...
 
     async def next_id(self, counter: str) -> int:

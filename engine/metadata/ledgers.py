@@ -49,9 +49,9 @@ class Fragment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything the store knows of one ledger. Immutable; `msgspec.structs.replace` makes the next.
+    """Everything the store knows of one ledger. `msgspec.structs.replace` makes the next value.
 
-    `key_hash` is SHA-256 of the ledger's key, itself SHA-256 of the password (`engine.ledger.keys`).
+    `key_hash` is SHA-256 of the ledger's key, itself a hash of the password (`engine.ledger.keys`).
     `degraded` says that some replica is known to be missing: the ledger waits in the repair queue.
     """
 

@@ -40,7 +40,7 @@ class RemoteStore:
     """A `MetadataStore` behind a connection. Made by `RemoteStore.open`.
 
     `find()` tells the address of the store, anew for each connection; it raises
-    `BookieUnavailable` while there is none.
+    `BookieUnavailable` while there is none. With `redial=False` a lost session stays lost.
     """
 
     def __init__(
@@ -51,12 +51,14 @@ class RemoteStore:
         rng: random.Random,
         options: dict[str, Any] | None = None,
         settings: FramedSettings | None = None,
+        redial: bool = True,
     ) -> None:
         self._find = find
         self._clock = clock
         self._rng = rng
         self._options = dict(options or {}) | {"session": True}
         self._settings = settings or FramedSettings()
+        self._redial = redial
         self._loop = asyncio.get_running_loop()
         self._cluster_id = ""
         self._connection: ClientConnection | None = None
@@ -75,9 +77,10 @@ class RemoteStore:
         rng: random.Random,
         options: dict[str, Any] | None = None,
         settings: FramedSettings | None = None,
+        redial: bool = True,
     ) -> "RemoteStore":
         """Connect. Raises `BookieUnavailable`, `FormatTooNew`, `InvalidRequest`."""
-        store = cls(find, clock=clock, rng=rng, options=options, settings=settings)
+        store = cls(find, clock=clock, rng=rng, options=options, settings=settings, redial=redial)
         await store._connect()
         return store
 
@@ -192,7 +195,7 @@ class RemoteStore:
 
     def _on_lost(self) -> None:
         self._connection = None
-        if not self._closed and self._reconnecting is None:
+        if self._redial and not self._closed and self._reconnecting is None:
             self._reconnecting = self._loop.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:

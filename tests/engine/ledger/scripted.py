@@ -1,4 +1,4 @@
-"""A cluster whose bookies do as the test says: answers are held back, refused or lost one by one."""
+"""A cluster whose bookies do as the test says: hold answers back, refuse them, lose them."""
 
 import asyncio
 import random

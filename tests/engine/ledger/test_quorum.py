@@ -1,6 +1,6 @@
 """The arithmetic of quorums, against a model that counts every entry's acknowledgements."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,7 +77,7 @@ def test_acknowledgements_move_the_mark_whatever_their_order_and_boundaries(
         slot.outstanding.append(Sent(first, first + size - 1, 0.0))
         first += size
     cuts = sorted({0, first, *(rng.randrange(first) for _ in range(3))})  # type: ignore[attr-defined]
-    ranges = [(low, high - 1) for low, high in zip(cuts, cuts[1:], strict=False)]
+    ranges = [(low, high - 1) for low, high in pairwise(cuts)]
     rng.shuffle(ranges)  # type: ignore[attr-defined]
     durable: set[int] = set()
     for low, high in ranges:

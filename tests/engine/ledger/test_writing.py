@@ -70,7 +70,7 @@ async def test_runs_never_cross_a_stripe() -> None:
     writer = await cluster.client().create_ledger(1, 1, 1)
     await writer.append_many([b"x"] * 100)
     await writer.append_many([b"x"] * 700)
-    runs = [facts for facts in cluster.bookies[0].entries[writer.ledger_id]]
+    runs = list(cluster.bookies[0].entries[writer.ledger_id])
     assert runs == list(range(800))
     assert await writer.close() == 799
 
