@@ -42,11 +42,13 @@ from engine.bookie.segment import (
     Origin,
     SegmentHeader,
     decode_segment_header,
+    facts_of,
     name_of,
     origin_of,
 )
 from engine.errors import FolderMismatch
 from engine.ports.disk import Disk
+from engine.run import NO_ENTRY
 
 _ITEMS_PER_BATCH = 1_024
 
@@ -81,6 +83,7 @@ class _Replay:
         self._lacs: dict[int, int] = {}
         self._highest: dict[int, int] = {}
         self._buried: set[int] = set()
+        self._facts: dict[int, bytes] = {}
         self._unreadable = False
         self._batches = 0
 
@@ -205,9 +208,25 @@ class _Replay:
         elif head is None:
             # Which key, which quorums: not known any more, and no other record says it.
             self._unreadable = True
-        elif kind in (Kind.FACTS, Kind.FENCE) and not self._is_buried(ledger_id):
-            key = fact_key(FACTS if kind == Kind.FACTS else FENCE, ledger_id)
-            self._items.append(Fact(key, head))
+        elif kind == Kind.FENCE and not self._is_buried(ledger_id):
+            self._items.append(Fact(fact_key(FENCE, ledger_id), head))
+        elif not self._is_buried(ledger_id) and self._is_news(header, head):
+            self._facts[ledger_id] = head
+            self._items.append(Fact(fact_key(FACTS, ledger_id), head))
+
+    def _is_news(self, header: Header, head: bytes) -> bool:
+        if header.kind != Kind.FACTS or header.first == NO_ENTRY:
+            return header.kind == Kind.FACTS
+        # Compaction copies old facts behind newer ones, and says so by naming their origin.
+        ledger_id = header.ledger_id
+        held = self._facts.get(ledger_id) or self._index.fact(fact_key(FACTS, ledger_id))
+        if held is None:
+            return True
+        known, copied = facts_of(held), facts_of(head)
+        return (copied.closed_last, copied.fragment_first) > (
+            known.closed_last,
+            known.fragment_first,
+        )
 
     def _place(self, place: Place, kind: int, head: bytes | None) -> None:
         ledger_id = place.ledger_id
@@ -247,6 +266,8 @@ class _Replay:
         apply_items(self._index, items, self._position)
         self._items = []
         self._lacs = {}
+        # Applied, so the index knows them.
+        self._facts = {}
 
     def _sync_tail(self, number: int) -> None:
         file = self._disk.open_append(name_of(number), create=False)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from engine.bookie.compaction import CompactionRound, live_bytes
 from engine.bookie.indexing import DROPPED, FACTS, FENCE, TOMBSTONE, fact_key
@@ -142,6 +143,17 @@ async def test_copied_facts_keep_the_position_of_the_first_writing() -> None:
     assert [found.header.ledger_id for found in copies] == [LIVE]
     assert (copies[0].header.first, copies[0].header.lac) == first.position
     assert copies[0].head == first.head
+
+
+async def test_a_copy_of_old_facts_does_not_pass_for_news() -> None:
+    yard = mixed()
+    closed = facts_record(structs.replace(facts_of(LIVE), closed_last=59, closed_length=6_000))
+    yard.put([closed])
+    await compact(yard)
+    heads = [found.head for found in records(yard) if found.header.kind == Kind.FACTS]
+    assert heads[-1] != closed.head
+    yard.restart(index_lost=True)
+    assert yard.index.fact(fact_key(FACTS, LIVE)) == closed.head
 
 
 async def test_a_full_disk_gives_back_the_segments_whose_copies_fit() -> None:
