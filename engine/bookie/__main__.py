@@ -6,6 +6,7 @@ Invariants:
 - Exit code 0: all is well. 1: something is wrong, and it was listed. 2: the folder cannot be used.
 """
 
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -100,7 +101,7 @@ def rebuild_metadata(
 
     def look() -> bool:
         with quiet_folders(folders) as found:
-            report = rebuild_folder(found, into)
+            report = rebuild_folder(found, into, random.SystemRandom())
         if json:
             _print_json(asdict(report))
         else:

@@ -21,7 +21,9 @@ from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 
 
-def rebuild_folder(folders: Sequence[BookieFolder], into: Path) -> RebuildReport:
+def rebuild_folder(
+    folders: Sequence[BookieFolder], into: Path, rng: random.Random
+) -> RebuildReport:
     """Read the folders and put what they remember into the local metadata folder `into`.
 
     Raises `FolderMismatch`, `FolderDamaged` (a bookie's identity), `MetadataUnavailable`,
@@ -29,7 +31,7 @@ def rebuild_folder(folders: Sequence[BookieFolder], into: Path) -> RebuildReport
     """
     cluster_id = _cluster_of(folders)
     remains = {folder.name: gather(folder).ledgers for folder in folders}
-    return asyncio.run(_rebuild(cluster_id, remains, into))
+    return asyncio.run(_rebuild(cluster_id, remains, into, rng))
 
 
 def _cluster_of(folders: Sequence[BookieFolder]) -> str:
@@ -45,7 +47,7 @@ def _cluster_of(folders: Sequence[BookieFolder]) -> str:
 
 
 async def _rebuild(
-    cluster_id: str, remains: dict[str, dict[int, Remains]], into: Path
+    cluster_id: str, remains: dict[str, dict[int, Remains]], into: Path, rng: random.Random
 ) -> RebuildReport:
     disk = SystemDisk(into)
     workers = ThreadWorkers(asyncio.get_running_loop())
@@ -55,7 +57,6 @@ async def _rebuild(
         raise FolderMismatch(
             f"{into} is the metadata of cluster {log.cluster_id}, the bookies' is {cluster_id}"
         )
-    rng = random.SystemRandom()
     store = await LocalStore.open(disk, workers, rng)
     try:
         return await rebuild_metadata(remains, store, rng)
