@@ -1,5 +1,6 @@
 """The arithmetic of quorums, against a model that counts every entry's acknowledgements."""
 
+import random
 from itertools import combinations, pairwise
 
 from hypothesis import given
@@ -69,16 +70,16 @@ def test_write_sets_are_right_up_to_the_highest_id(entry_id: int, sizes: Quorums
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_acknowledgements_move_the_mark_whatever_their_order_and_boundaries(
-    sizes: list[int], rng: "object"
+    sizes: list[int], rng: random.Random
 ) -> None:
     slot = Slot(0, "b0", -1)
     first = 0
     for size in sizes:
         slot.outstanding.append(Sent(first, first + size - 1, 0.0))
         first += size
-    cuts = sorted({0, first, *(rng.randrange(first) for _ in range(3))})  # type: ignore[attr-defined]
+    cuts = sorted({0, first, *(rng.randrange(first) for _ in range(3))})
     ranges = [(low, high - 1) for low, high in pairwise(cuts)]
-    rng.shuffle(ranges)  # type: ignore[attr-defined]
+    rng.shuffle(ranges)
     durable: set[int] = set()
     for low, high in ranges:
         slot.acknowledge(low, high)

@@ -41,7 +41,7 @@ async def test_a_watch_tells_of_bookies_that_come_and_go() -> None:
     await changed.wait()
     changed.clear()
     bookie.expire()
-    await changed.wait()
+    assert await changed.wait()
 
 
 async def test_each_start_is_counted_once() -> None:

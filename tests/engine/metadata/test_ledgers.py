@@ -261,7 +261,7 @@ async def test_a_watch_tells_when_somebody_else_changes_the_ledger() -> None:
     changed = asyncio.Event()
     end = mine.watch(7, changed.set)
     await other.update(held, lambda now: close_at(now, 1))
-    await changed.wait()
+    assert await changed.wait()
     end()
 
 

@@ -284,7 +284,7 @@ async def _log_of_three_batches(disk: Disk) -> list[int]:
     return offsets
 
 
-async def _refused(disk: Disk, data: bytes, expected: type[Exception]) -> None:
+async def _assert_refused(disk: Disk, data: bytes, expected: type[Exception]) -> None:
     disk.replace(facts_log.FILE, data)
     with pytest.raises(expected):
         async with opened(disk):
@@ -315,7 +315,7 @@ async def test_a_flipped_bit_in_any_synced_byte_is_damage_and_changes_nothing(
             continue
         data = bytearray(whole)
         data[position] ^= 1 << (position % 8)
-        await _refused(disk, bytes(data), FolderDamaged)
+        await _assert_refused(disk, bytes(data), FolderDamaged)
     assert offsets[3] < len(whole), "a closed log ends with a mark"
 
 
@@ -327,7 +327,7 @@ async def test_a_flipped_bit_in_a_log_that_was_just_rewritten_is_damage(tmp_path
     for position in range(len(facts_format.MAGIC), whole.rfind(facts_format.BATCH_MAGIC), 3):
         data = bytearray(whole)
         data[position] ^= 1 << (position % 8)
-        await _refused(disk, bytes(data), FolderDamaged)
+        await _assert_refused(disk, bytes(data), FolderDamaged)
 
 
 def test_nothing_is_written_behind_a_sync_that_failed(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ async def test_a_newer_format_is_refused_and_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(facts_format, "FORMAT_MAJOR", 2)
         newer, _ = facts_format.encode_file("cluster", [])
-    await _refused(disk, newer, FormatTooNew)
+    await _assert_refused(disk, newer, FormatTooNew)
 
 
 async def test_a_newer_minor_format_is_read(
@@ -389,7 +389,7 @@ async def test_a_newer_minor_format_is_read(
 async def test_another_kind_of_file_is_refused_and_changes_nothing(
     tmp_path: Path, data: bytes
 ) -> None:
-    await _refused(SystemDisk(tmp_path), data, FolderMismatch)
+    await _assert_refused(SystemDisk(tmp_path), data, FolderMismatch)
 
 
 async def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:

@@ -109,9 +109,11 @@ class WorkersContract:
 
     def test_an_unused_batcher_closes(self) -> None:
         async def scenario(workers: Workers) -> None:
-            batcher = workers.batcher("unused", _unreachable, _unreachable)
+            batcher = workers.batcher("unused", calls.append, _unreachable)
             await batcher.close()
+            assert not calls
 
+        calls: list[object] = []
         self.run_with_workers(scenario)
 
     def test_done_runs_on_the_event_loop(self) -> None:
