@@ -15,9 +15,9 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from engine.bookie.index import Index, Place, Position
 from engine.bookie.indexing import TOMBSTONE, fact_key
@@ -28,6 +28,8 @@ from engine.ports.clock import Clock
 from engine.ports.disk import Disk
 from engine.ports.workers import Workers
 from engine.run import NO_ENTRY
+
+T = TypeVar("T")
 
 _COPY_BYTES: Final = 1 * MIB
 _SURVEY_RECORDS: Final = 4_096
@@ -127,8 +129,8 @@ class Compactor:
         ratio = self._settings.major_ratio if major else self._settings.minor_ratio
         sealed_below = self._yard.active_segment
         await self._yard.checkpoint()
-        live = await self._workers.run(lambda: live_bytes(self._yard.index))
-        sizes = await self._workers.run(lambda: _sizes(self._yard.disk, sealed_below))
+        live = await self._in_thread(lambda: live_bytes(self._yard.index))
+        sizes = await self._in_thread(lambda: _sizes(self._yard.disk, sealed_below))
         chosen = sorted((live.get(segment, 0), segment) for segment in sizes)
         removed: list[int] = []
         kept: list[int] = []
@@ -147,8 +149,17 @@ class Compactor:
         self.last_round = result
         return result
 
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        task = asyncio.ensure_future(self._workers.run(work))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # Who cancels a round may close index and disk next: not under a thread that reads.
+            await asyncio.wait([task])
+            raise
+
     async def _has_space(self, size_bytes: int) -> bool:
-        space = await self._workers.run(self._yard.disk.space)
+        space = await self._in_thread(self._yard.disk.space)
         return space.free_bytes >= size_bytes + self._settings.free_bytes_min
 
     async def _is_worth(self, segment: int, live_size: int, most_bytes: float) -> bool:
@@ -164,20 +175,20 @@ class Compactor:
         lowest = await self._lowest()
         scan = SegmentScan(self._yard.disk, segment, self._yard.salt).records()
         small = _SmallRecords(self._yard.index, lowest)
-        while await self._workers.run(lambda: _survey_some(scan, small, survey)):
+        while await self._in_thread(lambda: _survey_some(scan, small, survey)):
             if survey.unreadable:
                 break
         return survey
 
     async def _lowest(self) -> int:
-        return (await self._workers.run(lambda: segments_of(self._yard.disk)))[0]
+        return (await self._in_thread(lambda: segments_of(self._yard.disk)))[0]
 
     async def _empty(self, segment: int) -> bool:
         """Copy all that lives in a segment, then remove it; False if it must stay."""
         lowest = await self._lowest()
         copier = _Copier(self._yard.disk, self._yard.index, segment, self._yard.salt, lowest)
         start_s, start_bytes = self._clock.monotonic(), self._copied_bytes
-        while await self._workers.run(copier.fill):
+        while await self._in_thread(copier.fill):
             if copier.records:
                 await self._yard.write(copier.records)
             self._copied_bytes += sum(record.size_bytes for record in copier.records)
@@ -185,12 +196,12 @@ class Compactor:
             due_s = (self._copied_bytes - start_bytes) / self._settings.bytes_per_s
             await asyncio.sleep(max(0.0, due_s - spent_s))
         await self._yard.checkpoint()
-        if copier.unreadable or await self._workers.run(copier.is_pointed_at):
+        if copier.unreadable or await self._in_thread(copier.is_pointed_at):
             self._unreadable.add(segment)
             return False
         await self._yard.write([dropped_record(segment)])
         await self._yard.checkpoint()
-        await self._workers.run(lambda: _remove(self._yard.disk, segment))
+        await self._in_thread(lambda: _remove(self._yard.disk, segment))
         self._small_bytes.pop(segment, None)
         return True
 
