@@ -218,6 +218,10 @@ class LedgerWriter:
             self._closing = self._loop.create_task(self._close())
         return await asyncio.shield(self._closing)
 
+    def abandon(self, error: EngineError) -> None:
+        """End the writer at once; the ledger stays open, and what waits has an unknown outcome."""
+        self._stop(error)
+
     def _closing_failed(self) -> bool:
         assert self._closing is not None
         return self._closing.cancelled() or self._closing.exception() is not None

@@ -10,7 +10,7 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from engine.errors import EngineError, FrameInvalid
 from engine.limits import MIB
@@ -86,6 +86,11 @@ class FramedConnection(asyncio.Protocol):
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
+    def descriptor(self) -> int:
+        """The socket's descriptor, -1 if there is none any more."""
+        end = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if end is None or self.over else int(end.fileno())
+
     def hold(self) -> None:
         """Hand on no frame until each `hold` was met by a `release`."""
         self._holds += 1
@@ -129,9 +134,9 @@ class FramedConnection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_BUFFER_BYTES_HIGH)
+        # uvloop's transports are of a class of their own, with the same methods.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_BUFFER_BYTES_HIGH)
         if self._made is not None:
             self._made(self)
 

@@ -200,6 +200,10 @@ class FramedTransport:
         self._bookies.clear()
         await asyncio.sleep(0)
 
+    def descriptors(self) -> list[int]:
+        """The descriptors of the open connections."""
+        return [connection.wire.descriptor() for connection in self._connections.values()]
+
     async def _reach(self, address: str) -> ClientConnection:
         if self._closed:
             raise BookieUnavailable("the transport is closed")

@@ -1,0 +1,245 @@
+"""The owner of a folder: runs its metadata store and its bookies, and serves later openers.
+
+Layout of the folder:
+
+    lock             who owns it (`engine.folder.lock`)
+    metadata/        the metadata store
+    bookie-1/ ...    a bookie each: identity, journal/, index/
+
+Invariants:
+- Everything here runs only while the folder's lock is held.
+- The address is published only when the bookies serve; it is taken back before they stop.
+- A start that fails leaves nothing running and nothing locked.
+"""
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from engine.bookie.index import Index
+from engine.bookie.service import BookieService
+from engine.bookie.settings import BookieSettings
+from engine.errors import FolderMismatch, InvalidRequest
+from engine.folder import sockets
+from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, Ownership
+from engine.metadata.local import LocalStore
+from engine.ports.clock import Clock
+from engine.ports.disk import Disk
+from engine.ports.workers import Workers
+from engine.transport.contract import Transport
+from engine.transport.framed_server import FramedServer
+from engine.transport.framed_settings import FramedSettings
+from engine.transport.inprocess import InProcessTransport
+
+
+class ClosingWorkers(Workers, Protocol):
+    """Workers that end."""
+
+    async def close(self) -> None:
+        """End the threads once their calls are done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPorts:
+    """The outside world of a folder."""
+
+    clock: Clock
+    rng: random.Random
+    workers: ClosingWorkers
+    make_disk: Callable[[Path], Disk]
+    make_index: Callable[[Path], Index]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSettings:
+    """How a folder is opened. `bookies` is how many it has at least."""
+
+    bookies: int = 1
+    bookie: BookieSettings = field(default_factory=BookieSettings)
+    wire: FramedSettings = field(default_factory=FramedSettings)
+    open_timeout_ms: int = 10_000
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True):
+    """A CONTROL frame: `verb` is "stop" or "start", of the bookie at an index."""
+
+    verb: str
+    index: int
+
+
+class FolderOwner:
+    """A folder's store, bookies and server. Made by `FolderOwner.start`."""
+
+    def __init__(self, lock: FolderLock, ports: FolderPorts, settings: FolderSettings) -> None:
+        self.transport: Transport
+        self.bookie_ids: list[str] = []
+        self._lock = lock
+        self._ports = ports
+        self._settings = settings
+        self._reached = InProcessTransport()
+        self.transport = self._reached
+        self._running: dict[int, BookieService] = {}
+        self._changing = asyncio.Lock()
+        self._store: LocalStore | None = None
+        self._server: FramedServer | None = None
+        self._socket: socket.socket | None = None
+        self._listening: asyncio.AbstractServer | None = None
+        self._address = ""
+
+    @classmethod
+    async def start(
+        cls, lock: FolderLock, ports: FolderPorts, settings: FolderSettings
+    ) -> "FolderOwner":
+        """Start everything. The caller holds the lock, and releases it if this fails.
+
+        Raises `FolderError` and its kinds, `MetadataUnavailable`, `OSError`.
+        """
+        assert lock.held
+        owner = cls(lock, ports, settings)
+        try:
+            await owner._start()
+        except BaseException:
+            await owner.close()
+            raise
+        return owner
+
+    @property
+    def store(self) -> LocalStore:
+        """The metadata store, as the owner's own session."""
+        assert self._store is not None
+        return self._store
+
+    async def stop_bookie(self, index: int) -> None:
+        """Stop one bookie, if it runs. Raises `InvalidRequest` for an index that is none."""
+        self._check_index(index)
+        async with self._changing:
+            bookie = self._running.pop(index, None)
+            if bookie is not None:
+                self._reached.remove(bookie.bookie_id)
+                if self._server is not None:
+                    self._server.remove(bookie.bookie_id)
+                await bookie.close()
+
+    async def start_bookie(self, index: int) -> None:
+        """Start one bookie, if it does not run. Raises as `start`, and `InvalidRequest`."""
+        self._check_index(index)
+        async with self._changing:
+            if index not in self._running:
+                bookie = await self._start_bookie(index)
+                self._serve(index, bookie)
+
+    async def close(self) -> None:
+        """Stop serving, then everything else. May be called twice."""
+        if self._lock.held and self._address:
+            self._lock.publish(None)
+            sockets.remove(self._address)
+        if self._listening is not None:
+            self._listening.close()
+        elif self._socket is not None:
+            self._socket.close()
+        for bookie in list(self._running.values()):
+            self._reached.remove(bookie.bookie_id)
+            await bookie.close()
+        self._running.clear()
+        if self._server is not None:
+            await self._server.close()
+        if self._store is not None:
+            await self._store.close()
+
+    def descriptors(self) -> list[int]:
+        """Descriptors that a forked child must not keep."""
+        ends = [] if self._socket is None else [self._socket.fileno()]
+        if self._server is not None:
+            ends += [connection.wire.descriptor() for connection in self._server.connections]
+        return [end for end in ends if end >= 0]
+
+    async def _start(self) -> None:
+        previous = self._lock.read()
+        if previous is not None:
+            sockets.remove(previous.address)
+        count = max(self._settings.bookies, self._lock.bookie_count())
+        if self._lock.bookie_count() and not (self._lock.root / METADATA_NAME).is_dir():
+            raise FolderMismatch(
+                f"{self._lock.root} has bookies and no metadata: rebuild the metadata first"
+            )
+        disk = await self._disk(METADATA_NAME)
+        self._store = await LocalStore.open(disk, self._ports.workers, self._ports.rng)
+        self.bookie_ids = [""] * count
+        for index in range(count):
+            self._serve(index, await self._start_bookie(index))
+        await self._listen()
+
+    async def _start_bookie(self, index: int) -> BookieService:
+        name = f"{BOOKIE_PREFIX}{index + 1}"
+        return await BookieService.start(
+            disk=await self._disk(name),
+            open_index=partial(self._ports.make_index, self._lock.root / name / "index"),
+            workers=self._ports.workers,
+            clock=self._ports.clock,
+            rng=self._ports.rng,
+            store=self.store,
+            settings=self._settings.bookie,
+        )
+
+    async def _disk(self, name: str) -> Disk:
+        root = self._ports.make_disk(self._lock.root)
+        await self._ports.workers.run(partial(root.make_folder, name))
+        return self._ports.make_disk(self._lock.root / name)
+
+    def _serve(self, index: int, bookie: BookieService) -> None:
+        self._running[index] = bookie
+        if bookie.bookie_id in self.bookie_ids[:index] + self.bookie_ids[index + 1 :]:
+            raise FolderMismatch(f"two folders hold bookie {bookie.bookie_id}: remove the copy")
+        self.bookie_ids[index] = bookie.bookie_id
+        self._reached.add(bookie)
+        if self._server is not None:
+            self._server.add(bookie)
+
+    async def _listen(self) -> None:
+        nonce = f"{self._ports.rng.getrandbits(128):032x}"
+
+        def admit(options: dict[str, Any]) -> None:
+            if options.get("nonce") != nonce:
+                raise InvalidRequest("another folder is served here")
+
+        self._server = FramedServer(
+            cluster_id=self.store.cluster_id,
+            admit=admit,
+            open_session=self.store.session,
+            control=self._control,
+            options={"bookies": self.bookie_ids},
+            settings=self._settings.wire,
+        )
+        for bookie in self._running.values():
+            self._server.add(bookie)
+        self._socket, self._address = sockets.listen(nonce)
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_unix_server(self._server.accept, sock=self._socket)
+        self._lock.publish(Ownership(sockets.own_process(), nonce, self._address))
+
+    async def _control(self, head: bytes) -> bytes:
+        try:
+            asked = msgspec.msgpack.decode(head, type=Control)
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"not a control message: {error}") from error
+        if asked.verb == "stop":
+            await self.stop_bookie(asked.index)
+        elif asked.verb == "start":
+            await self.start_bookie(asked.index)
+        else:
+            raise InvalidRequest(f"bookies are not told to {asked.verb!r}")
+        return b""
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < len(self.bookie_ids):
+            raise InvalidRequest(
+                f"there is no bookie {index}, only 0 to {len(self.bookie_ids) - 1}"
+            )
