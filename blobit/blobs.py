@@ -92,9 +92,14 @@ class AsyncBlobs:
         Raises `InvalidObjectId`, `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
         """
         name = self._named(object_id)
-        async with aclosing(self._whole(name)) as pieces:
-            got = [piece async for piece in pieces]
-        return got[0] if len(got) == 1 else b"".join(got)
+        got: list[bytes] = []
+        for part in await self._parts(name):
+            async with aclosing(read_entries(self._readers, part, 0, part.length)) as pieces:
+                got += [piece async for piece in pieces]
+        whole = got[0] if len(got) == 1 else b"".join(got)
+        if _extend(0, whole) != name.checksum:
+            raise _wrong_checksum(name)
+        return whole
 
     async def get_range(self, object_id: ObjectId | str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset` on; only the entries that hold them are read.
@@ -189,7 +194,7 @@ class AsyncBlobs:
                         yield held
                     held = piece
         if checksum != name.checksum:
-            raise BlobCorrupt(f"object {name}: its checksum is not that of the id")
+            raise _wrong_checksum(name)
         if held:
             yield held
 
@@ -200,6 +205,10 @@ class AsyncBlobs:
     def _check_open(self) -> None:
         if self._closed:
             raise BlobsClosed("the blob store is closed")
+
+
+def _wrong_checksum(name: ObjectId) -> BlobCorrupt:
+    return BlobCorrupt(f"object {name}: its checksum is not that of the id")
 
 
 async def _one(source: bytes) -> AsyncGenerator[bytes, None]:
