@@ -14,6 +14,7 @@ from engine.bookie.segment import (
     SEGMENT_HEADER_BYTES,
     Header,
     Kind,
+    Record,
     decode_header,
     find_batch,
     head_of,
@@ -30,7 +31,8 @@ _CHUNK_BYTES = 1 * MIB
 class Batch(NamedTuple):
     """One batch: its records by offset, and where it ends.
 
-    `unreadable`: bytes before it, or a header inside it, are damaged.
+    `unreadable`: bytes before it, or a header inside it, are damaged. `proven`: something written
+    later shows that it was synced.
     """
 
     number: int
@@ -38,6 +40,7 @@ class Batch(NamedTuple):
     end: int
     records: list[tuple[int, Header]]
     unreadable: bool
+    proven: bool
 
 
 class BatchScan:
@@ -68,7 +71,7 @@ class BatchScan:
                 following = self._find_batch(at + 1)
                 if following is None:
                     if sealed_bytes is not None:
-                        yield Batch(0, at, end, [], True)
+                        yield Batch(0, at, end, [], True, True)
                     return
                 damaged_before, at = True, following
                 continue
@@ -76,11 +79,12 @@ class BatchScan:
             newest = sealed_bytes is None and batch_end >= end
             if newest and not self._is_intact(at, batch_end):
                 if damaged_before:
-                    yield Batch(0, at, at, [], True)
+                    yield Batch(0, at, at, [], True, True)
                 return
             records, unreadable = self._records(at + RECORD_HEADER_BYTES, min(batch_end, end))
             unreadable |= damaged_before or batch_end > end
-            yield Batch(header.ledger_id, at, min(batch_end, end), records, unreadable)
+            proven = not newest or header.kind == Kind.SYNCED
+            yield Batch(header.ledger_id, at, min(batch_end, end), records, unreadable, proven)
             damaged_before = False
             at = batch_end
 
@@ -92,6 +96,21 @@ class BatchScan:
         """The intact head of a record, or None."""
         data = self._bytes(offset, RECORD_HEADER_BYTES + header.head_bytes)
         return head_of(header, data, 0)
+
+    def record(self, offset: int, header: Header) -> Record:
+        """A whole intact record, to be written again."""
+        start = RECORD_HEADER_BYTES + header.head_bytes
+        data = self._bytes(offset, header.size_bytes)
+        return Record(
+            header.kind,
+            header.ledger_id,
+            header.first,
+            header.entries,
+            header.lac,
+            header.length,
+            data[RECORD_HEADER_BYTES:start],
+            data[start:],
+        )
 
     def count_batches(self, limit: int) -> int:
         """How many batch headers there are, counting no further than `limit`."""

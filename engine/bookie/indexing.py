@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from engine.bookie.index import Changes, Index, Place, Position
-from engine.bookie.segment import Origin
+from engine.bookie.segment import Kind, Origin, Record, origin_of
 
 DAMAGED: Final = -1
 """The segment of a place whose ids were held and whose bytes cannot be read."""
@@ -115,6 +115,24 @@ def apply_items(index: Index, items: Iterable[Item], position: Position) -> None
             elif type(item) is Moved:
                 _overlay(index, item.place, item.origin, item.absent, before)
     index.apply(Changes((), added, facts, position))
+
+
+def item_of(record: Record, at: Position) -> Item | None:
+    """What the index is to know of a record written at `at`; None of a kind that it need not."""
+    kind, ledger_id = record.kind, record.ledger_id
+    if kind in (Kind.RUN, Kind.MOVE):
+        last = record.first + record.entries - 1
+        place = Place(ledger_id, record.first, last, *at, record.size_bytes, record.first)
+        return Overlay(place) if kind == Kind.RUN else Moved(place, origin_of(record.head))
+    if kind == Kind.FACTS:
+        return Fact(fact_key(FACTS, ledger_id), record.head)
+    if kind == Kind.FENCE:
+        return Fact(fact_key(FENCE, ledger_id), record.head)
+    if kind == Kind.TOMBSTONE:
+        return Buried(ledger_id)
+    if kind == Kind.DROPPED:
+        return Fact(fact_key(DROPPED, record.first), b"")
+    return None
 
 
 def gaps(places: Sequence[Place], first: int, last: int) -> list[tuple[int, int]]:

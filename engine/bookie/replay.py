@@ -7,6 +7,9 @@ Invariants:
   header is bad, nobody knows what it named, and `Replayed.unreadable` says so, durably.
 - A missing or short segment is such damage too, unless a DROPPED record names it.
 - When `replay` returns, what it found is durable in the index, and the journal's tail is synced.
+- A last batch that nothing proves synced is not built upon: after a failed sync the system shows
+  bytes that are not on the disk and never will be. Its records are to be written again, in a new
+  segment that seals this one before them.
 """
 
 from typing import NamedTuple
@@ -40,6 +43,7 @@ from engine.bookie.segment import (
     Header,
     Kind,
     Origin,
+    Record,
     SegmentHeader,
     decode_segment_header,
     facts_of,
@@ -54,11 +58,14 @@ _ITEMS_PER_BATCH = 1_024
 
 
 class Replayed(NamedTuple):
-    """Where the journal goes on, and whether a header could not be read this time."""
+    """Where the journal goes on, and whether a header could not be read this time.
+
+    `again`: records that must be durable at a new place before the bookie serves.
+    """
 
     tail: Tail
     unreadable: bool
-    batches: int
+    again: list[Record]
 
 
 def replay(disk: Disk, index: Index, bookie_id: str, salt: int) -> Replayed:
@@ -85,7 +92,7 @@ class _Replay:
         self._buried: set[int] = set()
         self._facts: dict[int, bytes] = {}
         self._unreadable = False
-        self._batches = 0
+        self._again: list[Record] = []
 
     def run(self) -> Replayed:
         headers = {number: self._header(number) for number in self._wanted()}
@@ -104,12 +111,13 @@ class _Replay:
             self._items.append(Fact(DAMAGE_KEY, b""))
         self._emit()
         self._index.flush()
+        roll |= bool(self._again)
         tail = Tail(self._position.segment if numbers else 0, self._position.offset, roll)
         if not numbers:
             tail = Tail(self._start.segment, self._start.offset, True)
         elif not roll:
             self._sync_tail(numbers[-1])
-        return Replayed(tail, self._unreadable, self._batches)
+        return Replayed(tail, self._unreadable, self._again)
 
     def _wanted(self) -> list[int]:
         return [number for number in self._segments if number >= self._start.segment]
@@ -171,9 +179,11 @@ class _Replay:
         end = start
         for batch in scan.batches(start, sealed):
             self._unreadable |= batch.unreadable
+            if not batch.proven:
+                self._again = [scan.record(offset, header) for offset, header in batch.records]
+                return end
             for offset, header in batch.records:
                 self._record(scan, number, offset, header)
-            self._batches += 1
             end = batch.end
             if len(self._items) >= _ITEMS_PER_BATCH:
                 self._position = Position(number, end)

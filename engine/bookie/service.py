@@ -121,6 +121,9 @@ class BookieService:
             )
 
         service = BookieService(make_storage, publisher, identity, clock)
+        if replayed.again:
+            await service.write(replayed.again)
+            await service.storage.writer.flush()
         if service.storage.is_doubtful(2**63 - 1):
             # A ledger made from now on cannot have been named by what is lost.
             newest = await Ledgers(store, rng).new_id()

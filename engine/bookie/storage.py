@@ -14,26 +14,23 @@ from engine.bookie.index import Index, Place, Position
 from engine.bookie.index_writer import IndexWriter
 from engine.bookie.indexing import (
     DAMAGE_KEY,
-    DROPPED,
-    FACTS,
-    FENCE,
-    Buried,
     Fact,
     Moved,
     damaged,
-    fact_key,
+    item_of,
     unpack_number,
 )
 from engine.bookie.journal import Job, Journal, SegmentWriter, Tail
 from engine.bookie.ledger_state import LedgerState, LedgerStates
 from engine.bookie.reading import Found, Gatherer, NeedsDisk
-from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, facts_of, origin_of
+from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, facts_of
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import RecentRuns, merge
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk, Space
 from engine.ports.workers import Workers
 from engine.run import NO_ENTRY, Run
+from engine.transport.contract import LedgerFacts
 
 _LOOKUPS_MAX = 3
 _PLACES_PER_CALL_MAX = 1_024
@@ -161,35 +158,41 @@ class Storage:
             self._on_record(record, Position(job.segment, offset))
 
     def _on_record(self, record: Record, at: Position) -> None:
+        item = item_of(record, at)
+        if item is None:
+            return
         kind, ledger_id = record.kind, record.ledger_id
         if kind == Kind.DROPPED:
-            self.writer.add(Fact(fact_key(DROPPED, record.first), b""))
+            self.writer.add(item)
             return
         state = self.states.get(ledger_id)
+        if state.deleted:
+            return
         state.sequence = self.writer.sequence
+        if kind == Kind.FACTS and not self._adopt(state, facts_of(record.head)):
+            return
         if kind == Kind.TOMBSTONE:
             state.deleted = state.known = True
             state.highest = state.stored = NO_ENTRY
             self.writer.forget(ledger_id)
-            self.writer.add(Buried(ledger_id))
-            state.wake()
-        elif state.deleted:
-            return
-        elif kind == Kind.FACTS:
-            facts = facts_of(record.head)
-            if state.facts is None or state.facts == facts or state.outdated_by(facts):
-                self.writer.add(Fact(fact_key(FACTS, ledger_id), record.head))
-                state.adopt(facts)
-                state.wake()
         elif kind == Kind.FENCE:
             state.known = state.fenced = state.fence_durable = True
             state.key_hash = record.head
-            self.writer.add(Fact(fact_key(FENCE, ledger_id), record.head))
+        elif kind == Kind.RUN:
+            state.known = True
+            state.stored = max(state.stored, record.first + record.entries - 1)
+            state.highest = max(state.highest, state.stored)
+            state.learn_lac(record.lac)
+            self.writer.note_lac(ledger_id, state.lac)
+        self.writer.add(item)
+        if kind != Kind.MOVE:
             state.wake()
-        elif kind == Kind.MOVE:
-            last = record.first + record.entries - 1
-            place = Place(ledger_id, record.first, last, *at, record.size_bytes, record.first)
-            self.writer.add(Moved(place, origin_of(record.head)))
+
+    def _adopt(self, state: LedgerState, facts: LedgerFacts) -> bool:
+        if state.facts is not None and state.facts != facts and not state.outdated_by(facts):
+            return False
+        state.adopt(facts)
+        return True
 
     def _on_batch(self, end: Position, space: Space | None) -> None:
         self.writer.reached(end)

@@ -18,6 +18,7 @@ from engine.bookie.indexing import (
     Moved,
     apply_items,
     fact_key,
+    item_of,
 )
 from engine.bookie.journal import Job, SegmentWriter, Tail
 from engine.bookie.replay import replay
@@ -161,6 +162,10 @@ class Yard:
         replayed = replay(self.disk, self.index, BOOKIE_ID, SALT)
         assert not replayed.unreadable
         self._open(replayed.tail)
+        for record, at in zip(replayed.again, self.put(replayed.again), strict=True):
+            item = item_of(record, at)
+            self._items += [] if item is None else [item]
+        self.apply()
 
     def held(self, ledger_id: int) -> list[int]:
         """The ids of a ledger, each read and checked from where the index says it lies."""
