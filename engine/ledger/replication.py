@@ -104,6 +104,7 @@ class Replication:
         self._ticker: asyncio.TimerHandle | None = None
         self._tick_due = 0.0
         self._idle: asyncio.Event | None = None
+        self._retry = asyncio.Event()
 
     @property
     def ensemble(self) -> tuple[str, ...]:
@@ -129,6 +130,8 @@ class Replication:
         """Send runs that follow `pushed` without a gap. Confirmations come through the owner."""
         assert self.error is None
         assert runs[0].first == self.pushed + 1
+        if self._changing is not None and not self._unconfirmed:
+            self._retry.set()
         self._unconfirmed.extend(runs)
         before = self.pushed
         self.pushed = runs[-1].last
@@ -190,6 +193,7 @@ class Replication:
 
     def revive(self) -> None:
         """Bookies may have come: try again to replace those that were lost."""
+        self._retry.set()
         if any(slot.lost for slot in self.slots) and self.error is None:
             for slot in self.slots:
                 slot.lost = False
@@ -374,6 +378,7 @@ class Replication:
     async def _change(self) -> None:
         """Replace failed bookies, or go on without them; only then confirm again."""
         deadline = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
+        pause_s = self._settings.retry_pause_ms / 1000
         try:
             while failed := frozenset(s.index for s in self.slots if s.failed and not s.lost):
                 try:
@@ -381,7 +386,7 @@ class Replication:
                 except Unavailable:
                     ensemble = None
                     if self._clock.monotonic() < deadline:
-                        await asyncio.sleep(self._settings.retry_pause_ms / 1000)
+                        pause_s = await self._pause(pause_s)
                         continue
                 if ensemble is not None:
                     await self._adopt(ensemble, failed)
@@ -391,7 +396,7 @@ class Replication:
                 elif self._unconfirmed and self._clock.monotonic() > deadline:
                     raise AppendFailed(f"ledger {self.ledger_id}: too few bookies are left")
                 else:
-                    await asyncio.sleep(self._settings.retry_pause_ms / 1000)
+                    pause_s = await self._pause(pause_s)
         except EngineError as error:
             self._changing = None
             self._fail(error)
@@ -402,6 +407,20 @@ class Replication:
                 self._catch_up(slot)
         self._advance()
         self._drop_stored()
+
+    async def _pause(self, pause_s: float) -> float:
+        """Wait before the next try, or until bookies may have come; returns the next, longer wait.
+
+        While entries wait the tries stay close enough to meet their deadline.
+        """
+        longest_s = self._settings.append_timeout_ms / (8_000 if self._unconfirmed else 2_000)
+        self._retry.clear()
+        try:
+            async with asyncio.timeout(min(pause_s, longest_s)):
+                await self._retry.wait()
+        except TimeoutError:
+            return 2 * pause_s
+        return self._settings.retry_pause_ms / 1000
 
     async def _adopt(self, ensemble: tuple[str, ...], failed: frozenset[int]) -> None:
         self.fragment_first = self.lac + 1

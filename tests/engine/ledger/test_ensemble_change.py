@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace as with_settings
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -243,3 +244,25 @@ async def test_every_new_fragment_is_told_to_all_bookies_of_the_ensemble() -> No
     for name in ensemble_of(writer):
         facts = cluster.transport.bookies[name].facts[-1]
         assert facts.ensemble == ensemble_of(writer)
+
+
+async def test_an_idle_writer_without_enough_bookies_asks_the_store_ever_more_rarely() -> None:
+    cluster = await Cluster.of(3)
+    settings = with_settings(QUICK, append_timeout_ms=2_000)
+    client = cluster.client(settings)
+    writer = await client.create_ledger(3, 3, 2)
+    available = client._bookies.available
+    asked_at: list[float] = []
+    enough = asyncio.Event()
+
+    async def counted() -> dict[str, Registration]:
+        asked_at.append(asyncio.get_running_loop().time())
+        if len(asked_at) == 8:
+            enough.set()
+        return await available()
+
+    client._bookies.available = counted  # type: ignore[method-assign]
+    writer._replication.suspect(frozenset(ensemble_of(writer)[:2]))
+    await enough.wait()
+    pauses = [later - earlier for earlier, later in pairwise(asked_at)]
+    assert pauses[-1] > 0.05 > pauses[0], "each pause is twice the one before"
