@@ -10,6 +10,8 @@ Invariants:
 import asyncio
 import gc
 import random
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,10 +81,15 @@ def run_seeds(seeds: Iterable[int]) -> list[Failure]:
 
 def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
     """Run one seed. `show` is given each event in words."""
+    with _without_collector():
+        return _run_seed(seed, show)
+
+
+def _run_seed(seed: int, show: Callable[[str], None] | None) -> Outcome:
     loop = new_loop(seed)
     scenario = Scenario(loop, seed, show)
     error: str | None = None
-    with _without_collector(), _stripes_of(scenario.stripe_entries):
+    with _stripes_of(scenario.stripe_entries):
         try:
             loop.run(scenario.run(), until_s=RUN_S_MAX)
         except Exception as raised:
@@ -106,12 +113,21 @@ def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Cycles are collected between runs, so that finalisers never run at random moments."""
+    """Cycles are collected after the run, so that finalisers never run at random moments.
+
+    What killed processes left in mid-air ends there, and may complain: nobody needs to hear it.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
+    heard = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+            gc.collect()
     finally:
+        sys.unraisablehook = heard
         if was_enabled:
             gc.enable()
 
