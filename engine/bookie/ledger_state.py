@@ -132,9 +132,10 @@ class LedgerStates:
         state = self._states.get(ledger_id)
         if state is None:
             state = self._load(ledger_id)
-            self._states[ledger_id] = state
-            if len(self._states) > self._states_max:
+            # Before it is in the table: the state about to be used must not be found idle.
+            if len(self._states) >= self._states_max:
                 self._evict()
+            self._states[ledger_id] = state
         return state
 
     def written_s(self, ledger_id: int) -> float:
@@ -179,7 +180,7 @@ class LedgerStates:
             state = self._states.pop(ledger_id)
             if self._is_idle(state):
                 self._evicted_written_s = max(self._evicted_written_s, state.written_s)
-                if len(self._states) <= self._states_max:
+                if len(self._states) < self._states_max:
                     return
             else:
                 self._states[ledger_id] = state

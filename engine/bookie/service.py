@@ -32,9 +32,10 @@ from engine.bookie.segment import (
 from engine.bookie.settings import BookieSettings
 from engine.bookie.storage import Storage
 from engine.errors import BookieUnavailable
-from engine.limits import ENTRY_BYTES_MAX
+from engine.limits import ENTRY_BYTES_MAX, METADATA_TIMEOUT_MS
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
+from engine.metadata.deadline import DeadlineStore
 from engine.metadata.ledgers import Ledgers
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
@@ -100,6 +101,7 @@ class BookieService:
         `MetadataUnavailable`, `OSError`.
         """
         settings = settings or BookieSettings()
+        store = DeadlineStore(store, METADATA_TIMEOUT_MS)
         bookies = Bookies(store)
         await workers.run(lambda: disk.make_folder(FOLDER))
         identity = await start_folder(disk, bookies, rng)
