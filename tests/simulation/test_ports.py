@@ -5,11 +5,17 @@ import random
 
 import pytest
 
+from engine.metadata.contract import MetadataStore
+from engine.metadata.memory import MemoryTree
 from engine.ports.disk import Disk
+from tests.engine.metadata.store_contract import Scenario as StoreScenario
+from tests.engine.metadata.store_contract import StoreContract
 from tests.engine.ports.disk_contract import DiskContract
 from tests.engine.ports.workers_contract import Scenario, WorkersContract
 from tests.simulation.disk import PowerLoss, SimDisk
 from tests.simulation.loop import Deadlock, Process, RanTooLong, new_loop
+from tests.simulation.metadata import MetadataFaults, SimStore
+from tests.simulation.trace import Trace
 from tests.simulation.workers import SimWorkers
 
 
@@ -26,6 +32,22 @@ class TestSimWorkers(WorkersContract):
 
         async def main() -> None:
             await scenario(SimWorkers(loop, loop.world, SimDisk(rng), rng))
+
+        loop.run(main(), until_s=60)
+
+
+class TestSimStore(StoreContract):
+    def run_with_sessions(self, scenario: StoreScenario) -> None:
+        loop = new_loop(1)
+        tree = MemoryTree("cluster")
+        trace = Trace(loop)
+
+        async def open_session() -> MetadataStore:
+            rng = random.Random(1)
+            return SimStore(tree, loop, loop.world, rng, trace, MetadataFaults())
+
+        async def main() -> None:
+            await scenario(open_session)
 
         loop.run(main(), until_s=60)
 
