@@ -12,6 +12,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from engine.errors import (
 )
 from engine.folder.lock import FolderLock, Ownership
 from engine.folder.owner import Control, FolderOwner, FolderPorts, FolderSettings
+from engine.folder.process import let_go
 from engine.metadata.contract import MetadataStore
 from engine.metadata.remote import RemoteStore
 from engine.transport.contract import Transport
@@ -179,7 +181,7 @@ class FolderMember:
             await link.close()
         self._lock.close()
         if self._child is not None:
-            await self._ports.workers.run(self._end_child)
+            await self._ports.workers.run(partial(let_go, self._child))
 
     def after_fork(self) -> list[int]:
         """In a forked child: everything raises from now on. Returns what must not stay open."""
@@ -207,8 +209,7 @@ class FolderMember:
                 if self._spawn is None:
                     return await self._own()
                 self._lock.release()
-                if self._child is None or self._child.poll() is not None:
-                    self._child = self._spawn()
+                self._see_to_child()
             else:
                 ownership = self._lock.read()
                 if ownership is not None:
@@ -222,14 +223,25 @@ class FolderMember:
             await asyncio.sleep(pause_s * self._ports.rng.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, _RETRY_MAX_S)
 
+    def _see_to_child(self) -> None:
+        """Nobody owns the folder: a child shall, unless one is on its way. Raises what it told."""
+        assert self._spawn is not None
+        if self._child is not None and self._child.poll() is not None:
+            child, self._child = self._child, None
+            failure = let_go(child)
+            if failure is not None:
+                raise failure
+        if self._child is None:
+            self._child = self._spawn()
+
     async def _own(self) -> Link:
         try:
             owner = await FolderOwner.start(self._lock, self._ports, self._settings)
-        except OSError as error:
+        except BaseException as error:
             self._lock.release()
-            raise FolderError(f"{self.root} cannot be used: {error}") from error
-        except BaseException:
-            self._lock.release()
+            # RocksDB's errors are of no class of their own.
+            if isinstance(error, OSError) or type(error) is Exception:
+                raise FolderError(f"{self.root} cannot be used: {error}") from error
             raise
         return Link(owner.store, owner.transport, owner.bookie_ids, owner)
 
@@ -298,12 +310,6 @@ class FolderMember:
             f"{self.root} is owned by process {ownership.process}, which does not answer at "
             f"{ownership.address}: stop that process, or wait"
         )
-
-    def _end_child(self) -> None:
-        """The child ends with the pipe that it reads from."""
-        assert self._child is not None and self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait()
 
 
 def _session(link: Link) -> ClientConnection | None:

@@ -26,7 +26,7 @@ import msgspec
 from engine.bookie.index import Index
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
-from engine.errors import FolderMismatch, InvalidRequest
+from engine.errors import FolderMismatch, FormatTooNew, InvalidRequest
 from engine.folder import sockets
 from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, Ownership
 from engine.metadata.local import LocalStore
@@ -162,9 +162,7 @@ class FolderOwner:
         return [end for end in ends if end >= 0]
 
     async def _start(self) -> None:
-        previous = self._lock.read()
-        if previous is not None:
-            sockets.remove(previous.address)
+        self._remove_left_socket()
         count = max(self._settings.bookies, self._lock.bookie_count())
         if self._lock.bookie_count() and not (self._lock.root / METADATA_NAME).is_dir():
             raise FolderMismatch(
@@ -176,6 +174,15 @@ class FolderOwner:
         for index in range(count):
             self._serve(index, await self._start_bookie(index))
         await self._listen()
+
+    def _remove_left_socket(self) -> None:
+        """An owner that was killed left its socket; whether it was newer is the store's to find."""
+        try:
+            previous = self._lock.read()
+        except FormatTooNew:
+            return
+        if previous is not None:
+            sockets.remove(previous.address)
 
     async def _start_bookie(self, index: int) -> BookieService:
         name = f"{BOOKIE_PREFIX}{index + 1}"

@@ -2,7 +2,7 @@
 
 Invariants:
 - The child owns the folder as long as its parent lives: it ends when its standard input does.
-- It never writes to a terminal; what goes wrong at its start is for its parent to find out.
+- It never writes to a terminal; what goes wrong at its start it tells its parent, in one line.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from engine import errors
+from engine.errors import EngineError, FolderError
 from engine.folder.owner import FolderSettings
 
 
@@ -30,7 +32,7 @@ def spawn(root: Path, settings: FolderSettings) -> "subprocess.Popen[bytes]":
     child = subprocess.Popen(
         [sys.executable, "-m", "engine.folder.process"],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
         start_new_session=True,
@@ -39,6 +41,22 @@ def spawn(root: Path, settings: FolderSettings) -> "subprocess.Popen[bytes]":
     child.stdin.write(msgspec.json.encode(Order(str(root), settings)) + b"\n")
     child.stdin.flush()
     return child
+
+
+def let_go(child: "subprocess.Popen[bytes]") -> EngineError | None:
+    """End a child, wait for it, and tell what went wrong in it, if it could say."""
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.close()
+    said = child.stdout.read()
+    child.stdout.close()
+    child.wait()
+    try:
+        name, text = msgspec.json.decode(said, type=tuple[str, str])
+    except msgspec.DecodeError:
+        return None
+    kind = getattr(errors, name, FolderError)
+    assert issubclass(kind, EngineError)
+    return kind(text)
 
 
 async def serve(order: Order) -> None:
@@ -63,7 +81,11 @@ def main() -> None:
 
     line = sys.stdin.buffer.readline()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serve(msgspec.json.decode(line, type=Order)))
+        try:
+            runner.run(serve(msgspec.json.decode(line, type=Order)))
+        except EngineError as error:
+            sys.stdout.buffer.write(msgspec.json.encode((type(error).__name__, str(error))))
+            sys.exit(1)
 
 
 if __name__ == "__main__":

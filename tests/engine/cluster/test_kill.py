@@ -40,7 +40,7 @@ async def test_when_the_owner_is_killed_the_other_opener_owns_and_appends_on(
     async with started("append", tmp_path) as owner:
         theirs = int(await owner.line("ledger"))
         async with engine.open(tmp_path) as client:
-            assert not client.owner
+            assert not _owns(client)
             writer = await client.create_ledger()
             mine = writer.ledger_id
             for entry_id in range(20):
@@ -52,7 +52,7 @@ async def test_when_the_owner_is_killed_the_other_opener_owns_and_appends_on(
             while heard := await owner.line("acknowledged"):
                 last = max(last, int(heard))
             assert await asyncio.gather(*pending) == list(range(20, 200))
-            assert client.owner
+            assert _owns(client)
             assert await writer.append(body_of(mine, 200)) == 200
             await _check(client, theirs, last)
             await _check(client, mine, 200)
@@ -78,6 +78,10 @@ async def test_a_reader_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None
             assert (await client.open_ledger(writer.ledger_id)).last_add_confirmed == 1_999
             again = [entry.body async for entry in reader.read(0, 5)]
             assert again == bodies[:6]
+
+
+def _owns(client: engine.Engine) -> bool:
+    return client.owner
 
 
 async def _check(client: engine.Engine, ledger_id: int, last: int) -> None:
