@@ -116,6 +116,9 @@ class _Storing:
         except OSError as error:
             report.skipped.append(Skipped(str(path), error.strerror or "not readable"))
             return
+        except BlobError as error:
+            report.different.append(f"{path}: {error}")
+            return
         self._stored.append(Stored(str(path.relative_to(self._folder)), object_id, digest))
         report.files += 1
         report.size_bytes += object_id.length

@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 import herdbook
 import herdbook.demo
+from blobit import AsyncBlobs, BlobNotStored, ObjectId, Source
 from herdbook.cli import app
 from tests.blobit.test_blobs import body
 
@@ -67,6 +68,24 @@ def test_the_demo_fails_when_a_file_comes_back_otherwise(
         "37.txt",
         "7.txt",
     ]
+
+
+def test_the_demo_reports_what_could_not_be_stored_and_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = AsyncBlobs.put
+
+    async def broken(blobs: AsyncBlobs, source: Source) -> ObjectId:
+        if isinstance(source, bytes) and len(source) == 5_000:
+            raise BlobNotStored("no bookie took it")
+        return await real(blobs, source)
+
+    monkeypatch.setattr(AsyncBlobs, "put", broken)
+    answer = call("demo", str(folder), "--json")
+    assert answer.exit_code == 1
+    report = json.loads(answer.stdout)
+    assert report["files"] == report["read_back"] == 40 and not report["ok"]
+    assert [name.endswith("5.txt: no bookie took it") for name in report["different"]] == [True]
 
 
 def test_the_demo_of_an_empty_folder_says_so_and_fails(tmp_path: Path) -> None:
