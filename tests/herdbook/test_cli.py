@@ -54,8 +54,8 @@ def test_the_demo_fails_when_a_file_comes_back_otherwise(
 ) -> None:
     real = herdbook.demo.Stored
 
-    def forgetful(name: str, object_id: object, digest: bytes) -> object:
-        return real(name, object_id, bytes(32) if name.endswith("7.txt") else digest)  # type: ignore[arg-type]
+    def forgetful(name: str, object_id: ObjectId, digest: bytes) -> herdbook.demo.Stored:
+        return real(name, object_id, bytes(32) if name.endswith("7.txt") else digest)
 
     monkeypatch.setattr("herdbook.demo.Stored", forgetful)
     answer = call("demo", str(folder), "--json")
