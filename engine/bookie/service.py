@@ -129,6 +129,8 @@ class BookieService:
         if service.storage.is_doubtful(2**63 - 1):
             # A ledger made from now on cannot have been named by what is lost.
             newest = await Ledgers(store, rng).new_id()
+            while held := await service.ledgers(newest, 1_024):
+                newest = held[-1]
             await service.storage.set_doubt(pack_number(newest))
         await publisher.start()
         return service

@@ -111,8 +111,7 @@ class Storage:
             newer = self.writer.window.find(state.ledger_id, first, last)
             if newer and newer[0].first <= first and not verify:
                 try:
-                    gatherer = Gatherer(None, self._salt, self.recent.get)
-                    return gatherer.gather(newer, False, first, last, max_bytes)
+                    return self._find_newest(state, newer, first, last, max_bytes)
                 except NeedsDisk:
                     pass
             look = _Look(self, state.ledger_id, newer, first, last, max_bytes, verify)
@@ -121,6 +120,23 @@ class Storage:
                 break
         if found.damaged is not None:
             self.mark_damaged(found.damaged)
+        return found
+
+    def _find_newest(
+        self, state: LedgerState, newer: list[Place], first: int, last: int, max_bytes: int
+    ) -> Found:
+        """Answer from memory, as far as the window goes without a gap: the index may fill gaps."""
+        following = first
+        for count, place in enumerate(newer):
+            if place.first > following:
+                newer = newer[:count]
+                break
+            following = place.last + 1
+        gatherer = Gatherer(None, self._salt, self.recent.get)
+        found = gatherer.gather(newer, False, first, last, max_bytes)
+        if found.runs and state.stored < found.runs[-1].last + 1 <= last:
+            # Nothing durable is higher, in the window or in the index.
+            found.missing = (found.runs[-1].last + 1, last)
         return found
 
     def look_up(self, look: "_Look") -> Found:
