@@ -139,7 +139,9 @@ def _open(root: Path) -> FileIO:
 
 
 def _check_layout(root: Path) -> None:
-    names = [path.name for path in root.iterdir()]
+    # Neither hidden files nor what a fresh file system holds make a folder somebody's.
+    names = [path.name for path in root.iterdir() if path.name[0] != "."]
+    names = [name for name in names if name != "lost+found"]
     ours = [name for name in names if name in (LOCK_NAME, METADATA_NAME)]
     if names and not ours:
         raise FolderMismatch(f"{root} holds other things ({names[0]}): choose an empty folder")

@@ -59,6 +59,24 @@ async def test_when_the_owner_is_killed_the_other_opener_owns_and_appends_on(
             assert await writer.close() == 200
 
 
+async def test_a_killed_opener_harms_neither_the_owner_nor_its_own_entries(
+    tmp_path: Path,
+) -> None:
+    async with engine.open(tmp_path) as client:
+        writer = await client.create_ledger()
+        async with started("append", tmp_path) as other:
+            assert await other.line("open") == "False"
+            theirs = int(await other.line("ledger"))
+            last = -1
+            for _ in range(100):
+                last = max(last, int(await other.line("acknowledged")))
+            other.process.kill()
+            while heard := await other.line("acknowledged"):
+                last = max(last, int(heard))
+        await _check(client, theirs, last)
+        assert await writer.append(b"moo") == 0
+
+
 async def test_a_reader_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
     async with started("hold", tmp_path) as owner:
         await owner.line("open")

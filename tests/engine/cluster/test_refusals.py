@@ -25,7 +25,7 @@ from tests.engine.cluster.processes import started
 IMPATIENT = FolderSettings(open_timeout_ms=100)
 
 
-async def refused(path: Path, error: type[Exception], match: str) -> None:
+async def assert_refused(path: Path, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         async with engine.open(path, folder_settings=IMPATIENT):
             pass
@@ -48,19 +48,19 @@ def socket_of(folder: Path) -> Path:
 async def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "herd.txt"
     path.write_text("moo")
-    await refused(path, FolderMismatch, "not a folder")
-    await refused(path / "below", FolderMismatch, "not a folder")
+    await assert_refused(path, FolderMismatch, "not a folder")
+    await assert_refused(path / "below", FolderMismatch, "not a folder")
     assert path.read_text() == "moo"
 
 
 async def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
-    await refused(tmp_path, FolderMismatch, "letters")
+    await assert_refused(tmp_path, FolderMismatch, "letters")
     assert os.listdir(tmp_path) == ["letters"]
 
 
 async def test_a_folder_that_cannot_be_made_is_named() -> None:
-    await refused(Path("/proc/herd"), FolderError, "/proc/herd cannot be used")
+    await assert_refused(Path("/proc/herd"), FolderError, "/proc/herd cannot be used")
 
 
 async def test_a_folder_that_cannot_be_written_is_named(
@@ -71,7 +71,7 @@ async def test_a_folder_that_cannot_be_written_is_named(
 
     # Root may write anywhere: the system's refusal is played.
     monkeypatch.setattr(Path, "touch", refuse)
-    await refused(tmp_path, FolderError, "Permission denied")
+    await assert_refused(tmp_path, FolderError, "Permission denied")
 
 
 async def test_a_bookie_of_another_cluster_is_refused_and_unchanged(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ async def test_a_bookie_of_another_cluster_is_refused_and_unchanged(tmp_path: Pa
     shutil.rmtree(tmp_path / "a" / "bookie-1")
     shutil.copytree(tmp_path / "b" / "bookie-1", tmp_path / "a" / "bookie-1")
     before = everything(tmp_path / "a")
-    await refused(tmp_path / "a", FolderMismatch, "belongs to cluster")
+    await assert_refused(tmp_path / "a", FolderMismatch, "belongs to cluster")
     after = everything(tmp_path / "a")
     assert after["bookie-1/identity"] == before["bookie-1/identity"]
     # The lock is free again, and the right folder opens.
@@ -94,14 +94,14 @@ async def test_a_copied_bookie_is_not_started_twice(tmp_path: Path) -> None:
     async with engine.open(tmp_path):
         pass
     shutil.copytree(tmp_path / "bookie-1", tmp_path / "bookie-2")
-    await refused(tmp_path, FolderError, "bookie")
+    await assert_refused(tmp_path, FolderError, "bookie")
 
 
 async def test_bookies_without_metadata_ask_for_a_rebuild(tmp_path: Path) -> None:
     async with engine.open(tmp_path):
         pass
     shutil.rmtree(tmp_path / "metadata")
-    await refused(tmp_path, FolderMismatch, "rebuild the metadata")
+    await assert_refused(tmp_path, FolderMismatch, "rebuild the metadata")
     assert not (tmp_path / "metadata").exists()
 
 
@@ -110,13 +110,13 @@ async def test_an_owner_that_does_not_answer_is_named_after_a_while(tmp_path: Pa
         pass
     with (tmp_path / "lock").open("r+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        await refused(tmp_path, FolderLocked, "starting or ending")
+        await assert_refused(tmp_path, FolderLocked, "starting or ending")
         (tmp_path / "lock").write_text('{"process":77,"nonce":"n","address":"unix:/nobody"}')
-        await refused(tmp_path, FolderLocked, "process 77")
+        await assert_refused(tmp_path, FolderLocked, "process 77")
         (tmp_path / "lock").write_text(
             '{"process":77,"nonce":"n","address":"unix:/nobody","format_major":2}'
         )
-        await refused(tmp_path, FormatTooNew, "newer")
+        await assert_refused(tmp_path, FormatTooNew, "newer")
     async with engine.open(tmp_path) as client:
         assert client.owner
 
@@ -126,7 +126,7 @@ async def test_a_socket_of_another_folder_is_not_taken_for_the_right_one(tmp_pat
         stolen = json.loads((tmp_path / "a" / "lock").read_text())
         stolen["nonce"] = json.loads((tmp_path / "b" / "lock").read_text())["nonce"]
         (tmp_path / "b" / "lock").write_text(json.dumps(stolen))
-        await refused(tmp_path / "b", FolderLocked, "does not answer")
+        await assert_refused(tmp_path / "b", FolderLocked, "does not answer")
 
 
 async def test_a_socket_left_by_a_killed_owner_is_removed(tmp_path: Path) -> None:
