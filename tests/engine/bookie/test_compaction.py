@@ -5,12 +5,14 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from engine.bookie.compaction import CompactionRound, live_bytes
+from engine.bookie.compaction import CompactionRound, CompactionSettings, Compactor, live_bytes
 from engine.bookie.indexing import DROPPED, FACTS, FENCE, TOMBSTONE, fact_key
 from engine.bookie.scan import Found, JournalScan
-from engine.bookie.segment import Kind, facts_record, name_of
-from tests.engine.bookie.yard import Yard, facts_of
+from engine.bookie.segment import Kind, facts_record, name_of, origin_of
+from tests.engine.bookie.yard import Inline, Yard, facts_of
 from tests.simulation.disk import PowerLoss
+from tests.simulation.loop import SimLoop
+from tests.simulation.nodes import SimClock
 
 LIVE, DEAD = 7, 8
 ENTRIES = 60
@@ -112,7 +114,10 @@ async def test_bytes_that_are_corrupt_are_not_copied_and_their_segment_stays() -
     done = await compact(yard)
     assert place.segment in done.kept and name_of(place.segment)[8:] in yard.segments()
     assert yard.index.find(LIVE, 3, 3)[0] == place
-    assert place.segment not in (await compact(yard)).removed
+    moves = count_moves(yard, place.segment)
+    assert place.segment in (await compact(yard)).kept
+    # What had moved on before is no longer alive there: it is not copied again.
+    assert count_moves(yard, place.segment) == moves > 0
 
 
 async def test_a_segment_with_an_unreadable_header_is_left_alone() -> None:
@@ -216,6 +221,23 @@ async def test_a_segment_is_removed_only_after_the_index_is_durable_past_its_mov
     yard.disk.remove = crash_then_look  # type: ignore[method-assign]
     await compact(yard)
     assert taken and set(taken) == {0}
+
+
+def test_copying_is_throttled_by_bytes() -> None:
+    loop = SimLoop(1)  # type: ignore[abstract]
+    yard = mixed()
+    settings = CompactionSettings(bytes_per_s=1_000)
+    compactor = Compactor(yard, Inline(), SimClock(loop, 0.0), settings)  # type: ignore[arg-type]
+    before_s = loop.time()
+    done = loop.run(compactor.compact(major=True), until_s=3_600)
+    loop.close()
+    assert done.copied_bytes > 5_000
+    assert loop.time() - before_s >= done.copied_bytes / 1_000 - 0.01
+
+
+def count_moves(yard: Yard, segment: int) -> int:
+    moves = [found for found in records(yard) if found.header.kind == Kind.MOVE]
+    return sum(origin_of(found.head).segment == segment for found in moves)
 
 
 def records(yard: Yard) -> list[Found]:
