@@ -114,7 +114,11 @@ class Publisher:
     async def _check_space(self) -> None:
         while True:
             await asyncio.sleep(self._settings.space_check_ms / 1000)
-            self.note(await self._workers.run(self._disk.space))
+            try:
+                self.note(await self._workers.run(self._disk.space))
+            except OSError:
+                # No reading is no reason to change; the journal notices a real lack itself.
+                continue
 
 
 def is_full(space: Space, settings: BookieSettings, full: bool) -> bool:

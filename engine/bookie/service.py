@@ -186,7 +186,7 @@ class BookieService:
         """Take the writer's LAC."""
         if self._gate.stopped:
             return
-        state = self.storage.states.get(ledger_id)
+        state = self._state(ledger_id)
         if state.known and not state.deleted and lac > state.lac:
             state.learn_lac(lac)
             state.sequence = self.storage.writer.sequence
@@ -194,7 +194,7 @@ class BookieService:
 
     def record(self, facts: LedgerFacts, key: bytes) -> None:
         """Store new facts, if they are new and the key is right."""
-        state = self.storage.states.get(facts.ledger_id)
+        state = self._state(facts.ledger_id)
         right = state.accepts(key) and key_matches(key, facts.key_hash)
         if self._gate.stopped or state.deleted or not right or not state.outdated_by(facts):
             return
@@ -206,9 +206,9 @@ class BookieService:
         loop = asyncio.get_running_loop()
         deadline_s = self._clock.monotonic() + timeout_ms / 1000
         while True:
+            state = self._state(ledger_id)
             if self._gate.stopped:
                 return self._lac_reply(Status.UNAVAILABLE, NO_ENTRY)
-            state = self.storage.states.get(ledger_id)
             status = self._lac_status(state)
             over = state.lac > above or state.fence_durable or state.closed_last is not None
             left_s = deadline_s - self._clock.monotonic()
@@ -238,7 +238,7 @@ class BookieService:
 
     async def fence(self, ledger_id: int, key: bytes) -> LacReply:
         """Refuse normal appends for ever from now on; answers when that is durable."""
-        state = self.storage.states.get(ledger_id)
+        state = self._state(ledger_id)
         state.pins += 1
         try:
             status = await self._fence(state, key)
@@ -269,7 +269,7 @@ class BookieService:
 
     async def read(self, request: ReadRequest) -> ReadReply:
         """Read entries; see `transport.contract.Bookie.read`."""
-        state = self.storage.states.get(request.ledger_id)
+        state = self._state(request.ledger_id)
         state.pins += 1
         try:
             if request.fence_key is not None:
@@ -310,6 +310,14 @@ class BookieService:
         return ReadReply(
             Status.OK, tuple(found.runs), missing, unknown, state.lac, self._id, self._boot
         )
+
+    def _state(self, ledger_id: int) -> LedgerState:
+        try:
+            return self.storage.states.get(ledger_id)
+        except Exception as error:
+            # Without its index the bookie knows nothing; every caller now meets a closed gate.
+            self._fail(error)
+            return LedgerState(ledger_id)
 
     def _read_reply(self, status: Status) -> ReadReply:
         return ReadReply(status, (), None, None, NO_ENTRY, self._id, self._boot)

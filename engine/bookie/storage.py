@@ -67,6 +67,7 @@ class Storage:
         self._workers = workers
         self._salt = identity.salt
         self._on_space = on_space
+        self._on_failure = on_failure
         self._doubtful_to = self._read_doubt()
 
     # Damage
@@ -170,8 +171,13 @@ class Storage:
         self.writer.add_places(ledger_id, places, overlay)
 
     def _on_records(self, job: Job) -> None:
-        for record, offset in zip(job.records, job.offsets, strict=False):
-            self._on_record(record, Position(job.segment, offset))
+        try:
+            for record, offset in zip(job.records, job.offsets, strict=False):
+                self._on_record(record, Position(job.segment, offset))
+        except Exception as error:
+            # The index cannot be read: what is durable must not be claimed, and nothing follows.
+            job.error = error
+            self._on_failure(error)
 
     def _on_record(self, record: Record, at: Position) -> None:
         item = item_of(record, at)

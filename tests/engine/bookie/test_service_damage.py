@@ -210,7 +210,7 @@ async def test_an_unreadable_header_makes_every_negative_of_older_ledgers_unknow
         assert (await append(service, run_of(5, 0, 0), facts=None)).status is Status.UNKNOWN
         assert (await service.wait_lac(7, -1, 0)).status is Status.UNKNOWN
         # The fence itself may be what cannot be read.
-        assert (await append(service, run_of(7, 12, 12))).status is Status.UNKNOWN
+        assert (await append(service, run_of(6, 0, 0))).status is Status.UNKNOWN
         assert (await append(service, run_of(7, 4, 4), recovery=True)).status is Status.OK
         assert (await service.fence(7, KEY)).status is Status.OK
         assert (await read(service, 100, 0, 0)).status is Status.NO_SUCH_LEDGER
@@ -326,6 +326,23 @@ async def test_a_failed_write_or_sync_stops_the_bookie_for_good(operation: int) 
     assert await Bookies(yard.tree.session()).available() == {}
     await service.close()
     assert yard.disk.operations == operations
+
+
+async def test_an_index_that_cannot_be_read_stops_the_bookie_without_an_exception() -> None:
+    yard = Stable()
+    service = await yard.start()
+    await append(service, run_of(7, 0, 3))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the index is gone")
+
+    yard.index.fact = fail  # type: ignore[method-assign, assignment]
+    assert (await read(service, 8, 0, 3)).status is Status.UNAVAILABLE
+    assert (await service.fence(9, KEY)).status is Status.UNAVAILABLE
+    assert (await service.wait_lac(10, -1, 0)).status is Status.UNAVAILABLE
+    assert (await append(service, run_of(11, 0, 3))).status is Status.UNAVAILABLE
+    service.confirm(12, 3)
+    assert not service.writable
 
 
 async def test_an_index_that_fails_stops_the_bookie() -> None:
