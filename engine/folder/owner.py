@@ -26,6 +26,7 @@ import msgspec
 from engine.bookie.index import Index
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
+from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
 from engine.errors import FolderMismatch, FormatTooNew, InvalidRequest
 from engine.folder import sockets
 from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, Ownership
@@ -65,6 +66,7 @@ class FolderSettings:
     bookies: int = 1
     bookie: BookieSettings = field(default_factory=BookieSettings)
     wire: FramedSettings = field(default_factory=FramedSettings)
+    upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
     open_timeout_ms: int = 10_000
 
 
@@ -87,6 +89,7 @@ class FolderOwner:
         self._reached = InProcessTransport()
         self.transport = self._reached
         self._running: dict[int, BookieService] = {}
+        self._upkeep: dict[int, Upkeep] = {}
         self._changing = asyncio.Lock()
         self._store: LocalStore | None = None
         self._server: FramedServer | None = None
@@ -126,7 +129,7 @@ class FolderOwner:
                 self._reached.remove(bookie.bookie_id)
                 if self._server is not None:
                     self._server.remove(bookie.bookie_id)
-                await bookie.close()
+                await self._close_bookie(index, bookie)
 
     async def start_bookie(self, index: int) -> None:
         """Start one bookie, if it does not run. Raises as `start`, and `InvalidRequest`."""
@@ -145,9 +148,9 @@ class FolderOwner:
             self._listening.close()
         elif self._socket is not None:
             self._socket.close()
-        for bookie in list(self._running.values()):
+        for index, bookie in list(self._running.items()):
             self._reached.remove(bookie.bookie_id)
-            await bookie.close()
+            await self._close_bookie(index, bookie)
         self._running.clear()
         if self._server is not None:
             await self._server.close()
@@ -186,8 +189,9 @@ class FolderOwner:
 
     async def _start_bookie(self, index: int) -> BookieService:
         name = f"{BOOKIE_PREFIX}{index + 1}"
-        return await BookieService.start(
-            disk=await self._disk(name),
+        disk = await self._disk(name)
+        bookie = await BookieService.start(
+            disk=disk,
             open_index=partial(self._ports.make_index, self._lock.root / name / "index"),
             workers=self._ports.workers,
             clock=self._ports.clock,
@@ -195,6 +199,21 @@ class FolderOwner:
             store=self.store,
             settings=self._settings.bookie,
         )
+        self._upkeep[index] = start_upkeep(
+            bookie,
+            disk=disk,
+            workers=self._ports.workers,
+            clock=self._ports.clock,
+            store=self.store,
+            settings=self._settings.upkeep,
+        )
+        return bookie
+
+    async def _close_bookie(self, index: int, bookie: BookieService) -> None:
+        upkeep = self._upkeep.pop(index, None)
+        if upkeep is not None:
+            await upkeep.close()
+        await bookie.close()
 
     async def _disk(self, name: str) -> Disk:
         root = self._ports.make_disk(self._lock.root)

@@ -7,6 +7,7 @@ Invariants:
 - Each owner has a path of its own, so a socket left behind by a dead one is never in the way.
 """
 
+import errno
 import os
 import socket
 import stat
@@ -20,6 +21,7 @@ from engine.transport.address import SOCKET_PATH_BYTES_MAX, UNIX
 _PREFIX: Final = "herdbook-"
 _SUFFIX: Final = ".sock"
 _BACKLOG: Final = 64
+_SWEEP_AGE_S: Final = 60
 
 
 def listen(nonce: str) -> tuple[socket.socket, str]:
@@ -34,6 +36,7 @@ def listen(nonce: str) -> tuple[socket.socket, str]:
     except OSError as error:
         end.close()
         raise FolderError(f"cannot listen at {path}: {error.strerror}") from error
+    _sweep(path)
     return end, f"{UNIX}{path}"
 
 
@@ -72,6 +75,26 @@ def runtime_folder(name: str) -> Path:
         f"no folder for a socket: {'; '.join(reasons)}. Set XDG_RUNTIME_DIR to a short folder of "
         "yours with mode 0700"
     )
+
+
+def _sweep(own: Path) -> None:
+    """Remove sockets that nobody listens at any more: their folders may never be opened again.
+
+    A young one may belong to an owner that is just about to listen.
+    """
+    youngest = own.lstat().st_mtime - _SWEEP_AGE_S
+    for path in own.parent.glob(f"{_PREFIX}*{_SUFFIX}"):
+        try:
+            if path.lstat().st_mtime < youngest and not _answers(path):
+                path.unlink()
+        except OSError:
+            continue
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        end.setblocking(False)
+        return end.connect_ex(str(path)) != errno.ECONNREFUSED
 
 
 def _why_not(folder: Path, name: str, may_make: bool) -> str | None:

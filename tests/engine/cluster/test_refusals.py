@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import stat
 from pathlib import Path
 
@@ -141,6 +142,25 @@ async def test_a_socket_left_by_a_killed_owner_is_removed(tmp_path: Path) -> Non
             own = socket_of(tmp_path)
         assert not own.exists()
         assert (tmp_path / "lock").read_bytes() == b""
+
+
+async def test_old_sockets_where_nobody_listens_are_swept_away_and_others_stay(
+    tmp_path: Path,
+) -> None:
+    async with engine.open(tmp_path / "a"):
+        alive = socket_of(tmp_path / "a")
+        ends = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+        old, young = (alive.with_name(f"herdbook-swept-{name}.sock") for name in "ab")
+        for end, path in zip(ends, (old, young), strict=True):
+            path.unlink(missing_ok=True)
+            end.bind(str(path))
+        for path in (old, alive):
+            os.utime(path, (1, 1))
+        async with engine.open(tmp_path / "b"):
+            assert alive.exists() and young.exists() and not old.exists()
+        for end in ends:
+            end.close()
+        young.unlink()
 
 
 async def test_the_socket_and_its_folder_are_the_users_alone(tmp_path: Path) -> None:
