@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from engine.bookie.index import Place
 from engine.bookie.indexing import DAMAGED
 from engine.bookie.segment import Kind, decode_header, name_of, run_of, seed_of
-from engine.limits import KIB
+from engine.limits import KIB, RUN_BYTES_MAX, RUN_ENTRIES_MAX
 from engine.ports.disk import Disk
 from engine.run import Run
 
@@ -54,6 +54,7 @@ class Gatherer:
         self._chunk = b""
         self._chunk_segment = 0
         self._chunk_start = 0
+        self._seed = 0
 
     def gather(
         self, places: Sequence[Place], complete: bool, first: int, last: int, max_bytes: int
@@ -79,7 +80,8 @@ class Gatherer:
             if run is None:
                 found.unknown = (following, end)
                 return found
-            run = run.cut(following, end)
+            if run.first != following or run.first + run.count - 1 != end:
+                run = run.cut(following, end)
             found.runs.append(run)
             size_bytes += len(run.body)
             following = end + 1
@@ -120,16 +122,63 @@ class Gatherer:
         if not inside or at + place.size_bytes > len(self._chunk):
             end = _extent(places, index, min(wanted_bytes, _CHUNK_BYTES_MAX))
             self._chunk = disk.read(name_of(place.segment), place.offset, end - place.offset)
-            self._chunk_segment = place.segment
+            if place.segment != self._chunk_segment:
+                self._chunk_segment = place.segment
+                self._seed = seed_of(self._salt, place.segment)
             self._chunk_start = place.offset
             at = 0
-        seed = seed_of(self._salt, place.segment)
-        header = decode_header(self._chunk, at, seed, place.offset)
+        header = decode_header(self._chunk, at, self._seed, place.offset)
         if header is None or header.kind not in (Kind.RUN, Kind.MOVE):
             return None
         if header.size_bytes != place.size_bytes:
             return None
         return run_of(header, self._chunk, at)
+
+
+def joined(runs: Sequence[Run], stripe_entries: int) -> tuple[Run, ...]:
+    """The same entries in fewer runs: small neighbours within a stripe become one.
+
+    A reader unpacks one run of fifty entries far quicker than fifty of one. No run may cross a
+    stripe: a recovery writes what it read to the write set of the run's first entry.
+    """
+    result: list[Run] = []
+    group: list[Run] = []
+    entries = size_bytes = stripe = 0
+    for run in runs:
+        count, length = run.count, len(run.body)
+        fits = (
+            group
+            and run.first // stripe_entries == stripe
+            and entries + count <= RUN_ENTRIES_MAX
+            and size_bytes + length <= RUN_BYTES_MAX
+        )
+        if not fits:
+            if group:
+                result.append(_join(group))
+            group = []
+            entries = size_bytes = 0
+            stripe = run.first // stripe_entries
+        group.append(run)
+        entries += count
+        size_bytes += length
+    if group:
+        result.append(_join(group))
+    return tuple(result)
+
+
+def _join(runs: list[Run]) -> Run:
+    first, last = runs[0], runs[-1]
+    if first is last:
+        return first
+    return Run(
+        first.ledger_id,
+        first.first,
+        last.first + last.count - first.first,
+        first.lac,
+        last.length,
+        b"".join([run.table for run in runs]),
+        b"".join([run.body for run in runs]),
+    )
 
 
 def _extent(places: Sequence[Place], index: int, wanted_bytes: int) -> int:

@@ -84,6 +84,18 @@ async def test_a_read_stops_near_its_bound_and_gives_at_least_one_entry() -> Non
         service = await yard.crash()
 
 
+async def test_small_neighbours_come_as_one_run_that_crosses_no_stripe() -> None:
+    service = await Stable().start()
+    await append(service, *[run_of(7, i, i) for i in range(250, 260)], facts=facts_of(7))
+    reply = await read(service, 7, 250, 259)
+    assert [(run.first, run.last, run.lac) for run in reply.runs] == [
+        (250, 255, 249),
+        (256, 259, 255),
+    ]
+    assert reply.runs[1].length == 40 * 260
+    assert ids_of(reply) == list(range(250, 260))
+
+
 async def test_a_gap_is_named_missing_and_no_more_than_the_gap() -> None:
     yard = Stable()
     service = await yard.start()
