@@ -1,0 +1,114 @@
+"""What is on the disk and what only seemed to be: syncs, power losses, torn tails, damage."""
+
+import pytest
+
+from engine.transport.contract import Status
+from tests.engine.bookie.house import House, bodies_of, turns
+
+SEEDS = range(12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_an_acknowledged_entry_survives_a_power_loss(seed: int) -> None:
+    house = House(seed)
+    await house.start()
+    assert (await house.stored(0, b"moo" * 100)).status is Status.OK
+    await house.crash(power=True)
+    await house.start()
+    assert bodies_of(await house.read(0, 0)) == [b"moo" * 100]
+    await house.service.close()
+
+
+async def test_a_failed_sync_is_never_tried_again() -> None:
+    """After a failed fsync the kernel may call the lost pages clean: a second one proves nothing."""
+    house = House()
+    await house.start()
+    await house.stored(0, b"zero")
+    house.disk.fail_after = 1
+    assert (await house.stored(1, b"one")).status is Status.UNAVAILABLE
+    assert (await house.stored(2, b"two")).status is Status.UNAVAILABLE
+    assert (await house.read(0, 0)).status is Status.UNAVAILABLE
+    await house.crash()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_what_a_restarted_bookie_serves_survives_a_power_loss(seed: int) -> None:
+    """A process that was killed leaves bytes that were written and not synced."""
+    house = House(seed)
+    await house.start()
+    await house.stored(0, b"zero")
+    house.disk.lose_power_after = 1
+    house.append(1, b"one" * 100)
+    await turns()
+    await house.crash()
+    await house.start()
+    served = bodies_of(await house.read(0, 1))
+    assert served == [b"zero", b"one" * 100]
+    await house.crash(power=True)
+    await house.start()
+    assert bodies_of(await house.read(0, 1)) == served
+    await house.service.close()
+
+
+async def test_the_indexs_position_never_runs_ahead_of_what_it_holds() -> None:
+    """BookKeeper #3329: a mark that moved too far loses what lies before it."""
+    house = House(checkpoint_bytes=1)
+    await house.start()
+    for number in range(5):
+        await house.stored(number, b"%d" % number)
+        await house.indexed()
+        await house.crash()
+        await house.start()
+    assert bodies_of(await house.read(0, 4)) == [b"0", b"1", b"2", b"3", b"4"]
+    await house.service.close()
+
+
+async def test_a_torn_last_batch_is_cut_and_is_no_damage() -> None:
+    """BookKeeper #3949: a torn tail must not keep a bookie from starting."""
+    house = House()
+    await house.start()
+    await house.stored(0, b"zero")
+    await house.stored(1, b"one" * 100)
+    await house.crash(index_lost=True)
+    del house.segment()[-50:]
+    await house.start()
+    assert not house.service.damaged
+    reply = await house.read(0, 1)
+    assert bodies_of(reply) == [b"zero"] and reply.missing == (1, 1)
+    assert (await house.stored(1, b"new")).status is Status.OK
+    await house.service.close()
+
+
+async def test_an_unreadable_header_makes_negatives_unknown() -> None:
+    """BookKeeper #2908: called missing, what damage hides would be cut off by recovery."""
+    house = House()
+    await house.use_ids(10)
+    await house.start()
+    await house.stored(0, b"zero")
+    start = len(house.segment())
+    await house.stored(1, b"one")
+    await house.stored(2, b"two", ledger_id=8)
+    await house.crash(index_lost=True)
+    house.segment()[start + 60] ^= 1
+    await house.start()
+    assert house.service.damaged
+    reply = await house.read(0, 1)
+    assert bodies_of(reply) == [b"zero"]
+    assert reply.missing is None and reply.unknown == (1, 1)
+    assert (await house.read(0, 0, ledger_id=9)).status is Status.UNKNOWN
+    await house.service.close()
+
+
+async def test_corrupt_bytes_are_no_copy_and_may_be_written_again() -> None:
+    house = House()
+    await house.start()
+    await house.stored(0, b"zero")
+    await house.stored(1, b"one")
+    await house.service.close()
+    found = bytes(house.segment()).index(b"zero")
+    house.segment()[found] ^= 1
+    await house.start()
+    assert (await house.stored(0, b"zero", recovery=True)).status is Status.OK
+    assert bodies_of(await house.read(0, 0)) == [b"zero"]
+    assert bodies_of(await house.read(1, 1)) == [b"one"]
+    await house.service.close()

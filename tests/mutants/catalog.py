@@ -1,0 +1,23 @@
+"""All mutants, in the order in which they are planted."""
+
+from typing import Final
+
+from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
+from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
+from tests.mutants.metadata import METADATA_MUTANTS
+from tests.mutants.mutant import Mutant
+from tests.mutants.recovery import RECOVERY_MUTANTS
+from tests.mutants.storage import JOURNAL_MUTANTS, UPKEEP_MUTANTS
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *WRITER_MUTANTS,
+    *ENSEMBLE_MUTANTS,
+    *READER_MUTANTS,
+    *RECOVERY_MUTANTS,
+    *METADATA_MUTANTS,
+    *APPEND_MUTANTS,
+    *FENCE_MUTANTS,
+    *READ_MUTANTS,
+    *JOURNAL_MUTANTS,
+    *UPKEEP_MUTANTS,
+)

@@ -1,0 +1,249 @@
+"""Mutants of the writer, of replication and of readers."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_WRITER: Final = "engine/ledger/writer.py"
+_REPLICATION: Final = "engine/ledger/replication.py"
+_READER: Final = "engine/ledger/reader.py"
+_READING: Final = "engine/ledger/reading.py"
+_QUORUM: Final = "engine/ledger/quorum.py"
+_WRITING_TESTS: Final = "engine/ledger/test_writing.py"
+_CHANGE_TESTS: Final = "engine/ledger/test_ensemble_change.py"
+_READING_TESTS: Final = "engine/ledger/test_reading.py"
+
+WRITER_MUTANTS: Final = (
+    Mutant(
+        "one-acknowledgement-confirms",
+        "2.1-5: an entry is complete at the ack quorum",
+        _QUORUM,
+        "reached = sorted(marks, reverse=True)[quorums.ack - 1]\n        return",
+        "reached = max(marks)\n        return",
+        by_test(_WRITING_TESTS, "test_an_append_resolves_only_when_an_ack_quorum_has_it"),
+    ),
+    Mutant(
+        "runs-claim-unconfirmed-entries",
+        "2.1-2: a run's LAC is what was confirmed to the caller, not what was sent",
+        _WRITER,
+        "        lac = self._replication.lac\n        first = self._replication.pushed + 1\n",
+        "        first = self._replication.pushed + 1\n        lac = first - 1\n",
+        by_test("engine/ledger/test_rules_writer.py", "test_a_run_claims_only_what_was_confirmed"),
+    ),
+    Mutant(
+        "confirmed-out-of-order",
+        "2.1-5: an entry is confirmed only behind all that is before it",
+        "engine/ledger/slot.py",
+        "        reached = request.first\n",
+        "        reached = sorted(self.early)[0][0]\n",
+        by_test(
+            "engine/ledger/test_rules_writer.py",
+            "test_a_later_acknowledgement_does_not_stand_for_a_lost_earlier_one",
+        ),
+    ),
+    Mutant(
+        "fenced-is-a-bookie-failure",
+        "2.1-6: a fenced reply ends the writer, its outcome unknown",
+        _REPLICATION,
+        'self._fail(LedgerFenced(f"ledger {self.ledger_id} was taken over by another client"))',
+        "self._fail_slot(slot)",
+        by_test(
+            _WRITING_TESTS,
+            "test_a_fenced_append_fails_as_outcome_unknown_and_so_does_all_that_follows",
+        ),
+    ),
+    Mutant(
+        "another-bookies-reply-counts",
+        "2.1-4: only the ensemble's own bookie acknowledges",
+        _REPLICATION,
+        "if reply.bookie_id != slot.bookie_id:",
+        "if not reply.bookie_id:",
+        by_test(
+            "engine/ledger/test_rules_writer.py", "test_another_bookies_reply_counts_for_nothing"
+        ),
+    ),
+    Mutant(
+        "runs-cross-stripes",
+        "design 4.2-1: a run never crosses a stripe",
+        _WRITER,
+        "room = min(stripe_entries - first % stripe_entries, limits.RUN_ENTRIES_MAX)",
+        "room = min(stripe_entries, limits.RUN_ENTRIES_MAX)",
+        by_test(_WRITING_TESTS, "test_runs_never_cross_a_stripe"),
+    ),
+    Mutant(
+        "close-at-what-was-sent",
+        "HerdDB #100: a writer closes its ledger at the LAC",
+        _WRITER,
+        "last, length = self._replication.lac, self._confirmed_length",
+        "last, length = self._replication.pushed, self._length",
+        by_test(_WRITING_TESTS, "test_close_ends_the_ledger_at_the_lac_not_at_what_was_sent"),
+    ),
+    Mutant(
+        "close-overrides-a-recovery",
+        "2.4-11: a close that meets IN_RECOVERY finishes the recovery",
+        _WRITER,
+        "            if current.state is not State.OPEN:\n                return None\n"
+        "            closed = ",
+        "            if current.state is State.CLOSED:\n                return None\n"
+        "            closed = ",
+        by_test(
+            "engine/ledger/test_recovery.py",
+            "test_close_that_meets_a_recovery_finishes_it_and_reports_its_end",
+        ),
+    ),
+    Mutant(
+        "parked-bytes-without-bound",
+        "design 4.2-8: every queue is bounded in bytes",
+        _WRITER,
+        "if self._parked_bytes + size_bytes > self._context.settings.writer_parked_bytes_max:",
+        "if size_bytes < 0:",
+        by_test(_WRITING_TESTS, "test_appends_over_the_byte_limit_wait_and_then_are_refused"),
+    ),
+    Mutant(
+        "straggler-bytes-without-bound",
+        "design 4.2-4: bytes held only for a straggler are bounded",
+        _REPLICATION,
+        "if self._lagging_bytes > self._settings.straggler_bytes_max:",
+        "if self._lagging_bytes < 0:",
+        by_test(_CHANGE_TESTS, "test_bytes_held_for_a_straggler_are_bounded"),
+    ),
+    Mutant(
+        "force-waits-for-nothing",
+        "2.6-16: what deferred sync acknowledged is durable only after force()",
+        _WRITER,
+        "        if last <= self._replication.lac:\n            return\n",
+        "        if last >= self._replication.lac:\n            return\n",
+        by_test(
+            _WRITING_TESTS, "test_deferred_sync_resolves_before_durability_and_force_waits_for_it"
+        ),
+    ),
+    Mutant(
+        "idle-lac-is-not-announced",
+        "design 4.2-3: the LAC goes out at once when nothing is left to send",
+        _REPLICATION,
+        "slot.bookie.confirm(self.ledger_id, self.lac)",
+        "assert slot.bookie_id",
+        by_test(_WRITING_TESTS, "test_the_lac_is_announced_at_once_when_nothing_is_left_to_send"),
+    ),
+)
+
+ENSEMBLE_MUTANTS: Final = (
+    Mutant(
+        "confirmations-during-a-change",
+        "2.3-1, 2.6-7: confirmations stand still while the ensemble changes",
+        _REPLICATION,
+        "        if self._changing is not None or self.error is not None:\n            return\n"
+        "        marks",
+        "        if self.error is not None:\n            return\n        marks",
+        by_test(_CHANGE_TESTS, "test_confirmations_stand_still_while_the_ensemble_changes"),
+    ),
+    Mutant(
+        "sent-before-the-metadata-names-it",
+        "2.3-3, 2.6-5 (#1591): no entry for a new bookie before the metadata name it",
+        _WRITER,
+        "        try:\n            self._held = await self._context.ledgers.update(self._held, change)",
+        "        if wanted is not None:\n"
+        "            later = self._context.ledgers.update(self._held, change)\n"
+        "            self._later = asyncio.ensure_future(later)\n"
+        "            return wanted\n"
+        "        try:\n            self._held = await self._context.ledgers.update(self._held, change)",
+        by_test(_CHANGE_TESTS, "test_nothing_is_sent_to_a_new_bookie_before_the_metadata_names_it"),
+    ),
+    Mutant(
+        "replaced-bookies-acknowledgements-stay",
+        "2.3-4, 2.6-6 (#3005, #4097): a replaced bookie's acknowledgements are unset first",
+        _REPLICATION,
+        "self.slots[index] = Slot(index, bookie_id, self.lac)",
+        "self.slots[index] = Slot(index, bookie_id, self.slots[index].mark)",
+        by_test(_CHANGE_TESTS, "test_an_acknowledgement_of_a_replaced_bookie_no_longer_counts"),
+    ),
+    Mutant(
+        "fragment-starts-behind-what-was-sent",
+        "2.3-2: a new fragment starts at LAC + 1",
+        _REPLICATION,
+        "self._owner.replace(self.lac + 1, self.ensemble, failed)",
+        "self._owner.replace(self.pushed + 1, self.ensemble, failed)",
+        by_test(_CHANGE_TESTS, "test_a_failed_bookie_is_replaced_from_the_entry_after_the_lac"),
+    ),
+    Mutant(
+        "change-passes-over-a-recovery",
+        "2.3-3, 2.4-10: an ensemble change that meets IN_RECOVERY is fenced",
+        _WRITER,
+        'raise LedgerFenced(f"ledger {self.ledger_id} is being recovered by another client")',
+        "pass",
+        by_test(_CHANGE_TESTS, "test_an_ensemble_change_that_meets_a_recovery_is_fenced"),
+    ),
+    Mutant(
+        "pending-entries-are-not-sent-again",
+        "2.3-4: pending entries are sent to the new bookie",
+        _REPLICATION,
+        "        self._changing = None\n        for slot in self.slots:\n"
+        "            if not slot.failed:\n                self._catch_up(slot)\n",
+        "        self._changing = None\n",
+        by_test(_CHANGE_TESTS, "test_a_failed_bookie_is_replaced_from_the_entry_after_the_lac"),
+    ),
+    Mutant(
+        "mute-bookie-is-waited-for",
+        "design 4.2-8: every call has a deadline",
+        _REPLICATION,
+        "if punctual and now - slot.outstanding[0].sent_at > timeout_s:",
+        "if punctual and now - slot.outstanding[0].sent_at > 1000 * timeout_s:",
+        by_test(_CHANGE_TESTS, "test_a_bookie_that_answers_nothing_is_replaced_after_the_timeout"),
+    ),
+)
+
+READER_MUTANTS: Final = (
+    Mutant(
+        "read-past-the-lac",
+        "2.2: a reader gets nothing past the LAC unless it asks for it",
+        _READER,
+        "if last > self.last_add_confirmed:",
+        "if last < 0:",
+        by_test(_READING_TESTS, "test_a_read_past_the_end_is_refused_at_once"),
+    ),
+    Mutant(
+        "digest-is-not-checked",
+        "NATS 2.12.1: a corrupt copy is never served",
+        "engine/run.py",
+        "if _extend(_crc(_pack_id(ledger_id, entry_id)), entry) != digest:",
+        "if digest < 0:",
+        by_test(_READING_TESTS, "test_a_corrupt_copy_is_never_served_and_another_replica_is"),
+    ),
+    Mutant(
+        "one-denial-is-no-such-entry",
+        "design 4.1-5: only every replica's own word makes an entry absent",
+        _READING,
+        "if absent == metadata.write_quorum:",
+        "if absent:",
+        by_test(_READING_TESTS, "test_no_such_entry_needs_every_replica_to_say_so"),
+    ),
+    Mutant(
+        "stale-metadata-decides",
+        "design 4.2: a negative answer is final only for metadata read after it",
+        _READER,
+        "            await self._follower.refresh()\n",
+        "",
+        by_test(
+            _READING_TESTS,
+            "test_a_lac_that_comes_before_the_metadata_of_its_fragment_misleads_no_reader",
+        ),
+    ),
+    Mutant(
+        "readers-lac-goes-back",
+        "2.2: a reader's LAC only grows",
+        "engine/ledger/following.py",
+        "if reply.lac > self.lac and not self.metadata.closed:",
+        "if reply.lac != self.lac and not self.metadata.closed:",
+        by_test("engine/ledger/test_rules_writer.py", "test_a_readers_lac_never_goes_back"),
+    ),
+    Mutant(
+        "slow-replica-is-waited-for",
+        "1a: a slow replica costs a speculative read, not the deadline",
+        _READING,
+        "wait_s = settings.speculative_read_ms / 1000 if replicas else None",
+        "wait_s = None",
+        by_test(
+            _READING_TESTS, "test_a_slow_replica_costs_a_speculative_read_and_not_the_deadline"
+        ),
+    ),
+)

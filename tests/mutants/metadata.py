@@ -1,0 +1,114 @@
+"""Mutants of the metadata: compare-and-set, tokens, identity, the local store's own log."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_LEDGERS: Final = "engine/metadata/ledgers.py"
+_LEDGER_TESTS: Final = "engine/metadata/test_ledgers.py"
+_LOCAL_TESTS: Final = "engine/metadata/test_local.py"
+
+METADATA_MUTANTS: Final = (
+    Mutant(
+        "writes-without-compare",
+        "1b: metadata change by compare-and-set only",
+        "engine/metadata/tree.py",
+        "if found.version != version:",
+        "if found.version < version:",
+        by_test(_LEDGER_TESTS, "test_a_conflict_is_decided_anew_on_the_fresh_value"),
+    ),
+    Mutant(
+        "own-token-is-not-recognised",
+        "design 4.2-7: after a lost reply the loop takes its own token as success",
+        _LEDGERS,
+        "                if held.metadata.token == token:\n                    return held\n",
+        "",
+        by_test(_LEDGER_TESTS, "test_an_update_whose_reply_was_lost_is_made_once"),
+    ),
+    Mutant(
+        "own-creation-is-not-recognised",
+        "design 4.2-7: a creation whose reply was lost is no conflict",
+        _LEDGERS,
+        "if held is not None and held.metadata.token == metadata.token:",
+        "if held is not None and held.metadata.token < 0:",
+        by_test(_LEDGER_TESTS, "test_a_creation_whose_reply_was_lost_is_recognised_by_its_token"),
+    ),
+    Mutant(
+        "a-conflict-is-decided-on-the-old-value",
+        "1b: after a conflict the change is asked again with the fresh value",
+        _LEDGERS,
+        "                held = await self.read(wanted.ledger_id)\n",
+        "                fresh = await self.read(wanted.ledger_id)\n"
+        "                held = Held(held.metadata, fresh.version)\n",
+        by_test(_LEDGER_TESTS, "test_a_conflict_is_decided_anew_on_the_fresh_value"),
+    ),
+    Mutant(
+        "states-go-back",
+        "1b: OPEN, IN_RECOVERY, CLOSED, and never back",
+        _LEDGERS,
+        "    assert new.state >= old.state, (old.state, new.state)\n",
+        "",
+        by_test(_LEDGER_TESTS, "test_a_state_never_goes_back"),
+    ),
+    Mutant(
+        "a-closed-end-changes",
+        "design 4.1-4: a closed ledger's last entry never changes",
+        _LEDGERS,
+        "assert (new.last_entry, new.length) == (old.last_entry, old.length)",
+        "assert new.closed",
+        by_test(_LEDGER_TESTS, "test_the_end_of_a_closed_ledger_never_changes"),
+    ),
+    Mutant(
+        "two-fragments-start-at-one-entry",
+        "2.3-2: a fragment that starts where the last one does replaces it",
+        _LEDGERS,
+        "if kept[-1].first == first:",
+        "if kept[-1].first > first:",
+        by_test(_LEDGER_TESTS, "test_a_fragment_at_the_last_ones_start_replaces_it"),
+    ),
+    Mutant(
+        "a-rolled-back-folder-starts",
+        "2.6-4 (#2612), design 4.3: a folder behind the store's boot count does not start",
+        "engine/metadata/bookies.py",
+        "if stored > folder_boot + 1:",
+        "if stored < 0:",
+        by_test("engine/metadata/test_bookies.py", "test_a_folder_that_was_put_back_is_refused"),
+    ),
+    Mutant(
+        "another-clusters-folder-starts",
+        "design 4.3: folder and metadata store hold the same cluster id",
+        "engine/bookie/folder.py",
+        "elif identity.cluster_id != cluster_id:",
+        "elif not cluster_id:",
+        by_test(
+            "engine/bookie/test_folder.py",
+            "test_a_folder_of_another_cluster_is_refused_and_unchanged",
+        ),
+    ),
+    Mutant(
+        "metadata-are-seen-before-they-are-durable",
+        "design 4.3: nothing is told before it is durable",
+        "engine/metadata/local.py",
+        "        self._writes[name] = job.answer\n",
+        "        self._writes[name] = job.answer\n        self.tree.make(change)\n",
+        by_test(_LOCAL_TESTS, "test_a_value_is_not_seen_before_it_is_durable"),
+    ),
+    Mutant(
+        "metadata-sync-is-retried",
+        "fsyncgate: a failed sync ends the metadata log",
+        "engine/metadata/facts_log.py",
+        "        self._failed = True\n        self._file.sync()\n",
+        "        self._file.sync()\n",
+        by_test(_LOCAL_TESTS, "test_nothing_is_written_behind_a_sync_that_failed"),
+    ),
+    Mutant(
+        "damaged-metadata-pass-for-a-torn-tail",
+        "#2908: damage is told from a torn write",
+        "engine/metadata/facts_format.py",
+        "    if _has_batch_after(data, offset, sequence):\n",
+        "    if offset < 0:\n",
+        by_test(
+            _LOCAL_TESTS, "test_a_flipped_bit_in_any_synced_byte_is_damage_and_changes_nothing"
+        ),
+    ),
+)

@@ -1,0 +1,176 @@
+"""Mutants of the bookie's storage: journal, index, replay, compaction, garbage."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_JOURNAL: Final = "engine/bookie/journal.py"
+_COMPACTION: Final = "engine/bookie/compaction.py"
+_GARBAGE: Final = "engine/bookie/garbage.py"
+_DISK_TESTS: Final = "engine/bookie/test_rules_storage.py"
+_COMPACTION_TESTS: Final = "engine/bookie/test_compaction.py"
+_GARBAGE_TESTS: Final = "engine/bookie/test_garbage.py"
+
+JOURNAL_MUTANTS: Final = (
+    Mutant(
+        "acknowledged-without-a-sync",
+        "NATS 2.12.1, design 4.3: nothing is acknowledged before its sync",
+        _JOURNAL,
+        "        self._file.sync()\n        if rolled:",
+        "        if rolled:",
+        by_test(_DISK_TESTS, "test_an_acknowledged_entry_survives_a_power_loss"),
+    ),
+    Mutant(
+        "a-new-segments-name-is-not-durable",
+        "design 4.3: a new segment's folder entry is synced before its first acknowledgement",
+        _JOURNAL,
+        "        if rolled:\n            self._disk.sync_folder(FOLDER)\n        self._offset",
+        "        self._offset",
+        by_test(_DISK_TESTS, "test_an_acknowledged_entry_survives_a_power_loss"),
+    ),
+    Mutant(
+        "a-failed-sync-is-retried",
+        "fsyncgate: a failed sync is never tried again",
+        _JOURNAL,
+        "        self._file.sync()\n        if rolled:",
+        "        try:\n            self._file.sync()\n        except OSError:\n"
+        "            self._file.sync()\n        if rolled:",
+        by_test(_DISK_TESTS, "test_a_failed_sync_is_never_tried_again"),
+    ),
+    Mutant(
+        "index-position-runs-ahead",
+        "2.6-11 (#3329, #4740): the position covers what the index holds and nothing more",
+        "engine/bookie/index_writer.py",
+        "            apply_items(self._index, job.items, job.position)\n",
+        "            apply_items(self._index, [], job.position)\n"
+        "            self._index.flush()\n"
+        "            apply_items(self._index, job.items, job.position)\n",
+        by_test(_DISK_TESTS, "test_the_indexs_position_never_runs_ahead_of_what_it_holds"),
+    ),
+    Mutant(
+        "replay-does-not-sync-the-tail",
+        "design 4.3: replay ends with a sync of the tail before the bookie serves",
+        "engine/bookie/replay.py",
+        "            self._sync_tail(numbers[-1])\n",
+        "            pass\n",
+        by_test(_DISK_TESTS, "test_what_a_restarted_bookie_serves_survives_a_power_loss"),
+    ),
+    Mutant(
+        "a-torn-tail-is-damage",
+        "#3949: a torn last batch is cut, not feared",
+        "engine/bookie/batches.py",
+        "newest = sealed_bytes is None and batch_end >= end",
+        "newest = sealed_bytes is None and batch_end < 0",
+        by_test(_DISK_TESTS, "test_a_torn_last_batch_is_cut_and_is_no_damage"),
+    ),
+    Mutant(
+        "damage-is-a-torn-tail",
+        "#2908: only the last batch past the last sync may be cut",
+        "engine/bookie/batches.py",
+        "damaged_before, at = True, following",
+        "damaged_before, at = False, following",
+        by_test(_DISK_TESTS, "test_an_unreadable_header_makes_negatives_unknown"),
+    ),
+    Mutant(
+        "replay-forgets-fences",
+        "2.5: fences survive a restart",
+        "engine/bookie/replay.py",
+        "            self._items.append(Fact(fact_key(FENCE, ledger_id), head))\n",
+        "            pass\n",
+        by_test(
+            "engine/bookie/test_rules_service.py",
+            "test_a_fence_survives_a_crash_and_a_clean_restart",
+        ),
+    ),
+    Mutant(
+        "headers-of-any-place-pass",
+        "design 4.3: a header's CRC covers its segment and offset",
+        "engine/bookie/segment.py",
+        "if _extend(seed, _pack_offset(offset) + fields) != _CRC.unpack_from(data, at)[0]:",
+        "if len(fields) < 0:",
+        by_test(_DISK_TESTS, "test_an_unreadable_header_makes_negatives_unknown"),
+    ),
+)
+
+UPKEEP_MUTANTS: Final = (
+    Mutant(
+        "segment-goes-before-the-index-is-durable",
+        "2.6-14 (#1534): a segment is removed only when the index is durable past its moves",
+        _COMPACTION,
+        "        await self._yard.checkpoint()\n"
+        "        await self._in_thread(lambda: _remove(self._yard.disk, segment))\n",
+        "        await self._in_thread(lambda: _remove(self._yard.disk, segment))\n",
+        by_test(
+            _COMPACTION_TESTS,
+            "test_a_segment_is_removed_only_after_the_index_is_durable_past_its_moves",
+        ),
+    ),
+    Mutant(
+        "a-move-wins-over-what-is-newer",
+        "design 4.3: a MOVE counts only if the index still points at the old place",
+        "engine/bookie/indexing.py",
+        "if origin is not None and (old.segment, old.offset) != origin:",
+        "if origin is not None and old.segment < -9:",
+        by_test(
+            _COMPACTION_TESTS, "test_a_range_that_changed_while_it_was_copied_keeps_its_newer_place"
+        ),
+    ),
+    Mutant(
+        "corrupt-bytes-are-copied",
+        "design 4.3: bytes that do not match their digests are never copied",
+        _COMPACTION,
+        "if not pieces or first_flaw(found) is not None:",
+        "if not pieces:",
+        by_test(
+            _COMPACTION_TESTS, "test_bytes_that_are_corrupt_are_not_copied_and_their_segment_stays"
+        ),
+    ),
+    Mutant(
+        "a-segment-with-an-unreadable-header-goes",
+        "2.6-13 (#4607): a segment that cannot be read is not an empty one",
+        _COMPACTION,
+        "return not survey.unreadable and live_size + survey.small_bytes <= most_bytes",
+        "return live_size + survey.small_bytes <= most_bytes",
+        by_test(_COMPACTION_TESTS, "test_a_segment_with_an_unreadable_header_is_left_alone"),
+    ),
+    Mutant(
+        "one-denial-buries-a-ledger",
+        "2.6-13 (#870): a ledger goes after two positive denials an interval apart",
+        _GARBAGE,
+        "return (now_s - since_s) * 1000 >= self._settings.interval_ms",
+        "return (now_s - since_s) * 1000 >= 0",
+        by_test(_GARBAGE_TESTS, "test_a_ledger_goes_after_two_denials_an_interval_apart"),
+    ),
+    Mutant(
+        "a-listing-buries-a-ledger",
+        "2.6-13 (#876): absence from a listing is never an answer",
+        _GARBAGE,
+        'if await self._store.get(f"{LEDGERS}/{ledger_id}") is None:',
+        "if str(ledger_id) not in await self._store.children(LEDGERS):",
+        by_test(_GARBAGE_TESTS, "test_a_known_ledger_never_goes"),
+    ),
+    Mutant(
+        "another-clusters-store-buries",
+        "design 4.3: only the right cluster's store is asked",
+        _GARBAGE,
+        "if self._store.cluster_id != self._holdings.cluster_id:",
+        "if not self._store.cluster_id:",
+        by_test(_GARBAGE_TESTS, "test_another_clusters_store_forgets_nothing"),
+    ),
+    Mutant(
+        "everything-goes-unasked",
+        "design 4.3: above a fifth of all ledgers at once it stops and asks",
+        _GARBAGE,
+        "asks = bool(doomed) and not confirm and",
+        "asks = not doomed and",
+        by_test(_GARBAGE_TESTS, "test_above_a_fifth_of_all_ledgers_it_stops_and_asks"),
+    ),
+    Mutant(
+        "a-ledger-just-written-goes",
+        "design 4.3: none for a ledger written in the last hour",
+        _GARBAGE,
+        "return age_s * 1000 >= self._settings.quiet_ms",
+        "return age_s * 1000 >= 0",
+        by_test(_GARBAGE_TESTS, "test_a_ledger_written_in_the_last_hour_is_not_asked_about"),
+    ),
+)
