@@ -34,6 +34,7 @@ from engine.bookie.segment import (
 )
 from engine.bookie.settings import BookieSettings
 from engine.errors import BookieUnavailable, Overloaded
+from engine.limits import MIB
 from engine.ports.clock import Clock
 from engine.ports.disk import AppendFile, Disk, Space
 from engine.ports.workers import Workers
@@ -42,6 +43,11 @@ from engine.run import Run
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _JOB_BYTES: Final = 512
 """What a job costs in memory beside its bytes, so that empty ones are bounded too."""
+
+
+_SPACE_KNOWN_S: Final = 0.2
+_SPACE_NEAR_BYTES: Final = 4 * 1024 * MIB
+"""With less than this above the reserve, every batch looks at the disk."""
 
 
 class Tail(NamedTuple):
@@ -173,6 +179,12 @@ class Journal:
 
     async def close(self) -> None:
         """Write what is queued and a synced mark, then end the thread."""
+        if self.failure is None and not self._closing and self.queued_bytes:
+            # In one batch with other records a mark would say nothing: it has to follow them.
+            try:
+                await self.barrier()
+            except BookieUnavailable:
+                pass
         if self._idle is not None:
             self._idle.cancel()
         if not self._closing:
@@ -281,6 +293,8 @@ class SegmentWriter:
         self._seed = seed_of(salt, self._segment)
         self._file: AppendFile | None = None
         self._refused_epoch = -1
+        self._space: Space | None = None
+        self._space_at_s = 0.0
         self._failure: BaseException | None = None
 
     @property
@@ -326,9 +340,9 @@ class SegmentWriter:
         return Outcome(self.position, space, refused)
 
     def _write_or_refuse(self, batch: list[Job], size_bytes: int) -> Space:
-        space = self._disk.space()
         if not size_bytes and not any(job.mark for job in batch):
-            return space
+            return self._disk.space()
+        space = self._space_for(size_bytes)
         full = space.free_bytes - size_bytes < self._settings.reserve_bytes
         if full and any(job.runs for job in batch):
             self._refuse(batch)
@@ -340,6 +354,21 @@ class SegmentWriter:
             self._undo(before)
             self._refuse(batch)
         return space
+
+    def _space_for(self, size_bytes: int) -> Space:
+        """How full the disk is: asked again when it may matter, for each question costs a batch
+        two changes of the interpreter's lock."""
+        now_s = self._clock.monotonic()
+        known = self._space
+        if (
+            known is None
+            or now_s - self._space_at_s > _SPACE_KNOWN_S
+            or known.free_bytes - size_bytes < self._settings.reserve_bytes + _SPACE_NEAR_BYTES
+        ):
+            known = self._disk.space()
+            self._space_at_s = now_s
+        self._space = Space(known.total_bytes, known.free_bytes - size_bytes)
+        return known
 
     def _refuse(self, batch: list[Job]) -> None:
         self._refused_epoch = max(job.epoch for job in batch)
