@@ -141,8 +141,8 @@ READ_MUTANTS: Final = (
         "damage-is-called-missing",
         "2.5 (#2908): what damage hides is UNKNOWN, never missing",
         _SERVICE,
-        "        if missing is not None and doubtful:\n            missing, unknown = None, missing\n",
-        "",
+        "            missing, unknown = None, missing\n",
+        "            pass\n",
         by_test(_DISK_TESTS, "test_an_unreadable_header_makes_negatives_unknown"),
     ),
     Mutant(

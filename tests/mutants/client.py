@@ -11,6 +11,7 @@ _READING: Final = "engine/ledger/reading.py"
 _QUORUM: Final = "engine/ledger/quorum.py"
 _WRITING_TESTS: Final = "engine/ledger/test_writing.py"
 _CHANGE_TESTS: Final = "engine/ledger/test_ensemble_change.py"
+_PENDING: Final = "test_a_pending_entry_moves_to_the_new_bookie_from_the_lac_on"
 _READING_TESTS: Final = "engine/ledger/test_reading.py"
 
 WRITER_MUTANTS: Final = (
@@ -68,7 +69,9 @@ WRITER_MUTANTS: Final = (
         _WRITER,
         "room = min(stripe_entries - first % stripe_entries, limits.RUN_ENTRIES_MAX)",
         "room = min(stripe_entries, limits.RUN_ENTRIES_MAX)",
-        by_test(_WRITING_TESTS, "test_runs_never_cross_a_stripe"),
+        by_test(
+            "engine/ledger/test_rules_writer.py", "test_no_run_crosses_a_stripe_wherever_it_starts"
+        ),
     ),
     Mutant(
         "close-at-what-was-sent",
@@ -87,8 +90,8 @@ WRITER_MUTANTS: Final = (
         "            if current.state is State.CLOSED:\n                return None\n"
         "            closed = ",
         by_test(
-            "engine/ledger/test_recovery.py",
-            "test_close_that_meets_a_recovery_finishes_it_and_reports_its_end",
+            "engine/ledger/test_rules_recovery.py",
+            "test_a_close_that_meets_a_recovery_ends_where_the_recovery_does",
         ),
     ),
     Mutant(
@@ -141,12 +144,14 @@ ENSEMBLE_MUTANTS: Final = (
         "sent-before-the-metadata-names-it",
         "2.3-3, 2.6-5 (#1591): no entry for a new bookie before the metadata name it",
         _WRITER,
-        "        try:\n            self._held = await self._context.ledgers.update(self._held, change)",
-        "        if wanted is not None:\n"
-        "            later = self._context.ledgers.update(self._held, change)\n"
-        "            self._later = asyncio.ensure_future(later)\n"
-        "            return wanted\n"
-        "        try:\n            self._held = await self._context.ledgers.update(self._held, change)",
+        "            self._held = await self._context.ledgers.update(self._held, change)\n"
+        "        except NoSuchLedger",
+        "            if wanted is not None:\n"
+        "                later = self._context.ledgers.update(self._held, change)\n"
+        "                self._later = asyncio.ensure_future(later)\n"
+        "                return wanted\n"
+        "            self._held = await self._context.ledgers.update(self._held, change)\n"
+        "        except NoSuchLedger",
         by_test(_CHANGE_TESTS, "test_nothing_is_sent_to_a_new_bookie_before_the_metadata_names_it"),
     ),
     Mutant(
@@ -163,7 +168,7 @@ ENSEMBLE_MUTANTS: Final = (
         _REPLICATION,
         "self._owner.replace(self.lac + 1, self.ensemble, failed)",
         "self._owner.replace(self.pushed + 1, self.ensemble, failed)",
-        by_test(_CHANGE_TESTS, "test_a_failed_bookie_is_replaced_from_the_entry_after_the_lac"),
+        by_test("engine/ledger/test_rules_writer.py", _PENDING),
     ),
     Mutant(
         "change-passes-over-a-recovery",
@@ -180,7 +185,7 @@ ENSEMBLE_MUTANTS: Final = (
         "        self._changing = None\n        for slot in self.slots:\n"
         "            if not slot.failed:\n                self._catch_up(slot)\n",
         "        self._changing = None\n",
-        by_test(_CHANGE_TESTS, "test_a_failed_bookie_is_replaced_from_the_entry_after_the_lac"),
+        by_test("engine/ledger/test_rules_writer.py", _PENDING),
     ),
     Mutant(
         "mute-bookie-is-waited-for",
@@ -188,7 +193,10 @@ ENSEMBLE_MUTANTS: Final = (
         _REPLICATION,
         "if punctual and now - slot.outstanding[0].sent_at > timeout_s:",
         "if punctual and now - slot.outstanding[0].sent_at > 1000 * timeout_s:",
-        by_test(_CHANGE_TESTS, "test_a_bookie_that_answers_nothing_is_replaced_after_the_timeout"),
+        by_test(
+            "engine/ledger/test_rules_writer.py",
+            "test_a_bookie_that_answers_nothing_is_given_up_within_two_timeouts",
+        ),
     ),
 )
 

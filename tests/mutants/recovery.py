@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant, by_test
 
 _RECOVERY: Final = "engine/ledger/recovery.py"
 _TESTS: Final = "engine/ledger/test_recovery.py"
+_RULES: Final = "engine/ledger/test_rules_recovery.py"
 _NOT_DECIDED: Final = "test_recovery_is_not_decided_without_enough_explicit_negatives"
 
 RECOVERY_MUTANTS: Final = (
@@ -15,7 +16,7 @@ RECOVERY_MUTANTS: Final = (
         _RECOVERY,
         "return msgspec.structs.replace(current, state=State.IN_RECOVERY)",
         "return None",
-        by_test(_TESTS, "test_too_few_fenced_bookies_leave_the_ledger_in_recovery"),
+        by_test(_RULES, "test_a_recovery_announces_itself_before_it_asks_any_bookie"),
     ),
     Mutant(
         "recovery-reads-bookies-added-meanwhile",
@@ -24,7 +25,7 @@ RECOVERY_MUTANTS: Final = (
         "asked = [ask(self._context, self._frozen.ensemble[i], request) for i in write_set]",
         "asked = [ask(self._context, self._fragments[-1].ensemble[i], request) for i in write_set]",
         by_test(
-            "engine/ledger/test_rules_recovery.py",
+            _RULES,
             "test_recovery_asks_no_bookie_that_it_added_itself",
         ),
     ),
@@ -40,8 +41,8 @@ RECOVERY_MUTANTS: Final = (
         "silence-counts-as-fenced",
         "2.4-4: errors and time-outs never count as fenced",
         _RECOVERY,
-        "            if reply.status is Status.OK:\n                fenced.add(index)",
-        "            if reply.status is not Status.UNAUTHORIZED:\n                fenced.add(index)",
+        "if reply.status is Status.OK:\n                fenced.add(index)",
+        "if reply.status is not Status.UNAUTHORIZED:\n                fenced.add(index)",
         by_test(_TESTS, "test_too_few_fenced_bookies_leave_the_ledger_in_recovery"),
     ),
     Mutant(
@@ -98,9 +99,7 @@ RECOVERY_MUTANTS: Final = (
         _RECOVERY,
         "corrupt = run.first_corrupt()",
         "corrupt = None",
-        by_test(
-            "engine/ledger/test_rules_recovery.py", "test_recovery_writes_back_no_corrupt_copy"
-        ),
+        by_test(_RULES, "test_recovery_writes_back_no_corrupt_copy"),
     ),
     Mutant(
         "recovery-does-not-wait-for-its-copies",
@@ -109,7 +108,7 @@ RECOVERY_MUTANTS: Final = (
         "            await self._until_confirmed()\n",
         "",
         by_test(
-            "engine/ledger/test_rules_recovery.py",
+            _RULES,
             "test_recovery_closes_only_when_its_copies_are_on_a_quorum",
         ),
     ),
@@ -135,9 +134,7 @@ RECOVERY_MUTANTS: Final = (
         "            else now.with_fragment(first, wanted),\n"
         "        )\n"
         "        return wanted",
-        by_test(
-            _TESTS, "test_a_bookie_that_fails_during_recovery_is_replaced_in_memory_until_the_close"
-        ),
+        by_test(_RULES, "test_a_recoverys_own_ensemble_is_published_only_with_the_close"),
     ),
     Mutant(
         "recoverys-ensemble-is-forgotten",
@@ -155,6 +152,6 @@ RECOVERY_MUTANTS: Final = (
         _RECOVERY,
         "        if current.closed:\n            return None\n        older",
         "        older",
-        by_test(_TESTS, "test_a_recoverer_adopts_the_end_that_another_wrote_first"),
+        by_test(_RULES, "test_a_recoverer_that_found_more_adopts_the_end_written_first"),
     ),
 )

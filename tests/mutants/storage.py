@@ -48,12 +48,12 @@ JOURNAL_MUTANTS: Final = (
         by_test(_DISK_TESTS, "test_the_indexs_position_never_runs_ahead_of_what_it_holds"),
     ),
     Mutant(
-        "replay-does-not-sync-the-tail",
-        "design 4.3: replay ends with a sync of the tail before the bookie serves",
+        "replay-trusts-an-unproven-tail",
+        "design 4.3: a tail that may not be synced is made durable before the bookie serves it",
         "engine/bookie/replay.py",
-        "            self._sync_tail(numbers[-1])\n",
-        "            pass\n",
-        by_test(_DISK_TESTS, "test_what_a_restarted_bookie_serves_survives_a_power_loss"),
+        "if not batch.proven:",
+        "if batch.number < 0:",
+        by_test(_DISK_TESTS, "test_bytes_under_a_failed_sync_are_not_trusted_after_a_restart"),
     ),
     Mutant(
         "a-torn-tail-is-damage",
@@ -69,7 +69,7 @@ JOURNAL_MUTANTS: Final = (
         "engine/bookie/batches.py",
         "damaged_before, at = True, following",
         "damaged_before, at = False, following",
-        by_test(_DISK_TESTS, "test_an_unreadable_header_makes_negatives_unknown"),
+        by_test(_DISK_TESTS, "test_an_unreadable_batch_header_makes_negatives_unknown"),
     ),
     Mutant(
         "replay-forgets-fences",
@@ -111,9 +111,7 @@ UPKEEP_MUTANTS: Final = (
         "engine/bookie/indexing.py",
         "if origin is not None and (old.segment, old.offset) != origin:",
         "if origin is not None and old.segment < -9:",
-        by_test(
-            _COMPACTION_TESTS, "test_a_range_that_changed_while_it_was_copied_keeps_its_newer_place"
-        ),
+        by_test(_DISK_TESTS, "test_a_move_takes_only_what_still_lies_at_its_origin"),
     ),
     Mutant(
         "corrupt-bytes-are-copied",
@@ -126,12 +124,14 @@ UPKEEP_MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "a-segment-with-an-unreadable-header-goes",
-        "2.6-13 (#4607): a segment that cannot be read is not an empty one",
+        "a-segment-still-pointed-at-goes",
+        "2.6-13 (#4607): a segment that the index points at is never removed",
         _COMPACTION,
-        "return not survey.unreadable and live_size + survey.small_bytes <= most_bytes",
-        "return live_size + survey.small_bytes <= most_bytes",
-        by_test(_COMPACTION_TESTS, "test_a_segment_with_an_unreadable_header_is_left_alone"),
+        "if copier.unreadable or await self._in_thread(copier.is_pointed_at):",
+        "if copier.unreadable:",
+        by_test(
+            _COMPACTION_TESTS, "test_bytes_that_are_corrupt_are_not_copied_and_their_segment_stays"
+        ),
     ),
     Mutant(
         "one-denial-buries-a-ledger",

@@ -56,8 +56,7 @@ class HouseBatcher:
 
     async def close(self) -> None:
         self.release()
-        while self._queue and not self.dead:
-            await asyncio.sleep(0)
+        await turns()
 
     def _turn(self) -> None:
         if self.dead or not self._queue:
@@ -161,8 +160,7 @@ class House:
     async def stored(self, first: int, *bodies: bytes, **options: Any) -> AppendReply:
         """Append a run and wait for the reply."""
         replies = self.append(first, *bodies, **options)
-        while not replies:
-            await asyncio.sleep(0)
+        await turns(100)
         return replies[0]
 
     async def read(

@@ -96,6 +96,7 @@ async def test_a_fence_survives_a_crash_and_a_clean_restart() -> None:
         await house.start()
         await house.stored(0, b"zero")
         await house.service.fence(LEDGER, KEY)
+        await house.stored(0, b"behind the fence", ledger_id=LEDGER + 1)
         if clean:
             await house.service.close()
         else:

@@ -2,6 +2,10 @@
 
 import pytest
 
+from engine.bookie.index import Place, Position
+from engine.bookie.index_memory import MemoryIndex
+from engine.bookie.indexing import Moved, apply_items
+from engine.bookie.segment import Origin
 from engine.transport.contract import Status
 from tests.engine.bookie.house import House, bodies_of, turns
 
@@ -20,7 +24,7 @@ async def test_an_acknowledged_entry_survives_a_power_loss(seed: int) -> None:
 
 
 async def test_a_failed_sync_is_never_tried_again() -> None:
-    """After a failed fsync the kernel may call the lost pages clean: a second one proves nothing."""
+    """After a failed fsync the kernel may call lost pages clean: a second proves nothing."""
     house = House()
     await house.start()
     await house.stored(0, b"zero")
@@ -52,7 +56,7 @@ async def test_what_a_restarted_bookie_serves_survives_a_power_loss(seed: int) -
 
 async def test_the_indexs_position_never_runs_ahead_of_what_it_holds() -> None:
     """BookKeeper #3329: a mark that moved too far loses what lies before it."""
-    house = House(checkpoint_bytes=1)
+    house = House()
     await house.start()
     for number in range(5):
         await house.stored(number, b"%d" % number)
@@ -79,8 +83,19 @@ async def test_a_torn_last_batch_is_cut_and_is_no_damage() -> None:
     await house.service.close()
 
 
+BATCH_HEADER, RECORD_HEADER = 20, 56 + 28
+
+
 async def test_an_unreadable_header_makes_negatives_unknown() -> None:
     """BookKeeper #2908: called missing, what damage hides would be cut off by recovery."""
+    await _damage_header_at(RECORD_HEADER)
+
+
+async def test_an_unreadable_batch_header_makes_negatives_unknown() -> None:
+    await _damage_header_at(BATCH_HEADER)
+
+
+async def _damage_header_at(offset: int) -> None:
     house = House()
     await house.use_ids(10)
     await house.start()
@@ -89,11 +104,12 @@ async def test_an_unreadable_header_makes_negatives_unknown() -> None:
     await house.stored(1, b"one")
     await house.stored(2, b"two", ledger_id=8)
     await house.crash(index_lost=True)
-    house.segment()[start + 60] ^= 1
+    house.segment()[start + offset] ^= 1
     await house.start()
     assert house.service.damaged
     reply = await house.read(0, 1)
     assert bodies_of(reply) == [b"zero"]
+    reply = await house.read(1, 1)
     assert reply.missing is None and reply.unknown == (1, 1)
     assert (await house.read(0, 0, ledger_id=9)).status is Status.UNKNOWN
     await house.service.close()
@@ -112,3 +128,30 @@ async def test_corrupt_bytes_are_no_copy_and_may_be_written_again() -> None:
     assert bodies_of(await house.read(0, 0)) == [b"zero"]
     assert bodies_of(await house.read(1, 1)) == [b"one"]
     await house.service.close()
+
+
+async def test_bytes_under_a_failed_sync_are_not_trusted_after_a_restart() -> None:
+    """They look written, a later sync succeeds, and the next power loss drops them."""
+    for seed in SEEDS:
+        house = House(seed)
+        await house.start()
+        await house.stored(0, b"zero")
+        house.disk.fail_after = 1
+        assert (await house.stored(1, b"one" * 100)).status is Status.UNAVAILABLE
+        await house.crash()
+        await house.start()
+        served = bodies_of(await house.read(1, 1))
+        await house.crash(power=True)
+        await house.start()
+        assert bodies_of(await house.read(0, 0)) == [b"zero"]
+        assert bodies_of(await house.read(1, 1)) == served
+        await house.service.close()
+
+
+def test_a_move_takes_only_what_still_lies_at_its_origin() -> None:
+    index = MemoryIndex()
+    old, newer = Place(7, 0, 4, 1, 100, 500, 0), Place(7, 5, 9, 2, 300, 500, 5)
+    apply_items(index, [old, newer], Position(2, 800))
+    moved = Place(7, 0, 9, 3, 50, 900, 0)
+    apply_items(index, [Moved(moved, Origin(1, 100))], Position(3, 950))
+    assert index.find(7, 0, 9) == [moved._replace(last=4), newer]

@@ -56,6 +56,7 @@ class ScriptedBookie:
         self.append_status = Status.OK
         self.fence_status = Status.OK
         self.unfenced_reads = 0
+        self.runs_taken: list[Run] = []
 
     def release(self) -> None:
         """Send every answer held back so far."""
@@ -76,6 +77,7 @@ class ScriptedBookie:
             self.facts.append(facts)
         first, last, ledger_id = runs[0].first, runs[-1].last, runs[0].ledger_id
         self.requests.append(("recovery" if recovery else "append", first, last))
+        self.runs_taken += runs
         status = self.append_status
         if status is Status.OK and ledger_id in self.fenced and not recovery:
             status = Status.FENCED

@@ -6,7 +6,10 @@ import msgspec
 import pytest
 
 from engine.errors import RecoveryIncomplete
+from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
+from engine.metadata.ledgers import LedgerMetadata, State
+from engine.metadata.memory import FaultyStore
 from engine.transport.contract import ReadReply, ReadRequest, Status
 from tests.engine.ledger.scripted import Cluster, ScriptedBookie, turns
 
@@ -88,3 +91,86 @@ def _note_reads(bookie: ScriptedBookie, asked: list[str]) -> None:
         return msgspec.structs.replace(await inner(request))
 
     bookie.read = read  # type: ignore[method-assign]
+
+
+async def announce_recovery(client: LedgerClient, ledger_id: int) -> None:
+    """Do what another recoverer does first, and no more."""
+
+    def change(current: LedgerMetadata) -> LedgerMetadata:
+        return msgspec.structs.replace(current, state=State.IN_RECOVERY)
+
+    await client._ledgers.update(await client._ledgers.read(ledger_id), change)
+
+
+async def test_a_recovery_announces_itself_before_it_asks_any_bookie() -> None:
+    """The old writer's next ensemble change must meet IN_RECOVERY, or it writes on elsewhere."""
+    cluster = await Cluster.of(3)
+    client = cluster.client()
+    writer = await client.create_ledger(3, 3, 2)
+    await writer.append(b"zero")
+    for bookie in ensemble(cluster, writer):
+        bookie.fence_status = Status.UNKNOWN
+    with pytest.raises(RecoveryIncomplete):
+        await cluster.client().open_ledger(writer.ledger_id)
+    assert (await client.ledger_metadata(writer.ledger_id)).state is State.IN_RECOVERY
+
+
+async def test_a_close_that_meets_a_recovery_ends_where_the_recovery_does() -> None:
+    cluster = await Cluster.of(3)
+    client = cluster.client()
+    writer = await client.create_ledger(3, 3, 2)
+    await writer.append(b"zero")
+    future = await append_to_one(cluster, writer, b"one", 1)
+    await announce_recovery(client, writer.ledger_id)
+    assert writer.last_add_confirmed == 0
+    assert await writer.close() == 1
+    assert isinstance(await asyncio.gather(future, return_exceptions=True), list)
+
+
+async def test_a_recoverys_own_ensemble_is_published_only_with_the_close() -> None:
+    """A retry that read bookies added meanwhile would take their negatives for the end."""
+    cluster = await Cluster.of(4)
+    client = cluster.client()
+    writer = await client.create_ledger(3, 3, 3)
+    await writer.append(b"zero")
+    future = await append_to_one(cluster, writer, b"one", 0)
+    frozen = ensemble(cluster, writer)
+    spare = next(bookie for bookie in cluster.bookies if bookie not in frozen)
+    frozen[2].append_status = Status.UNAVAILABLE
+    spare.holding = True
+    opening = asyncio.ensure_future(cluster.client().open_ledger(writer.ledger_id))
+    await turns(200)
+    assert spare.held
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert metadata.state is State.IN_RECOVERY and len(metadata.fragments) == 1
+    spare.holding = False
+    spare.release()
+    reader = await opening
+    assert spare.bookie_id in reader.metadata.fragments[-1].ensemble
+    future.cancel()
+
+
+async def test_a_recoverer_that_found_more_adopts_the_end_written_first() -> None:
+    cluster = await Cluster.of(3)
+    client = cluster.client()
+    writer = await client.create_ledger(3, 3, 2)
+    await writer.append(b"zero")
+    future = await append_to_one(cluster, writer, b"one", 1)
+    store = FaultyStore(cluster.tree.session())
+
+    async def let_pass() -> None:
+        return None
+
+    async def close_first() -> None:
+        held = await client._ledgers.read(writer.ledger_id)
+        await client._ledgers.update(held, _closed_at_zero)
+
+    store.before_write(let_pass)
+    store.before_write(close_first)
+    reader = await cluster.client(store=store).open_ledger(writer.ledger_id)
+    assert (reader.last_add_confirmed, reader.length) == (0, 4)
+    future.cancel()
+
+
+def _closed_at_zero(current: LedgerMetadata) -> LedgerMetadata:
+    return msgspec.structs.replace(current, state=State.CLOSED, last_entry=0, length=4)

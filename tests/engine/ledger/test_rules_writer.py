@@ -1,10 +1,11 @@
 """Rules of the writer and of followers that no other test would miss if they were gone."""
 
 import asyncio
+from dataclasses import replace as with_settings
 
 from engine.run import NO_ENTRY
 from engine.transport.contract import AppendReply, LacReply, Status
-from tests.engine.ledger.scripted import Cluster, ScriptedBookie, turns
+from tests.engine.ledger.scripted import QUICK, Cluster, ScriptedBookie, turns
 
 
 async def test_a_run_claims_only_what_was_confirmed() -> None:
@@ -81,3 +82,41 @@ async def test_a_readers_lac_never_goes_back() -> None:
     assert await reader.read_last_add_confirmed() == 2
     assert reader.last_add_confirmed == 2
     await reader.close()
+
+
+async def test_no_run_crosses_a_stripe_wherever_it_starts() -> None:
+    cluster = await Cluster.of(3)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    await writer.append(b"one ahead")
+    await writer.append_many([b"x"] * 600)
+    stripe_entries = writer.metadata.stripe_entries
+    runs = cluster.bookies[0].runs_taken
+    assert runs
+    for run in runs:
+        assert run.first // stripe_entries == run.last // stripe_entries, run
+    await writer.close()
+
+
+async def test_a_pending_entry_moves_to_the_new_bookie_from_the_lac_on() -> None:
+    cluster = await Cluster.of(4)
+    writer = await cluster.client().create_ledger(3, 3, 3)
+    await writer.append(b"zero")
+    old = writer.metadata.fragments[-1].ensemble
+    cluster.at(old, 1).append_status = Status.UNAVAILABLE
+    waiting = asyncio.ensure_future(writer.append(b"one"))
+    await turns(60)
+    assert waiting.done() and await waiting == 1
+    fragments = writer.metadata.fragments
+    assert [fragment.first for fragment in fragments] == [0, 1]
+    assert 1 in cluster.at(fragments[-1].ensemble, 1).entries[writer.ledger_id]
+
+
+async def test_a_bookie_that_answers_nothing_is_given_up_within_two_timeouts() -> None:
+    cluster = await Cluster.of(4)
+    settings = with_settings(QUICK, append_timeout_ms=100)
+    writer = await cluster.client(settings).create_ledger(3, 3, 3)
+    mute = cluster.at(writer.metadata.fragments[-1].ensemble, 1)
+    mute.mute = True
+    async with asyncio.timeout(5):
+        assert await writer.append(b"x") == 0
+    assert mute.bookie_id not in writer.metadata.fragments[-1].ensemble
