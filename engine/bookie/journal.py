@@ -45,7 +45,6 @@ _JOB_BYTES: Final = 512
 """What a job costs in memory beside its bytes, so that empty ones are bounded too."""
 
 
-_SPACE_KNOWN_S: Final = 0.2
 _SPACE_NEAR_BYTES: Final = 4 * 1024 * MIB
 """With less than this above the reserve, every batch looks at the disk."""
 
@@ -362,7 +361,7 @@ class SegmentWriter:
         known = self._space
         if (
             known is None
-            or now_s - self._space_at_s > _SPACE_KNOWN_S
+            or now_s - self._space_at_s >= self._settings.space_known_ms / 1000
             or known.free_bytes - size_bytes < self._settings.reserve_bytes + _SPACE_NEAR_BYTES
         ):
             known = self._disk.space()

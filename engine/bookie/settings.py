@@ -12,8 +12,8 @@ class BookieSettings:
     `full_ratio` of the disk in use turns the bookie read-only, on a big disk only with less than
     `full_free_bytes` free; it comes back at `full_ratio_low`, or twice those bytes. Below
     `reserve_bytes` free it refuses recovery writes too, and keeps what is left for fences.
-    `synced_mark_ms` of silence
-    make it state in the journal that all before is synced. Index records wait `index_delay_ms` for
+    `synced_mark_ms` of silence make it state in the journal that all before is synced. The journal
+    trusts a look at the disk's space for `space_known_ms`. Index records wait `index_delay_ms` for
     company. `checkpoint_bytes` of journal, at most about so many, are replayed at a start.
     """
 
@@ -30,6 +30,7 @@ class BookieSettings:
     ledger_states_max: int = limits.LEDGER_STATES_MAX
     synced_mark_ms: int = 500
     space_check_ms: int = 5_000
+    space_known_ms: int = 200
     full_ratio: float = 0.95
     full_ratio_low: float = 0.93
     full_free_bytes: int = 1024 * limits.MIB

@@ -105,7 +105,9 @@ async def barn(
         clock=clock,
         rng=random.Random(1),
         store=store,
-        settings=BookieSettings(segment_bytes=8_192, recent_runs_bytes_max=0, space_check_ms=1),
+        settings=BookieSettings(
+            segment_bytes=8_192, recent_runs_bytes_max=0, space_check_ms=1, space_known_ms=0
+        ),
     )
     settings = UpkeepSettings(GarbageSettings(), CompactionSettings(free_bytes_min=0))
     upkeep = start_upkeep(
@@ -181,11 +183,13 @@ async def test_a_full_read_only_bookie_compacts_and_comes_back(tmp_path: Path) -
     async with barn(tmp_path, MemoryIndex(), MemoryTree("meadow")) as one:
         # Less than the reserve that entries may never touch; moves may.
         one.disk.free_bytes = 1 * MIB
+        one.clock.now_s += HOUR_S
         assert await one.append(ALIVE, run_of(ALIVE, ENTRIES, 1)) is Status.READ_ONLY
         assert await one.collect() == (GONE,)
         assert (await one.upkeep.compact(major=True)).removed
         assert await one.held(ALIVE) == list(range(ENTRIES))
         one.disk.free_bytes = 1 << 40
+        one.clock.now_s += HOUR_S
         while not one.service.writable:
             await one.upkeep.compact()
         assert await one.append(ALIVE, run_of(ALIVE, ENTRIES, 1)) is Status.OK
