@@ -14,7 +14,6 @@ Invariants:
 """
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -94,12 +93,25 @@ class RocksIndex:
     def find(self, ledger_id: int, first: int, last: int) -> list[Place]:
         """The places that overlap `first` to `last`, in order; at most 1,024 of them."""
         places: list[Place] = []
-        for place in self._places(_KEY.pack(b"P", ledger_id, first)):
-            if place.ledger_id != ledger_id or place.first > last:
-                break
-            places.append(place)
-            if place.last >= last or len(places) == _PLACES_PER_CALL_MAX:
-                break
+        cursor = self._db.iter()
+        cursor.seek(_KEY.pack(b"P", ledger_id, first))
+        prefix = _LEDGER.pack(b"P", ledger_id)
+        unpack_key, unpack_value, following = _KEY.unpack, _VALUE.unpack, cursor.next
+        while cursor.valid():
+            key: bytes = cursor.key()
+            if not key.startswith(prefix):
+                return places
+            reached = unpack_key(key)[2]
+            held_first, segment, offset, size_bytes, record_first = unpack_value(cursor.value())
+            if held_first > last:
+                return places
+            places.append(
+                Place(ledger_id, held_first, reached, segment, offset, size_bytes, record_first)
+            )
+            if reached >= last or len(places) == _PLACES_PER_CALL_MAX:
+                return places
+            following()
+        cursor.status()
         return places
 
     def last(self, ledger_id: int) -> Place | None:
@@ -154,13 +166,6 @@ class RocksIndex:
             if not self._read_only:
                 self._db.flush()
             self._db.close()
-
-    def _places(self, key: bytes) -> Iterator[Place]:
-        cursor = self._db.iter()
-        cursor.seek(key)
-        while (place := _place_at(cursor)) is not None:
-            yield place
-            cursor.next()
 
 
 def _place_at(cursor: "RdictIter") -> Place | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from engine.bookie.index import Place
 from engine.bookie.indexing import DAMAGED
-from engine.bookie.segment import Kind, decode_header, name_of, run_of, seed_of
+from engine.bookie.segment import name_of, run_at, seed_of
 from engine.limits import KIB, RUN_BYTES_MAX, RUN_ENTRIES_MAX
 from engine.ports.disk import Disk
 from engine.run import Run
@@ -55,6 +55,7 @@ class Gatherer:
         self._chunk_segment = 0
         self._chunk_start = 0
         self._seed = 0
+        self._name = ""
 
     def gather(
         self, places: Sequence[Place], complete: bool, first: int, last: int, max_bytes: int
@@ -121,18 +122,17 @@ class Gatherer:
         inside = self._chunk_segment == place.segment and at >= 0
         if not inside or at + place.size_bytes > len(self._chunk):
             end = _extent(places, index, min(wanted_bytes, _CHUNK_BYTES_MAX))
-            self._chunk = disk.read(name_of(place.segment), place.offset, end - place.offset)
             if place.segment != self._chunk_segment:
                 self._chunk_segment = place.segment
                 self._seed = seed_of(self._salt, place.segment)
+                self._name = name_of(place.segment)
+            self._chunk = disk.read(self._name, place.offset, end - place.offset)
             self._chunk_start = place.offset
             at = 0
-        header = decode_header(self._chunk, at, self._seed, place.offset)
-        if header is None or header.kind not in (Kind.RUN, Kind.MOVE):
+        run = run_at(self._chunk, at, self._seed, place.offset)
+        if run is None or len(run.table) != 8 * run.count:
             return None
-        if header.size_bytes != place.size_bytes:
-            return None
-        return run_of(header, self._chunk, at)
+        return run
 
 
 def joined(runs: Sequence[Run], stripe_entries: int) -> tuple[Run, ...]:

@@ -59,6 +59,8 @@ _extend = google_crc32c.extend
 _pack_record = _RECORD.pack
 _pack_offset = _OFFSET.pack
 _pack_crc = _CRC.pack
+_unpack_record = _RECORD.unpack
+_unpack_crc = _CRC.unpack_from
 
 assert SEGMENT_HEADER_BYTES == 84
 assert RECORD_HEADER_BYTES == 56
@@ -81,6 +83,7 @@ class Kind(enum.IntEnum):
 
 _BATCH: Final = int(Kind.BATCH)
 _RUN: Final = int(Kind.RUN)
+_WITH_RUNS: Final = (_RUN, int(Kind.MOVE))
 
 
 class SegmentHeader(NamedTuple):
@@ -343,6 +346,32 @@ def run_of(header: Header, data: bytes, at: int) -> Run | None:
     return Run(
         header.ledger_id, header.first, header.entries, header.lac, header.length, table, body
     )
+
+
+def run_at(data: bytes, at: int, seed: int, offset: int) -> Run | None:
+    """The run of the RUN or MOVE record at index `at`: `decode_header` and `run_of` in one.
+
+    None if the record is damaged, is of another kind, or is not all there.
+    """
+    start = at + RECORD_HEADER_BYTES
+    fields = data[at + 4 : start]
+    if len(data) < start or _unpack_crc(data, at)[0] != _extend(
+        seed, _pack_offset(offset) + fields
+    ):
+        return None
+    magic, kind, version, count, head_bytes, head_crc, body_bytes, ledger_id, first, lac, length = (
+        _unpack_record(fields)
+    )
+    if magic != _RECORD_MAGIC or version > RECORD_VERSION or kind not in _WITH_RUNS:
+        return None
+    body_start = start + head_bytes
+    table = data[start:body_start]
+    body = data[body_start : body_start + body_bytes]
+    if _crc(table) != head_crc or len(body) != body_bytes:
+        return None
+    if kind != _RUN:
+        table = table[ORIGIN_BYTES:]
+    return Run(ledger_id, first, count, lac, length, table, body)
 
 
 def origin_of(head: bytes) -> Origin:
