@@ -108,7 +108,9 @@ async def power_goes(barn: Barn, lives: int) -> None:
         process = Process(f"bookie#{life}")
         workers = barn.workers(process)
         barn.loop.spawn(process, barn.live(process, workers), "bookie")
-        await asyncio.sleep(barn.rng.uniform(0.05, 1.0))
+        moment = asyncio.get_running_loop().create_future()
+        barn.loop.call_later(barn.rng.uniform(0.05, 1.0), moment.set_result, None)
+        await moment
         barn.loop.kill(process)
         workers.cut_power()
         barn.disk.lose_power()
