@@ -88,14 +88,14 @@ BATCH_HEADER, RECORD_HEADER = 20, 56 + 28
 
 async def test_an_unreadable_header_makes_negatives_unknown() -> None:
     """BookKeeper #2908: called missing, what damage hides would be cut off by recovery."""
-    await _damage_header_at(RECORD_HEADER)
+    await _check_negatives_after_damage_at(RECORD_HEADER)
 
 
 async def test_an_unreadable_batch_header_makes_negatives_unknown() -> None:
-    await _damage_header_at(BATCH_HEADER)
+    await _check_negatives_after_damage_at(BATCH_HEADER)
 
 
-async def _damage_header_at(offset: int) -> None:
+async def _check_negatives_after_damage_at(offset: int) -> None:
     house = House()
     await house.use_ids(10)
     await house.start()

@@ -1,0 +1,127 @@
+"""The full sizes: every acceptance figure as large as it is promised. Writes `docs/soak.md`.
+
+usage: python -m tests.soak [--only NAME]
+
+It takes about half an hour on two quiet cores. What a part printed last stands in the report with
+the command that repeats it; the exit code is 1 if any part failed.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "docs" / "soak.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command, how many of its last lines are worth keeping, and what it may need set."""
+
+    name: str
+    title: str
+    arguments: tuple[str, ...]
+    lines: int
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def command(self) -> str:
+        """As a reader would type it."""
+        settings = "".join(f"{name}={value} " for name, value in self.environment)
+        return f"{settings}python {' '.join(self.arguments)}"
+
+
+PARTS: tuple[Part, ...] = (
+    Part(
+        "simulation",
+        "A thousand seeds of the simulation",
+        ("-m", "tests.simulation", "--seeds", "1000", "--jobs", "2"),
+        lines=5,
+    ),
+    Part("mutants", "Every mutant is killed", ("-m", "tests.mutants"), lines=60),
+    Part(
+        "kills",
+        "A hundred owners killed with kill -9 in the middle of appends",
+        ("-m", "pytest", "-q", "-p", "no:randomly", "tests/engine/cluster/test_kill.py"),
+        lines=1,
+        environment=(("HERDBOOK_KILLS", "100"),),
+    ),
+    Part(
+        "properties",
+        "Properties over other examples than those of every run",
+        (
+            *("-m", "pytest", "-q", "--hypothesis-profile=soak"),
+            *("tests/engine/ledger/test_quorum.py", "tests/engine/test_run.py"),
+            *("tests/engine/transport/test_frames.py", "tests/blobit/test_object_id.py"),
+        ),
+        lines=1,
+    ),
+    Part(
+        "ledger",
+        "The ledger beside the raw disk, ten million adds among it",
+        ("-m", "benchmarks", "ledger", "--json"),
+        lines=40,
+    ),
+    Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
+)
+
+
+def main() -> int:
+    """Run the parts and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=[part.name for part in PARTS], action="append")
+    chosen = parser.parse_args().only or [part.name for part in PARTS]
+    sections: list[str] = []
+    failed: list[str] = []
+    for part in PARTS:
+        if part.name in chosen:
+            passed, section = run(part)
+            sections.append(section)
+            if not passed:
+                failed.append(part.name)
+    REPORT.write_text(report(sections, failed))
+    print(f"written: {REPORT.relative_to(ROOT)}" + (f"; FAILED: {failed}" if failed else ""))
+    return 1 if failed else 0
+
+
+def run(part: Part) -> tuple[bool, str]:
+    """Run one part; tell whether it passed, and its section of the report."""
+    print(f"== {part.title}\n   {part.command}", flush=True)
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *part.arguments],
+        cwd=ROOT,
+        env={**os.environ, **dict(part.environment)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    seconds = time.monotonic() - start
+    kept = done.stdout.strip().splitlines()[-part.lines :]
+    print("\n".join(kept), flush=True)
+    verdict = "passed" if done.returncode == 0 else f"FAILED with exit code {done.returncode}"
+    heading = f"## {part.title}\n\n`{part.command}`: {verdict} in {seconds:.0f} s\n"
+    return done.returncode == 0, heading + "\n```text\n" + "\n".join(kept) + "\n```\n"
+
+
+def report(sections: Sequence[str], failed: Sequence[str]) -> str:
+    """The whole document."""
+    machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    verdict = "Everything passed." if not failed else f"Failed: {', '.join(failed)}."
+    head = (
+        "# The last soak\n\n"
+        "Written by `make soak`. The same figures at small sizes are part of `make test`.\n\n"
+        f"{date.today().isoformat()}, {machine}. {verdict}\n"
+    )
+    return "\n".join([head, *sections])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
