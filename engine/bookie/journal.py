@@ -263,7 +263,7 @@ def _full_or(error: OSError) -> Exception:
 
 
 class Outcome(NamedTuple):
-    """What the loop hears of a batch."""
+    """What the loop hears of a batch; `space` if the disk was asked."""
 
     end: Position
     space: Space | None
@@ -292,8 +292,9 @@ class SegmentWriter:
         self._seed = seed_of(salt, self._segment)
         self._file: AppendFile | None = None
         self._refused_epoch = -1
-        self._space: Space | None = None
-        self._space_at_s = 0.0
+        self._asked: Space | None = None
+        self._asked_at_s = 0.0
+        self._left_bytes = 0
         self._failure: BaseException | None = None
 
     @property
@@ -320,13 +321,13 @@ class SegmentWriter:
         batch: list[Job] = []
         size_bytes = 0
         refused = False
-        space: Space | None = None
+        self._asked = None
         for job in jobs:
             if job.epoch <= self._refused_epoch:
                 job.refused = refused = True
                 continue
             if batch and size_bytes + job.size_bytes > self._settings.journal_batch_bytes_max:
-                space = self._write_or_refuse(batch, size_bytes)
+                self._write_or_refuse(batch, size_bytes)
                 batch, size_bytes = [], 0
                 if job.epoch <= self._refused_epoch:
                     job.refused = refused = True
@@ -334,40 +335,40 @@ class SegmentWriter:
             batch.append(job)
             size_bytes += job.size_bytes
         if batch:
-            space = self._write_or_refuse(batch, size_bytes)
+            self._write_or_refuse(batch, size_bytes)
         refused = refused or any(job.refused for job in jobs)
-        return Outcome(self.position, space, refused)
+        return Outcome(self.position, self._asked, refused)
 
-    def _write_or_refuse(self, batch: list[Job], size_bytes: int) -> Space:
+    def _write_or_refuse(self, batch: list[Job], size_bytes: int) -> None:
         if not size_bytes and not any(job.mark for job in batch):
-            return self._disk.space()
-        space = self._space_for(size_bytes)
-        full = space.free_bytes - size_bytes < self._settings.reserve_bytes
+            return
+        full = self._free_bytes(size_bytes) < self._settings.reserve_bytes
         if full and any(job.runs for job in batch):
             self._refuse(batch)
-            return space
+            return
         before = self.position
         try:
             self._write(batch, size_bytes)
         except _DiskFull:
             self._undo(before)
             self._refuse(batch)
-        return space
 
-    def _space_for(self, size_bytes: int) -> Space:
-        """How full the disk is: asked again when it may matter, for each question costs a batch
-        two changes of the interpreter's lock."""
+    def _free_bytes(self, size_bytes: int) -> int:
+        """What is left on the disk after so many bytes more.
+
+        The disk is asked only when it may matter: a question costs a batch two changes of the
+        interpreter's lock.
+        """
         now_s = self._clock.monotonic()
-        known = self._space
-        if (
-            known is None
-            or now_s - self._space_at_s >= self._settings.space_known_ms / 1000
-            or known.free_bytes - size_bytes < self._settings.reserve_bytes + _SPACE_NEAR_BYTES
-        ):
-            known = self._disk.space()
-            self._space_at_s = now_s
-        self._space = Space(known.total_bytes, known.free_bytes - size_bytes)
-        return known
+        left_bytes = self._left_bytes - size_bytes
+        known_s = self._settings.space_known_ms / 1000
+        near = left_bytes < self._settings.reserve_bytes + _SPACE_NEAR_BYTES
+        if near or now_s - self._asked_at_s >= known_s:
+            self._asked = self._disk.space()
+            self._asked_at_s = now_s
+            left_bytes = self._asked.free_bytes - size_bytes
+        self._left_bytes = left_bytes
+        return left_bytes
 
     def _refuse(self, batch: list[Job]) -> None:
         self._refused_epoch = max(job.epoch for job in batch)
