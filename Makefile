@@ -1,6 +1,9 @@
 # Every command of the project. `make help` explains them.
 
-PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3 2>/dev/null))
+# The first one that really starts and is new enough; name another with make PYTHON=...
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+  && { echo $$python; break; }; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -23,9 +26,10 @@ help: ## Show this help
 venv: $(STAMP) ## Make the private virtual environment, with the versions of constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "No Python found. Install Python 3.11 or later (Debian: apt-get install python3 python3-venv)."; exit 1; }
+	@test -n "$(PYTHON)" \
+	  || { echo "No Python 3.11 or later found (Debian: apt-get install python3 python3-venv)."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "$(PYTHON) is older than 3.11. Install a later one, or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	  || { echo "$(PYTHON) does not start or is older than 3.11: name a later one, make PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "$(PYTHON) has no venv module. Install it (Debian: apt-get install python3-venv)."; exit 1; }
 	@rm -rf $(VENV)
