@@ -1,37 +1,37 @@
 """Every error of the engine.
 
-    EngineError
-    ├── InvalidRequest            the call is wrong; it will never succeed as it is
-    │   ├── EntryTooLarge         split the entry
-    │   ├── QuorumsInvalid        ensemble >= write quorum >= ack quorum >= 1 does not hold
-    │   ├── EntryPastEnd          the range goes past what may be read
-    │   └── DuplicateEntryId      an explicit id was used before
-    ├── FrameInvalid              bytes on a connection are not this protocol's: it is closed
-    ├── NotFound                  looked for, and positively not there
-    │   ├── NoSuchLedger
-    │   └── NoSuchEntry
-    ├── Unauthorized              the ledger's password does not match
-    ├── OutcomeUnknown            an append may or may not be stored: read the ledger to know
-    │   ├── LedgerFenced          another client recovered the ledger: stop writing
-    │   ├── LedgerClosed          the ledger or the writer is closed
-    │   └── AppendFailed          too few bookies acknowledged in time
-    ├── Unavailable               nothing is wrong with the call: retry later
-    │   ├── NotEnoughBookies      start more bookies, or lower the quorums
-    │   ├── DeadlineExceeded      no answer in time
-    │   ├── Overloaded            a queue is full: wait for earlier calls, then retry
-    │   ├── RecoveryIncomplete    too few bookies answered to decide the ledger's end
-    │   ├── BookieUnavailable     this bookie cannot be reached or has stopped
-    │   └── MetadataUnavailable   the metadata store cannot be reached; a write may have happened
-    ├── CannotRead                an entry exists or may exist, and no intact copy answered
-    ├── MetadataConflict          somebody changed it first: read again
-    │   ├── KeyExists
-    │   └── VersionConflict
-    └── FolderError               a folder cannot be used as it is; nothing in it was changed
-        ├── FolderLocked          another process owns it
-        ├── FolderMismatch        it belongs to another cluster, or is not what it should be
-        ├── FolderRolledBack      it is older than the metadata store remembers
-        ├── FormatTooNew          written by a newer major version: upgrade this program
-        └── FolderDamaged         bytes that were synced are not readable any more
+EngineError
+├── InvalidRequest            the call is wrong; it will never succeed as it is
+│   ├── EntryTooLarge         split the entry
+│   ├── QuorumsInvalid        ensemble >= write quorum >= ack quorum >= 1 does not hold
+│   ├── EntryPastEnd          the range goes past what may be read
+│   └── DuplicateEntryId      an explicit id was used before
+├── FrameInvalid              bytes on a connection are not this protocol's: it is closed
+├── NotFound                  looked for, and positively not there
+│   ├── NoSuchLedger
+│   └── NoSuchEntry
+├── Unauthorized              the ledger's password does not match
+├── OutcomeUnknown            an append may or may not be stored: read the ledger to know
+│   ├── LedgerFenced          another client recovered the ledger: stop writing
+│   ├── LedgerClosed          the ledger or the writer is closed
+│   └── AppendFailed          too few bookies acknowledged in time
+├── Unavailable               nothing is wrong with the call: retry later
+│   ├── NotEnoughBookies      start more bookies, or lower the quorums
+│   ├── DeadlineExceeded      no answer in time
+│   ├── Overloaded            a queue is full: wait for earlier calls, then retry
+│   ├── RecoveryIncomplete    too few bookies answered to decide the ledger's end
+│   ├── BookieUnavailable     this bookie cannot be reached or has stopped
+│   └── MetadataUnavailable   the metadata store cannot be reached; a write may have happened
+├── CannotRead                an entry exists or may exist, and no intact copy answered
+├── MetadataConflict          somebody changed it first: read again
+│   ├── KeyExists
+│   └── VersionConflict
+└── FolderError               a folder cannot be used as it is; nothing in it was changed
+    ├── FolderLocked          another process owns it
+    ├── FolderMismatch        it belongs to another cluster, or is not what it should be
+    ├── FolderRolledBack      it is older than the metadata store remembers
+    ├── FormatTooNew          written by a newer major version: upgrade this program
+    └── FolderDamaged         bytes that were synced are not readable any more
 """
 
 
