@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from engine.bookie.index_memory import MemoryIndex
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
+from engine.metadata.bookies import Bookies
 from engine.metadata.memory import MemoryTree
 from engine.ports.disk import Disk
 from engine.run import Run
@@ -233,3 +234,18 @@ def flip(disk: SimDisk, name: str, offset: int, data: Sequence[int] = (0xFF,)) -
     inode = disk._inode(name)
     for index, mask in enumerate(data):
         inode.data[offset + index] ^= mask
+
+
+async def three_batches(yard: Stable) -> BookieService:
+    """A bookie that holds entries 0 to 11 of ledger 7, written in three batches."""
+    service = await yard.start()
+    for first in (0, 4, 8):
+        await append(service, run_of(7, first, first + 3))
+    return service
+
+
+async def writable(yard: Stable) -> list[bool]:
+    """What the registrations say."""
+    await turns()
+    found = await Bookies(yard.tree.session()).available()
+    return [registration.writable for registration in found.values()]

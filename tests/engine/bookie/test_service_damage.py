@@ -31,6 +31,8 @@ from tests.engine.bookie.stable import (
     read,
     read_all,
     run_of,
+    three_batches,
+    writable,
 )
 
 
@@ -41,13 +43,6 @@ def runs_in(yard: Stable, service: BookieService, segment: int = 1) -> list[Foun
         for found in scan.records()
         if isinstance(found, Found) and found.header.kind == Kind.RUN
     ]
-
-
-async def three_batches(yard: Stable) -> BookieService:
-    service = await yard.start()
-    for first in (0, 4, 8):
-        await append(service, run_of(7, first, first + 3))
-    return service
 
 
 # Torn tails
@@ -372,12 +367,6 @@ class FullDisk:
 
     def space(self) -> Space:
         return Space(self.total_bytes, self.free_bytes)
-
-
-async def writable(yard: Stable) -> list[bool]:
-    await stable.turns()
-    found = await Bookies(yard.tree.session()).available()
-    return [registration.writable for registration in found.values()]
 
 
 async def test_a_full_disk_turns_the_bookie_read_only_and_it_comes_back_by_itself() -> None:

@@ -12,6 +12,8 @@ from tests.engine.bookie.stable import (
     Stable,
     append,
     run_of,
+    three_batches,
+    writable,
 )
 
 
