@@ -3,9 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.mutants.catalog import MUTANTS
-from tests.mutants.mutant import Mutant, PatchMisfit
+from tests.mutants.mutant import Mutant, PatchMisfit, SeedsKiller
 from tests.mutants.runner import Verdict, check_killers, run_mutants
 
 
@@ -15,6 +16,12 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only show what there is")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="just this one")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    parser.add_argument(
+        "--by-seeds",
+        type=int,
+        metavar="COUNT",
+        help="ask the simulation alone: which mutants do its first seeds notice? Never fails",
+    )
     parser.add_argument("--trust", action="store_true", help="do not run the killers alone first")
     arguments = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if mutant.name in arguments.only or not arguments.only]
@@ -24,6 +31,10 @@ def main() -> int:
     if arguments.list:
         for mutant in chosen:
             print(f"{mutant.name:42} {mutant.rule}\n{'':42} {mutant.file}; {mutant.killer.name}")
+        return 0
+    if arguments.by_seeds:
+        seeds = SeedsKiller(0, arguments.by_seeds)
+        _show(run_mutants([replace(one, killer=seeds) for one in chosen], arguments.jobs, _tell))
         return 0
     return _run(chosen, arguments.jobs, trust=arguments.trust)
 

@@ -111,6 +111,27 @@ FENCE_MUTANTS: Final = (
         by_test(_TESTS, "test_a_fencing_read_knows_what_was_queued_before_it"),
     ),
     Mutant(
+        "a-fence-during-a-look-up-is-passed-over",
+        "2.5: an append is refused for a fence that came while its ids were looked up",
+        _APPENDING,
+        "                status = self._refusal(state, key, facts, recovery)\n            except",
+        "                status = None\n            except",
+        by_test(
+            "engine/bookie/test_service_appending.py",
+            "test_a_fence_that_comes_during_a_look_up_refuses_the_append",
+        ),
+    ),
+    Mutant(
+        "a-wrong-bookie-id-is-taken-over",
+        "design 4.3: a segment names its bookie; another bookie's is refused",
+        "engine/bookie/replay.py",
+        "if header.bookie_id != self._bookie_id or header.salt != self._salt:",
+        "if header.salt != self._salt and not header.bookie_id:",
+        by_test(
+            "engine/bookie/test_service_identity.py", "test_a_segment_of_another_bookie_is_refused"
+        ),
+    ),
+    Mutant(
         "refusal-overtakes-the-fence",
         "2.5: FENCED is a claim and waits until the fence is durable",
         _APPENDING,

@@ -22,7 +22,7 @@ from tests.mutants.mutant import Killer, Mutant, PytestKiller
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _COPIED: Final = ("engine", "tests", "pyproject.toml")
-_TIMEOUT_S: Final = 300
+_TIMEOUT_S: Final = 150
 _LINES_SHOWN: Final = 15
 
 

@@ -8,6 +8,7 @@ _JOURNAL: Final = "engine/bookie/journal.py"
 _COMPACTION: Final = "engine/bookie/compaction.py"
 _GARBAGE: Final = "engine/bookie/garbage.py"
 _DISK_TESTS: Final = "engine/bookie/test_rules_storage.py"
+_DAMAGE_TESTS: Final = "engine/bookie/test_service_damage.py"
 _COMPACTION_TESTS: Final = "engine/bookie/test_compaction.py"
 _GARBAGE_TESTS: Final = "engine/bookie/test_garbage.py"
 
@@ -72,6 +73,40 @@ JOURNAL_MUTANTS: Final = (
         by_test(_DISK_TESTS, "test_an_unreadable_batch_header_makes_negatives_unknown"),
     ),
     Mutant(
+        "a-missing-segment-goes-unnoticed",
+        "#4740: a journal file that is gone is damage, unless it was dropped on purpose",
+        "engine/bookie/replay.py",
+        "                self._unreadable |= dropped is None\n",
+        "                assert dropped is None or not dropped\n",
+        by_test(_DAMAGE_TESTS, "test_a_missing_or_short_segment_is_damage"),
+    ),
+    Mutant(
+        "a-short-segment-goes-unnoticed",
+        "design 4.3: a segment's header states its predecessor's sealed length",
+        "engine/bookie/replay.py",
+        "if following.predecessor_bytes > size_bytes:",
+        "if following.predecessor_bytes < 0:",
+        by_test(_DISK_TESTS, "test_a_segment_cut_between_two_batches_is_damage"),
+    ),
+    Mutant(
+        "what-stood-on-a-refused-job-is-written",
+        "design 4.3: with a job turned down goes all that was queued behind it",
+        _JOURNAL,
+        "self._refused_epoch = max(job.epoch for job in batch)",
+        "self._refused_epoch = -1",
+        by_test(_DISK_TESTS, "test_what_was_queued_behind_a_refused_append_is_refused_too"),
+    ),
+    Mutant(
+        "a-damaged-table-is-believed",
+        "design 4.3: a record's head has a CRC of its own",
+        "engine/bookie/segment.py",
+        "return head if len(head) == header.head_bytes and _crc(head) == header.head_crc else None",
+        "return head if len(head) == header.head_bytes else None",
+        by_test(
+            "engine/bookie/test_segment.py", "test_a_damaged_table_is_told_from_a_damaged_body"
+        ),
+    ),
+    Mutant(
         "replay-forgets-fences",
         "2.5: fences survive a restart",
         "engine/bookie/replay.py",
@@ -131,6 +166,16 @@ UPKEEP_MUTANTS: Final = (
         "if copier.unreadable:",
         by_test(
             _COMPACTION_TESTS, "test_bytes_that_are_corrupt_are_not_copied_and_their_segment_stays"
+        ),
+    ),
+    Mutant(
+        "a-fence-goes-with-its-segment",
+        "design 4.3: live fences and tombstones are copied, too",
+        _COMPACTION,
+        "elif header.kind in (Kind.FACTS, Kind.FENCE):",
+        "elif header.kind == Kind.FACTS:",
+        by_test(
+            _COMPACTION_TESTS, "test_what_was_moved_is_found_after_a_restart_and_without_an_index"
         ),
     ),
     Mutant(

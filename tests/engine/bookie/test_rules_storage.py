@@ -155,3 +155,39 @@ def test_a_move_takes_only_what_still_lies_at_its_origin() -> None:
     moved = Place(7, 0, 9, 3, 50, 900, 0)
     apply_items(index, [Moved(moved, Origin(1, 100))], Position(3, 950))
     assert index.find(7, 0, 9) == [moved._replace(last=4), newer]
+
+
+async def test_a_segment_cut_between_two_batches_is_damage() -> None:
+    """All that is left of it is intact: only its successor knows that there was more."""
+    house = House(segment_bytes=2_000)
+    await house.use_ids(10)
+    await house.start()
+    await house.stored(0, b"0" * 500)
+    end = len(house.segment())
+    await house.stored(1, b"1" * 500)
+    first = house.segment()
+    await house.stored(2, b"2" * 500)
+    assert first is not house.segment()
+    await house.crash(index_lost=True)
+    del first[end:]
+    await house.start()
+    assert house.service.damaged
+    assert (await house.read(1, 1)).missing is None
+    assert bodies_of(await house.read(2, 2)) == [b"2" * 500]
+    await house.service.close()
+
+
+async def test_what_was_queued_behind_a_refused_append_is_refused_too() -> None:
+    """It may stand on what was not written: a gap below an acknowledged entry."""
+    house = House(journal_batch_bytes_max=1_000, reserve_bytes=1_000, full_ratio=1.0)
+    await house.start()
+    await house.stored(0, b"zero")
+    house.disk.total_bytes = (1 << 30) - house.disk.room_bytes() + 4_000
+    house.journal.holding = True
+    big = house.append(1, b"1" * 3_500)
+    small = house.append(2, b"two")
+    house.journal.release()
+    await turns()
+    assert [reply.status for reply in big + small] == [Status.READ_ONLY, Status.READ_ONLY]
+    assert (await house.read(1, 2)).missing == (1, 2)
+    await house.service.close()
