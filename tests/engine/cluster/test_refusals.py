@@ -6,6 +6,8 @@ import os
 import shutil
 import socket
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -172,10 +174,17 @@ async def test_the_socket_and_its_folder_are_the_users_alone(tmp_path: Path) -> 
         assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) & 0o077 == 0
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder with room for a socket's path below it, which pytest's own may not have."""
+    with tempfile.TemporaryDirectory(prefix="h") as folder:
+        yield Path(folder)
+
+
 def test_a_runtime_folder_that_is_open_to_others_or_too_long_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared, long, temporary = tmp_path / "s", tmp_path / ("l" * 100), tmp_path / "t"
+    shared, long, temporary = short_path / "s", short_path / ("l" * 100), short_path / "t"
     for folder in (shared, long, temporary):
         folder.mkdir(mode=0o700)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
