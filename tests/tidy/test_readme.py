@@ -1,0 +1,41 @@
+"""The README's examples run as they stand there, and no document leads astray."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\((?!\w+:)([^)#]+)")
+FENCED = re.compile(r"```.*?```", re.DOTALL)
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for one in FOLDERS for path in one.rglob("*.md"))])
+EXAMPLES_MIN = 8
+
+
+def astray(text: str, folder: Path) -> list[str]:
+    """What a document's links name and is not there."""
+    prose = FENCED.sub("", text)
+    return [target for target in LINK.findall(prose) if not (folder / target).exists()]
+
+
+def test_the_examples_of_the_readme_run() -> None:
+    failed, tried = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert tried >= EXAMPLES_MIN
+    assert failed == 0
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
+    assert astray(document.read_text(encoding="utf-8"), document.parent) == []
+
+
+def test_a_link_that_leads_nowhere_is_noticed() -> None:
+    assert astray("[x](nowhere.md) and [y](README.md)", ROOT) == ["nowhere.md"]
+
+
+def test_the_readme_names_both_commands_and_where_to_read_on() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for needed in ("make demo", "make test", "ARCHITECTURE.md", "docs/guarantees.md"):
+        assert needed in text
