@@ -83,8 +83,7 @@ class BatchScan:
                 return
             records, unreadable = self._records(at + RECORD_HEADER_BYTES, min(batch_end, end))
             unreadable |= damaged_before or batch_end > end
-            proven = not newest or header.kind == Kind.SYNCED
-            yield Batch(header.ledger_id, at, min(batch_end, end), records, unreadable, proven)
+            yield Batch(header.ledger_id, at, min(batch_end, end), records, unreadable, not newest)
             damaged_before = False
             at = batch_end
 

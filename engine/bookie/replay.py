@@ -7,6 +7,7 @@ Invariants:
   header is bad, nobody knows what it named, and `Replayed.unreadable` says so, durably.
 - A missing or short segment is such damage too, unless a DROPPED record names it.
 - When `replay` returns, what it found is durable in the index, and the journal's tail is synced.
+- A segment sealed before its first record holds nothing; its header may be on no disk.
 - A last batch that nothing proves synced is not built upon: after a failed sync the system shows
   bytes that are not on the disk and never will be. Its records are to be written again, in a new
   segment that seals this one before them.
@@ -104,8 +105,10 @@ class _Replay:
             sealed = None if newest else self._sealed_bytes(headers[numbers[at + 1]], number)
             end = self._scan(number, sealed)
             roll = self._position.segment == number and self._position.offset > end
+            # The segment's own header may have come with the very batch that was cut off.
+            roll |= newest and end <= SEGMENT_HEADER_BYTES
             self._position = Position(number, end)
-        self._check_missing(numbers)
+        self._check_missing(numbers, headers)
         if self._unreadable:
             # Everything that was ever stored is in doubt, until the service knows a bound.
             self._items.append(Fact(DAMAGE_KEY, b""))
@@ -153,16 +156,19 @@ class _Replay:
             return size_bytes
         if following.predecessor != number:
             return size_bytes
-        if following.predecessor_bytes > size_bytes:
+        if following.predecessor_bytes > max(size_bytes, SEGMENT_HEADER_BYTES):
             self._unreadable = True
         return min(size_bytes, following.predecessor_bytes)
 
-    def _check_missing(self, numbers: list[int]) -> None:
+    def _check_missing(self, numbers: list[int], headers: dict[int, SegmentHeader | None]) -> None:
         """Every number between the index's position and the newest must be there or dropped."""
         self._emit()
         first = self._start.segment or (numbers[0] if numbers else 0)
         newest = numbers[-1] if numbers else self._start.segment
         for number in range(first, newest + 1):
+            following = headers.get(number + 1)
+            if following is not None and following.predecessor_bytes <= SEGMENT_HEADER_BYTES:
+                continue
             if number and number not in self._present:
                 dropped = self._index.fact(fact_key(DROPPED, number))
                 self._unreadable |= dropped is None
@@ -172,6 +178,8 @@ class _Replay:
         start = SEGMENT_HEADER_BYTES
         if number == self._start.segment:
             start = max(start, self._start.offset)
+        if sealed is not None and sealed <= SEGMENT_HEADER_BYTES:
+            return SEGMENT_HEADER_BYTES
         scan = BatchScan(self._disk, self._salt, number)
         if scan.size_bytes < start:
             self._unreadable = True
@@ -181,7 +189,10 @@ class _Replay:
             self._unreadable |= batch.unreadable
             if not batch.proven:
                 self._again = [scan.record(offset, header) for offset, header in batch.records]
-                return end
+                if self._again:
+                    return end
+                # A mark proves what stands before it, but may itself be on no disk: cut it off.
+                break
             for offset, header in batch.records:
                 self._record(scan, number, offset, header)
             end = batch.end

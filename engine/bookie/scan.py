@@ -256,6 +256,9 @@ class JournalScan:
             if header is None or not header.predecessor:
                 continue
             size_bytes = self.size_bytes.get(header.predecessor)
+            if header.predecessor_bytes <= SEGMENT_HEADER_BYTES:
+                # Sealed before its first record: its header may never have reached the disk.
+                continue
             if size_bytes is not None and size_bytes < header.predecessor_bytes:
                 lost = header.predecessor_bytes - size_bytes
                 yield Flaw(header.predecessor, size_bytes, lost, "the segment is cut short")
