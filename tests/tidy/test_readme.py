@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!\w+:)([^)#]+)")
+NAMED_FILE = re.compile(r"`((?:engine|blobit|herdbook|benchmarks|tests)/[\w/.]+?)/?`")
 FENCED = re.compile(r"```.*?```", re.DOTALL)
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for one in FOLDERS for path in one.rglob("*.md"))])
@@ -15,9 +16,10 @@ EXAMPLES_MIN = 8
 
 
 def astray(text: str, folder: Path) -> list[str]:
-    """What a document's links name and is not there."""
+    """What a document's links and its names of files mean, and is not there."""
     prose = FENCED.sub("", text)
-    return [target for target in LINK.findall(prose) if not (folder / target).exists()]
+    links = [target for target in LINK.findall(prose) if not (folder / target).exists()]
+    return links + [name for name in NAMED_FILE.findall(prose) if not (ROOT / name).exists()]
 
 
 def test_the_examples_of_the_readme_run() -> None:
@@ -33,6 +35,7 @@ def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
 
 def test_a_link_that_leads_nowhere_is_noticed() -> None:
     assert astray("[x](nowhere.md) and [y](README.md)", ROOT) == ["nowhere.md"]
+    assert astray("`engine/run.py`, `engine/walk.py`", ROOT) == ["engine/walk.py"]
 
 
 def test_the_readme_names_both_commands_and_where_to_read_on() -> None:
