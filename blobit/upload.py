@@ -183,7 +183,8 @@ class Upload:
         batch, part = self._batches[0], self._part
         assert part is not None
         try:
-            ids = await batch.pending
+            # The wait may be abandoned; the entries are on their way all the same.
+            ids = await asyncio.shield(batch.pending)
         except EngineError as error:
             self._note_failure(part, error)
             await self._write_again()

@@ -40,10 +40,19 @@ class LacFollower:
     async def read_now(self) -> int:
         """Ask the ensemble for its LAC; what it returns covers all that was announced before.
 
-        Raises `Unavailable` when too few bookies answer.
+        Raises `Unavailable` when too few bookies answer, and what reading the metadata raises.
         """
-        if self.metadata.closed:
-            return self.lac
+        await self.refresh()
+        while not self.metadata.closed:
+            asked = self.metadata.fragments[-1]
+            await self._ask_all()
+            # Only if the writer was still on the ensemble that was asked have all been asked.
+            await self.refresh()
+            if self.metadata.fragments[-1] == asked:
+                break
+        return self.lac
+
+    async def _ask_all(self) -> None:
         ensemble = self.metadata.fragments[-1].ensemble
         quorums = self._context.quorums(self.metadata)
         tasks = {
@@ -66,7 +75,6 @@ class LacFollower:
                 task.cancel()
         if not covered(quorums, answered):
             raise Unavailable(f"too few bookies of {', '.join(ensemble)} told their LAC")
-        return self.lac
 
     async def wait_above(self, entry_id: int) -> None:
         """Wait until the LAC is over `entry_id` or the ledger is closed.

@@ -174,6 +174,7 @@ class _Recovery:
         assert self._replication is not None
         await self._replication.start()
         while runs := await self._read_after(self._last):
+            self._check_writable()
             copies = [msgspec.structs.replace(run, lac=frozen_lac) for run in runs]
             self._replication.send(copies)
             self._last = copies[-1].last
@@ -183,12 +184,15 @@ class _Recovery:
     async def _until_confirmed(self) -> None:
         assert self._replication is not None
         while self._replication.lac < self._last:
-            if self._error is not None:
-                raise RecoveryIncomplete(
-                    f"ledger {self._metadata.ledger_id}: could not write back"
-                ) from self._error
+            self._check_writable()
             self._confirmed.clear()
             await self._confirmed.wait()
+
+    def _check_writable(self) -> None:
+        if self._error is not None:
+            raise RecoveryIncomplete(
+                f"ledger {self._metadata.ledger_id}: could not write back"
+            ) from self._error
 
     async def _read_after(self, last: int) -> list[Run]:
         """The runs that follow `last`, none if the next id is proven absent."""

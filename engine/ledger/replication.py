@@ -234,7 +234,7 @@ class Replication:
         if bookie is None or slot.failed:
             return
         facts = None
-        if slot.facts_due:
+        if slot.facts_due or not slot.greeted:
             slot.facts_due = False
             facts = self._owner.facts(self.fragment_first, self.ensemble)
         slot.outstanding.append(Sent(runs[0].first, runs[-1].last, self._clock.monotonic()))
@@ -275,20 +275,28 @@ class Replication:
         elif reply.status is Status.UNAUTHORIZED:
             self._fail(Unauthorized(f"ledger {self.ledger_id}: a bookie knows another password"))
         elif reply.status is Status.OVERLOADED:
-            pause_s = self._settings.retry_pause_ms / 1000
-            self._loop.call_later(pause_s, self._send_again, slot)
+            if slot.retry is None:
+                pause_s = self._settings.retry_pause_ms / 1000
+                slot.retry = self._loop.call_later(pause_s, self._send_again, slot)
         else:
             self._fail_slot(slot)
 
     def _send_again(self, slot: Slot) -> None:
-        """After a bookie was overloaded: all that it has not acknowledged, once more."""
+        """After a bookie was overloaded: all that it has not acknowledged, once more.
+
+        The time since the oldest of it was first sent goes on counting.
+        """
+        slot.retry = None
         if slot.failed or self.error is not None or self.slots[slot.index] is not slot:
             return
+        waiting_since = slot.outstanding[0].sent_at if slot.outstanding else None
         slot.outstanding.clear()
         slot.sent = slot.mark
         slot.facts_due = True
         if self._changing is None:
             self._catch_up(slot)
+            if slot.outstanding and waiting_since is not None:
+                slot.outstanding[0] = slot.outstanding[0]._replace(sent_at=waiting_since)
 
     def _advance(self) -> None:
         if self._changing is not None or self.error is not None:
@@ -321,8 +329,11 @@ class Replication:
         while lagging and self._stored(lagging[0]):
             self._lagging_bytes -= lagging.popleft().size_bytes
         if self._lagging_bytes > self._settings.straggler_bytes_max:
-            slowest = min((slot for slot in self.slots if not slot.failed), key=lambda s: s.mark)
-            self._fail_slot(slowest)
+            oldest = lagging[0]
+            for index in self.quorums.write_set(oldest.first):
+                slot = self.slots[index]
+                if not slot.failed and slot.mark < oldest.last:
+                    self._fail_slot(slot)
 
     def _stored(self, run: Run) -> bool:
         slots, last = self.slots, run.last
@@ -392,7 +403,7 @@ class Replication:
                     await self._adopt(ensemble, failed)
                 elif self._alive_enough():
                     for index in failed:
-                        self.slots[index].lost = True
+                        self._lose(self.slots[index])
                 elif self._unconfirmed and self._clock.monotonic() > deadline:
                     raise AppendFailed(f"ledger {self.ledger_id}: too few bookies are left")
                 else:
@@ -407,6 +418,15 @@ class Replication:
                 self._catch_up(slot)
         self._advance()
         self._drop_stored()
+
+    def _lose(self, slot: Slot) -> None:
+        """Go on without a bookie, and without what it acknowledged past the LAC.
+
+        A change of the metadata whose outcome is not known may have put another in its place, or
+        may yet: recovery would look there for what only the lost one and one more hold.
+        """
+        slot.lost = True
+        slot.mark = self.lac
 
     async def _pause(self, pause_s: float) -> float:
         """Wait before the next try, or until bookies may have come; returns the next, longer wait.

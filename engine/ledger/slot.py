@@ -5,6 +5,7 @@ Invariants:
 - Acknowledged ranges count whatever their boundaries: nothing is keyed by a run's first id.
 """
 
+import asyncio
 from collections import deque
 from typing import NamedTuple
 
@@ -28,10 +29,12 @@ class Slot:
         "early",
         "facts_due",
         "failed",
+        "greeted",
         "index",
         "lost",
         "mark",
         "outstanding",
+        "retry",
         "sent",
     )
 
@@ -44,12 +47,16 @@ class Slot:
         self.outstanding: deque[Sent] = deque()
         self.early: list[tuple[int, int]] = []
         self.facts_due = True
+        # Facts go with every request until the bookie has taken one: a refused request is unknown.
+        self.greeted = False
+        self.retry: asyncio.TimerHandle | None = None
         self.failed = False
         self.lost = False
 
     def acknowledge(self, first: int, last: int) -> bool:
         """Count one acknowledged range; tell whether the mark moved."""
         outstanding = self.outstanding
+        self.greeted = True
         if not outstanding or last <= self.mark:
             return False
         if outstanding[0].first == first and outstanding[0].last == last and not self.early:

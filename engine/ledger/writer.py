@@ -81,6 +81,7 @@ class LedgerWriter:
         self._unwatch = context.bookies.watch(self._bookies_changed)
         self._checking: asyncio.Task[None] | None = None
         self._next_explicit = 0
+        self._degraded = False
         metadata = held.metadata
         self._replication = Replication(
             ledger_id=self.ledger_id,
@@ -310,8 +311,10 @@ class LedgerWriter:
             start = end
         self._replication.send(runs)
         if self._deferred_sync:
-            for run, group in list(self._sent)[-len(runs) :]:
-                _resolve(run, group)
+            start = 0
+            for run in runs:
+                _resolve(run, waiters[start : start + run.count])
+                start += run.count
 
     def _run_end(self, bodies: list[bytes], start: int, first: int) -> int:
         """Where the run that starts at `bodies[start]` ends: stripe, entries and bytes bound it."""
@@ -431,9 +434,10 @@ class LedgerWriter:
     async def _close(self) -> int:
         if self._error is None:
             await self._drain()
-        degraded = self._error is None and not await self._replication.settled(
-            self._context.settings.straggler_close_ms
-        )
+        if self._error is None:
+            timeout_ms = self._context.settings.straggler_close_ms
+            self._degraded |= not await self._replication.settled(timeout_ms)
+        degraded = self._degraded
         last, length = self._replication.lac, self._confirmed_length
         self._stop(LedgerClosed(f"ledger {self.ledger_id}: the writer is closed"))
 
@@ -448,7 +452,7 @@ class LedgerWriter:
         self._held = await self._context.ledgers.update(self._held, change)
         if self._held.metadata.state is State.IN_RECOVERY:
             self._held = await recover(self._context, self._held)
-        elif degraded:
+        elif self._held.metadata.degraded:
             await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
         self._record_close()
         assert self._held.metadata.last_entry is not None
@@ -457,7 +461,9 @@ class LedgerWriter:
     async def _drain(self) -> None:
         """Wait until everything accepted is confirmed, or the writer has failed."""
         for _, future in self._early.values():
-            future.set_exception(LedgerClosed("closed before the gap below this id was filled"))
+            if not future.done():
+                gap = LedgerClosed("closed before the gap below this id was filled")
+                future.set_exception(gap)
         self._early.clear()
         try:
             await self.force()
