@@ -18,7 +18,6 @@ import msgspec
 from engine.errors import (
     FormatTooNew,
     KeyExists,
-    MetadataConflict,
     MetadataUnavailable,
     NoSuchLedger,
     VersionConflict,
@@ -193,7 +192,9 @@ class Ledgers:
                 held = await self.read(wanted.ledger_id)
                 if held.metadata.token == token:
                     return held
-        raise MetadataConflict(f"ledger {held.metadata.ledger_id}: {_ATTEMPTS_MAX} conflicts")
+        raise MetadataUnavailable(
+            f"ledger {held.metadata.ledger_id}: not settled after {_ATTEMPTS_MAX} attempts"
+        )
 
     async def delete(self, ledger_id: int) -> None:
         """Remove a ledger's metadata; bookies collect its bytes later. Raises `NoSuchLedger`."""
