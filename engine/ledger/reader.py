@@ -126,14 +126,15 @@ class LedgerReader:
         """Fetch by the metadata known, and once more where newer metadata names other bookies.
 
         A LAC may arrive before the metadata of the fragment it covers: until they are known to be
-        fresh, bookies that lack an entry prove nothing.
+        fresh, bookies that lack an entry prove nothing; nor do they of one confirmed since.
         """
-        tried = self.metadata.fragment_of(first)
+        tried, confirmed = self.metadata.fragment_of(first), first <= self.last_add_confirmed
         try:
             return await self._replicas.fetch(self.metadata, first, last)
         except (NoSuchEntry, CannotRead, DeadlineExceeded):
             await self._follower.refresh()
-            if self.metadata.fragment_of(first) == tried:
+            since = first <= self.last_add_confirmed and not confirmed
+            if self.metadata.fragment_of(first) == tried and not since:
                 raise
         return await self._fetch(first, last)
 
