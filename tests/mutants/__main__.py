@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.mutants.catalog import MUTANTS
 from tests.mutants.mutant import Mutant, PatchMisfit, SeedsKiller
-from tests.mutants.runner import Verdict, check_killers, run_mutants
+from tests.mutants.runner import ROOT, Verdict, check_killers, run_mutants
 
 
 def main() -> int:
@@ -40,15 +40,17 @@ def main() -> int:
 
 
 def _run(chosen: Sequence[Mutant], jobs: int, *, trust: bool) -> int:
+    try:
+        for mutant in chosen:
+            mutant.patched((ROOT / mutant.file).read_text(encoding="utf-8"))
+    except PatchMisfit as error:
+        print(error)
+        return 1
     failed = None if trust else check_killers([mutant.killer for mutant in chosen])
     if failed is not None:
         print(f"{failed}\nA test fails without any mutant: it can kill none.")
         return 1
-    try:
-        verdicts = run_mutants(chosen, jobs, _tell)
-    except PatchMisfit as error:
-        print(error)
-        return 1
+    verdicts = run_mutants(chosen, jobs, _tell)
     _show(verdicts)
     return 0 if all(verdict.killed for verdict in verdicts) else 1
 

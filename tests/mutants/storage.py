@@ -60,8 +60,8 @@ JOURNAL_MUTANTS: Final = (
         "a-torn-tail-is-damage",
         "#3949: a torn last batch is cut, not feared",
         "engine/bookie/batches.py",
-        "newest = sealed_bytes is None and batch_end >= end",
-        "newest = sealed_bytes is None and batch_end < 0",
+        "if newest and not self._is_intact(at, batch_end):",
+        "if newest and batch_end < at:",
         by_test(_DISK_TESTS, "test_a_torn_last_batch_is_cut_and_is_no_damage"),
     ),
     Mutant(
