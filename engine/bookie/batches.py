@@ -55,12 +55,15 @@ class BatchScan:
         self._chunk = b""
         self._chunk_start = 0
 
-    def batches(self, start: int, sealed_bytes: int | None) -> Iterator[Batch]:
+    def batches(
+        self, start: int, sealed_bytes: int | None, proven_bytes: int = 0
+    ) -> Iterator[Batch]:
         """The batches from a batch's start on.
 
         `sealed_bytes` is the length that is known to be synced; None: the newest segment, whose
-        last batch may be torn and then ends the walk before it. A last batch with no records and
-        `unreadable` tells of damage up to the end.
+        last batch may be torn and then ends the walk before it, unless it ends within
+        `proven_bytes`, up to where even that segment is known to be synced. A last batch with no
+        records and `unreadable` tells of damage up to the end.
         """
         end = self.size_bytes if sealed_bytes is None else sealed_bytes
         at = start
@@ -70,13 +73,13 @@ class BatchScan:
             if header is None or header.kind not in (Kind.BATCH, Kind.SYNCED):
                 following = self._find_batch(at + 1)
                 if following is None:
-                    if sealed_bytes is not None:
-                        yield Batch(0, at, end, [], True, True)
+                    if sealed_bytes is not None or at < proven_bytes:
+                        yield Batch(0, at, min(end, proven_bytes or end), [], True, True)
                     return
                 damaged_before, at = True, following
                 continue
             batch_end = at + header.length
-            newest = sealed_bytes is None and batch_end >= end
+            newest = sealed_bytes is None and batch_end >= max(end, proven_bytes + 1)
             if newest and not self._is_intact(at, batch_end):
                 if damaged_before:
                     yield Batch(0, at, at, [], True, True)

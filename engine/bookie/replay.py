@@ -8,6 +8,9 @@ Invariants:
 - A missing or short segment is such damage too, unless a DROPPED record names it.
 - When `replay` returns, what it found is durable in the index, and the journal's tail is synced.
 - A segment sealed before its first record holds nothing; its header may be on no disk.
+- A newest segment without a whole batch was never synced, and goes: its predecessor is the newest
+  again, with what stands behind that seal, for it was to be written again in the segment that went.
+- The index's position enters a segment only with a batch that is proven to be on the disk.
 - A last batch that nothing proves synced is not built upon: after a failed sync the system shows
   bytes that are not on the disk and never will be. Its records are to be written again, in a new
   segment that seals this one before them.
@@ -94,12 +97,13 @@ class _Replay:
         self._facts: dict[int, bytes] = {}
         self._unreadable = False
         self._again: list[Record] = []
+        self._proven_bytes = 0
 
     def run(self) -> Replayed:
         headers = {number: self._header(number) for number in self._wanted()}
-        self._drop_newest_if_torn(headers)
+        self._drop_torn(headers)
         numbers = sorted(headers)
-        roll = False
+        roll, end = False, 0
         for at, number in enumerate(numbers):
             newest = at + 1 == len(numbers)
             sealed = None if newest else self._sealed_bytes(headers[numbers[at + 1]], number)
@@ -107,7 +111,8 @@ class _Replay:
             roll = self._position.segment == number and self._position.offset > end
             # The segment's own header may have come with the very batch that was cut off.
             roll |= newest and end <= SEGMENT_HEADER_BYTES
-            self._position = Position(number, end)
+            if end > SEGMENT_HEADER_BYTES or number == self._position.segment:
+                self._position = Position(number, end)
         self._check_missing(numbers, headers)
         if self._unreadable:
             # Everything that was ever stored is in doubt, until the service knows a bound.
@@ -115,10 +120,10 @@ class _Replay:
         self._emit()
         self._index.flush()
         roll |= bool(self._again)
-        tail = Tail(self._position.segment if numbers else 0, self._position.offset, roll)
         if not numbers:
-            tail = Tail(self._start.segment, self._start.offset, True)
-        elif not roll:
+            return Replayed(Tail(*self._start, True), self._unreadable, self._again)
+        tail = Tail(numbers[-1], end, roll)
+        if not roll:
             self._sync_tail(numbers[-1])
         return Replayed(tail, self._unreadable, self._again)
 
@@ -134,20 +139,28 @@ class _Replay:
             raise FolderMismatch(f"segment {number} belongs to bookie {header.bookie_id}")
         return header
 
-    def _drop_newest_if_torn(self, headers: dict[int, SegmentHeader | None]) -> None:
-        """A newest segment without a header, and with one batch at most, was never synced."""
-        if not headers:
-            return
-        newest = max(headers)
-        if headers[newest] is not None:
-            return
-        scan = BatchScan(self._disk, self._salt, newest)
-        if scan.count_batches(2) < 2 and newest > self._start.segment:
+    def _drop_torn(self, headers: dict[int, SegmentHeader | None]) -> None:
+        """Remove newest segments, header and all, that were never synced."""
+        while headers:
+            newest = max(headers)
+            header = headers[newest]
+            if newest <= self._start.segment or not self._was_never_synced(newest, header):
+                self._unreadable |= header is None
+                return
             self._disk.remove(name_of(newest))
             self._disk.sync_folder(FOLDER)
             del headers[newest]
-        else:
-            self._unreadable = True
+            self._proven_bytes = 0
+            if header is not None and header.predecessor in headers:
+                # What was sealed had been synced; what stands behind it may have been, too.
+                self._proven_bytes = header.predecessor_bytes
+
+    def _was_never_synced(self, number: int, header: SegmentHeader | None) -> bool:
+        """A segment's header and its first batch are synced together."""
+        scan = BatchScan(self._disk, self._salt, number)
+        if header is None:
+            return scan.count_batches(2) < 2
+        return next(scan.batches(SEGMENT_HEADER_BYTES, None), None) is None
 
     def _sealed_bytes(self, following: SegmentHeader | None, number: int) -> int:
         size_bytes = self._disk.size(name_of(number))
@@ -181,11 +194,12 @@ class _Replay:
         if sealed is not None and sealed <= SEGMENT_HEADER_BYTES:
             return SEGMENT_HEADER_BYTES
         scan = BatchScan(self._disk, self._salt, number)
-        if scan.size_bytes < start:
+        proven_bytes = self._proven_bytes if sealed is None else 0
+        if scan.size_bytes < max(start, proven_bytes):
             self._unreadable = True
             return scan.size_bytes
         end = start
-        for batch in scan.batches(start, sealed):
+        for batch in scan.batches(start, sealed, proven_bytes):
             self._unreadable |= batch.unreadable
             if not batch.proven:
                 self._again = [scan.record(offset, header) for offset, header in batch.records]

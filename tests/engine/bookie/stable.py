@@ -14,7 +14,7 @@ from engine.metadata.memory import MemoryTree
 from engine.ports.disk import Disk
 from engine.run import Run
 from engine.transport.contract import AppendReply, LedgerFacts, ReadReply, ReadRequest
-from tests.simulation.disk import SimDisk
+from tests.simulation.disk import PowerLoss, SimDisk
 
 R = TypeVar("R")
 KEY = b"k" * 32
@@ -61,10 +61,11 @@ class HeldBatcher:
         if self.held or self.dead:
             return
         jobs, self._jobs = self._jobs, []
-        result, failure = None, None
+        result: Any = None
+        failure: BaseException | None = None
         try:
             result = self._work(jobs)
-        except Exception as error:
+        except (Exception, PowerLoss) as error:
             failure = error
         self._done(jobs, result, failure)
         self._schedule()

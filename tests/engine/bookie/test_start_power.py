@@ -1,0 +1,58 @@
+"""Power goes again while a bookie starts, wherever in it: nothing acknowledged is lost."""
+
+import pytest
+
+from engine.bookie.service import BookieService
+from engine.bookie.settings import BookieSettings
+from engine.errors import BookieUnavailable
+from tests.engine.bookie.stable import Stable, append, read_all, run_of
+from tests.simulation.disk import PowerLoss
+
+SEEDS = 25
+OPERATIONS = 8
+
+
+async def acknowledged(seed: int, batches: int) -> Stable:
+    """A bookie that lost power behind so many acknowledged batches of four entries."""
+    yard = Stable(seed, BookieSettings(index_delay_ms=0, reserve_bytes=0))
+    service = await yard.start()
+    for first in range(0, 4 * batches, 4):
+        await append(service, run_of(7, first, first + 3, size=400))
+    end(yard)
+    yard.disk.lose_power()
+    yard.index.crash()
+    return yard
+
+
+def end(yard: Stable) -> None:
+    """The process ends."""
+    for thread in yard.workers.threads.values():
+        thread.dead = True
+
+
+async def lose_power_in_start(yard: Stable, operation: int) -> None:
+    """Start, and lose power at this disk operation, if there are so many, or behind the start."""
+    yard.disk.lose_power_after = operation
+    try:
+        await yard.start()
+    except (PowerLoss, BookieUnavailable):
+        # In the journal's thread it is the journal that fails.
+        pass
+    end(yard)
+    yard.disk.lose_power()
+    yard.index.crash()
+
+
+async def check(yard: Stable, service: BookieService, entries: int) -> None:
+    """All is there, and nobody is told of damage."""
+    assert await read_all(service, 7, 0, entries) == list(range(entries))
+    assert not service.damaged
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+async def test_power_lost_in_a_start_loses_nothing_acknowledged(batches: int) -> None:
+    for seed in range(SEEDS):
+        for operation in range(OPERATIONS):
+            yard = await acknowledged(seed, batches)
+            await lose_power_in_start(yard, operation)
+            await check(yard, await yard.start(), 4 * batches)
