@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_seeds, by_test
+from tests.mutants.mutant import Mutant, by_test
 
 _JOURNAL: Final = "engine/bookie/journal.py"
 _COMPACTION: Final = "engine/bookie/compaction.py"
@@ -87,14 +87,6 @@ JOURNAL_MUTANTS: Final = (
         "if following.predecessor_bytes > max(size_bytes, SEGMENT_HEADER_BYTES):",
         "if following.predecessor_bytes < 0:",
         by_test(_DISK_TESTS, "test_a_segment_cut_between_two_batches_is_damage"),
-    ),
-    Mutant(
-        "a-mark-proves-itself",
-        "fsyncgate: a last mark under a failed sync may be on no disk; nothing is built on it",
-        "engine/bookie/batches.py",
-        "records, unreadable, not newest)",
-        "records, unreadable, not newest or not records)",
-        by_seeds(146),
     ),
     Mutant(
         "what-stood-on-a-refused-job-is-written",
