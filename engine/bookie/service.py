@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import hashlib
 import random
 from collections.abc import Callable, Sequence
@@ -98,8 +99,9 @@ class BookieService:
     ) -> "BookieService":
         """Open or make the folder, replay its journal, register.
 
-        Raises `FolderMismatch`, `FolderRolledBack`, `FolderDamaged`, `FormatTooNew`,
-        `MetadataUnavailable`, `OSError`.
+        A failure closes the index again. Raises `FolderMismatch`, `FolderRolledBack`,
+        `FolderDamaged`, `FormatTooNew`, `MetadataUnavailable`, `OSError`, `BookieUnavailable` if
+        the journal failed, `Overloaded` if the disk is full, or the index's own error.
         """
         settings = settings or BookieSettings()
         store = DeadlineStore(store, METADATA_TIMEOUT_MS)
@@ -107,34 +109,46 @@ class BookieService:
         await workers.run(lambda: disk.make_folder(FOLDER))
         identity = await start_folder(disk, bookies, rng)
         index = await workers.run(open_index)
-        replayed = await workers.run(lambda: replay(disk, index, identity.bookie_id, identity.salt))
         publisher = Publisher(bookies, identity, settings, disk, workers)
+        service: BookieService | None = None
+        work = partial(replay, disk, index, identity.bookie_id, identity.salt)
+        try:
+            replayed = await workers.run(work)
 
-        def make_storage(service: BookieService) -> Storage:
-            return Storage(
-                disk=disk,
-                workers=workers,
-                clock=clock,
-                settings=settings,
-                identity=identity,
-                index=index,
-                tail=replayed.tail,
-                on_space=publisher.note,
-                on_failure=service._fail,
-            )
+            def make_storage(service: BookieService) -> Storage:
+                return Storage(
+                    disk=disk,
+                    workers=workers,
+                    clock=clock,
+                    settings=settings,
+                    identity=identity,
+                    index=index,
+                    tail=replayed.tail,
+                    on_space=publisher.note,
+                    on_failure=service._fail,
+                )
 
-        service = BookieService(make_storage, publisher, identity, clock)
-        if replayed.again:
-            await service.write(replayed.again)
-            await service.storage.writer.flush()
-        if service.storage.is_doubtful(2**63 - 1):
-            # A ledger made from now on cannot have been named by what is lost.
-            newest = await Ledgers(store, rng).new_id()
-            while held := await service.ledgers(newest, 1_024):
-                newest = held[-1]
-            await service.storage.set_doubt(pack_number(newest))
-        await publisher.start()
+            service = BookieService(make_storage, publisher, identity, clock)
+            await service._begin(replayed.again, Ledgers(store, rng))
+        except (Exception, asyncio.CancelledError):
+            # Whoever tries again opens the same index: nothing of this try may hold it.
+            with contextlib.suppress(Exception):
+                await (service.close() if service else workers.run(index.close))
+            raise
         return service
+
+    async def _begin(self, again: Sequence[Record], ledgers: Ledgers) -> None:
+        """What must be durable and known before the bookie may be asked; then register."""
+        if again:
+            await self.write(again)
+            await self.storage.writer.flush()
+        if self.storage.is_doubtful(2**63 - 1):
+            # A ledger made from now on cannot have been named by what is lost.
+            newest = await ledgers.new_id()
+            while held := await self.ledgers(newest, 1_024):
+                newest = held[-1]
+            await self.storage.set_doubt(pack_number(newest))
+        await self._publisher.start()
 
     # Identity
 
