@@ -7,7 +7,8 @@ Invariants:
 - A job is settled without an error only when all its records are durable, and in the order put.
 - A failed write or sync ends the journal for good; nothing is tried again, nothing acknowledged.
 - A disk found full before anything was lost is no failure: jobs with entries are turned down, and
-  with them all that was queued behind them, so that nobody stands on what was not written.
+  with them all entries that were queued behind them, so that nobody stands on what was not written.
+  Records alone, fences above all, are still written while the disk takes them.
 - A new segment's name is durable before its first record is acknowledged.
 - The queue is bounded in bytes: who puts more is told beforehand by `has_room`.
 """
@@ -323,13 +324,13 @@ class SegmentWriter:
         refused = False
         self._asked = None
         for job in jobs:
-            if job.epoch <= self._refused_epoch:
+            if self._stands_on_refused(job):
                 job.refused = refused = True
                 continue
             if batch and size_bytes + job.size_bytes > self._settings.journal_batch_bytes_max:
                 self._write_or_refuse(batch, size_bytes)
                 batch, size_bytes = [], 0
-                if job.epoch <= self._refused_epoch:
+                if self._stands_on_refused(job):
                     job.refused = refused = True
                     continue
             batch.append(job)
@@ -339,19 +340,30 @@ class SegmentWriter:
         refused = refused or any(job.refused for job in jobs)
         return Outcome(self.position, self._asked, refused)
 
+    def _stands_on_refused(self, job: Job) -> bool:
+        """Records alone stand on nothing that was queued before them."""
+        alone = job.records and not job.runs
+        return job.epoch <= self._refused_epoch and not alone
+
     def _write_or_refuse(self, batch: list[Job], size_bytes: int) -> None:
         if not size_bytes and not any(job.mark for job in batch):
             return
         full = self._free_bytes(size_bytes) < self._settings.reserve_bytes
         if full and any(job.runs for job in batch):
-            self._refuse(batch)
-            return
+            batch = self._refuse_entries(batch)
+            size_bytes = sum(job.size_bytes for job in batch)
+            if not size_bytes:
+                return
         before = self.position
         try:
             self._write(batch, size_bytes)
         except _DiskFull:
             self._undo(before)
-            self._refuse(batch)
+            records = self._refuse_entries(batch) if any(job.runs for job in batch) else []
+            if records:
+                self._write_or_refuse(records, sum(job.size_bytes for job in records))
+            else:
+                self._refuse(batch)
 
     def _free_bytes(self, size_bytes: int) -> int:
         """What is left on the disk after so many bytes more.
@@ -375,6 +387,15 @@ class SegmentWriter:
         for job in batch:
             job.refused = True
 
+    def _refuse_entries(self, batch: list[Job]) -> list[Job]:
+        """Refuse jobs with entries; returns the others, for which the reserve is kept.
+
+        A record tells of its ledger as it is, and stands on no entry: no fence or fact says less
+        because a run before it was turned down. An empty job that waits for those before it would.
+        """
+        self._refuse([job for job in batch if not job.records or job.runs])
+        return [job for job in batch if not job.refused]
+
     def _undo(self, before: Position) -> None:
         """After a write met a full disk, and before any sync: cut off what it left."""
         self.close()
@@ -384,6 +405,8 @@ class SegmentWriter:
             self._disk.sync_folder(FOLDER)
         elif before.segment:
             self._disk.truncate(name_of(before.segment), before.offset)
+        # What was to be rolled away from still is.
+        self._must_roll |= self._segment != before.segment
         self._segment, self._offset = before
         self._seed = seed_of(self._salt, self._segment)
 
