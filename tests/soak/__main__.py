@@ -78,15 +78,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=[part.name for part in PARTS], action="append")
     chosen = parser.parse_args().only or [part.name for part in PARTS]
-    sections: list[str] = []
+    sections = earlier(REPORT.read_text() if REPORT.exists() else "")
     failed: list[str] = []
     for part in PARTS:
         if part.name in chosen:
-            passed, section = run(part)
-            sections.append(section)
+            passed, sections[part.title] = run(part)
             if not passed:
                 failed.append(part.name)
-    REPORT.write_text(report(sections, failed))
+    kept = [sections[part.title] for part in PARTS if part.title in sections]
+    REPORT.write_text(report(kept))
     print(f"written: {REPORT.relative_to(ROOT)}" + (f"; FAILED: {failed}" if failed else ""))
     return 1 if failed else 0
 
@@ -107,18 +107,23 @@ def run(part: Part) -> tuple[bool, str]:
     kept = done.stdout.strip().splitlines()[-part.lines :]
     print("\n".join(kept), flush=True)
     verdict = "passed" if done.returncode == 0 else f"FAILED with exit code {done.returncode}"
-    heading = f"## {part.title}\n\n`{part.command}`: {verdict} in {seconds:.0f} s\n"
+    machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    when = f"{date.today().isoformat()}, {machine}"
+    heading = f"## {part.title}\n\n`{part.command}`\n\n{when}: {verdict} in {seconds:.0f} s.\n"
     return done.returncode == 0, heading + "\n```text\n" + "\n".join(kept) + "\n```\n"
 
 
-def report(sections: Sequence[str], failed: Sequence[str]) -> str:
+def earlier(document: str) -> dict[str, str]:
+    """The sections of a report by their titles: parts not run now keep their last figures."""
+    sections = document.split("\n## ")[1:]
+    return {section.splitlines()[0]: f"## {section.rstrip()}\n" for section in sections}
+
+
+def report(sections: Sequence[str]) -> str:
     """The whole document."""
-    machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
-    verdict = "Everything passed." if not failed else f"Failed: {', '.join(failed)}."
     head = (
         "# The last soak\n\n"
-        "Written by `make soak`. The same figures at small sizes are part of `make test`.\n\n"
-        f"{date.today().isoformat()}, {machine}. {verdict}\n"
+        "Written by `make soak`. The same figures at small sizes are part of `make test`.\n"
     )
     return "\n".join([head, *sections])
 
