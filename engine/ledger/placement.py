@@ -9,7 +9,7 @@ Invariants:
 import random
 
 from engine.errors import NotEnoughBookies
-from engine.ledger.quorum import Quorums, writable
+from engine.ledger.quorum import Quorums, covered, writable
 from engine.metadata.bookies import Bookies, Registration
 from engine.ports.clock import Clock
 
@@ -30,7 +30,8 @@ class Placement:
     async def new_ensemble(self, quorums: Quorums) -> tuple[tuple[str, ...], frozenset[int]]:
         """Bookies for a new ledger, and the indexes whose bookie is known but away.
 
-        Raises `NotEnoughBookies` when not every write set would reach an ack quorum.
+        Raises `NotEnoughBookies` when not every write set would reach an ack quorum, or when the
+        ledger could not be recovered without those that are away: they may never come back.
         """
         present = await self._present()
         chosen = self._sample(present, quorums.ensemble)
@@ -40,7 +41,8 @@ class Placement:
         self._rng.shuffle(chosen)
         absent = frozenset(i for i, name in enumerate(chosen) if name not in present)
         alive = set(range(len(chosen))) - absent
-        if len(chosen) < quorums.ensemble or not writable(quorums, alive):
+        enough = writable(quorums, alive) and covered(quorums, alive)
+        if len(chosen) < quorums.ensemble or not enough:
             raise NotEnoughBookies(
                 f"an ensemble of {quorums.ensemble} needs more than the "
                 f"{len(present)} bookies that are registered and writable"

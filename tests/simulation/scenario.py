@@ -238,8 +238,17 @@ class Scenario:
         """In peace everything works, and everything promised is there.
 
         A ledger that was created on a bookie just after that was wiped may have lost more than
-        the promise allows before its first entry: it keeps what it holds, but may stay open.
+        the promise allows before its first entry: it keeps what it holds, but may stay open. So
+        may one that was created with a bookie known, but wiped before it ever served.
         """
+        await self._until(lambda: all(node.service for node in self.bookies), PEACE_S_MAX)
+        served = {node.service.bookie_id for node in self.bookies if node.service is not None}
+        lossy = lossy | {
+            name
+            for ledger in self.oracle.ledgers.values()
+            if ledger.metadata is not None
+            for name in ledger.metadata.bookies() - served
+        }
         if not self._all_ended():
             raise Violation(f"work does not end in peace: {self._loop.waiting()}")
         judge = ClientNode(self.world, "judge", ClientSettings(), lambda node: None)

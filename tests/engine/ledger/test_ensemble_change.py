@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from engine.errors import AppendFailed, LedgerFenced, OutcomeUnknown
+from engine.errors import AppendFailed, LedgerFenced, NotEnoughBookies, OutcomeUnknown
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import Registration
 from engine.metadata.ledgers import LedgerMetadata, State
@@ -162,6 +162,14 @@ async def test_a_ledger_can_be_created_while_a_known_bookie_is_away() -> None:
     assert await writer.append(b"two of three") == 0
     assert set(ensemble_of(writer)) == {"b0", "b1", "b2"}
     assert await client.repairs() == [writer.ledger_id]
+
+
+async def test_no_ledger_is_created_that_a_recovery_could_not_decide_without_the_absent() -> None:
+    cluster = await Cluster.of(3)
+    await cluster.registry.unregister("b1")
+    with pytest.raises(NotEnoughBookies):
+        await cluster.client().create_ledger(3, 3, 1)
+    assert (await cluster.client().create_ledger(2, 2, 1)).metadata.fragments[0].first == 0
 
 
 async def test_a_bookie_that_comes_back_is_taken_into_the_ensemble_again() -> None:
