@@ -10,6 +10,7 @@ Invariants:
 
 import struct
 from collections.abc import Sequence
+from itertools import accumulate, repeat
 from typing import Final
 
 import google_crc32c
@@ -80,10 +81,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         assert NO_ENTRY <= lac < first <= ENTRY_ID_MAX - count
         rows = [0] * (2 * count)
         rows[::2] = map(len, bodies)
-        rows[1::2] = [
-            _extend(_crc(_pack_id(ledger_id, entry_id)), body)
-            for entry_id, body in enumerate(bodies, first)
-        ]
+        rows[1::2] = _digests(ledger_id, first, bodies)
         table = struct.pack(f">{2 * count}I", *rows)
         joined = b"".join(bodies) if count > 1 else bodies[0]
         return Run(ledger_id, first, count, lac, length_before + len(joined), table, joined)
@@ -102,21 +100,18 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         Raises `CannotRead` naming the first entry whose bytes are not those that were written.
         """
         rows = struct.unpack(f">{2 * self.count}I", self.table)
-        ledger_id, entry_id, body = self.ledger_id, self.first, self.body
-        entries: list[Entry] = []
-        start = 0
-        for length, digest in zip(rows[::2], rows[1::2], strict=True):
-            end = start + length
-            entry = body[start:end]
-            if _extend(_crc(_pack_id(ledger_id, entry_id)), entry) != digest:
-                raise CannotRead(f"ledger {ledger_id}: entry {entry_id} is corrupt in this copy")
-            entries.append(Entry(ledger_id, entry_id, entry))
-            start = end
-            entry_id += 1
-        if start != len(body):
-            # A slice past the end is only shorter: the digests above cannot tell.
-            raise CannotRead(f"ledger {ledger_id}: entry {self.first_corrupt()} is corrupt")
-        return entries
+        ledger_id, first, body = self.ledger_id, self.first, self.body
+        if self.count == 1 and rows == (len(body), _extend(_crc(_pack_id(ledger_id, first)), body)):
+            return [Entry(ledger_id, first, body)]
+        ends = list(accumulate(rows[::2]))
+        # Of many entries, `map` takes half the time of a loop.
+        bodies = list(map(body.__getitem__, map(slice, [0, *ends[:-1]], ends)))
+        # A slice past the end is only shorter, and the digests cannot tell what is behind it.
+        if _digests(ledger_id, first, bodies) != rows[1::2] or ends[-1] != len(body):
+            raise CannotRead(
+                f"ledger {ledger_id}: entry {self.first_corrupt()} is corrupt in this copy"
+            )
+        return list(map(Entry, repeat(ledger_id), range(first, first + self.count), bodies))
 
     def first_corrupt(self) -> int | None:
         """The id of the first entry whose digest does not match, or None."""
@@ -143,3 +138,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         lac = min(self.lac, first - 1)
         table = self.table[8 * low : 8 * high]
         return Run(self.ledger_id, first, high - low, lac, length, table, self.body[start:end])
+
+
+def _digests(ledger_id: int, first: int, bodies: Sequence[bytes]) -> tuple[int, ...]:
+    """The digest of each of consecutive entries."""
+    ids = map(_pack_id, repeat(ledger_id), range(first, first + len(bodies)))
+    return tuple(map(_extend, map(_crc, ids), bodies))

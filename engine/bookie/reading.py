@@ -5,14 +5,17 @@ Invariants:
   place, and the table matches the header.
 - What cannot be read is unknown, never missing.
 - Records that lie close together are fetched with one read.
+- The quick way for small records far apart takes only what is plain; whatever is not, the way for
+  one record judges: damaged, gone or unreadable.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.bookie.index import Place
 from engine.bookie.indexing import DAMAGED
-from engine.bookie.segment import name_of, run_at, seed_of
+from engine.bookie.segment import joined_run, name_of, run_at, seed_of
+from engine.bookie.window import RecentRuns
 from engine.limits import KIB, RUN_BYTES_MAX, RUN_ENTRIES_MAX
 from engine.ports.disk import Disk
 from engine.run import Run
@@ -21,6 +24,9 @@ _GAP_BYTES_MAX = 32 * KIB
 """Bytes of other ledgers that are cheaper to read along than to seek over."""
 
 _CHUNK_BYTES_MAX = 2 * 1024 * KIB
+
+_SCATTERED_BYTES_MAX = 16 * KIB
+"""A record up to this size is read and joined with others like it, wherever they lie."""
 
 
 class NeedsDisk(Exception):
@@ -46,11 +52,16 @@ class Gatherer:
     """Collects runs for one request. Without a disk it may run on the loop."""
 
     def __init__(
-        self, disk: Disk | None, salt: int, recent: Callable[[int, int], Run | None]
+        self,
+        disk: Disk | None,
+        salt: int,
+        recent: RecentRuns,
+        stripe_entries: int,
     ) -> None:
         self._disk = disk
         self._salt = salt
         self._recent = recent
+        self._stripe_entries = stripe_entries
         self._chunk = b""
         self._chunk_segment = 0
         self._chunk_start = 0
@@ -66,10 +77,11 @@ class Gatherer:
         """
         found = Found()
         following = first
-        size_bytes = 0
-        for index, place in enumerate(places):
+        size_bytes = index = 0
+        while index < len(places):
             if following > last or size_bytes >= max_bytes:
                 return found
+            place = places[index]
             if place.first > following:
                 found.missing = (following, min(place.first - 1, last))
                 return found
@@ -77,24 +89,62 @@ class Gatherer:
             if place.segment == DAMAGED:
                 found.unknown = (following, end)
                 return found
-            run = self._run(places, index, max_bytes - size_bytes, found)
+            run, taken = self._scattered(places, index, last, max_bytes - size_bytes)
             if run is None:
-                found.unknown = (following, end)
-                return found
-            if run.first != following or run.first + run.count - 1 != end:
-                run = run.cut(following, end)
+                run, taken = self._run(places, index, max_bytes - size_bytes, found), 1
+                if run is None:
+                    found.unknown = (following, end)
+                    return found
+                if run.first != following or run.first + run.count - 1 != end:
+                    run = run.cut(following, end)
             found.runs.append(run)
             size_bytes += len(run.body)
-            following = end + 1
+            following += run.count
+            index += taken
         if complete and following <= last and size_bytes < max_bytes:
             found.missing = (following, last)
         return found
+
+    def _scattered(
+        self, places: Sequence[Place], start: int, last: int, wanted_bytes: int
+    ) -> tuple[Run | None, int]:
+        """Small records far apart, from place number `start` on, as one run within a stripe.
+
+        Also how many places it took; None and 0 where it is not sure of the first.
+        """
+        disk, recent = self._disk, self._recent
+        segment, following = places[start].segment, places[start].record_first
+        newest = recent.starts_at(segment)
+        end = following - following % self._stripe_entries + self._stripe_entries - 1
+        near = self._chunk_start + len(self._chunk)
+        if disk is None or segment != self._chunk_segment:
+            return None, 0
+        ranges: list[tuple[int, int]] = []
+        for place in places[start : start + RUN_ENTRIES_MAX]:
+            _, held_first, held_last, held_segment, offset, size_bytes, record_first = place
+            if not held_first == record_first == following or held_last > end or held_last > last:
+                break
+            if held_segment != segment or size_bytes > _SCATTERED_BYTES_MAX or wanted_bytes <= 0:
+                break
+            if -_CHUNK_BYTES_MAX < offset - near <= _GAP_BYTES_MAX or offset >= newest:
+                break
+            ranges.append((offset, size_bytes))
+            near = offset + size_bytes
+            wanted_bytes -= size_bytes
+            following = held_last + 1
+        if len(ranges) < 2:
+            return None, 0
+        try:
+            records = disk.read_each(self._name, ranges)
+        except OSError:
+            return None, 0
+        return joined_run(records, ranges, self._seed, places[start].ledger_id, places[start].first)
 
     def _run(
         self, places: Sequence[Place], index: int, wanted_bytes: int, found: Found
     ) -> Run | None:
         place = places[index]
-        run = self._recent(place.segment, place.offset)
+        run = self._recent.get(place.segment, place.offset)
         if run is None:
             if self._disk is None:
                 raise NeedsDisk
@@ -135,7 +185,7 @@ class Gatherer:
         return run
 
 
-def joined(runs: Sequence[Run], stripe_entries: int) -> tuple[Run, ...]:
+def joined(runs: Sequence[Run], stripe_entries: int) -> list[Run]:
     """The same entries in fewer runs: small neighbours within a stripe become one.
 
     A reader unpacks one run of fifty entries far quicker than fifty of one. No run may cross a
@@ -163,7 +213,7 @@ def joined(runs: Sequence[Run], stripe_entries: int) -> tuple[Run, ...]:
         size_bytes += length
     if group:
         result.append(_join(group))
-    return tuple(result)
+    return result
 
 
 def _join(runs: list[Run]) -> Run:

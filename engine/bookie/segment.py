@@ -44,6 +44,8 @@ _SEGMENT: Final = struct.Struct(">8sHHI32sQQQQ")
 _SEGMENT_MAGIC: Final = b"HERDSEG\0"
 _CRC: Final = struct.Struct(">I")
 _RECORD: Final = struct.Struct(">HBBIIIIQqqQ")
+_HEADER: Final = struct.Struct(">IHBBIIIIQqqQ")
+"""A record's CRC and its fields."""
 _RECORD_MAGIC: Final = 0xA7E5
 _OFFSET: Final = struct.Struct(">Q")
 _SEED: Final = struct.Struct(">QQ")
@@ -61,6 +63,7 @@ _pack_offset = _OFFSET.pack
 _pack_crc = _CRC.pack
 _unpack_record = _RECORD.unpack
 _unpack_crc = _CRC.unpack_from
+_unpack_header = _HEADER.unpack_from
 
 assert SEGMENT_HEADER_BYTES == 84
 assert RECORD_HEADER_BYTES == 56
@@ -372,6 +375,46 @@ def run_at(data: bytes, at: int, seed: int, offset: int) -> Run | None:
     if kind != _RUN:
         table = table[ORIGIN_BYTES:]
     return Run(ledger_id, first, count, lac, length, table, body)
+
+
+def joined_run(
+    records: Sequence[bytes],
+    ranges: Sequence[tuple[int, int]],
+    seed: int,
+    ledger_id: int,
+    first: int,
+) -> tuple[Run | None, int]:
+    """Whole RUN records of one ledger, one behind the other from entry `first` on, as one run.
+
+    `ranges` says where each lies in its segment. Also how many of them it took: it ends before the
+    first that `run_at` has to judge.
+    """
+    tables: list[bytes] = []
+    bodies: list[bytes] = []
+    following, lac, length = first, NO_ENTRY, 0
+    for data, (offset, _) in zip(records, ranges, strict=True):
+        if len(data) < RECORD_HEADER_BYTES:
+            break
+        crc, _, kind, version, count, head_bytes, head_crc, body_bytes, ledger, at, low, total = (
+            _unpack_header(data)
+        )
+        start = RECORD_HEADER_BYTES + head_bytes
+        table, body = data[RECORD_HEADER_BYTES:start], data[start:]
+        fields = data[_CRC.size : RECORD_HEADER_BYTES]
+        if crc != _extend(seed, _pack_offset(offset) + fields) or version > RECORD_VERSION:
+            break
+        if kind != _RUN or ledger != ledger_id or at != following or _crc(table) != head_crc:
+            break
+        if len(body) != body_bytes or head_bytes != 8 * count:
+            break
+        lac, length = (low, total) if not tables else (lac, total)
+        tables.append(table)
+        bodies.append(body)
+        following += count
+    if not tables:
+        return None, 0
+    run = Run(ledger_id, first, following - first, lac, length, b"".join(tables), b"".join(bodies))
+    return run, len(tables)
 
 
 def origin_of(head: bytes) -> Origin:

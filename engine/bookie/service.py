@@ -22,7 +22,6 @@ from engine.bookie.indexing import FACTS, FENCE, fact_key, number_of_key, pack_n
 from engine.bookie.journal import Job
 from engine.bookie.ledger_state import LedgerState
 from engine.bookie.publishing import Publisher
-from engine.bookie.reading import joined
 from engine.bookie.replay import replay
 from engine.bookie.segment import (
     FOLDER,
@@ -322,9 +321,7 @@ class BookieService:
         missing, unknown = found.missing, found.unknown
         if missing is not None and doubtful:
             missing, unknown = None, missing
-        # Without facts the stripes are not known, and a run must not cross one.
-        stripe_entries = 1 if state.facts is None else state.facts.stripe_entries
-        runs = joined(found.runs, stripe_entries)
+        runs = tuple(found.runs)
         return ReadReply(Status.OK, runs, missing, unknown, state.lac, self._id, self._boot)
 
     def _state(self, ledger_id: int) -> LedgerState:

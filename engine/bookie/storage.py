@@ -22,7 +22,7 @@ from engine.bookie.indexing import (
 )
 from engine.bookie.journal import Job, Journal, SegmentWriter, Tail
 from engine.bookie.ledger_state import LedgerState, LedgerStates
-from engine.bookie.reading import Found, Gatherer, NeedsDisk
+from engine.bookie.reading import Found, Gatherer, NeedsDisk, joined
 from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, facts_of
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import RecentRuns, merge
@@ -103,19 +103,25 @@ class Storage:
     async def find(
         self, state: LedgerState, first: int, last: int, max_bytes: int, *, verify: bool = False
     ) -> Found:
-        """Runs from `first` on and why they end, as in a `ReadReply`.
+        """Runs from `first` on and why they end, as in a `ReadReply`; none crosses a stripe.
 
         `verify` also checks the digests: a run with other bytes than were written is damage.
         """
+        # Without facts the stripes are not known.
+        stripe_entries = 1 if state.facts is None else state.facts.stripe_entries
         found = Found()
         for _ in range(_LOOKUPS_MAX):
             newer = self.writer.window.find(state.ledger_id, first, last)
             if newer and newer[0].first <= first and not verify:
                 try:
-                    return self._find_newest(state, newer, first, last, max_bytes)
+                    found = self._find_newest(state, newer, first, last, max_bytes)
+                    found.runs = joined(found.runs, stripe_entries)
+                    return found
                 except NeedsDisk:
                     pass
-            look = _Look(self, state.ledger_id, newer, first, last, max_bytes, verify)
+            look = _Look(
+                self, state.ledger_id, newer, first, last, max_bytes, verify, stripe_entries
+            )
             found = await self._workers.run(look.run)
             if not found.vanished:
                 break
@@ -133,7 +139,7 @@ class Storage:
                 newer = newer[:count]
                 break
             following = place.last + 1
-        gatherer = Gatherer(None, self._salt, self.recent.get)
+        gatherer = Gatherer(None, self._salt, self.recent, 1)
         found = gatherer.gather(newer, False, first, last, max_bytes)
         if found.runs and state.stored < found.runs[-1].last + 1 <= last:
             # Nothing durable is higher, in the window or in the index.
@@ -148,8 +154,9 @@ class Storage:
         if not complete:
             # The index has more behind these: what the window has further on may follow a gap.
             places = [place for place in places if place.first <= older[-1].last]
-        gatherer = Gatherer(self._disk, self._salt, self.recent.get)
+        gatherer = Gatherer(self._disk, self._salt, self.recent, look.stripe_entries)
         found = gatherer.gather(places, complete, look.first, look.last, look.max_bytes)
+        found.runs = joined(found.runs, look.stripe_entries)
         if look.verify:
             _cut_at_corruption(found, places)
         return found
@@ -233,7 +240,16 @@ class Storage:
 class _Look:
     """One look-up for a pool thread."""
 
-    __slots__ = ("first", "last", "ledger_id", "max_bytes", "newer", "storage", "verify")
+    __slots__ = (
+        "first",
+        "last",
+        "ledger_id",
+        "max_bytes",
+        "newer",
+        "storage",
+        "stripe_entries",
+        "verify",
+    )
 
     def __init__(
         self,
@@ -244,8 +260,10 @@ class _Look:
         last: int,
         max_bytes: int,
         verify: bool,
+        stripe_entries: int,
     ) -> None:
         self.storage = storage
+        self.stripe_entries = stripe_entries
         self.ledger_id = ledger_id
         self.newer = newer
         self.first = first

@@ -9,6 +9,7 @@ Invariants:
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 from engine.bookie.index import Place
 from engine.bookie.indexing import gaps
@@ -89,6 +90,9 @@ def merge(newer: list[Place], older: list[Place]) -> list[Place]:
     return merged
 
 
+_NOWHERE: Final = 2**64
+
+
 class RecentRuns:
     """The newest runs by the place of their record."""
 
@@ -96,15 +100,34 @@ class RecentRuns:
         self._bytes_max = bytes_max
         self._size_bytes = 0
         self._runs: dict[tuple[int, int], Run] = {}
+        self._oldest: tuple[int, int] | None = None
 
     def add(self, segment: int, offset: int, run: Run) -> None:
         """Remember a run; the oldest ones make room."""
         runs = self._runs
+        if not runs:
+            self._oldest = (segment, offset)
         runs[segment, offset] = run
         self._size_bytes += len(run.table) + len(run.body)
+        if self._size_bytes > self._bytes_max:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        runs = self._runs
         while self._size_bytes > self._bytes_max:
             oldest = runs.pop(next(iter(runs)))
             self._size_bytes -= len(oldest.table) + len(oldest.body)
+        self._oldest = next(iter(runs), None)
+
+    def starts_at(self, segment: int) -> int:
+        """From which offset of a segment on there may be any. May be called in any thread.
+
+        Runs are added in the journal's order, so none lies before the oldest.
+        """
+        oldest = self._oldest
+        if oldest is None or segment < oldest[0]:
+            return _NOWHERE
+        return oldest[1] if segment == oldest[0] else 0
 
     def get(self, segment: int, offset: int) -> Run | None:
         """The run whose record begins there. May be called in any thread."""

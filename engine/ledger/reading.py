@@ -8,6 +8,7 @@ Invariants:
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 
 from engine.errors import BookieUnavailable, CannotRead, DeadlineExceeded, NoSuchEntry
@@ -33,35 +34,26 @@ class ReplicaReader:
         replicas, last = self._replicas(metadata, first, last)
         settings = self._context.settings
         request = ReadRequest(self._ledger_id, first, last, settings.read_bytes_max)
-        pending: dict[asyncio.Task[ReadReply], str] = {}
+        answers = _Answers(self._context, request, settings.read_timeout_ms)
         absent = 0
         unreadable: list[str] = []
         try:
-            async with asyncio.timeout(settings.read_timeout_ms / 1000):
-                while replicas or pending:
-                    if replicas:
-                        name = replicas.pop(0)
-                        pending[asyncio.ensure_future(self._ask(name, request))] = name
-                    wait_s = settings.speculative_read_ms / 1000 if replicas else None
-                    done, _ = await asyncio.wait(
-                        pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    for task in [task for task in pending if task in done]:
-                        name = pending.pop(task)
-                        reply = task.result()
-                        entries = intact(reply.runs, first)
-                        if entries:
-                            return entries
-                        if lacks(reply, first):
-                            absent += 1
-                        else:
-                            unreadable.append(name)
-                        self._preferred += 1
-        except TimeoutError as error:
-            raise DeadlineExceeded(f"ledger {self._ledger_id}: no answer for {first}") from error
+            while replicas or answers.pending:
+                if replicas:
+                    answers.ask(replicas.pop(0))
+                reply = await answers.next(settings.speculative_read_ms if replicas else None)
+                if reply is None:
+                    continue
+                entries = intact(reply.runs, first)
+                if entries:
+                    return entries
+                if lacks(reply, first):
+                    absent += 1
+                else:
+                    unreadable.append(reply.bookie_id)
+                self._preferred += 1
         finally:
-            for task in pending:
-                task.cancel()
+            answers.cancel()
         if absent == metadata.write_quorum:
             raise NoSuchEntry(f"ledger {self._ledger_id}: no replica holds entry {first}")
         raise CannotRead(
@@ -82,8 +74,61 @@ class ReplicaReader:
         start = self._preferred % len(names)
         return names[start:] + names[:start], last
 
-    async def _ask(self, bookie_id: str, request: ReadRequest) -> ReadReply:
-        return await ask(self._context, bookie_id, request)
+
+class _Answers:
+    """The replies to one request, asked of one replica after the other, as they come."""
+
+    def __init__(self, context: LedgerContext, request: ReadRequest, timeout_ms: int) -> None:
+        self.pending = 0
+        self._context = context
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._end_s = self._loop.time() + timeout_ms / 1000
+        self._tasks: list[asyncio.Task[ReadReply]] = []
+        self._arrived: deque[asyncio.Task[ReadReply]] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ask(self, bookie_id: str) -> None:
+        """Send the request to one more replica."""
+        self.pending += 1
+        task = self._loop.create_task(ask(self._context, bookie_id, self._request))
+        task.add_done_callback(self._arrive)
+        self._tasks.append(task)
+
+    async def next(self, patience_ms: int | None) -> ReadReply | None:
+        """The next reply; None if there is none in `patience_ms`. Raises `DeadlineExceeded`."""
+        if not self._arrived:
+            wake_s = self._end_s
+            if patience_ms is not None:
+                wake_s = min(wake_s, self._loop.time() + patience_ms / 1000)
+            self._waiting = self._loop.create_future()
+            timer = self._loop.call_at(wake_s, self._wake)
+            try:
+                await self._waiting
+            finally:
+                timer.cancel()
+                self._waiting = None
+        if self._arrived:
+            self.pending -= 1
+            return self._arrived.popleft().result()
+        if self._loop.time() >= self._end_s:
+            ledger_id, first = self._request.ledger_id, self._request.first
+            raise DeadlineExceeded(f"ledger {ledger_id}: no answer for {first}")
+        return None
+
+    def cancel(self) -> None:
+        """Wait for none of them any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _arrive(self, task: "asyncio.Task[ReadReply]") -> None:
+        if not task.cancelled():
+            self._arrived.append(task)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 async def ask(context: LedgerContext, bookie_id: str, request: ReadRequest) -> ReadReply:

@@ -54,6 +54,10 @@ class Disk(Protocol):
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
         ...
 
+    def read_each(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """`read` for many (offset, length) of one file, in the same order."""
+        ...
+
     def open_append(self, name: str, *, create: bool) -> AppendFile:
         """Open at the end. `create=True` makes a new file and fails if there is one."""
         ...

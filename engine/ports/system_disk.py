@@ -65,17 +65,17 @@ class SystemDisk:
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
-        assert offset >= 0 and length >= 0, (offset, length)
+        return self.read_each(name, [(offset, length)])[0]
+
+    def read_each(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """`read` for many (offset, length) of one file, in the same order."""
         handle = self._handles.get(name) or self._open_read(name)
-        data = os.pread(handle.descriptor, length, offset)
-        if len(data) == length or not data:
-            return data
-        pieces = [data]
-        left = length - len(data)
-        while left and (data := os.pread(handle.descriptor, left, offset + length - left)):
-            pieces.append(data)
-            left -= len(data)
-        return b"".join(pieces)
+        descriptor, read = handle.descriptor, os.pread
+        found = [read(descriptor, length, offset) for offset, length in ranges]
+        for number, (offset, length) in enumerate(ranges):
+            if len(found[number]) != length and found[number]:
+                found[number] = _read_rest(descriptor, found[number], offset, length)
+        return found
 
     def open_append(self, name: str, *, create: bool) -> "SystemAppendFile":
         """Open at the end. `create=True` makes a new file and fails if there is one."""
@@ -220,6 +220,16 @@ def _write_rest(descriptor: int, rest: memoryview) -> None:
         if written == 0:
             raise OSError(errno.EIO, "the file takes no more bytes")
         rest = rest[written:]
+
+
+def _read_rest(descriptor: int, data: bytes, offset: int, length: int) -> bytes:
+    """Go on after a short read, up to the end of the file."""
+    pieces = [data]
+    left = length - len(data)
+    while left and (data := os.pread(descriptor, left, offset + length - left)):
+        pieces.append(data)
+        left -= len(data)
+    return b"".join(pieces)
 
 
 def _sync(descriptor: int) -> None:

@@ -213,8 +213,8 @@ READER_MUTANTS: Final = (
         "digest-is-not-checked",
         "NATS 2.12.1: a corrupt copy is never served",
         "engine/run.py",
-        "if _extend(_crc(_pack_id(ledger_id, entry_id)), entry) != digest:",
-        "if digest < 0:",
+        "if _digests(ledger_id, first, bodies) != rows[1::2] or ends[-1] != len(body):",
+        "if ends[-1] != len(body):",
         by_test(_READING_TESTS, "test_a_corrupt_copy_is_never_served_and_another_replica_is"),
     ),
     Mutant(
@@ -248,8 +248,8 @@ READER_MUTANTS: Final = (
         "slow-replica-is-waited-for",
         "1a: a slow replica costs a speculative read, not the deadline",
         _READING,
-        "wait_s = settings.speculative_read_ms / 1000 if replicas else None",
-        "wait_s = None",
+        "answers.next(settings.speculative_read_ms if replicas else None)",
+        "answers.next(None)",
         by_test(
             _READING_TESTS, "test_a_slow_replica_costs_a_speculative_read_and_not_the_deadline"
         ),

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant, by_test
 _JOURNAL: Final = "engine/bookie/journal.py"
 _COMPACTION: Final = "engine/bookie/compaction.py"
 _GARBAGE: Final = "engine/bookie/garbage.py"
+_SCATTERED_TESTS: Final = "engine/bookie/test_scattered.py"
 _DISK_TESTS: Final = "engine/bookie/test_rules_storage.py"
 _DAMAGE_TESTS: Final = "engine/bookie/test_service_damage.py"
 _COMPACTION_TESTS: Final = "engine/bookie/test_compaction.py"
@@ -124,6 +125,35 @@ JOURNAL_MUTANTS: Final = (
         "if _extend(seed, _pack_offset(offset) + fields) != _CRC.unpack_from(data, at)[0]:",
         "if len(fields) < 0:",
         by_test(_DISK_TESTS, "test_an_unreadable_header_makes_negatives_unknown"),
+    ),
+    Mutant(
+        "joined-records-are-believed",
+        "design 4.3: a record is served only from its own place, whatever is read beside it",
+        "engine/bookie/segment.py",
+        "if crc != _extend(seed, _pack_offset(offset) + fields) or version > RECORD_VERSION:",
+        "if version > RECORD_VERSION:",
+        by_test(
+            _SCATTERED_TESTS, "test_the_first_damaged_one_is_unknown_and_those_before_it_are_read"
+        ),
+    ),
+    Mutant(
+        "joined-runs-cross-stripes",
+        "design 4.2-1: runs never cross a stripe",
+        "engine/bookie/reading.py",
+        "or held_last > end or held_last > last:",
+        "or held_last > last:",
+        by_test(_SCATTERED_TESTS, "test_no_joined_run_crosses_a_stripe"),
+    ),
+    Mutant(
+        "a-row-of-places-hides-what-is-between",
+        "design 4.3: a ledger's index is a set of disjoint id ranges",
+        "engine/bookie/index_rocks.py",
+        "held[end].first == held[end - 1].last + 1",
+        "held[end].ledger_id == held[end - 1].ledger_id",
+        by_test(
+            "engine/bookie/test_index.py",
+            "TestRocksIndex::test_places_with_ids_left_out_between_them_keep_the_gap_open",
+        ),
     ),
 )
 

@@ -136,6 +136,9 @@ class SimDisk:
             raise OSError(errno.EIO, f"simulated: cannot read {name}")
         return bytes(inode.data[offset : offset + length])
 
+    def read_each(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read(name, offset, length) for offset, length in ranges]
+
     def open_append(self, name: str, *, create: bool) -> SimAppendFile:
         _check_name(name)
         if not create:

@@ -64,6 +64,43 @@ class IndexContract(ABC):
         index.apply(added(damaged))
         assert index.find(1, 3, 3) == [damaged]
 
+    def test_one_of_many_places_added_together_is_removed_alone(self, index: Index) -> None:
+        places = [place(1, 2 * number, 2 * number + 1, number) for number in range(200)]
+        index.apply(added(*places))
+        gone = [places[number] for number in (0, 63, 64, 70, 71, 199)]
+        index.apply(Changes(gone, (), (), START))
+        left = [place for place in places if place not in gone]
+        assert index.find(1, 0, 999) == left
+        assert index.find(1, 126, 129) == [] and index.find(1, 139, 145) == [places[69], places[72]]
+        assert index.last(1) == places[198]
+        index.apply(Changes(left, gone, (), START))
+        assert index.find(1, 0, 999) == gone
+
+    def test_a_place_of_many_is_replaced_in_the_batch_that_removes_it(self, index: Index) -> None:
+        places = [place(1, 4 * number, 4 * number + 3, number) for number in range(10)]
+        index.apply(added(*places))
+        for number in (0, 4, 9):
+            halves = (
+                place(1, 4 * number, 4 * number + 1, 50),
+                place(1, 4 * number + 2, 4 * number + 3, 60),
+            )
+            index.apply(Changes((places[number],), halves, (), START))
+            assert index.find(1, 4 * number, 4 * number + 3) == list(halves)
+        assert len(index.find(1, 0, 39)) == 13
+
+    def test_places_with_ids_left_out_between_them_keep_the_gap_open(self, index: Index) -> None:
+        index.apply(added(place(1, 10, 19), place(1, 0, 4), place(1, 30, 39)))
+        index.apply(added(place(1, 20, 29)))
+        index.apply(added(place(1, 5, 9)))
+        assert [found.first for found in index.find(1, 0, 99)] == [0, 5, 10, 20, 30]
+        assert index.find(1, 6, 6) == [place(1, 5, 9)]
+        assert index.find(1, 25, 31) == [place(1, 20, 29), place(1, 30, 39)]
+
+    def test_a_removal_of_what_is_not_there_changes_nothing(self, index: Index) -> None:
+        index.apply(added(place(1, 0, 9), place(3, 0, 9)))
+        index.apply(Changes((place(1, 10, 19), place(1, 0, 5), place(2, 0, 9)), (), (), START))
+        assert index.find(1, 0, 99) == [place(1, 0, 9)] and index.last(3) == place(3, 0, 9)
+
     def test_facts_are_found_by_prefix_in_order(self, index: Index) -> None:
         facts = [(b"a/1", b"x"), (b"a/2", b"y"), (b"b/1", b"z")]
         index.apply(Changes((), (), facts, Position(1, 0)))

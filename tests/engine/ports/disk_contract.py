@@ -35,6 +35,14 @@ class DiskContract:
         assert disk.read("file", 1000, 1) == b""
         assert disk.read("file", 3, 0) == b""
 
+    def test_many_ranges_are_read_in_the_order_asked(self, disk: Disk) -> None:
+        _write(disk, "file", bytes(range(100)))
+        found = disk.read_each("file", [(50, 2), (0, 3), (98, 9), (100, 1), (7, 0)])
+        assert found == [b"23", b"\0\1\2", b"bc", b"", b""]
+        assert disk.read_each("file", []) == []
+        with pytest.raises(FileNotFoundError):
+            disk.read_each("other", [(0, 1)])
+
     def test_more_parts_than_the_system_takes_at_once_are_written_whole(self, disk: Disk) -> None:
         parts = [index.to_bytes(4) for index in range(5_000)]
         file = disk.open_append("file", create=True)
