@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from engine.bookie.index import Index, Place, Position
+from engine.bookie.index import PLACES_MAX, Index, Place, Position
 from engine.bookie.indexing import TOMBSTONE, fact_key
 from engine.bookie.scan import Flaw, Found, SegmentScan, first_flaw, segments_of
 from engine.bookie.segment import FOLDER, Kind, Origin, Record, dropped_record, move_record, name_of
@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 _COPY_BYTES: Final = 1 * MIB
 _SURVEY_RECORDS: Final = 4_096
-_PLACES_PER_CALL_MAX: Final = 1_024
 _LEDGERS_PER_PAGE: Final = 1_024
 _RUNS: Final = (Kind.RUN, Kind.MOVE)
 
@@ -348,7 +347,7 @@ def _places(index: Index, ledger_id: int, first: int, last: int) -> Iterator[Pla
     while True:
         found = index.find(ledger_id, first, last)
         yield from found
-        if len(found) < _PLACES_PER_CALL_MAX:
+        if len(found) < PLACES_MAX:
             return
         first = found[-1].last + 1
 

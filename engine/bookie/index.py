@@ -10,7 +10,13 @@ Invariants (`tests/engine/bookie/index_contract.py` runs them over both implemen
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol
+
+PLACES_MAX: Final = 1_024
+"""So many places one search gives at most."""
+
+BYTES_MAX: Final = 2**63
 
 
 class Position(NamedTuple):
@@ -36,6 +42,9 @@ class Place(NamedTuple):
     record_first: int
 
 
+_SIZE_OF: Final = attrgetter("size_bytes")
+
+
 class Changes(NamedTuple):
     """One batch: ranges to remove, then to add, and small facts to set (None removes)."""
 
@@ -43,6 +52,11 @@ class Changes(NamedTuple):
     add: Sequence[Place]
     facts: Sequence[tuple[bytes, bytes | None]]
     position: Position
+
+
+def enough(places: Sequence[Place], bytes_enough: int) -> bool:
+    """Whether a search may have ended before its range did."""
+    return len(places) >= PLACES_MAX or sum(map(_SIZE_OF, places)) >= bytes_enough
 
 
 class Index(Protocol):
@@ -56,8 +70,14 @@ class Index(Protocol):
         """The position of the newest batch applied; (0, 0) when new."""
         ...
 
-    def find(self, ledger_id: int, first: int, last: int) -> list[Place]:
-        """The places that overlap `first` to `last`, in order; at most 1,024 of them."""
+    def find(
+        self, ledger_id: int, first: int, last: int, bytes_enough: int = BYTES_MAX
+    ) -> list[Place]:
+        """The places that overlap `first` to `last`, in order.
+
+        At most `PLACES_MAX` of them, and none behind those whose records together have
+        `bytes_enough` bytes.
+        """
         ...
 
     def last(self, ledger_id: int) -> Place | None:

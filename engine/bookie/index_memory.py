@@ -8,9 +8,7 @@ Invariants:
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
-from engine.bookie.index import Changes, Place, Position
-
-_PLACES_PER_CALL_MAX = 1_024
+from engine.bookie.index import BYTES_MAX, PLACES_MAX, Changes, Place, Position
 
 
 class MemoryIndex:
@@ -30,12 +28,20 @@ class MemoryIndex:
         """The position of the newest batch applied; (0, 0) when new."""
         return self._state.position
 
-    def find(self, ledger_id: int, first: int, last: int) -> list[Place]:
-        """The places that overlap `first` to `last`, in order; at most 1,024 of them."""
+    def find(
+        self, ledger_id: int, first: int, last: int, bytes_enough: int = BYTES_MAX
+    ) -> list[Place]:
+        """The places that overlap `first` to `last`, in order; see `Index.find`."""
         places = self._state.places.get(ledger_id, [])
         start = bisect_left(places, first, key=_last_of)
-        end = bisect_right(places, last, key=_first_of)
-        return places[start : min(end, start + _PLACES_PER_CALL_MAX)]
+        end = start + min(bisect_right(places, last, key=_first_of) - start, PLACES_MAX)
+        found: list[Place] = []
+        for place in places[start:end]:
+            if bytes_enough <= 0:
+                break
+            found.append(place)
+            bytes_enough -= place.size_bytes
+        return found
 
     def last(self, ledger_id: int) -> Place | None:
         """The place with the ledger's highest id."""

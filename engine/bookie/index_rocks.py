@@ -16,13 +16,13 @@ Invariants:
 """
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engine.bookie.index import Changes, Place, Position
+from engine.bookie.index import BYTES_MAX, PLACES_MAX, Changes, Place, Position
 from engine.errors import FolderMismatch, FormatTooNew
 from engine.limits import MIB
 
@@ -38,8 +38,6 @@ _LEDGER: Final = struct.Struct(">cQ")
 _PLACE: Final = struct.Struct(">QQQqQQQ")
 _ROW_PLACES_MAX: Final = 64
 _POSITION: Final = struct.Struct(">QQ")
-_PLACES_PER_CALL_MAX: Final = 1_024
-_ENOUGH_BYTES: Final = (_PLACES_PER_CALL_MAX + _ROW_PLACES_MAX) * _PLACE.size
 _ID_MAX: Final = 2**64 - 1
 _MEMTABLE_BYTES: Final = 16 * MIB
 _CACHE_BYTES: Final = 16 * MIB
@@ -96,26 +94,28 @@ class RocksIndex:
         found = self._db.get(_POSITION_KEY)
         return Position(0, 0) if found is None else Position(*_POSITION.unpack(found))
 
-    def find(self, ledger_id: int, first: int, last: int) -> list[Place]:
-        """The places that overlap `first` to `last`, in order; at most 1,024 of them."""
+    def find(
+        self, ledger_id: int, first: int, last: int, bytes_enough: int = BYTES_MAX
+    ) -> list[Place]:
+        """The places that overlap `first` to `last`, in order; see `Index.find`."""
         cursor = self._db.iter()
         cursor.seek(_KEY.pack(b"P", ledger_id, first))
-        enough, top = _KEY.pack(b"P", ledger_id, last), _KEY.pack(b"P", ledger_id, _ID_MAX)
-        rows: list[bytes] = []
-        rows_bytes = 0
+        end, top = _KEY.pack(b"P", ledger_id, last), _KEY.pack(b"P", ledger_id, _ID_MAX)
+        found: list[Place] = []
         while (key := cursor.key()) is not None and key <= top:
-            row = cursor.value()
-            rows.append(row)
-            rows_bytes += len(row)
-            # The first row may begin before `first`.
-            if key >= enough or rows_bytes >= _ENOUGH_BYTES:
-                break
+            row = _places(cursor.value())
+            start = 0 if found else bisect_left(row, first, key=_last_of)
+            for place in row[start:]:
+                if place.first > last or bytes_enough <= 0:
+                    return found
+                found.append(place)
+                bytes_enough -= place.size_bytes
+            if key >= end or len(found) >= PLACES_MAX:
+                return found[:PLACES_MAX]
             cursor.next()
         if key is None:
             cursor.status()
-        places = _places(b"".join(rows))
-        start = bisect_left(places, first, key=_last_of)
-        return places[start : bisect_right(places, last, key=_first_of)][:_PLACES_PER_CALL_MAX]
+        return found
 
     def last(self, ledger_id: int) -> Place | None:
         """The place with the ledger's highest id."""
@@ -216,10 +216,6 @@ def _rows(places: Sequence[Place]) -> Iterator[tuple[bytes, bytes]]:
                 row = b"".join([_PLACE.pack(*place) for place in held[start:end]])
                 yield _KEY.pack(b"P", ledger_id, held[end - 1].last), row
                 start = end
-
-
-def _first_of(place: Place) -> int:
-    return place.first
 
 
 def _last_of(place: Place) -> int:

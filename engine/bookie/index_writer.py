@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from engine.bookie.index import Index, Place, Position
 from engine.bookie.indexing import LAC, Fact, Item, Overlay, apply_items, fact_key, pack_number
+from engine.bookie.segment import SEGMENT_HEADER_BYTES
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import Window
 from engine.ports.workers import Workers
@@ -84,8 +85,12 @@ class IndexWriter:
         self._lacs.pop(ledger_id, None)
 
     def reached(self, position: Position) -> None:
-        """All records before `position` were added."""
-        self._position = position
+        """All records before `position` were added.
+
+        The start of a segment claims nothing of it: its header may be on no disk yet.
+        """
+        if position.offset > SEGMENT_HEADER_BYTES:
+            self._position = position
         if len(self._items) >= self._settings.index_batch_records:
             self._send(None)
         elif self._items:

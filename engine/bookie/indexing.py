@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from engine.bookie.index import Changes, Index, Place, Position
+from engine.bookie.index import PLACES_MAX, Changes, Index, Place, Position
 from engine.bookie.segment import Kind, Origin, Record, origin_of
 
 DAMAGED: Final = -1
@@ -19,7 +19,6 @@ DAMAGED: Final = -1
 
 _LEDGER: Final = struct.Struct(">cQ")
 _NUMBER: Final = struct.Struct(">q")
-_PLACES_PER_CALL_MAX: Final = 1_024
 _ID_MAX: Final = 2**63 - 1
 
 DAMAGE_KEY: Final = b"U"
@@ -183,7 +182,7 @@ def _find_all(index: Index, place: Place) -> list[Place]:
     while True:
         found = index.find(place.ledger_id, first, place.last)
         held += found
-        if len(found) < _PLACES_PER_CALL_MAX:
+        if len(found) < PLACES_MAX:
             return held
         first = found[-1].last + 1
 

@@ -24,8 +24,8 @@ class BookieSettings:
     journal_batch_bytes_max: int = limits.JOURNAL_BATCH_BYTES_MAX
     recent_runs_bytes_max: int = limits.RECENT_RUNS_BYTES_MAX
     index_queue_records_max: int = limits.INDEX_QUEUE_RECORDS_MAX
-    index_batch_records: int = 8_192
-    index_delay_ms: int = 50
+    index_batch_records: int = 16_384
+    index_delay_ms: int = 500
     checkpoint_bytes: int = 128 * limits.MIB
     ledger_states_max: int = limits.LEDGER_STATES_MAX
     synced_mark_ms: int = 500

@@ -10,7 +10,7 @@ Invariants:
 from collections.abc import Callable, Sequence
 
 from engine.bookie.folder import FolderIdentity
-from engine.bookie.index import Index, Place, Position
+from engine.bookie.index import Index, Place, Position, enough
 from engine.bookie.index_writer import IndexWriter
 from engine.bookie.indexing import (
     DAMAGE_KEY,
@@ -33,7 +33,6 @@ from engine.run import NO_ENTRY, Run
 from engine.transport.contract import LedgerFacts
 
 _LOOKUPS_MAX = 3
-_PLACES_PER_CALL_MAX = 1_024
 _EVERY_LEDGER = 2**64
 
 
@@ -148,9 +147,9 @@ class Storage:
 
     def look_up(self, look: "_Look") -> Found:
         """In a thread: index, then disk."""
-        older = self.index.find(look.ledger_id, look.first, look.last)
+        older = self.index.find(look.ledger_id, look.first, look.last, look.max_bytes)
         places = merge(look.newer, older)
-        complete = len(older) < _PLACES_PER_CALL_MAX
+        complete = not enough(older, look.max_bytes)
         if not complete:
             # The index has more behind these: what the window has further on may follow a gap.
             places = [place for place in places if place.first <= older[-1].last]

@@ -9,7 +9,7 @@ Invariants:
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.bookie.index import Index, Place, Position
+from engine.bookie.index import PLACES_MAX, Index, Place, Position
 from engine.bookie.indexing import DAMAGE_KEY, DAMAGED, FENCE, TOMBSTONE, fact_key, gaps
 from engine.bookie.scan import Flaw, Found, JournalScan, SegmentScan, first_flaw
 from engine.bookie.segment import Kind
@@ -18,7 +18,6 @@ from engine.errors import FolderError
 from engine.limits import ENTRY_ID_MAX
 
 _LEDGERS_PER_PAGE = 1_024
-_PLACES_PER_CALL_MAX = 1_024
 _RUNS = (Kind.RUN, Kind.MOVE)
 
 
@@ -194,7 +193,7 @@ def _places(index: Index, ledger_id: int, first: int, last: int) -> list[Place]:
     while True:
         found = index.find(ledger_id, first, last)
         places += found
-        if len(found) < _PLACES_PER_CALL_MAX:
+        if len(found) < PLACES_MAX:
             return places
         first = found[-1].last + 1
 

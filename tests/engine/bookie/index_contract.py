@@ -114,6 +114,15 @@ class IndexContract(ABC):
         index.apply(added(*(place(1, entry_id, entry_id) for entry_id in range(2_000))))
         assert len(index.find(1, 0, 1_999)) == 1_024
 
+    def test_a_search_ends_with_the_bytes_that_are_enough(self, index: Index) -> None:
+        places = [place(1, entry_id, entry_id) for entry_id in range(200)]
+        index.apply(added(*places[:100]))
+        index.apply(added(*places[100:]))
+        assert index.find(1, 50, 199, 1) == places[50:51]
+        assert index.find(1, 50, 199, 200) == places[50:52]
+        assert index.find(1, 50, 199, 6_001) == places[50:111]
+        assert index.find(1, 150, 199, 9_999_999) == places[150:]
+
     def test_a_clean_close_keeps_everything(self, index: Index) -> None:
         index.apply(Changes((), [place(1, 0, 9)], [(b"k", b"v")], Position(3, 4)))
         again = self.reopened(index)

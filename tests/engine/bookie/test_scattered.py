@@ -10,7 +10,16 @@ from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.limits import KIB
 from engine.transport.contract import ReadReply, Status
-from tests.engine.bookie.stable import Stable, append, facts_of, flip, ids_of, read, run_of
+from tests.engine.bookie.stable import (
+    Stable,
+    append,
+    facts_of,
+    flip,
+    ids_of,
+    read,
+    read_all,
+    run_of,
+)
 
 SMALL, BIG = 7, 8
 SETTINGS = BookieSettings(
@@ -123,3 +132,12 @@ async def test_a_disk_that_cannot_be_read_makes_them_unknown() -> None:
     assert reply.runs == () and reply.unknown == (0, 0)
     yard.disk.reads_fail = False
     assert ids_of(await read_small(service, 0, 9)) == list(range(10))
+
+
+async def test_a_read_of_many_small_runs_goes_on_where_its_bytes_were_enough() -> None:
+    yard = Counted()
+    service = await interleaved(yard, 30)
+    reply = await read(service, SMALL, 0, 29, max_bytes=400)
+    first = ids_of(reply)
+    assert 0 < len(first) < 30 and reply.missing is None and reply.unknown is None
+    assert await read_all(service, SMALL, len(first), 40) == list(range(len(first), 30))

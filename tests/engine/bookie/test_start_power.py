@@ -4,7 +4,8 @@ import pytest
 
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
-from engine.errors import BookieUnavailable
+from engine.errors import BookieUnavailable, Overloaded
+from engine.transport.contract import Status
 from tests.engine.bookie.stable import Stable, append, read_all, run_of
 from tests.simulation.disk import PowerLoss
 
@@ -56,3 +57,24 @@ async def test_power_lost_in_a_start_loses_nothing_acknowledged(batches: int) ->
             yard = await acknowledged(seed, batches)
             await lose_power_in_start(yard, operation)
             await check(yard, await yard.start(), 4 * batches)
+
+
+async def test_a_first_segment_that_no_sync_reached_is_no_damage_once_it_is_lost() -> None:
+    yard = Stable(1, BookieSettings(index_delay_ms=0, reserve_bytes=0))
+    service = await yard.start()
+    # Behind the making of the file and the write.
+    yard.disk.fail_after = 2
+    assert (await append(service, run_of(7, 0, 3, size=400))).status is Status.UNAVAILABLE
+    end(yard)
+    yard.disk.fail_after = None
+    # What the failed sync left is seen, and cannot be written again: the disk is full.
+    roomy_bytes, yard.disk.total_bytes = yard.disk.total_bytes, 600
+    with pytest.raises(Overloaded):
+        await yard.start()
+    end(yard)
+    yard.disk.lose_power()
+    yard.index.crash()
+    yard.disk.total_bytes = roomy_bytes
+    service = await yard.start()
+    assert not service.damaged
+    assert (await append(service, run_of(7, 0, 3, size=400))).status is Status.OK
