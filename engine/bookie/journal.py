@@ -10,6 +10,7 @@ Invariants:
   with them all entries that were queued behind them, so that nobody stands on what was not written.
   Records alone, fences above all, are still written while the disk takes them.
 - A new segment's name is durable before its first record is acknowledged.
+- A segment begins with records: a mark alone, which seals the one before it, never opens one.
 - The queue is bounded in bytes: who puts more is told beforehand by `has_room`.
 """
 
@@ -346,7 +347,8 @@ class SegmentWriter:
         return job.epoch <= self._refused_epoch and not alone
 
     def _write_or_refuse(self, batch: list[Job], size_bytes: int) -> None:
-        if not size_bytes and not any(job.mark for job in batch):
+        if not size_bytes and (self._must_roll or not any(job.mark for job in batch)):
+            # A segment that began with a mark would seal off what is still to be written again.
             return
         full = self._free_bytes(size_bytes) < self._settings.reserve_bytes
         if full and any(job.runs for job in batch):

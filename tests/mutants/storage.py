@@ -145,6 +145,28 @@ JOURNAL_MUTANTS: Final = (
         by_test(_SCATTERED_TESTS, "test_no_joined_run_crosses_a_stripe"),
     ),
     Mutant(
+        "a-mark-seals-off-what-was-not-written-again",
+        "design 4.3: only what was never acknowledged may be cut",
+        _JOURNAL,
+        "if not size_bytes and (self._must_roll or not any(job.mark for job in batch)):",
+        "if not size_bytes and not any(job.mark for job in batch):",
+        by_test(
+            "engine/bookie/test_start_power.py",
+            "test_what_could_not_be_written_again_on_a_full_disk_is_not_sealed_off",
+        ),
+    ),
+    Mutant(
+        "the-start-of-a-segment-is-claimed",
+        "design 4.3: the index's position covers only what is on the disk",
+        "engine/bookie/index_writer.py",
+        "if position.offset > SEGMENT_HEADER_BYTES:",
+        "if position.offset >= 0:",
+        by_test(
+            "engine/bookie/test_start_power.py",
+            "test_a_first_segment_that_no_sync_reached_is_no_damage_once_it_is_lost",
+        ),
+    ),
+    Mutant(
         "a-row-of-places-hides-what-is-between",
         "design 4.3: a ledger's index is a set of disjoint id ranges",
         "engine/bookie/index_rocks.py",

@@ -78,3 +78,15 @@ async def test_a_first_segment_that_no_sync_reached_is_no_damage_once_it_is_lost
     service = await yard.start()
     assert not service.damaged
     assert (await append(service, run_of(7, 0, 3, size=400))).status is Status.OK
+
+
+async def test_what_could_not_be_written_again_on_a_full_disk_is_not_sealed_off() -> None:
+    yard = await acknowledged(1, 2)
+    roomy_bytes = yard.disk.total_bytes
+    # Room for a mark, not for the batch.
+    yard.disk.total_bytes = roomy_bytes - yard.disk.room_bytes() + 400
+    for _ in range(2):
+        with pytest.raises(Overloaded):
+            await yard.start()
+    yard.disk.total_bytes = roomy_bytes
+    await check(yard, await yard.start(), 8)
