@@ -106,7 +106,13 @@ class Publisher:
         identity, settings = self._identity, self._settings
         await self._bookies.register(
             Registration(
-                identity.bookie_id, identity.boot, settings.address, not full, settings.rack
+                identity.bookie_id,
+                identity.boot,
+                address=settings.address,
+                writable=not full,
+                rack=settings.rack,
+                grpc=settings.grpc,
+                host=settings.host,
             )
         )
         self._published = not full

@@ -9,6 +9,7 @@ from engine import limits
 class BookieSettings:
     """Bounds and moments of one bookie. Times in milliseconds, sizes in bytes.
 
+    `address`, `grpc`, `host` and `rack` stand in its registration as they are (`Registration`).
     `full_ratio` of the disk in use turns the bookie read-only, on a big disk only with less than
     `full_free_bytes` free; it comes back at `full_ratio_low`, or twice those bytes. Below
     `reserve_bytes` free it refuses recovery writes too, and keeps what is left for fences.
@@ -18,6 +19,8 @@ class BookieSettings:
     """
 
     address: str = ""
+    grpc: str = ""
+    host: str = ""
     rack: str = ""
     segment_bytes: int = limits.SEGMENT_BYTES
     journal_queue_bytes_max: int = limits.JOURNAL_QUEUE_BYTES_MAX

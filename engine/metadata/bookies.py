@@ -19,13 +19,20 @@ BOOTS: Final = "/boots"
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a running bookie publishes of itself."""
+    """What a running bookie publishes of itself.
+
+    `address` is the framed wire's ("unix:/path" or "tcp:host:port"), `grpc` the gRPC wire's
+    ("host:port"); each is empty if it is not served. `host` names the machine and `rack` the rack:
+    bookies of one host, and of one rack, may fail together. Empty means not known.
+    """
 
     bookie_id: str
     boot: int
     address: str = ""
     writable: bool = True
     rack: str = ""
+    grpc: str = ""
+    host: str = ""
 
 
 class Bookies:
