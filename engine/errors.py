@@ -21,6 +21,7 @@ EngineError
 │   ├── Overloaded            a queue is full: wait for earlier calls, then retry
 │   ├── RecoveryIncomplete    too few bookies answered to decide the ledger's end
 │   ├── BookieUnavailable     this bookie cannot be reached or has stopped
+│   │   └── AccessRefused     a certificate or the shared secret is not accepted
 │   └── MetadataUnavailable   the metadata store cannot be reached; a write may have happened
 ├── CannotRead                an entry exists or may exist, and no intact copy answered
 ├── MetadataConflict          somebody changed it first: read again
@@ -120,6 +121,14 @@ class RecoveryIncomplete(Unavailable):
 
 class BookieUnavailable(Unavailable):
     """The bookie cannot be reached, or stopped after a disk error. Others are tried first."""
+
+
+class AccessRefused(BookieUnavailable):
+    """One side does not accept the other's certificate, or its proof of the shared secret.
+
+    Nothing was stored. Give both sides the same secret, and certificates of authorities that they
+    know; a retry alone will not help. Other bookies are tried first.
+    """
 
 
 class MetadataUnavailable(Unavailable):
