@@ -49,7 +49,9 @@ class LedgerClient:
         self._transport = transport
         self._clock = clock
         self._rng = rng
-        self._placement = Placement(self._bookies, rng, clock, self.settings.quarantine_ms)
+        self._placement = Placement(
+            self._bookies, rng, clock, self.settings.quarantine_ms, self.settings.host
+        )
 
     async def create_ledger(
         self,

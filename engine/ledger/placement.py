@@ -2,28 +2,41 @@
 
 Invariants:
 - An ensemble never names a bookie twice.
-- A bookie that failed is not chosen again until it restarted or its quarantine is over.
+- Two replicas of a write set stand on one host only while no other host has a usable bookie.
+- A bookie that failed is not chosen again until it restarted or its quarantine is over; one that
+  is full or being decommissioned is not chosen at all.
 - The choice depends on the generator given, never on the order of a hash table.
 """
 
 import random
+from collections.abc import Collection
 
 from engine.errors import NotEnoughBookies
 from engine.ledger.quorum import Quorums, covered, writable
+from engine.ledger.spreading import fittest, spread
 from engine.metadata.bookies import Bookies, Registration
 from engine.ports.clock import Clock
 
 
 class Placement:
-    """Picks bookies among those registered and writable."""
+    """Picks bookies among those registered and writable.
+
+    A bookie on `local_host` is preferred for one replica of each new ledger.
+    """
 
     def __init__(
-        self, bookies: Bookies, rng: random.Random, clock: Clock, quarantine_ms: int
+        self,
+        bookies: Bookies,
+        rng: random.Random,
+        clock: Clock,
+        quarantine_ms: int,
+        local_host: str = "",
     ) -> None:
         self._bookies = bookies
         self._rng = rng
         self._clock = clock
         self._quarantine_s = quarantine_ms / 1000
+        self._local_host = local_host
         self._failed: dict[str, tuple[int, float]] = {}
         self._boots: dict[str, int] = {}
 
@@ -33,63 +46,107 @@ class Placement:
         Raises `NotEnoughBookies` when not every write set would reach an ack quorum, or when the
         ledger could not be recovered without those that are away: they may never come back.
         """
-        present = await self._present()
-        chosen = self._sample(present, quorums.ensemble)
-        if len(chosen) < quorums.ensemble:
-            away = [name for name in await self._bookies.known() if name not in present]
-            chosen += self._sample(away, quorums.ensemble - len(chosen))
-        self._rng.shuffle(chosen)
+        registered, leaving = await self._look()
+        present = self._present(registered, leaving)
+        size = quorums.ensemble
+        chosen = spread(present, size, quorums, registered, self._rng, self._local_host)
+        if len(chosen) < size:
+            known = await self._bookies.known()
+            away = [name for name in known if name not in present and name not in leaving]
+            picked = self._rng.sample(sorted(away), min(len(away), size - len(chosen)))
+            mixed = [*chosen, *picked]
+            self._rng.shuffle(mixed)
+            chosen = tuple(mixed)
         absent = frozenset(i for i, name in enumerate(chosen) if name not in present)
         alive = set(range(len(chosen))) - absent
         enough = writable(quorums, alive) and covered(quorums, alive)
-        if len(chosen) < quorums.ensemble or not enough:
-            raise NotEnoughBookies(
-                f"an ensemble of {quorums.ensemble} needs more than the "
-                f"{len(present)} bookies that are registered and writable"
-            )
-        return tuple(chosen), absent
+        if len(chosen) < size or not enough:
+            raise NotEnoughBookies(await self._shortage(quorums, registered, leaving))
+        assert len(set(chosen)) == size
+        return chosen, absent
 
     async def substitutes(
-        self, ensemble: tuple[str, ...], failed: frozenset[int]
+        self, ensemble: tuple[str, ...], failed: frozenset[int], quorums: Quorums
     ) -> tuple[str, ...] | None:
-        """The ensemble with a fresh bookie at each failed index that has one; None if none has."""
-        kept = {name for index, name in enumerate(ensemble) if index not in failed}
-        present = [name for name in await self._present() if name not in kept]
-        picked = self._sample(present, len(failed))
-        if not picked:
-            return None
-        changed = list(ensemble)
+        """The ensemble with a fresh bookie at each failed index that has one; None if none has.
+
+        A failed bookie that is usable again may take its own place.
+        """
+        registered, leaving = await self._look()
+        present = self._present(registered, leaving)
+        kept = ["" if index in failed else name for index, name in enumerate(ensemble)]
+        changed = list(kept)
         for index in sorted(failed):
-            if ensemble[index] in picked:
-                picked.remove(ensemble[index])
-                continue
-            spare = next((name for name in picked if name not in changed), None)
-            if spare is not None:
-                changed[index] = spare
-                picked.remove(spare)
-        return tuple(changed)
+            others = {name for name in (*changed, *ensemble) if name != ensemble[index]}
+            candidates = [name for name in present if name not in others]
+            picked = fittest(candidates, changed, index, quorums.write, registered, self._rng)
+            changed[index] = picked or ""
+        if changed == kept:
+            return None
+        return tuple(name or ensemble[index] for index, name in enumerate(changed))
+
+    async def replacement(
+        self,
+        ensemble: tuple[str, ...],
+        index: int,
+        quorums: Quorums,
+        *,
+        excluded: Collection[str] = (),
+    ) -> str | None:
+        """A bookie outside the ensemble and `excluded` that fits best at an index, or None."""
+        registered, leaving = await self._look()
+        taken = {*ensemble, *excluded}
+        candidates = [name for name in self._present(registered, leaving) if name not in taken]
+        return fittest(candidates, ensemble, index, quorums.write, registered, self._rng)
 
     def note_failure(self, bookie_id: str) -> None:
         """Keep a bookie out of new ensembles for a while."""
         until = self._clock.monotonic() + self._quarantine_s
         self._failed[bookie_id] = (self._boots.get(bookie_id, -1), until)
 
-    async def _present(self) -> list[str]:
+    async def _look(self) -> tuple[dict[str, Registration], frozenset[str]]:
+        """The registrations, and the bookies that are to go."""
         registered = await self._bookies.available()
         self._boots = {name: found.boot for name, found in registered.items()}
-        return [name for name, found in registered.items() if self._usable(found)]
+        return registered, frozenset(await self._bookies.decommissioning())
 
-    def _usable(self, found: Registration) -> bool:
-        if not found.writable:
-            return False
+    def _present(self, registered: dict[str, Registration], leaving: Collection[str]) -> list[str]:
+        return [
+            name
+            for name, found in registered.items()
+            if found.writable and name not in leaving and not self._quarantined(found)
+        ]
+
+    def _quarantined(self, found: Registration) -> bool:
         failure = self._failed.get(found.bookie_id)
         if failure is None:
-            return True
+            return False
         boot, until = failure
         if found.boot > boot >= 0 or self._clock.monotonic() >= until:
             del self._failed[found.bookie_id]
-            return True
-        return False
+            return False
+        return True
 
-    def _sample(self, names: list[str], count: int) -> list[str]:
-        return self._rng.sample(sorted(names), min(count, len(names)))
+    async def _shortage(
+        self, quorums: Quorums, registered: dict[str, Registration], leaving: Collection[str]
+    ) -> str:
+        """What is missing, in one line."""
+        usable = self._present(registered, leaving)
+        full = [name for name, found in registered.items() if not found.writable]
+        others = set(usable) | set(full) | set(leaving)
+        failing = [name for name in registered if name not in others]
+        known = await self._bookies.known()
+        away = [name for name in known if name not in registered and name not in leaving]
+        counted = {
+            "read-only": len(full),
+            "failing, and tried again later": len(failing),
+            "being decommissioned": len(leaving),
+            "known but not registered": len(away),
+        }
+        parts = ", ".join(f"{count} {what}" for what, count in counted.items() if count)
+        sizes = f"{quorums.ensemble}/{quorums.write}/{quorums.ack}"
+        return (
+            f"a ledger of {sizes} (ensemble/write/ack quorum) needs more than the "
+            f"{len(usable)} usable {'bookie' if len(usable) == 1 else 'bookies'}"
+            + (f"; besides there are {parts}" if parts else "")
+        )

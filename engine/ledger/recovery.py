@@ -252,7 +252,7 @@ class _Recovery:
         for index in sorted(failed):
             placement.note_failure(ensemble[index])
         try:
-            wanted = await placement.substitutes(ensemble, failed)
+            wanted = await placement.substitutes(ensemble, failed, self._quorums)
         except Unavailable:
             wanted = None
         if wanted is None:

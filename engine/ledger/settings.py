@@ -10,6 +10,7 @@ class ClientSettings:
     """Defaults and bounds of one client. Times in milliseconds, sizes in bytes.
 
     `ensemble`, `write_quorum` and `ack_quorum` are used when `create_ledger` names none.
+    `host` is the machine that the client runs on: a bookie there is preferred for one replica.
     `stripe_entries` is how many consecutive entries go to one write set; it bounds a run too.
     `append_timeout_ms` is how long a bookie may leave a run unacknowledged before it is replaced,
     and how long an append may wait for enough bookies before the writer gives up.
@@ -20,6 +21,7 @@ class ClientSettings:
     ensemble: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    host: str = ""
     stripe_entries: int = limits.STRIPE_ENTRIES
     append_timeout_ms: int = limits.APPEND_TIMEOUT_MS
     read_timeout_ms: int = limits.READ_TIMEOUT_MS

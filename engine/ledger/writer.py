@@ -373,7 +373,7 @@ class LedgerWriter:
         placement = self._context.placement
         for index in sorted(failed):
             placement.note_failure(ensemble[index])
-        wanted = await placement.substitutes(ensemble, failed)
+        wanted = await placement.substitutes(ensemble, failed, self._replication.quorums)
 
         def change(current: LedgerMetadata) -> LedgerMetadata | None:
             if current.state is State.IN_RECOVERY:

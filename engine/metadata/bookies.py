@@ -16,6 +16,7 @@ from engine.metadata.contract import MetadataStore
 
 AVAILABLE: Final = "/bookies"
 BOOTS: Final = "/boots"
+DECOMMISSIONS: Final = "/repair/decommission"
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,6 +65,10 @@ class Bookies:
     async def known(self) -> list[str]:
         """The ids of all bookies that ever started, running or not, in order."""
         return await self.store.children(BOOTS)
+
+    async def decommissioning(self) -> list[str]:
+        """The ids of the bookies that are to go, in order: no new ledger is placed on them."""
+        return await self.store.children(DECOMMISSIONS)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when bookies may have come or gone; returns the way to stop."""

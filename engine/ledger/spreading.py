@@ -1,0 +1,214 @@
+"""How well the replicas of a ledger are spread over machines and racks: pure functions.
+
+Two bookies of one host fail together, and so may two of one rack. What counts is a write set: the
+bookies that hold the same entries. In an ensemble wider than the write quorum, bookies that share
+no write set may share a machine.
+
+Invariants:
+- A host that is not known is no other's host, and a rack that is not known no other's rack: what
+  nobody told is held against nobody.
+- One pair of replicas on one host weighs more than any number of pairs in one rack.
+- The choice depends on the generator given, never on the order of a hash table.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from engine.ledger.quorum import Quorums
+from engine.metadata.bookies import Registration
+
+Where = Mapping[str, Registration]
+"""The registrations by bookie id; a bookie that is not among them stands on unknown ground."""
+
+_ROUNDS: Final = 4
+_UNPLACED: Final = Registration("", 0)
+
+
+class Cost(NamedTuple):
+    """How badly an ensemble is spread: counts of pairs within write sets, worst first."""
+
+    host_pairs: int
+    rack_pairs: int
+
+
+class Flaw(NamedTuple):
+    """Replicas of one write set that fail together: `domain` is "host" or "rack", `name` which."""
+
+    domain: str
+    name: str
+    bookies: tuple[str, ...]
+
+
+def cost_of(ensemble: Sequence[str], write_quorum: int, where: Where) -> Cost:
+    """How badly an ensemble is spread; (0, 0) is as good as can be.
+
+    >>> on = {name: Registration(name, 1, host=name[0]) for name in ("a1", "a2", "b1")}
+    >>> cost_of(("a1", "a2", "b1"), 3, on)
+    Cost(host_pairs=1, rack_pairs=0)
+    """
+    costs = [_cost_at(ensemble, index, write_quorum, where) for index in range(len(ensemble))]
+    hosts, racks = sum(cost.host_pairs for cost in costs), sum(cost.rack_pairs for cost in costs)
+    return Cost(hosts // 2, racks // 2)
+
+
+def flaws_of(ensemble: Sequence[str], write_quorum: int, where: Where) -> list[Flaw]:
+    """What is wrong with an ensemble: hosts that hold two replicas of a write set, and racks that
+    hold all of them. In the order of the write sets, each once."""
+    found: list[Flaw] = []
+    size = len(ensemble)
+    for start in range(size if write_quorum < size else 1):
+        write_set = [ensemble[(start + step) % size] for step in range(write_quorum)]
+        placed = [where.get(name, _UNPLACED) for name in write_set]
+        for host in dict.fromkeys(each.host for each in placed if each.host):
+            together = tuple(each.bookie_id for each in placed if each.host == host)
+            if len(together) > 1:
+                found.append(Flaw("host", host, together))
+        racks = {each.rack for each in placed}
+        if write_quorum > 1 and len(racks) == 1 and placed[0].rack:
+            found.append(Flaw("rack", placed[0].rack, tuple(write_set)))
+    return list(dict.fromkeys(found))
+
+
+def spread(
+    candidates: Sequence[str],
+    count: int,
+    quorums: Quorums,
+    where: Where,
+    rng: random.Random,
+    local_host: str = "",
+) -> tuple[str, ...]:
+    """At most `count` of the candidates, in the order of an ensemble, spread as well as they go.
+
+    One of them is on `local_host`, if there is one. With an ensemble as wide as the write quorum
+    nothing spreads better; with a wider one, a few tries are made and the best is taken.
+    """
+    count = min(count, len(candidates))
+    best = _grow(candidates, count, quorums, where, rng, local_host)
+    if quorums.ensemble == quorums.write:
+        rng.shuffle(best)
+        return tuple(best)
+    best_cost = _improve(best, candidates, quorums.write, where, local_host)
+    for _ in range(_ROUNDS):
+        if best_cost == Cost(0, 0):
+            break
+        other = _grow(candidates, count, quorums, where, rng, local_host)
+        other_cost = _improve(other, candidates, quorums.write, where, local_host)
+        if other_cost < best_cost:
+            best, best_cost = other, other_cost
+    turn = rng.randrange(count) if count == quorums.ensemble else 0
+    return tuple(best[turn:] + best[:turn])
+
+
+def fittest(
+    candidates: Sequence[str],
+    ensemble: Sequence[str],
+    index: int,
+    write_quorum: int,
+    where: Where,
+    rng: random.Random,
+) -> str | None:
+    """The candidate that spreads best at one index of an ensemble, the others staying."""
+    costs: dict[str, Cost] = {}
+    changed = list(ensemble)
+    for name in sorted(candidates):
+        changed[index] = name
+        costs[name] = _cost_at(changed, index, write_quorum, where)
+    if not costs:
+        return None
+    least = min(costs.values())
+    return rng.choice([name for name, cost in costs.items() if cost == least])
+
+
+def _cost_at(ensemble: Sequence[str], index: int, write_quorum: int, where: Where) -> Cost:
+    """With how many of its write sets' bookies the one at an index shares its host, its rack."""
+    size = len(ensemble)
+    mine = where.get(ensemble[index], _UNPLACED)
+    hosts = racks = 0
+    for other, name in enumerate(ensemble):
+        distance = abs(other - index)
+        if name and distance > 0 and min(distance, size - distance) < write_quorum:
+            its = where.get(name, _UNPLACED)
+            hosts += bool(mine.host) and mine.host == its.host
+            racks += bool(mine.rack) and mine.rack == its.rack
+    return Cost(hosts, racks)
+
+
+def _grow(
+    candidates: Sequence[str],
+    count: int,
+    quorums: Quorums,
+    where: Where,
+    rng: random.Random,
+    local_host: str,
+) -> list[str]:
+    """One bookie after the other, each the best beside those before it.
+
+    Within one write set that is the best there is: machines lie in racks, and counts of pairs over
+    nested sets have no trap for the greedy. Its first choice is free: a local bookie costs nothing.
+    """
+    chosen = [""] * quorums.ensemble
+    left = sorted(candidates)
+    for index in range(count):
+        local = [name for name in left if _is_local(name, where, local_host)]
+        wanted = local if index == 0 and local else left
+        name = fittest(wanted, chosen, index, quorums.write, where, rng)
+        assert name is not None
+        chosen[index] = name
+        left.remove(name)
+    return chosen[:count]
+
+
+def _improve(
+    chosen: list[str], candidates: Sequence[str], write_quorum: int, where: Where, local_host: str
+) -> Cost:
+    """Exchange bookies, for others and among each other, as long as that spreads better."""
+    cost = cost_of(chosen, write_quorum, where)
+    while cost != Cost(0, 0):
+        before = cost
+        for index in range(len(chosen)):
+            if _cost_at(chosen, index, write_quorum, where) == Cost(0, 0):
+                continue
+            _exchange(chosen, index, candidates, write_quorum, where, local_host)
+            cost = _swap(chosen, index, write_quorum, where)
+        if cost == before:
+            break
+    return cost
+
+
+def _exchange(
+    chosen: list[str],
+    index: int,
+    candidates: Sequence[str],
+    write_quorum: int,
+    where: Where,
+    local_host: str,
+) -> None:
+    """Take another bookie at an index if it fits better; the only local one stays."""
+    local = [name for name in chosen if _is_local(name, where, local_host)]
+    if local == [chosen[index]]:
+        return
+    least = _cost_at(chosen, index, write_quorum, where)
+    changed = list(chosen)
+    for name in sorted(set(candidates) - set(chosen)):
+        changed[index] = name
+        cost = _cost_at(changed, index, write_quorum, where)
+        if cost < least:
+            chosen[index], least = name, cost
+
+
+def _swap(chosen: list[str], index: int, write_quorum: int, where: Where) -> Cost:
+    """Let two bookies of an ensemble change places if that helps; returns what it costs then."""
+    least = cost_of(chosen, write_quorum, where)
+    for other in range(len(chosen)):
+        chosen[index], chosen[other] = chosen[other], chosen[index]
+        cost = cost_of(chosen, write_quorum, where)
+        if cost < least:
+            least = cost
+        else:
+            chosen[index], chosen[other] = chosen[other], chosen[index]
+    return least
+
+
+def _is_local(name: str, where: Where, local_host: str) -> bool:
+    return bool(local_host) and where.get(name, _UNPLACED).host == local_host
