@@ -2,7 +2,8 @@
 
 Invariants:
 - A full disk makes it read-only; it comes back by itself when enough is free, not before.
-- A registration that got lost is made again.
+- A registration that got lost is made again. One whose session was lost is too, even while its
+  key is still seen: it goes when the store notices.
 """
 
 import asyncio
@@ -40,15 +41,19 @@ class Publisher:
         self._published: bool | None = None
         self._task: asyncio.Task[None] | None = None
         self._checker: asyncio.Task[None] | None = None
-        self._unwatch: Callable[[], None] | None = None
+        self._unwatches: list[Callable[[], None]] = []
+        self._session_lost = False
         self._closed = False
 
     async def start(self) -> None:
         """Register. Raises `MetadataUnavailable`."""
         self.note(await self._workers.run(self._disk.space))
+        self._unwatches.append(self._bookies.store.watch_session(self._on_session_lost))
         await self._register()
         key = f"{AVAILABLE}/{self._identity.bookie_id}"
-        self._unwatch = self._bookies.store.watch(key, self._publish)
+        self._unwatches.append(self._bookies.store.watch(key, self._publish))
+        if self._session_lost:
+            self._publish()
         self._checker = asyncio.ensure_future(self._check_space())
 
     def note(self, space: Space) -> None:
@@ -63,8 +68,8 @@ class Publisher:
     async def stop(self, *, unregister: bool) -> None:
         """End; with `unregister` take the registration away."""
         self._closed = True
-        if self._unwatch is not None:
-            self._unwatch()
+        for unwatch in self._unwatches:
+            unwatch()
         tasks = [task for task in (self._task, self._checker) if task is not None]
         for task in tasks:
             task.cancel()
@@ -82,6 +87,11 @@ class Publisher:
             if self._published is not None:
                 self._publish()
 
+    def _on_session_lost(self) -> None:
+        self._session_lost = True
+        if self._published is not None:
+            self._publish()
+
     def _publish(self) -> None:
         if self._task is None and not self._closed:
             self._task = asyncio.ensure_future(self._keep_registered())
@@ -91,11 +101,13 @@ class Publisher:
         try:
             while True:
                 try:
-                    missing = await self._bookies.store.get(key) is None
+                    missing = self._session_lost or await self._bookies.store.get(key) is None
                     if not missing and self._published is not self.gate.full:
                         return
                     await self._register()
                 except EngineError:
+                    # What is there now may still be an earlier session's.
+                    self._session_lost = True
                     await asyncio.sleep(_RETRY_S)
         finally:
             self._task = None
@@ -103,6 +115,7 @@ class Publisher:
     async def _register(self) -> None:
         """Publish the present mode; `_published` is what was published as writable."""
         full = self.gate.full
+        self._session_lost = False
         identity, settings = self._identity, self._settings
         await self._bookies.register(
             Registration(

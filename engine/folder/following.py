@@ -7,12 +7,14 @@ Invariants:
 - Watches outlive owners: each fires once after a change of owner.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from engine.errors import BookieUnavailable, EngineError, InvalidRequest, MetadataUnavailable
 from engine.folder.member import FolderMember, Link, unavailable
 from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.losses import Losses
 from engine.run import Run
 from engine.transport.contract import (
     AppendReply,
@@ -36,6 +38,8 @@ class FolderStore:
         self._member = member
         self._cluster_id = ""
         self._watches: dict[object, _Watch] = {}
+        self._losses = Losses()
+        self._last: Link | None = None
         member.when_changed(self._on_changed)
         self._on_changed()
 
@@ -87,6 +91,10 @@ class FolderStore:
 
         return end
 
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call `lost` when another owner has come: what was ephemeral went with the one before."""
+        return self._losses.watch(lost)
+
     async def close(self) -> None:
         """End the watches. The session is the folder's, and ends with it."""
         for watch in self._watches.values():
@@ -117,6 +125,9 @@ class FolderStore:
         link = self._member.now()
         if link is not None:
             self._cluster_id = link.store.cluster_id
+            if self._last not in (None, link):
+                self._losses.tell(asyncio.get_running_loop())
+            self._last = link
             for watch in list(self._watches.values()):
                 watch.end = link.store.watch(watch.key, watch.changed)
                 watch.changed()

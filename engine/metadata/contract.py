@@ -8,7 +8,8 @@ Invariants (`tests/engine/metadata/store_contract.py` runs them over every imple
   of their writer: who reads its own token back has succeeded.
 - A watch fires at least once after a change that follows it; it may fire without one. It says only
   "look again".
-- An ephemeral key goes with the session that made it.
+- An ephemeral key goes with the session that made it. A store may begin another session by itself;
+  it never makes a key of the old one again, but tells those who asked (`watch_session`).
 """
 
 from collections.abc import Callable
@@ -68,6 +69,14 @@ class MetadataStore(Protocol):
     def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` on the loop whenever `key`, or the set of names under it, may have
         changed. Returns a function that ends the watch."""
+        ...
+
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call `lost` on the loop each time the session has ended without `close()`.
+
+        Its ephemeral keys are gone, or will go. What rested on one stops, or makes it anew once
+        the store answers again. Returns a function that ends the watch.
+        """
         ...
 
     async def close(self) -> None:

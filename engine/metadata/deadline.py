@@ -50,6 +50,9 @@ class DeadlineStore:
     def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
         return self._store.watch(key, changed)
 
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        return self._store.watch_session(lost)
+
     async def close(self) -> None:
         await self._store.close()
 

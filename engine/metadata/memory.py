@@ -121,6 +121,10 @@ class FaultyStore:
         """Passed on."""
         return self._store.watch(key, changed)
 
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Passed on."""
+        return self._store.watch_session(lost)
+
     async def close(self) -> None:
         """Close the store behind."""
         await self._store.close()

@@ -2,7 +2,7 @@
 
 Invariants:
 - The session ends with its connection, and its ephemeral keys with it. The next connection is a
-  new session; ephemeral keys are not made again by themselves.
+  new session; ephemeral keys are not made again by themselves, and who watches the session is told.
 - A call whose connection is lost raises `MetadataUnavailable`: a write may have happened.
 - Watches outlive a connection. Each fires once after a new session begins, since anything may have
   changed in between.
@@ -26,6 +26,7 @@ from engine.errors import (
 )
 from engine.metadata import remote_messages as messages
 from engine.metadata.contract import Versioned
+from engine.metadata.losses import Losses
 from engine.metadata.tree import check_key, check_value
 from engine.ports.clock import Clock
 from engine.transport.framed_client import ClientConnection
@@ -65,6 +66,7 @@ class RemoteStore:
         self._reconnecting: asyncio.Task[None] | None = None
         self._watches: dict[int, tuple[str, Callable[[], None]]] = {}
         self._due: set[int] = set()
+        self._losses = Losses()
         self._next_watch = 1
         self._closed = False
 
@@ -151,6 +153,10 @@ class RemoteStore:
 
         return end
 
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call `lost` each time the connection, and the session with it, is lost."""
+        return self._losses.watch(lost)
+
     async def close(self) -> None:
         """End the session. May be called twice."""
         self._closed = True
@@ -194,6 +200,8 @@ class RemoteStore:
             self._on_changed(number)
 
     def _on_lost(self) -> None:
+        if not self._closed and self._connection is not None:
+            self._losses.tell(self._loop)
         self._connection = None
         if self._redial and not self._closed and self._reconnecting is None:
             self._reconnecting = self._loop.create_task(self._reconnect())

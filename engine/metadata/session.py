@@ -14,6 +14,7 @@ from typing import Protocol
 
 from engine.errors import MetadataUnavailable
 from engine.metadata.contract import Versioned
+from engine.metadata.losses import Losses
 from engine.metadata.tree import Change, Count, Drop, Put, Tree, Watcher, check_key, check_value
 
 
@@ -70,6 +71,7 @@ class TreeSession:
         self._owner = owner
         self._open = True
         self._watches: dict[object, Callable[[], None]] = {}
+        self._losses = Losses()
 
     @property
     def cluster_id(self) -> str:
@@ -157,12 +159,21 @@ class TreeSession:
         self._watches[watch] = end
         return end
 
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call `lost` when the session has expired."""
+        return self._losses.watch(lost)
+
     async def close(self) -> None:
         """End the session: its watches and its ephemeral keys go. May be called twice."""
-        self.expire()
+        self._end()
 
     def expire(self) -> None:
         """End the session at once, as a store does that has not heard of it for too long."""
+        if self._open:
+            self._end()
+            self._losses.tell(asyncio.get_running_loop())
+
+    def _end(self) -> None:
         if self._open:
             self._open = False
             for end in list(self._watches.values()):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from engine.errors import MetadataUnavailable
 from engine.metadata.contract import Versioned
+from engine.metadata.losses import Losses
 from engine.metadata.memory import MemoryStore, MemoryTree
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.trace import Trace
@@ -52,6 +53,7 @@ class SimStore:
         self._rng = rng
         self._trace = trace
         self._session: MemoryStore = tree.session()
+        self._losses = Losses()
 
     @property
     def cluster_id(self) -> str:
@@ -102,6 +104,9 @@ class SimStore:
 
         return end
 
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        return self._losses.watch(lost)
+
     async def close(self) -> None:
         await self._session.close()
 
@@ -109,6 +114,10 @@ class SimStore:
         """The session ends without its owner: its ephemeral keys go."""
         expired, self._session = self._session, self._tree.session()
         run_now(expired.close())
+        delay_s = self.faults.watch_delay_s * self._rng.random() * 2
+        self._loop.deliver_at(
+            self._loop.now + delay_s, self._process, self._losses.tell, self._loop
+        )
 
     async def _call(
         self, what: str, key: str, call: Callable[[MemoryStore], Coroutine[Any, Any, R]]

@@ -51,6 +51,10 @@ class TestSimStore(StoreContract):
 
         loop.run(main(), until_s=60)
 
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, SimStore)
+        store.expire()
+
 
 def test_a_power_loss_keeps_all_that_was_synced_and_no_more_than_was_written() -> None:
     rng = random.Random(7)

@@ -22,6 +22,10 @@ class StoreContract:
         """Run `scenario(open)` on an empty store; each `await open()` is one more session."""
         raise NotImplementedError
 
+    async def expire(self, store: MetadataStore) -> None:
+        """End a session from outside, as after too long a silence."""
+        raise NotImplementedError
+
     def test_a_key_is_made_read_set_and_deleted(self) -> None:
         async def scenario(open_session: Open) -> None:
             store = await open_session()
@@ -204,6 +208,46 @@ class StoreContract:
             await old.close()
             await new.sync()
             assert await new.get("/bookies/a") == (b"new", 0)
+
+        self.run_with_sessions(scenario)
+
+    def test_a_lost_session_is_told_and_its_ephemeral_keys_go_and_no_others(self) -> None:
+        async def scenario(open_session: Open) -> None:
+            owner, other = await open_session(), await open_session()
+            losses: list[str] = []
+            lost, gone = asyncio.Event(), asyncio.Event()
+            owner.watch_session(lambda: losses.append("owner"))
+            owner.watch_session(lost.set)
+            other.watch_session(lambda: losses.append("other"))
+            await owner.create("/bookies/a", b"a", ephemeral=True)
+            await owner.create("/ledgers/1", b"")
+            other.watch("/bookies", gone.set)
+            await other.sync()
+            gone.clear()
+            await self.expire(owner)
+            await lost.wait()
+            while await other.get("/bookies/a") is not None:
+                await gone.wait()
+                gone.clear()
+            assert await other.get("/ledgers/1") == (b"", 0)
+            assert losses == ["owner"]
+
+        self.run_with_sessions(scenario)
+
+    def test_a_session_that_is_closed_is_not_lost_and_an_ended_watch_hears_of_none(self) -> None:
+        async def scenario(open_session: Open) -> None:
+            closing, expiring = await open_session(), await open_session()
+            losses: list[str] = []
+            witness = asyncio.Event()
+            closing.watch_session(lambda: losses.append("closed"))
+            end = expiring.watch_session(lambda: losses.append("ended"))
+            expiring.watch_session(witness.set)
+            end()
+            end()
+            await closing.close()
+            await self.expire(expiring)
+            await witness.wait()
+            assert losses == []
 
         self.run_with_sessions(scenario)
 

@@ -19,6 +19,7 @@ from engine.errors import (
 from engine.metadata import facts_format, facts_log
 from engine.metadata.contract import MetadataStore
 from engine.metadata.local import LocalStore
+from engine.metadata.session import TreeSession
 from engine.metadata.tree import Put
 from engine.ports.disk import AppendFile, Disk
 from engine.ports.system_disk import SystemDisk
@@ -54,6 +55,10 @@ class TestLocalStore(StoreContract):
                 await scenario(open_session)
 
         asyncio.run(run())
+
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, TreeSession)
+        store.expire()
 
 
 class CountingDisk(SystemDisk):

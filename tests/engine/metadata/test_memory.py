@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import KeyExists, MetadataUnavailable
 from engine.metadata.contract import MetadataStore
-from engine.metadata.memory import FaultyStore, MemoryTree
+from engine.metadata.memory import FaultyStore, MemoryStore, MemoryTree
 from tests.engine.metadata.store_contract import Scenario, StoreContract
 
 
@@ -23,19 +23,34 @@ class TestMemoryStore(StoreContract):
 
         asyncio.run(run())
 
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, MemoryStore)
+        store.expire()
+
 
 class TestFaultyStoreWithoutFaults(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _behind(self) -> None:
+        self.behind: dict[FaultyStore, MemoryStore] = {}
+
     def run_with_sessions(self, scenario: Scenario) -> None:
         tree = MemoryTree("cluster")
 
         async def open_session() -> MetadataStore:
-            return FaultyStore(tree.session())
+            session = tree.session()
+            store = FaultyStore(session)
+            self.behind[store] = session
+            return store
 
         async def run() -> None:
             async with asyncio.timeout(60):
                 await scenario(open_session)
 
         asyncio.run(run())
+
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, FaultyStore)
+        self.behind[store].expire()
 
 
 async def test_a_lost_reply_leaves_the_write_done_and_a_lost_request_does_not() -> None:

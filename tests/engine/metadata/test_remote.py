@@ -75,6 +75,10 @@ class TestRemoteStore(StoreContract):
 
         asyncio.run(run())
 
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, RemoteStore) and store.connection is not None
+        store.connection.wire.abort()
+
 
 async def test_ephemeral_keys_go_with_a_broken_connection(tmp_path: Path) -> None:
     async with served(tmp_path / "s") as made:
