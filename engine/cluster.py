@@ -21,7 +21,6 @@ Invariants:
 import asyncio
 import random
 import sys
-import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -32,7 +31,7 @@ from typing import Final
 
 from engine.bookie.index_rocks import RocksIndex
 from engine.bookie.settings import BookieSettings
-from engine.errors import InvalidRequest, LedgerClosed
+from engine.errors import InvalidRequest
 from engine.folder.following import FolderStore, FolderTransport
 from engine.folder.forks import guard
 from engine.folder.member import FolderMember
@@ -40,7 +39,6 @@ from engine.folder.owner import FolderPorts, FolderSettings
 from engine.folder.process import spawn
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
-from engine.ledger.writer import LedgerWriter
 from engine.limits import ENSEMBLE_SIZE_MAX
 from engine.ports.clock import SystemClock
 from engine.ports.system_disk import SystemDisk
@@ -64,7 +62,6 @@ class Engine(LedgerClient):
             settings=settings or _defaults(len(member.bookie_ids)),
         )
         self._member = member
-        self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         guard(self)
 
     @property
@@ -96,41 +93,15 @@ class Engine(LedgerClient):
         """
         await self._member.control("start", index)
 
-    async def create_ledger(
-        self,
-        ensemble: int | None = None,
-        write_quorum: int | None = None,
-        ack_quorum: int | None = None,
-        *,
-        password: bytes = b"",
-        metadata: dict[str, bytes] | None = None,
-        deferred_sync: bool = False,
-        explicit_ids: bool = False,
-    ) -> LedgerWriter:
-        """Create a ledger and return its writer; see `LedgerClient.create_ledger`."""
-        writer = await super().create_ledger(
-            ensemble,
-            write_quorum,
-            ack_quorum,
-            password=password,
-            metadata=metadata,
-            deferred_sync=deferred_sync,
-            explicit_ids=explicit_ids,
-        )
-        self._writers.add(writer)
-        return writer
-
     async def close(self) -> None:
         """End this opener's writers; their ledgers stay open, to be recovered by who reads them."""
-        for writer in list(self._writers):
-            writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}: the folder was closed"))
+        self.abandon_writers("the folder was closed")
         await super().close()
 
     def after_fork(self) -> list[int]:
         """In a forked child: every writer and the folder are over there."""
         found = self._member.after_fork()
-        for writer in list(self._writers):
-            writer.abandon(LedgerClosed("opened before a fork: open the folder again here"))
+        self.abandon_writers("opened before a fork: open the folder again here")
         return found
 
 

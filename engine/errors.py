@@ -8,6 +8,7 @@ EngineError
 │   └── DuplicateEntryId      an explicit id was used before
 ├── FrameInvalid              bytes on a connection are not this protocol's: it is closed
 ├── NotFound                  looked for, and positively not there
+│   ├── NoSuchCluster         nothing of a cluster is under this address: check it
 │   ├── NoSuchLedger
 │   └── NoSuchEntry
 ├── Unauthorized              the ledger's password does not match
@@ -69,6 +70,10 @@ class FrameInvalid(EngineError):
 
 class NotFound(EngineError):
     """It is positively not there: enough of those who would hold it said so."""
+
+
+class NoSuchCluster(NotFound):
+    """No bookie ever started under this address: check the url's path, or start one there."""
 
 
 class NoSuchLedger(NotFound):

@@ -8,9 +8,10 @@ Invariants:
 
 import asyncio
 import random
+import weakref
 
 from engine import limits
-from engine.errors import InvalidRequest, QuorumsInvalid, Unauthorized, Unavailable
+from engine.errors import InvalidRequest, LedgerClosed, QuorumsInvalid, Unauthorized, Unavailable
 from engine.ledger.context import LedgerContext
 from engine.ledger.keys import key_hash, key_matches, key_of
 from engine.ledger.placement import Placement
@@ -49,6 +50,7 @@ class LedgerClient:
         self._transport = transport
         self._clock = clock
         self._rng = rng
+        self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._placement = Placement(
             self._bookies, rng, clock, self.settings.quarantine_ms, self.settings.host
         )
@@ -97,6 +99,7 @@ class LedgerClient:
         if absent:
             await self._ledgers.request_repair(held.metadata.ledger_id, "created without a bookie")
         writer = LedgerWriter(context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids)
+        self._writers.add(writer)
         await writer.start(absent)
         return writer
 
@@ -138,6 +141,11 @@ class LedgerClient:
     async def repairs(self) -> list[int]:
         """The ids of the ledgers that wait for a replica, ascending."""
         return await self._ledgers.repairs()
+
+    def abandon_writers(self, reason: str) -> None:
+        """End this client's writers; their ledgers stay open, to be recovered by who reads them."""
+        for writer in list(self._writers):
+            writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}: {reason}"))
 
     async def close(self) -> None:
         """Close the connections. Writers and readers are not to be used any more."""

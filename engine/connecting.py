@@ -1,0 +1,173 @@
+"""Connecting to a cluster: its metadata in ZooKeeper, its bookies on their own machines.
+
+    async with connect("herdbook://zookeeper-1:2181,zookeeper-2:2181/prod") as client:
+        writer = await client.create_ledger()
+        await writer.append(b"moo")
+
+The url names the ZooKeeper servers and, behind them, the path under which the cluster keeps its
+facts. Everything else is found there: bookies by their registrations, ledgers by their metadata.
+
+A session that ZooKeeper lost is made anew, and a bookie's connection that broke is dialled again:
+the client goes on, and only calls that were under way say that they do not know their outcome.
+
+Invariants:
+- A client never makes a cluster: an address without one is an error.
+- After the block nothing of the connection runs in this process.
+"""
+
+import random
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from engine.errors import InvalidRequest, NoSuchCluster
+from engine.ledger.client import LedgerClient
+from engine.ledger.settings import ClientSettings
+from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.contract import MetadataStore
+from engine.metadata.deadline import DeadlineStore
+from engine.ports.clock import Clock, SystemClock
+from engine.transport.contract import Bookie, Transport
+
+if TYPE_CHECKING:
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
+    from engine.transport.security import Security
+
+SCHEME: Final = "herdbook://"
+ZOOKEEPER_PORT: Final = 2181
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_CHROOT: Final = re.compile(r"(/[A-Za-z0-9._-]+)*")
+
+Wire = Literal["framed", "grpc"]
+Dial = Callable[[Registration], Awaitable[Bookie]]
+
+
+class ClusterUrl(NamedTuple):
+    """Where a cluster's metadata is: `hosts` as "host:port,host:port", `chroot` as "/path"."""
+
+    hosts: str
+    chroot: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.hosts}{self.chroot if self.chroot != '/' else ''}"
+
+
+class Connection(LedgerClient):
+    """A `LedgerClient` of a cluster. Made by `connect`."""
+
+    def __init__(
+        self,
+        url: ClusterUrl,
+        store: MetadataStore,
+        transport: Transport,
+        clock: Clock,
+        rng: random.Random,
+        settings: ClientSettings,
+    ) -> None:
+        super().__init__(store=store, transport=transport, clock=clock, rng=rng, settings=settings)
+        self.url = url
+
+    async def close(self) -> None:
+        """End this client's writers; their ledgers stay open, to be recovered by who reads them."""
+        self.abandon_writers("the connection to the cluster was closed")
+        await super().close()
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    settings: ClientSettings | None = None,
+    security: "Security | None" = None,
+    wire: Wire = "framed",
+    zookeeper: "ZooKeeperSettings | None" = None,
+) -> AsyncIterator[Connection]:
+    """Connect to a cluster as long as the block lasts.
+
+    `url` is "herdbook://host:port,host:port/chroot". Unless `settings` say otherwise, entries go
+    to three bookies and are acknowledged when two have them. `security` is what bookies ask for
+    and what is asked of them; `wire` chooses framed TCP, the quick one, or gRPC, which passes
+    through proxies; `zookeeper` has the session's time-outs and credentials.
+    Raises `InvalidRequest` for a malformed url, `MetadataUnavailable` when no ZooKeeper server
+    answers, `NoSuchCluster` when there is no cluster under the url's path.
+    """
+    where = parse_url(url)
+    if wire not in ("framed", "grpc"):
+        raise InvalidRequest(f"a wire is framed or grpc, not {wire!r}")
+    # Kazoo loads on first use.
+    from engine.metadata.zookeeper import ZooKeeperStore
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
+
+    settings = settings if settings is not None else ClientSettings()
+    if not settings.host:
+        settings = replace(settings, host=socket.gethostname())
+    clock = SystemClock()
+    rng = random.SystemRandom()  # noqa: TID251 (this module wires the real components together)
+    store = await ZooKeeperStore.connect(
+        where.hosts, chroot=where.chroot, settings=zookeeper or ZooKeeperSettings()
+    )
+    try:
+        bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
+        await _check_cluster(bookies, where)
+        transport = _transport(bookies, security, wire, clock, rng)
+        client = Connection(where, store, transport, clock, rng, settings)
+        try:
+            yield client
+        finally:
+            await client.close()
+    finally:
+        await store.close()
+
+
+def parse_url(url: str) -> ClusterUrl:
+    """The parts of "herdbook://host:port,host:port/chroot"; a port left out is ZooKeeper's 2181.
+
+    Raises `InvalidRequest`.
+
+    >>> parse_url("herdbook://one:2182,two/prod")
+    ClusterUrl(hosts='one:2182,two:2181', chroot='/prod')
+    """
+    if not url.startswith(SCHEME):
+        raise InvalidRequest(f"not the url of a cluster: {url!r}: it begins with {SCHEME}")
+    servers, slash, path = url.removeprefix(SCHEME).partition("/")
+    chroot = (slash + path).rstrip("/")
+    hosts = []
+    for server in servers.split(","):
+        match = _HOST.fullmatch(server)
+        port = int(match[2] or ZOOKEEPER_PORT) if match is not None else 0
+        if match is None or not 0 < port < 65_536:
+            raise InvalidRequest(f"{server!r} in {url!r} is no host:port of a ZooKeeper server")
+        hosts.append(f"{match[1]}:{port}")
+    names = chroot.split("/")
+    if not _CHROOT.fullmatch(chroot) or "." in names or ".." in names or chroot == "/zookeeper":
+        raise InvalidRequest(f"{chroot!r} in {url!r} is no path that a cluster could be under")
+    return ClusterUrl(",".join(hosts), chroot or "/")
+
+
+async def _check_cluster(bookies: Bookies, where: ClusterUrl) -> None:
+    """No bookie ever started there: a wrong path, most likely, or a cluster that is yet to be."""
+    if not await bookies.known():
+        raise NoSuchCluster(
+            f"no cluster at {where}: no bookie ever started there; "
+            "check the path behind the hosts, or start a bookie there first"
+        )
+
+
+def _transport(
+    bookies: Bookies, security: "Security | None", wire: Wire, clock: Clock, rng: random.Random
+) -> Transport:
+    from engine.transport.dialing import DialingTransport, framed_dial
+    from engine.transport.security import Security
+
+    security = security if security is not None else Security()
+    dial: Dial
+    if wire == "grpc":
+        from engine.transport.grpc_client import grpc_dial
+
+        dial = grpc_dial(security, clock)
+    else:
+        dial = framed_dial(security, clock)
+    return DialingTransport(bookies, dial=dial, clock=clock, rng=rng)
