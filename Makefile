@@ -14,7 +14,7 @@ JOBS        ?= 2
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format sim mutants soak bench clean
+.PHONY: help venv demo test java check format sim mutants soak bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} \
@@ -48,8 +48,19 @@ bench: $(STAMP) ## Measure the ledger beside the raw disk
 
 ## Testing it
 
-test: $(STAMP) ## Run the whole suite, with 200 seeds of the simulation
+test: $(STAMP) java ## Run the whole suite, with 200 seeds of the simulation and a real ZooKeeper
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope $(PYTEST_ARGS)
+
+# ZooKeeper and Spark are Java programs. Where there is none, root on Debian gets it.
+java:
+	@home=$${JAVA_HOME:+$$JAVA_HOME/bin/}; \
+	$${home}java -version >/dev/null 2>&1 && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing Java ..."; \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless >/dev/null; \
+	else \
+	  echo "No Java 17 or later found (Debian: apt-get install openjdk-17-jre-headless)."; exit 1; \
+	fi
 
 check: $(STAMP) ## Lint, format, types, imports, and the rules of the house
 	@$(BIN)/ruff check .
