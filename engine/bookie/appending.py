@@ -11,7 +11,6 @@ Invariants:
 """
 
 import asyncio
-import hashlib
 import hmac
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from engine.errors import BookieUnavailable
 from engine.ports.clock import Clock
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import AppendReply, LedgerFacts, Status
+from engine.transport.repair_key import is_repair_key, key_hash_of
 
 Reply = Callable[[AppendReply], None]
 
@@ -250,6 +250,8 @@ class Appender:
             return Status.UNKNOWN if doubtful else Status.NO_SUCH_LEDGER
         if recovery:
             return None
+        if is_repair_key(key):
+            return Status.UNAUTHORIZED
         if state.fenced:
             return Status.FENCED
         if self._storage.is_doubtful(state.ledger_id):
@@ -290,7 +292,7 @@ class Appender:
 
 def key_matches(key: bytes, key_hash: bytes) -> bool:
     """Whether a key is the one of a hash, in constant time."""
-    return hmac.compare_digest(hashlib.sha256(key).digest(), key_hash)
+    return hmac.compare_digest(key_hash_of(key), key_hash)
 
 
 def _fits(state: LedgerState, facts: LedgerFacts, key: bytes) -> bool:

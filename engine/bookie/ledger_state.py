@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-import hashlib
 import hmac
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from engine.bookie.indexing import FACTS, FENCE, LAC, TOMBSTONE, fact_key, unpac
 from engine.bookie.segment import facts_of
 from engine.run import NO_ENTRY
 from engine.transport.contract import LedgerFacts
+from engine.transport.repair_key import is_repair_key, key_hash_of
 
 _EVICTIONS_TRIED = 8
 
@@ -81,9 +81,10 @@ class LedgerState:
             return True
         if self.key_hash is None:
             return True
-        if not hmac.compare_digest(hashlib.sha256(key).digest(), self.key_hash):
+        if not hmac.compare_digest(key_hash_of(key), self.key_hash):
             return False
-        self.good_key = key
+        if not is_repair_key(key):
+            self.good_key = key
         return True
 
     def adopt(self, facts: LedgerFacts) -> None:

@@ -10,7 +10,6 @@ Invariants:
 
 import asyncio
 import contextlib
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -51,6 +50,7 @@ from engine.transport.contract import (
     ReadRequest,
     Status,
 )
+from engine.transport.repair_key import key_hash_of
 
 _FENCES_TRIED = 3
 
@@ -271,7 +271,7 @@ class BookieService:
             if state.fence_durable:
                 return Status.OK
             if state.key_hash is None:
-                state.key_hash = hashlib.sha256(key).digest()
+                state.key_hash = key_hash_of(key)
             state.fenced = True
             if state.fencing is None:
                 state.fencing = asyncio.get_running_loop().create_future()

@@ -24,11 +24,11 @@ from engine.errors import (
 )
 from engine.limits import ENSEMBLE_SIZE_MAX, STRIPE_ENTRIES
 from engine.metadata.contract import MetadataStore
+from engine.metadata.repairs import REPAIRS, RepairItem, RepairQueue
 from engine.run import NO_ENTRY
 
 FORMAT_MAJOR: Final = 1
 LEDGERS: Final = "/ledgers"
-REPAIRS: Final = "/repair/ledgers"
 _ATTEMPTS_MAX: Final = 64
 
 
@@ -207,15 +207,12 @@ class Ledgers:
         return sorted(int(name) for name in await self.store.children(LEDGERS))
 
     async def request_repair(self, ledger_id: int, reason: str) -> None:
-        """Put a ledger in the repair queue. It may be there already."""
-        try:
-            await self.store.create(f"{REPAIRS}/{ledger_id}", reason.encode())
-        except KeyExists:
-            return
+        """Put a ledger in the repair queue, or add the reason if it is there already."""
+        await RepairQueue(self.store).request(ledger_id, RepairItem(reasons=(reason,)))
 
     async def repairs(self) -> list[int]:
         """The ids of the ledgers in the repair queue, ascending."""
-        return sorted(int(name) for name in await self.store.children(REPAIRS))
+        return await RepairQueue(self.store).ids()
 
     def watch(self, ledger_id: int, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when a ledger's metadata may have changed; returns the way to stop."""

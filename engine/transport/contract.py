@@ -143,7 +143,8 @@ class Bookie(Protocol):
         """Store runs of one ledger, consecutive and in order; `reply` is called once, later.
 
         `facts` must come with the first request for a ledger; they are stored ahead of the runs.
-        `recovery=True` is accepted by a fenced ledger and, while space remains, by a full disk.
+        `recovery=True` is accepted by a fenced ledger and, while space remains, by a full disk; and
+        then, as for fences and facts, the key may be the ledger's `repair_key`.
         """
         ...
 
