@@ -254,7 +254,7 @@ class Appender:
             return Status.UNAUTHORIZED
         if state.fenced:
             return Status.FENCED
-        if self._storage.is_doubtful(state.ledger_id):
+        if self._storage.may_lack_fence(state.ledger_id):
             # The fence may have been among what is unreadable.
             return Status.UNKNOWN
         return Status.READ_ONLY if self._gate.full else None

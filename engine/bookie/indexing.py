@@ -24,6 +24,9 @@ _ID_MAX: Final = 2**63 - 1
 DAMAGE_KEY: Final = b"U"
 """Set while a header of the journal was unreadable: of ledgers up to this id, negatives are
 unknown. Empty: of all ledgers."""
+RETIRED_KEY: Final = b"R"
+"""Set when such a doubt was cleared: ledgers up to this id take no normal appends any more, for
+what was unreadable may have been their fence."""
 FACTS: Final = b"f"
 FENCE: Final = b"x"
 TOMBSTONE: Final = b"d"

@@ -378,9 +378,12 @@ class BookieService:
         return self.storage.has_damage
 
     async def clear_damage(self) -> None:
-        """Repair has stored again all that may be lost here: trust negatives from now on."""
+        """Repair has stored again all that may be lost here: trust negatives from now on.
+
+        Fences cannot be stored again: normal appends to the ledgers in doubt stay refused.
+        """
         self._check_running()
-        await self.storage.set_doubt(None)
+        await self.storage.clear_doubt()
 
     # The end
 

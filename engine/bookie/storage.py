@@ -14,10 +14,12 @@ from engine.bookie.index import Index, Place, Position, enough
 from engine.bookie.index_writer import IndexWriter
 from engine.bookie.indexing import (
     DAMAGE_KEY,
+    RETIRED_KEY,
     Fact,
     Moved,
     damaged,
     item_of,
+    pack_number,
     unpack_number,
 )
 from engine.bookie.journal import Job, Journal, SegmentWriter, Tail
@@ -26,6 +28,7 @@ from engine.bookie.reading import Found, Gatherer, NeedsDisk, joined
 from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, facts_of
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import RecentRuns, merge
+from engine.limits import ENTRY_ID_MAX
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk, Space
 from engine.ports.workers import Workers
@@ -68,6 +71,7 @@ class Storage:
         self._on_space = on_space
         self._on_failure = on_failure
         self._doubtful_to = self._read_doubt()
+        self._retired_to = self._read_retired()
 
     # Damage
 
@@ -80,10 +84,25 @@ class Storage:
         """Whether any negative of this bookie is unknown."""
         return self._doubtful_to > NO_ENTRY
 
-    async def set_doubt(self, value: bytes | None) -> None:
-        """Set or clear, durably, up to which ledger negatives are unknown."""
+    def may_lack_fence(self, ledger_id: int) -> bool:
+        """Whether a fence of the ledger may have been lost here, lately or once."""
+        return ledger_id <= max(self._doubtful_to, self._retired_to)
+
+    async def set_doubt(self, value: bytes) -> None:
+        """Set, durably, up to which ledger negatives are unknown."""
         self.writer.add(Fact(DAMAGE_KEY, value))
         await self.writer.flush()
+        self._doubtful_to = self._read_doubt()
+
+    async def clear_doubt(self) -> None:
+        """Trust negatives again, durably; the ledgers in doubt take no normal append any more."""
+        if not self.has_damage:
+            return
+        retired_to = max(self._retired_to, min(self._doubtful_to, ENTRY_ID_MAX))
+        self.writer.add(Fact(RETIRED_KEY, pack_number(retired_to)))
+        self.writer.add(Fact(DAMAGE_KEY, None))
+        await self.writer.flush()
+        self._retired_to = self._read_retired()
         self._doubtful_to = self._read_doubt()
 
     def mark_damaged(self, place: Place) -> None:
@@ -96,6 +115,10 @@ class Storage:
         if value is None:
             return NO_ENTRY
         return unpack_number(value) if value else _EVERY_LEDGER
+
+    def _read_retired(self) -> int:
+        value = self.index.fact(RETIRED_KEY)
+        return NO_ENTRY if value is None else unpack_number(value)
 
     # Looking up
 

@@ -215,6 +215,22 @@ async def test_an_unreadable_header_makes_every_negative_of_older_ledgers_unknow
     assert (await read(service, 5, 0, 0)).status is Status.NO_SUCH_LEDGER
 
 
+async def test_a_ledger_whose_fence_may_be_lost_takes_no_normal_append_after_its_repair() -> None:
+    yard = Stable()
+    service = await three_batches(yard)
+    await yard.tree.session().next_id("/ids/ledger")
+    for _ in range(9):
+        await yard.tree.session().next_id("/ids/ledger")
+    flip(yard.disk, name_of(1), runs_in(yard, service)[1].offset + 10)
+    service = await yard.crash()
+    await service.clear_damage()
+    for _ in range(2):
+        assert (await append(service, run_of(6, 0, 0))).status is Status.UNKNOWN
+        assert (await append(service, run_of(100, 0, 0))).status is Status.OK
+        service = await yard.crash()
+    assert (await append(service, run_of(6, 0, 0), recovery=True)).status is Status.OK
+
+
 @pytest.mark.parametrize("offset", [3, RECORD_HEADER_BYTES - 1])
 async def test_a_damaged_batch_header_hides_its_batch_and_is_no_torn_tail(offset: int) -> None:
     yard = Stable()
