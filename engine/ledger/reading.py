@@ -37,15 +37,19 @@ class ReplicaReader:
         answers = _Answers(self._context, request, settings.read_timeout_ms)
         absent = 0
         unreadable: list[str] = []
+        measures, clock = self._context.measures, self._context.clock
+        begun_s = clock.monotonic()
         try:
             while replicas or answers.pending:
                 if replicas:
                     answers.ask(replicas.pop(0))
                 reply = await answers.next(settings.speculative_read_ms if replicas else None)
                 if reply is None:
+                    measures.speculative_reads.add()
                     continue
                 entries = intact(reply.runs, first)
                 if entries:
+                    measures.read_latency_s.observe(clock.monotonic() - begun_s)
                     return entries
                 if lacks(reply, first):
                     absent += 1
@@ -171,3 +175,19 @@ def intact(runs: Sequence[Run], first: int) -> list[Entry]:
             break
         first = run.last + 1
     return entries
+
+
+def intact_runs(reply: ReadReply, first: int) -> list[Run]:
+    """The runs from `first` on whose every digest holds; the first bad entry ends them."""
+    runs: list[Run] = []
+    for run in reply.runs:
+        if run.first != first:
+            break
+        corrupt = run.first_corrupt()
+        if corrupt is not None:
+            if corrupt > run.first:
+                runs.append(run.cut(run.first, corrupt - 1))
+            break
+        runs.append(run)
+        first = run.last + 1
+    return runs

@@ -26,11 +26,11 @@ from engine.errors import (
 )
 from engine.ledger.context import LedgerContext
 from engine.ledger.quorum import covered
-from engine.ledger.reading import ask, lacks
+from engine.ledger.reading import ask, intact_runs, lacks
 from engine.ledger.replication import Replication
 from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
 from engine.run import NO_ENTRY, Run
-from engine.transport.contract import LacReply, LedgerFacts, ReadReply, ReadRequest, Status
+from engine.transport.contract import LacReply, LedgerFacts, ReadRequest, Status
 
 
 async def recover(context: LedgerContext, held: Held) -> Held:
@@ -90,12 +90,9 @@ class _Recovery:
             ensemble=self._frozen.ensemble,
             fragment_first=self._frozen.first,
             lac=lac,
-            key=self._context.key,
             recovery=True,
             owner=self,
-            transport=self._context.transport,
-            clock=self._context.clock,
-            settings=self._context.settings,
+            context=self._context,
         )
         await self._write_back(lac)
         if self._last == lac:
@@ -208,7 +205,7 @@ class _Recovery:
         asked = [ask(self._context, self._frozen.ensemble[i], request) for i in write_set]
         negatives = 0
         async for _, reply in _as_they_come(asked):
-            runs = _intact_runs(reply, first)
+            runs = intact_runs(reply, first)
             if runs:
                 return runs
             negatives += lacks(reply, first)
@@ -228,7 +225,7 @@ class _Recovery:
         write_set = self._quorums.write_set(entry_id)
         asked = [ask(self._context, fragment.ensemble[i], request) for i in write_set]
         async for _, reply in _as_they_come(asked):
-            runs = _intact_runs(reply, entry_id)
+            runs = intact_runs(reply, entry_id)
             if runs:
                 return runs[0].length
         raise RecoveryIncomplete(
@@ -270,22 +267,6 @@ class _Recovery:
         lost now: its bookies lack what the next recovery would look for there.
         """
         return self._context.facts(self._metadata, self._frozen.first, self._frozen.ensemble)
-
-
-def _intact_runs(reply: ReadReply, first: int) -> list[Run]:
-    """The runs from `first` on whose every digest holds; the first bad entry ends them."""
-    runs: list[Run] = []
-    for run in reply.runs:
-        if run.first != first:
-            break
-        corrupt = run.first_corrupt()
-        if corrupt is not None:
-            if corrupt > run.first:
-                runs.append(run.cut(run.first, corrupt - 1))
-            break
-        runs.append(run)
-        first = run.last + 1
-    return runs
 
 
 async def _as_they_come(asked: list[Coroutine[Any, Any, Any]]) -> Any:

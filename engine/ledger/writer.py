@@ -89,12 +89,9 @@ class LedgerWriter:
             ensemble=metadata.fragments[-1].ensemble,
             fragment_first=0,
             lac=NO_ENTRY,
-            key=context.key,
             recovery=False,
             owner=self,
-            transport=context.transport,
-            clock=context.clock,
-            settings=context.settings,
+            context=context,
         )
 
     @property
@@ -416,9 +413,9 @@ class LedgerWriter:
             self._checking = self._loop.create_task(self._check_bookies())
 
     async def _check_bookies(self) -> None:
-        """Replace bookies whose registration went, as far as there are others."""
+        """Replace bookies that are gone, or are to go, as far as there are others."""
         try:
-            available = await self._context.bookies.available()
+            available = await self._context.bookies.staying()
         except MetadataUnavailable:
             return
         finally:

@@ -70,9 +70,21 @@ class Bookies:
         """The ids of the bookies that are to go, in order: no new ledger is placed on them."""
         return await self.store.children(DECOMMISSIONS)
 
+    async def staying(self) -> dict[str, Registration]:
+        """The registered bookies that are not to go, by id, in the ids' order."""
+        leaving = frozenset(await self.decommissioning())
+        available = await self.available()
+        return {name: found for name, found in available.items() if name not in leaving}
+
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` when bookies may have come or gone; returns the way to stop."""
-        return self.store.watch(AVAILABLE, changed)
+        """Call `changed` when bookies may have come or gone, or are to; returns the way to stop."""
+        ends = [self.store.watch(key, changed) for key in (AVAILABLE, DECOMMISSIONS)]
+
+        def end() -> None:
+            for each in ends:
+                each()
+
+        return end
 
     async def raise_boot(self, bookie_id: str, folder_boot: int) -> int:
         """Count one more start of a bookie whose folder remembers `folder_boot` of them.
