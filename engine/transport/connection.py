@@ -5,16 +5,19 @@ Invariants:
 - Frames are handed on in the order in which they came, one after the other, and none while the
   connection is held: bytes then wait in the kernel and, in the end, with the sender.
 - After `lost` was called nothing is handed on and nothing is sent.
+- What is not a frame ends the connection: nothing that came behind it is looked at.
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from engine.errors import EngineError, FrameInvalid
-from engine.limits import MIB
-from engine.transport.frames import Frame, FrameReader, Kind, frame_header
+from engine.errors import AccessRefused, EngineError, FrameInvalid
+from engine.limits import FRAME_BYTES_MAX, MIB
+from engine.transport.address import tls_reason
+from engine.transport.frames import URGENT, Frame, FrameReader, Kind, frame_header
 
 _BUFFER_BYTES_HIGH: Final = 1 * MIB
 
@@ -23,6 +26,9 @@ class FramedConnection(asyncio.Protocol):
     """Frames over a byte stream. `receive` gets each frame; it may raise `FrameInvalid`.
 
     `lost` is called once, with what was wrong (None: the other side ended it, or `close` did).
+    `garbled` decides what to do about bytes that are no frames; without it the connection is
+    aborted. `arriving(bytes, urgent)` hears of each frame of which only a part has come, and, with
+    0 bytes, that it has come.
     """
 
     def __init__(
@@ -30,13 +36,19 @@ class FramedConnection(asyncio.Protocol):
         receive: Callable[[Frame], None],
         lost: Callable[[EngineError | None], None],
         made: Callable[["FramedConnection"], None] | None = None,
+        *,
+        garbled: Callable[[FrameInvalid], None] | None = None,
+        arriving: Callable[[int, bool], None] | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
         self._receive = receive
         self._lost = lost
         self._made = made
+        self._garbled = garbled or self.abort
+        self._arriving = arriving
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reader = FrameReader()
+        self._reader = FrameReader(frame_bytes_max)
         self._inbox: deque[Frame] = deque()
         self._holds = 0
         self._draining = False
@@ -44,7 +56,7 @@ class FramedConnection(asyncio.Protocol):
         self._corked_bytes = 0
         self._flush_due = False
         self._writable = True
-        self._emptied: Callable[[], None] | None = None
+        self._emptied: list[Callable[[], None]] = []
         self._failure: EngineError | None = None
         self.over = False
         self.received_frames = 0
@@ -70,6 +82,7 @@ class FramedConnection(asyncio.Protocol):
         target: int = 0,
         request: int = 0,
         body: list[bytes] | None = None,
+        urgent: bool = False,
     ) -> None:
         """Queue a frame; it leaves with all others of this turn. On a lost connection: nothing."""
         if self.over:
@@ -79,12 +92,22 @@ class FramedConnection(asyncio.Protocol):
             self._corked_bytes += len(head)
         else:
             body_bytes = sum(map(len, body))
-            self._corked += (frame_header(kind, target, request, head, body_bytes), head)
+            flags = URGENT if urgent else 0
+            self._corked += (frame_header(kind, target, request, head, body_bytes, flags), head)
             self._corked += body
             self._corked_bytes += len(head) + body_bytes
         if not self._flush_due and self._writable:
             self._flush_due = True
             self._loop.call_soon(self._flush)
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is handed on at the moment."""
+        return self._holds > 0
+
+    def take_frames_up_to(self, size_bytes: int) -> None:
+        """From now on refuse bigger frames only than these."""
+        self._reader.frame_bytes_max = size_bytes
 
     def descriptor(self) -> int:
         """The socket's descriptor, -1 if there is none any more."""
@@ -113,8 +136,7 @@ class FramedConnection(asyncio.Protocol):
 
     def when_empty(self, call: Callable[[], None]) -> None:
         """Call once when the other side has taken what was queued, or the connection is lost."""
-        assert self._emptied is None
-        self._emptied = call
+        self._emptied.append(call)
 
     def close(self, failure: EngineError | None = None) -> None:
         """Send what is queued, then end the connection."""
@@ -144,12 +166,17 @@ class FramedConnection(asyncio.Protocol):
         if self._failure is not None:
             return
         try:
-            self._inbox.extend(self._reader.feed(data))
+            frames = self._reader.feed(data)
         except FrameInvalid as error:
-            self.abort(error)
+            self._garbled(error)
             return
+        self._inbox.extend(frames)
+        if frames and self._arriving is not None:
+            self._arriving(0, False)
         if not self._draining:
             self._drain()
+        if self._arriving is not None and self._reader.awaited_bytes:
+            self._arriving(self._reader.awaited_bytes, self._reader.awaits_urgent)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -164,6 +191,8 @@ class FramedConnection(asyncio.Protocol):
         self._inbox.clear()
         self._corked.clear()
         self._corked_bytes = 0
+        if isinstance(error, ssl.SSLError) and self._failure is None:
+            self._failure = AccessRefused(f"the other side ended it: {tls_reason(error)}")
         self._lost(self._failure)
         self._tell_empty()
 
@@ -180,7 +209,7 @@ class FramedConnection(asyncio.Protocol):
                 self.received_frames += 1
                 self._receive(inbox.popleft())
         except FrameInvalid as error:
-            self.abort(error)
+            self._garbled(error)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -191,6 +220,7 @@ class FramedConnection(asyncio.Protocol):
         self._tell_empty()
 
     def _tell_empty(self) -> None:
-        if self._emptied is not None and (self.over or self._writable):
-            call, self._emptied = self._emptied, None
-            call()
+        if self._emptied and (self.over or self._writable):
+            calls, self._emptied = self._emptied, []
+            for call in calls:
+                call()

@@ -73,7 +73,7 @@ class FramedBookie:
                 refuse(pending, Status.OVERLOADED)
             else:
                 head, body = messages.encode_append(request, key, facts, recovery)
-                connection.append(head, body, self._target, pending)
+                connection.append(head, body, self._target, pending, urgent=recovery)
             facts = None
 
     def confirm(self, ledger_id: int, lac: int) -> None:

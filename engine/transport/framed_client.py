@@ -4,6 +4,7 @@ Invariants:
 - Every request is answered once: by its reply, by `BookieUnavailable` when the connection is lost
   or the answer is late, by what the other side said was wrong.
 - A request leaves after all that were made before it on the same connection.
+- A connection is handed out only after the server proved what the client's security asks for.
 - A connection that answers nothing for a whole request time is given up; a check that itself comes
   late proves a busy loop, not a dead peer, and blames nobody.
 """
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from engine.errors import (
+    AccessRefused,
     BookieUnavailable,
     EngineError,
     FormatTooNew,
@@ -37,7 +39,9 @@ from engine.transport.frames import (
     decode_greeting,
     encode_greeting,
 )
+from engine.transport.greeting import ClientGreeting
 from engine.transport.messages import decode_append_replies
+from engine.transport.security import NO_SECURITY, Security, binding_of
 
 _ERRORS: Final[dict[int, type[EngineError]]] = {
     ErrorCode.FORMAT_TOO_NEW: FormatTooNew,
@@ -46,6 +50,7 @@ _ERRORS: Final[dict[int, type[EngineError]]] = {
     ErrorCode.VERSION_CONFLICT: VersionConflict,
     ErrorCode.FRAME_INVALID: FrameInvalid,
     ErrorCode.OVERLOADED: Overloaded,
+    ErrorCode.ACCESS_REFUSED: AccessRefused,
 }
 
 
@@ -102,13 +107,20 @@ class PendingCall:
 class ClientConnection:
     """A connection that was greeted. Made by `ClientConnection.dial`."""
 
-    def __init__(self, address: str, clock: Clock, settings: FramedSettings) -> None:
+    def __init__(
+        self,
+        address: str,
+        clock: Clock,
+        settings: FramedSettings,
+        security: Security = NO_SECURITY,
+    ) -> None:
         self.address = address
         self.settings = settings
         self.welcome = Greeting(0, 0, {})
         self.gone_targets: set[int] = set()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._greeting = ClientGreeting(security)
         self._greeted: asyncio.Future[Greeting] = self._loop.create_future()
         self._pending: dict[int, PendingAppend | PendingCall] = {}
         self._next_request = 1
@@ -121,14 +133,24 @@ class ClientConnection:
 
     @classmethod
     async def dial(
-        cls, address: str, options: dict[str, Any], clock: Clock, settings: FramedSettings
+        cls,
+        address: str,
+        options: dict[str, Any],
+        clock: Clock,
+        settings: FramedSettings,
+        security: Security = NO_SECURITY,
     ) -> "ClientConnection":
-        """Connect and greet. Raises `BookieUnavailable`, `FormatTooNew`, `InvalidRequest`."""
-        made = cls(address, clock, settings)
+        """Connect and greet.
+
+        Raises `BookieUnavailable`, `AccessRefused`, `FormatTooNew`, `InvalidRequest`.
+        """
+        made = cls(address, clock, settings, security)
         try:
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
-                await open_connection(address, lambda: made.wire)
-                made.wire.send(Kind.HELLO, encode_greeting(options))
+                context = security.client_context()
+                await open_connection(address, lambda: made.wire, context)
+                hello = encode_greeting(options | made._greeting.options())
+                made.wire.send(Kind.HELLO, hello)
                 made.welcome = await made._greeted
         except TimeoutError as error:
             made.wire.abort()
@@ -185,11 +207,19 @@ class ClientConnection:
             raise self.error_of(frame)
         return frame
 
-    def append(self, head: bytes, body: list[bytes], target: int, pending: PendingAppend) -> None:
+    def append(
+        self,
+        head: bytes,
+        body: list[bytes],
+        target: int,
+        pending: PendingAppend,
+        *,
+        urgent: bool = False,
+    ) -> None:
         """Send an append; `pending` is answered once."""
         pending.deadline = self._deadline(0)
         request = self._register(pending)
-        self.wire.send(Kind.APPEND, head, target=target, request=request, body=body)
+        self.wire.send(Kind.APPEND, head, target=target, request=request, body=body, urgent=urgent)
 
     def error_of(self, frame: Frame) -> EngineError:
         """The error that an ERROR or REFUSED frame tells of."""
@@ -229,9 +259,13 @@ class ClientConnection:
                     pending.answer(row.status, row.boot)
         elif frame.kind == Kind.WELCOME:
             self._greet(frame)
+        elif frame.kind == Kind.CHALLENGE:
+            self._prove(frame)
         elif frame.kind == Kind.REFUSED:
             if not self._greeted.done():
                 self._greeted.set_exception(self.error_of(frame))
+        elif frame.kind == Kind.ERROR and not frame.request:
+            self.wire.abort(self.error_of(frame))
         elif frame.kind == Kind.GONE:
             self.gone_targets.add(frame.target)
         elif frame.kind == Kind.CHANGED:
@@ -248,8 +282,20 @@ class ClientConnection:
         if self._greeted.done():
             raise FrameInvalid("a second greeting")
         try:
-            self._greeted.set_result(decode_greeting(frame.head))
-        except FormatTooNew as error:
+            welcome = decode_greeting(frame.head)
+            self._greeting.check(welcome.options)
+            self._greeted.set_result(welcome)
+        except (AccessRefused, FormatTooNew) as error:
+            self._greeted.set_exception(error)
+
+    def _prove(self, frame: Frame) -> None:
+        if self._greeted.done():
+            raise FrameInvalid("a challenge after the greeting")
+        end = self.wire.transport.get_extra_info("ssl_object")
+        shown = end.getpeercert(binary_form=True) if end is not None else None
+        try:
+            self.wire.send(Kind.PROOF, self._greeting.answer(frame.head, binding_of(shown)))
+        except AccessRefused as error:
             self._greeted.set_exception(error)
 
     def _on_lost(self, failure: EngineError | None) -> None:

@@ -14,6 +14,11 @@ class FramedSettings:
     appends are answered OVERLOADED. `append_bytes_max` and `read_bytes_max` bound what a server
     holds of unanswered appends and of running reads before it stops reading from the connection.
     `calls_max` bounds long polls and metadata calls that run at once.
+
+    All connections of a server together hold at most about `appends_bytes_max` of unanswered
+    appends and of frames that are arriving, the last `urgent_bytes` of which are for recoveries,
+    and `reads_bytes_max` of running reads. A peer that has begun a big frame and does not go on,
+    or that takes no answers, is cut off after the request time.
     """
 
     request_timeout_ms: int = 30_000
@@ -26,8 +31,14 @@ class FramedSettings:
     read_bytes_max: int = 16 * MIB
     calls_max: int = 4_096
     connections_max: int = 1_024
+    appends_bytes_max: int = 256 * MIB
+    urgent_bytes: int = 64 * MIB
+    reads_bytes_max: int = 128 * MIB
 
     def __post_init__(self) -> None:
         assert 0 < self.redial_first_ms <= self.redial_max_ms
         assert self.send_bytes_max >= FRAME_BYTES_MAX
         assert self.read_bytes_max >= FRAME_BYTES_MAX
+        assert self.urgent_bytes >= FRAME_BYTES_MAX
+        assert self.appends_bytes_max >= self.urgent_bytes + FRAME_BYTES_MAX
+        assert self.reads_bytes_max >= FRAME_BYTES_MAX

@@ -6,7 +6,7 @@ A frame is a header of 28 bytes, a head and a body, all integers big-endian:
     0       4      size of the head
     4       4      size of the body
     8       1      kind (see `Kind`)
-    9       1      flags: zero; a reader ignores those that it does not know
+    9       1      flags (1: urgent, of an APPEND of a recovery); a reader ignores unknown ones
     10      2      target: the number that CONNECTED gave to a bookie, 0 for the connection itself
     12      8      request: chosen by the client, repeated in the answer; 0 wants no answer
     20      4      CRC32C of the head
@@ -14,8 +14,9 @@ A frame is a header of 28 bytes, a head and a body, all integers big-endian:
     28      ...    the head: what the message says (`engine.transport.messages`)
     ...     ...    the body: bodies of entries one behind the other, covered by their own digests
 
-A connection begins with the client's HELLO and the server's WELCOME or REFUSED. The head of HELLO
-and of WELCOME:
+A connection begins with the client's HELLO and the server's WELCOME or REFUSED; where the server
+has a shared secret, its CHALLENGE and the client's PROOF stand between them
+(`engine.transport.greeting`). The head of HELLO and of WELCOME:
 
     0       8      the letters HERDBOOK
     8       2      major version of the wire format
@@ -30,6 +31,7 @@ Invariants:
 - Whatever arrives, a reader either gives frames whose header and head are intact, or raises
   `FrameInvalid` once and is over.
 - A reader keeps less than one frame and one piece of input.
+- Before a connection is greeted its frames have at most `GREETING_BYTES_MAX`.
 """
 
 import enum
@@ -43,9 +45,11 @@ from engine.errors import FormatTooNew, FrameInvalid
 from engine.limits import FRAME_BYTES_MAX
 
 WIRE_MAJOR: Final = 1
-WIRE_MINOR: Final = 0
+WIRE_MINOR: Final = 1
 MAGIC: Final = b"HERDBOOK"
 HEADER_BYTES: Final = 28
+GREETING_BYTES_MAX: Final = 4096
+URGENT: Final = 1
 TARGET_MAX: Final = 2**16 - 1
 REQUEST_MAX: Final = 2**64 - 1
 
@@ -65,7 +69,10 @@ class Kind(enum.IntEnum):
     WELCOME = 2
     REFUSED = 3
     ERROR = 4
-    """The answer to a request that failed as a whole: an `ErrorCode` and a text."""
+    """The answer to a request that failed as a whole: an `ErrorCode` and a text. With request 0
+    it is about the connection, which ends."""
+    CHALLENGE = 5
+    PROOF = 6
 
     CONNECT = 16
     CONNECTED = 17
@@ -104,6 +111,7 @@ class ErrorCode(enum.IntEnum):
     NOT_THIS_FOLDER = 6
     FRAME_INVALID = 7
     OVERLOADED = 8
+    ACCESS_REFUSED = 9
 
 
 class Frame(NamedTuple):
@@ -116,7 +124,9 @@ class Frame(NamedTuple):
     body: memoryview
 
 
-def frame_header(kind: Kind, target: int, request: int, head: bytes, body_bytes: int = 0) -> bytes:
+def frame_header(
+    kind: Kind, target: int, request: int, head: bytes, body_bytes: int = 0, flags: int = 0
+) -> bytes:
     """The 28 bytes in front of a head and a body of `body_bytes`.
 
     >>> len(frame_header(Kind.INFO, 1, 7, b""))
@@ -124,7 +134,7 @@ def frame_header(kind: Kind, target: int, request: int, head: bytes, body_bytes:
     """
     assert 0 <= target <= TARGET_MAX and 0 <= request <= REQUEST_MAX
     assert HEADER_BYTES + len(head) + body_bytes <= FRAME_BYTES_MAX, (kind, len(head), body_bytes)
-    fields = _FIELDS.pack(len(head), body_bytes, kind, 0, target, request, _crc(head))
+    fields = _FIELDS.pack(len(head), body_bytes, kind, flags, target, request, _crc(head))
     return fields + _CHECK.pack(_crc(fields))
 
 
@@ -137,10 +147,21 @@ class FrameReader:
     ([], [b'ab'])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
         self._kept = bytearray()
         self._needed = HEADER_BYTES
         self._over = False
+
+    @property
+    def awaited_bytes(self) -> int:
+        """The size of the frame of which a part has come, 0 while its header is not whole."""
+        return self._needed if self._needed > HEADER_BYTES and self._kept else 0
+
+    @property
+    def awaits_urgent(self) -> bool:
+        """Whether the frame of which a part has come says that it is urgent."""
+        return self.awaited_bytes > 0 and bool(self._kept[9] & URGENT)
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are whole now, in order. Raises `FrameInvalid`, and always after that."""
@@ -167,6 +188,9 @@ class FrameReader:
             if end - start < HEADER_BYTES:
                 break
             head_bytes, body_bytes, kind, target, request, head_crc = _read_header(source, start)
+            if HEADER_BYTES + head_bytes + body_bytes > self.frame_bytes_max:
+                size_bytes = HEADER_BYTES + head_bytes + body_bytes
+                raise FrameInvalid(f"a frame of {size_bytes} bytes is over {self.frame_bytes_max}")
             self._needed = HEADER_BYTES + head_bytes + body_bytes
             if end - start < self._needed:
                 break
@@ -187,8 +211,6 @@ def _read_header(source: memoryview, start: int) -> tuple[int, int, int, int, in
     if _crc(fields) != check:
         raise FrameInvalid("a frame's header does not match its checksum")
     head_bytes, body_bytes, kind, _flags, target, request, head_crc = _FIELDS.unpack(fields)
-    if HEADER_BYTES + head_bytes + body_bytes > FRAME_BYTES_MAX:
-        raise FrameInvalid(f"a frame of {head_bytes + body_bytes} bytes is over {FRAME_BYTES_MAX}")
     return head_bytes, body_bytes, kind, target, request, head_crc
 
 

@@ -19,6 +19,7 @@ from engine.transport.framed_server import FramedServer
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.frames import (
     WIRE_MAJOR,
+    ErrorCode,
     FrameReader,
     Kind,
     decode_error,
@@ -151,7 +152,7 @@ async def test_many_tiny_entries_cross_in_several_frames_with_one_reply(
 ) -> None:
     monkeypatch.setattr("engine.transport.framed_bookie._RUNS_BYTES_MAX", 10_000)
     monkeypatch.setattr(
-        "engine.transport.framed_server.FRAME_BYTES_MAX", ENTRY_BYTES_MAX // 4 + 10_000
+        "engine.transport.server_connection.FRAME_BYTES_MAX", ENTRY_BYTES_MAX // 4 + 10_000
     )
     async with wired(tmp_path) as made:
         bookie = await made.connect()
@@ -228,7 +229,9 @@ async def test_a_garbled_client_is_cut_off_and_harms_nobody(tmp_path: Path) -> N
         ):
             reader, writer = await raw(made)
             writer.write(garbage)
-            assert await reader.read() == b""
+            (frame,) = FrameReader().feed(await reader.read())
+            assert frame.kind == Kind.REFUSED
+            assert decode_error(frame.head)[0] == ErrorCode.FRAME_INVALID
             writer.close()
         hello = encode_greeting({})
         reader, writer = await raw(made)
@@ -236,7 +239,9 @@ async def test_a_garbled_client_is_cut_off_and_harms_nobody(tmp_path: Path) -> N
         (frame,) = FrameReader().feed(await reader.read(1_000))
         assert frame.kind == Kind.WELCOME
         writer.write(frame_header(Kind.READ, 77, 1, b"\xff") + b"\xff")
-        assert await reader.read() == b""
+        (frame,) = FrameReader().feed(await reader.read())
+        assert (frame.kind, frame.request) == (Kind.ERROR, 0)
+        assert "target 77" in decode_error(frame.head)[1]
         writer.close()
         assert (await append(bookie, runs_of(7, 0, [[b"moo"]]))).status is Status.OK
 
@@ -330,7 +335,9 @@ async def test_a_client_of_another_user_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with wired(tmp_path) as made:
-        monkeypatch.setattr("engine.transport.framed_server.peer_user", lambda transport: 4_000_000)
+        monkeypatch.setattr(
+            "engine.transport.server_connection.peer_user", lambda transport: 4_000_000
+        )
         with pytest.raises(BookieUnavailable):
             await made.connect()
         assert not made.server.connections
@@ -342,5 +349,7 @@ async def test_a_connection_that_never_greets_is_ended(tmp_path: Path) -> None:
         end.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(end, made.path)
+        (frame,) = FrameReader().feed(await loop.sock_recv(end, 1_000))
+        assert "no greeting" in decode_error(frame.head)[1]
         assert await loop.sock_recv(end, 10) == b""
         end.close()

@@ -1,0 +1,191 @@
+"""What one connection may make its server hold, alone and together with all others.
+
+Invariants:
+- Beyond its own bounds, or when nothing is left for all, nothing more is read from a connection;
+  it goes on when half of its own is answered, or when it is its turn again.
+- Of a big frame nothing but its first piece is taken in before there is room for the whole.
+- Urgent frames need not wait for others.
+- A peer that stops in the middle of a frame, or takes no answers, is cut off in time.
+- What a connection was granted is given back once, also when it is lost.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from engine.errors import BookieUnavailable, FrameInvalid
+from engine.limits import KIB
+from engine.transport.allowance import Allowance
+from engine.transport.connection import FramedConnection
+from engine.transport.framed_settings import FramedSettings
+from engine.transport.frames import HEADER_BYTES, Frame
+
+SMALL_FRAME_BYTES: Final = 64 * KIB
+
+
+class ConnectionBounds:
+    """The bounds of one connection of a server."""
+
+    def __init__(
+        self,
+        wire: FramedConnection,
+        settings: FramedSettings,
+        appends: Allowance,
+        reads: Allowance,
+    ) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._appends = appends
+        self._reads = reads
+        self._loop = asyncio.get_running_loop()
+        self._reserved: deque[int] = deque()
+        self._asked_bytes = 0
+        self._awaiting = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._waits_for_room = False
+        self._append_bytes = 0
+        self._appends_held = False
+        self._read_bytes = 0
+        self._reads_held = False
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def over(self) -> None:
+        """The connection is lost: let go of all that it alone was granted."""
+        for timer in (self._deadline, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._stalled = None
+        if self._asked_bytes:
+            self._appends.withdraw(self._frame_granted)
+            self._asked_bytes = 0
+        if self._waits_for_room:
+            self._appends.withdraw(self._has_room)
+            self._waits_for_room = False
+        while self._reserved:
+            self._appends.give_back(self._reserved.popleft())
+
+    # Frames
+
+    def arriving(self, size_bytes: int, urgent: bool) -> None:
+        """A part of a frame has come; 0 bytes: nothing is awaited any more."""
+        if not size_bytes:
+            self._awaiting = False
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            return
+        if self._awaiting or size_bytes <= SMALL_FRAME_BYTES:
+            return
+        self._awaiting = True
+        self._deadline = self._loop.call_later(self._patience_s, self._frame_late)
+        if self._appends.ask(size_bytes, self._frame_granted, urgent=urgent):
+            self._reserved.append(size_bytes)
+        else:
+            self._asked_bytes = size_bytes
+            self._wire.hold()
+
+    def begun(self, frame: Frame) -> None:
+        """A frame is looked at: from now on it counts as what it asks for."""
+        if self._reserved:
+            size_bytes = HEADER_BYTES + len(frame.head) + len(frame.body)
+            if self._reserved[0] == size_bytes:
+                self._appends.give_back(self._reserved.popleft())
+
+    def _frame_granted(self) -> None:
+        self._reserved.append(self._asked_bytes)
+        self._asked_bytes = 0
+        self._wire.release()
+
+    def _frame_late(self) -> None:
+        self._deadline = None
+        if self._wire.held:
+            # It is this side that did not read on.
+            self._deadline = self._loop.call_later(self._patience_s, self._frame_late)
+        else:
+            self._wire.abort(FrameInvalid("the rest of a frame did not come in time"))
+
+    # Appends
+
+    def append_begins(self, size_bytes: int, *, urgent: bool) -> None:
+        """An append is handed to a bookie. Call it, then look at the next frame."""
+        self._append_bytes += size_bytes
+        self._appends.take(size_bytes)
+        if self._append_bytes > self._settings.append_bytes_max and not self._appends_held:
+            self._appends_held = True
+            self._wire.hold()
+        if self._appends.exhausted and not urgent and not self._waits_for_room:
+            self._waits_for_room = True
+            self._wire.hold()
+            if self._appends.ask(0, self._has_room):
+                self._has_room()
+
+    def append_ends(self, size_bytes: int) -> None:
+        """An append was answered."""
+        self._append_bytes -= size_bytes
+        if self._appends_held and self._append_bytes <= self._settings.append_bytes_max // 2:
+            self._appends_held = False
+            self._wire.release()
+        self._appends.give_back(size_bytes)
+
+    def _has_room(self) -> None:
+        self._waits_for_room = False
+        self._wire.release()
+
+    # Reads and answers
+
+    def read_begins(self, size_bytes: int) -> None:
+        """A read is to be begun."""
+        self._read_bytes += size_bytes
+        if self._read_bytes > self._settings.read_bytes_max and not self._reads_held:
+            self._reads_held = True
+            self._wire.hold()
+
+    async def read_room(self, size_bytes: int) -> None:
+        """Wait until there is room for what the read may bring; `read_ends` gives it back."""
+        granted: asyncio.Future[None] = self._loop.create_future()
+
+        def grant() -> None:
+            if granted.cancelled():
+                self._reads.give_back(size_bytes)
+            else:
+                granted.set_result(None)
+
+        if self._reads.ask(size_bytes, grant):
+            return
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self._reads.give_back(size_bytes)
+            else:
+                self._reads.withdraw(grant)
+            raise
+
+    def read_ends(self, size_bytes: int, *, had_room: bool) -> None:
+        """A read was answered, or given up."""
+        if had_room:
+            self._reads.give_back(size_bytes)
+        self._read_bytes -= size_bytes
+        if self._reads_held and self._read_bytes <= self._settings.read_bytes_max // 2:
+            self._reads_held = False
+            self._wire.release()
+
+    def answered(self) -> None:
+        """An answer was queued: if the peer takes none, do nothing more for it."""
+        if self._stalled is None and self._wire.queued_bytes > self._settings.reply_bytes_max:
+            self._stalled = self._loop.call_later(self._patience_s, self._stuck)
+            self._wire.hold()
+            self._wire.when_empty(self._unstall)
+
+    def _unstall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+            self._wire.release()
+
+    def _stuck(self) -> None:
+        self._wire.abort(BookieUnavailable("the peer takes no answers"))
+
+    @property
+    def _patience_s(self) -> float:
+        return self._settings.request_timeout_ms / 1000

@@ -1,0 +1,435 @@
+"""One connection as its server sees it: requests in, answers out.
+
+Invariants:
+- Requests of one connection begin in the order in which they came.
+- No task, timer or object is made per entry, and none per append either.
+- What one connection may leave unanswered is bounded in bytes; beyond it nothing is read from it.
+- A bookie's reply goes out under its own target only, in the turn in which the bookie gave it.
+- Nothing but a greeting is listened to before the connection is welcome.
+- What cannot be understood is answered by one error, then the connection ends.
+- A metadata session ends with its connection.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.errors import (
+    AccessRefused,
+    EngineError,
+    FormatTooNew,
+    FrameInvalid,
+    InvalidRequest,
+    KeyExists,
+    Overloaded,
+    VersionConflict,
+)
+from engine.limits import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, MIB
+from engine.metadata.contract import MetadataStore
+from engine.metadata.remote_messages import Watch
+from engine.metadata.remote_session import serve
+from engine.transport import messages
+from engine.transport.address import may_trust, peer_user
+from engine.transport.connection import FramedConnection
+from engine.transport.contract import AppendReply, Bookie, LacReply, ReadReply, Status
+from engine.transport.frames import (
+    GREETING_BYTES_MAX,
+    TARGET_MAX,
+    ErrorCode,
+    Frame,
+    Kind,
+    decode_greeting,
+    encode_error,
+    encode_greeting,
+)
+from engine.transport.server_bounds import ConnectionBounds
+
+if TYPE_CHECKING:
+    from engine.transport.framed_server import FramedServer
+
+_READ_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * ENTRY_BYTES_MAX
+_APPEND_OVERHEAD_BYTES: Final = 512
+_REPLIES_MAX: Final = 10_000
+_WATCHES_MAX: Final = 100_000
+_LINGER_S: Final = 1.0
+_QUEUED_BYTES: Final = 1 * MIB
+_CODES: Final[tuple[tuple[type[EngineError], ErrorCode], ...]] = (
+    (FormatTooNew, ErrorCode.FORMAT_TOO_NEW),
+    (InvalidRequest, ErrorCode.INVALID_REQUEST),
+    (KeyExists, ErrorCode.KEY_EXISTS),
+    (VersionConflict, ErrorCode.VERSION_CONFLICT),
+    (FrameInvalid, ErrorCode.FRAME_INVALID),
+    (Overloaded, ErrorCode.OVERLOADED),
+    (AccessRefused, ErrorCode.ACCESS_REFUSED),
+)
+
+assert _READ_BYTES_MAX > 0
+
+
+class ServerConnection:
+    """What the server knows of one connection."""
+
+    def __init__(self, server: "FramedServer") -> None:
+        self._server = server
+        self._settings = server.settings
+        self._loop = asyncio.get_running_loop()
+        self.wire = FramedConnection(
+            self._receive,
+            self._on_lost,
+            self._on_made,
+            garbled=self._end_with,
+            arriving=self._on_arriving,
+            frame_bytes_max=GREETING_BYTES_MAX,
+        )
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._bounds = ConnectionBounds(self.wire, server.settings, server.appends, server.reads)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._greeting = server.greeting()
+        self._greeted = False
+        self._options: dict[str, Any] | None = None
+        self._targets: dict[int, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session: MetadataStore | None = None
+        self._watches: dict[int, Callable[[], None]] = {}
+        self._replies: list[tuple[int, AppendReply]] = []
+        self._handlers: dict[int, Callable[[Frame], None]] = {
+            Kind.CONNECT: self._connect,
+            Kind.APPEND: self._append,
+            Kind.CONFIRM: self._confirm,
+            Kind.RECORD: self._record,
+            Kind.READ: self._read,
+            Kind.FENCE: self._fence,
+            Kind.WAIT_LAC: self._wait_lac,
+            Kind.INFO: self._info,
+            Kind.METADATA: self._metadata,
+            Kind.WATCH: self._watch,
+            Kind.UNWATCH: self._unwatch,
+            Kind.CONTROL: self._control,
+        }
+
+    def drop(self, bookie_id: str) -> None:
+        """A bookie has stopped: its target is gone."""
+        for target, name in list(self._targets.items()):
+            if name == bookie_id:
+                self._targets[target] = ""
+                self.wire.send(Kind.GONE, b"", target=target)
+
+    def finish(self) -> None:
+        """Send what is owed, then end the connection."""
+        self._send_replies()
+        self.wire.close()
+
+    # The connection
+
+    def _on_made(self, wire: FramedConnection) -> None:
+        if not may_trust(peer_user(wire.transport)):
+            wire.abort()
+            self.ended.set_result(None)
+            return
+        patience_s = self._settings.connect_timeout_ms / 1000
+        self._deadline = self._loop.call_later(patience_s, self._greeting_late)
+        if not self._server.may_accept():
+            self._end_with(Overloaded("too many connections: close some, or try another bookie"))
+            return
+        self._server.connections[self] = None
+
+    def _greeting_late(self) -> None:
+        self._end_with(FrameInvalid("no greeting came in time"))
+
+    def _on_arriving(self, size_bytes: int, urgent: bool) -> None:
+        self._bounds.arriving(size_bytes, urgent)
+
+    def _on_lost(self, failure: EngineError | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._bounds.over()
+        for task in self._tasks:
+            task.cancel()
+        for end in self._watches.values():
+            end()
+        self._watches.clear()
+        if not self.ended.done():
+            self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        try:
+            if self._session is not None:
+                await self._session.close()
+        finally:
+            self._server.connections.pop(self, None)
+            self.ended.set_result(None)
+
+    def _end_with(self, error: EngineError) -> None:
+        """Tell the peer what is wrong, then hear nothing more of it."""
+        kind = Kind.ERROR if self._greeted else Kind.REFUSED
+        self.wire.send(kind, encode_error(_code_of(error), str(error)))
+        self.wire.close(error)
+        self._loop.call_later(_LINGER_S, self.wire.abort)
+
+    def _receive(self, frame: Frame) -> None:
+        if not self._greeted:
+            try:
+                self._greet(frame)
+            except EngineError as error:
+                self._end_with(error)
+            return
+        self._bounds.begun(frame)
+        handler = self._handlers.get(frame.kind)
+        if handler is not None:
+            handler(frame)
+        elif frame.request:
+            self._refuse(frame.request, InvalidRequest(f"frames of kind {frame.kind} are unknown"))
+
+    def _greet(self, frame: Frame) -> None:
+        if self._options is None:
+            if frame.kind != Kind.HELLO:
+                raise FrameInvalid("a connection begins with a greeting")
+            self._options = decode_greeting(frame.head).options
+            challenge = self._greeting.challenge(self._options)
+            if challenge is None:
+                self._welcome(self._options, {})
+            else:
+                self.wire.send(Kind.CHALLENGE, challenge)
+        elif frame.kind == Kind.PROOF:
+            self._welcome(self._options, self._greeting.check(frame.head))
+        else:
+            raise FrameInvalid("a challenge is answered by a proof")
+
+    def _welcome(self, options: dict[str, Any], said: dict[str, Any]) -> None:
+        if self._server.admit is not None:
+            self._server.admit(options)
+        if options.get("session"):
+            if self._server.open_session is None:
+                raise InvalidRequest("no metadata is served here")
+            self._session = self._server.open_session()
+        self._greeted = True
+        assert self._deadline is not None
+        self._deadline.cancel()
+        self.wire.take_frames_up_to(FRAME_BYTES_MAX)
+        self.wire.send(Kind.WELCOME, encode_greeting(self._server.options | said))
+
+    # Bookies
+
+    def _connect(self, frame: Frame) -> None:
+        bookie_id = messages.decode(frame.head, messages.Connect).bookie_id
+        if bookie_id not in self._server.bookies:
+            text = f"bookie {bookie_id} does not run here"
+            head = encode_error(ErrorCode.UNAVAILABLE, text)
+            self.wire.send(Kind.ERROR, head, request=frame.request)
+            return
+        target = next((n for n, name in self._targets.items() if name == bookie_id), 0)
+        if not target:
+            target = len(self._targets) + 1
+            if target > TARGET_MAX:
+                raise FrameInvalid("a connection has too many targets: make a new one")
+            self._targets[target] = bookie_id
+        head = messages.encode(messages.Connected(target))
+        self.wire.send(Kind.CONNECTED, head, request=frame.request)
+
+    def _bookie(self, frame: Frame) -> Bookie | None:
+        name = self._targets.get(frame.target)
+        if name is None:
+            raise FrameInvalid(f"target {frame.target} was never given")
+        return self._server.bookies.get(name)
+
+    def _append(self, frame: Frame) -> None:
+        bookie = self._bookie(frame)
+        append = messages.decode_append(frame)
+        size_bytes = len(frame.head) + len(frame.body) + _APPEND_OVERHEAD_BYTES
+        reply = partial(self._on_append, frame.request, self._targets[frame.target], size_bytes)
+        self._bounds.append_begins(size_bytes, urgent=append.recovery)
+        if bookie is None:
+            first, last = append.runs[0].first, append.runs[-1].last
+            ledger_id = append.runs[0].ledger_id
+            reply(AppendReply(Status.UNAVAILABLE, ledger_id, first, last, "", 0))
+            return
+        bookie.append(
+            append.runs, reply, key=append.key, facts=append.facts, recovery=append.recovery
+        )
+
+    def _on_append(self, request: int, bookie_id: str, size_bytes: int, reply: AppendReply) -> None:
+        self._bounds.append_ends(size_bytes)
+        if self.wire.over:
+            return
+        if reply.bookie_id != bookie_id and reply.status is not Status.UNAVAILABLE:
+            first, last = reply.first, reply.last
+            reply = AppendReply(Status.UNAVAILABLE, reply.ledger_id, first, last, bookie_id, 0)
+        if not self._replies:
+            self._loop.call_soon(self._send_replies)
+        self._replies.append((request, reply))
+        if len(self._replies) >= _REPLIES_MAX:
+            self._send_replies()
+
+    def _send_replies(self) -> None:
+        if self._replies:
+            replies, self._replies = self._replies, []
+            self._reply(Kind.APPEND_REPLIES, 0, messages.encode_append_replies(replies))
+
+    def _confirm(self, frame: Frame) -> None:
+        bookie = self._bookie(frame)
+        ledger_id, lac = messages.decode_confirm(frame.head)
+        if bookie is not None:
+            bookie.confirm(ledger_id, lac)
+
+    def _record(self, frame: Frame) -> None:
+        bookie = self._bookie(frame)
+        said = messages.decode(frame.head, messages.Record)
+        if bookie is not None:
+            bookie.record(said.facts, said.key)
+
+    def _read(self, frame: Frame) -> None:
+        bookie = self._bookie(frame)
+        request = messages.read_request(frame.head, _READ_BYTES_MAX)
+        size_bytes = request.max_bytes
+        self._bounds.read_begins(size_bytes)
+
+        async def read() -> None:
+            had_room = False
+            try:
+                await self._bounds.read_room(size_bytes)
+                had_room = True
+                if bookie is None:
+                    reply = ReadReply(Status.UNAVAILABLE, (), None, None, -1, "", 0)
+                else:
+                    reply = await bookie.read(request)
+                head, body = messages.encode_read_reply(request.ledger_id, _fitting(reply))
+                self._reply(Kind.READ_REPLY, frame.request, head, body)
+                if self.wire.queued_bytes > _QUEUED_BYTES:
+                    # What waits to be taken is still held.
+                    del reply, body
+                    await self._taken()
+            finally:
+                self._bounds.read_ends(size_bytes, had_room=had_room)
+
+        self._start(frame.request, read(), bounded=False)
+
+    async def _taken(self) -> None:
+        taken: asyncio.Future[None] = self._loop.create_future()
+
+        def tell() -> None:
+            if not taken.done():
+                taken.set_result(None)
+
+        self.wire.when_empty(tell)
+        await taken
+
+    def _fence(self, frame: Frame) -> None:
+        asked = messages.decode(frame.head, messages.Fence)
+        self._tell_lac(frame, lambda bookie: bookie.fence(asked.ledger_id, asked.key))
+
+    def _wait_lac(self, frame: Frame) -> None:
+        asked = messages.decode(frame.head, messages.WaitLac)
+        self._tell_lac(
+            frame, lambda bookie: bookie.wait_lac(asked.ledger_id, asked.above, asked.timeout_ms)
+        )
+
+    def _tell_lac(self, frame: Frame, ask: Callable[[Bookie], Awaitable[LacReply]]) -> None:
+        bookie = self._bookie(frame)
+
+        async def answer() -> None:
+            reply = LacReply(Status.UNAVAILABLE, -1, "", 0) if bookie is None else await ask(bookie)
+            head = messages.encode(messages.Lac(int(reply.status), reply.lac, reply.boot))
+            self._reply(Kind.LAC_REPLY, frame.request, head)
+
+        self._start(frame.request, answer(), bounded=frame.kind != Kind.FENCE)
+
+    def _info(self, frame: Frame) -> None:
+        bookie = self._bookie(frame)
+
+        async def info() -> None:
+            if bookie is None:
+                raise EngineError("the bookie has stopped")
+            said = await bookie.info()
+            head = messages.encode(
+                messages.Info(
+                    said.boot, said.cluster_id, said.writable, said.total_bytes, said.free_bytes
+                )
+            )
+            self._reply(Kind.INFO_REPLY, frame.request, head)
+
+        self._start(frame.request, info())
+
+    # Metadata and control
+
+    def _metadata(self, frame: Frame) -> None:
+        session = self._session
+        if session is None:
+            self._refuse(frame.request, InvalidRequest("the connection has no metadata session"))
+            return
+
+        async def answer() -> None:
+            self._reply(Kind.METADATA_REPLY, frame.request, await serve(session, frame.head))
+
+        self._start(frame.request, answer())
+
+    def _watch(self, frame: Frame) -> None:
+        if self._session is None or len(self._watches) >= _WATCHES_MAX:
+            raise FrameInvalid("a watch without a session, or too many of them")
+        self._unwatch(frame)
+        key = messages.decode(frame.head, Watch).key
+        tell = partial(self._reply, Kind.CHANGED, frame.request, b"")
+        self._watches[frame.request] = self._session.watch(key, tell)
+
+    def _unwatch(self, frame: Frame) -> None:
+        end = self._watches.pop(frame.request, None)
+        if end is not None:
+            end()
+
+    def _control(self, frame: Frame) -> None:
+        control = self._server.control
+        if control is None:
+            self._refuse(frame.request, InvalidRequest("nothing can be controlled here"))
+            return
+
+        async def answer() -> None:
+            self._reply(Kind.CONTROL_REPLY, frame.request, await control(frame.head))
+
+        self._start(frame.request, answer())
+
+    # Answers
+
+    def _start(
+        self, request: int, work: Coroutine[Any, Any, None], *, bounded: bool = True
+    ) -> None:
+        """Do what takes time beside the connection; the next frame is looked at after it began."""
+        if bounded and len(self._tasks) >= self._settings.calls_max:
+            work.close()
+            self._refuse(request, Overloaded("too many calls of this connection run at once"))
+            return
+        task = self._loop.create_task(self._guarded(request, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.wire.pass_turn()
+
+    async def _guarded(self, request: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except FrameInvalid as error:
+            self._end_with(error)
+        except (EngineError, OSError) as error:
+            self._refuse(request, error)
+
+    def _refuse(self, request: int, error: Exception) -> None:
+        self._reply(Kind.ERROR, request, encode_error(_code_of(error), str(error)))
+
+    def _reply(
+        self, kind: Kind, request: int, head: bytes, body: list[bytes] | None = None
+    ) -> None:
+        self.wire.send(kind, head, request=request, body=body)
+        self._bounds.answered()
+
+
+def _code_of(error: Exception) -> ErrorCode:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNAVAILABLE)
+
+
+def _fitting(reply: ReadReply) -> ReadReply:
+    """As many runs as one frame carries; the client asks on from there."""
+    room_bytes = FRAME_BYTES_MAX - ENTRY_BYTES_MAX // 4
+    for count, run in enumerate(reply.runs):
+        room_bytes -= run.size_bytes + 64
+        if room_bytes < 0 or count > messages.RUNS_MAX - 1:
+            runs = reply.runs[:count]
+            return ReadReply(reply.status, runs, None, None, reply.lac, reply.bookie_id, reply.boot)
+    return reply
