@@ -41,6 +41,7 @@ from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.limits import ENSEMBLE_SIZE_MAX
 from engine.ports.clock import SystemClock
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 
@@ -60,6 +61,7 @@ class Engine(LedgerClient):
             clock=ports.clock,
             rng=ports.rng,
             settings=settings or _defaults(len(member.bookie_ids)),
+            metrics=ports.metrics,
         )
         self._member = member
         guard(self)
@@ -115,13 +117,15 @@ async def open(
     folder_settings: FolderSettings | None = None,
     process: bool = False,
     switch_interval_s: float | None = SWITCH_INTERVAL_S,
+    metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[Engine]:
     """Open a folder as long as the block lasts, making it if it is not there.
 
     `bookies` is how many bookies the folder shall have at least, which its owner sees to. Unless
     `settings` say otherwise, entries go to as many of them as there are, at most three, and are
     acknowledged when two have them (with one bookie: that one). `process=True` runs the bookies in
-    a child process if nobody owns the folder yet.
+    a child process if nobody owns the folder yet. `metrics` hears what the client does, and the
+    bookies where they run in this process.
     Raises `FolderError` and its kinds, `InvalidRequest`, `MetadataUnavailable`.
     """
     if not 1 <= bookies <= ENSEMBLE_SIZE_MAX:
@@ -132,7 +136,9 @@ async def open(
         folder_settings = replace(folder_settings, bookie=bookie_settings)
     root = Path.cwd() / path
     workers = ThreadWorkers(asyncio.get_running_loop())
-    ports = FolderPorts(SystemClock(), random.SystemRandom(), workers, SystemDisk, RocksIndex)
+    ports = FolderPorts(
+        SystemClock(), random.SystemRandom(), workers, SystemDisk, RocksIndex, metrics
+    )
     with _switching_every(switch_interval_s):
         try:
             child = partial(spawn, root, folder_settings) if process else None

@@ -30,6 +30,7 @@ from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
 from engine.ports.clock import Clock, SystemClock
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.transport.contract import Bookie, Transport
 
 if TYPE_CHECKING:
@@ -66,8 +67,16 @@ class Connection(LedgerClient):
         clock: Clock,
         rng: random.Random,
         settings: ClientSettings,
+        metrics: Metrics,
     ) -> None:
-        super().__init__(store=store, transport=transport, clock=clock, rng=rng, settings=settings)
+        super().__init__(
+            store=store,
+            transport=transport,
+            clock=clock,
+            rng=rng,
+            settings=settings,
+            metrics=metrics,
+        )
         self.url = url
 
     async def close(self) -> None:
@@ -84,13 +93,15 @@ async def connect(
     security: "Security | None" = None,
     wire: Wire = "framed",
     zookeeper: "ZooKeeperSettings | None" = None,
+    metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[Connection]:
     """Connect to a cluster as long as the block lasts.
 
     `url` is "herdbook://host:port,host:port/chroot". Unless `settings` say otherwise, entries go
     to three bookies and are acknowledged when two have them. `security` is what bookies ask for
     and what is asked of them; `wire` chooses framed TCP, the quick one, or gRPC, which passes
-    through proxies; `zookeeper` has the session's time-outs and credentials.
+    through proxies; `zookeeper` has the session's time-outs and credentials; `metrics` hears what
+    the client does.
     Raises `InvalidRequest` for a malformed url, `MetadataUnavailable` when no ZooKeeper server
     answers, `NoSuchCluster` when there is no cluster under the url's path.
     """
@@ -113,7 +124,7 @@ async def connect(
         bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
         await _check_cluster(bookies, where)
         transport = _transport(bookies, security, wire, clock, rng)
-        client = Connection(where, store, transport, clock, rng, settings)
+        client = Connection(where, store, transport, clock, rng, settings, metrics)
         try:
             yield client
         finally:

@@ -147,6 +147,7 @@ class Appender:
         job = AppendJob(self._appended, runs, records)
         storage = self._storage
         if not storage.journal.has_room(job.size_bytes) or not storage.writer.has_room():
+            storage.measures.refused(Status.OVERLOADED)
             reply(self._reply(state, Status.OVERLOADED, first, last))
             return
         job.state = state
@@ -171,6 +172,7 @@ class Appender:
             return
         if job.refused:
             self._on_refused()
+            self._storage.measures.refused(Status.READ_ONLY)
             # Nothing queued behind it was written either: the durable end is the end again.
             state.highest = state.stored
             held = state.facts is not None or state.fence_durable
@@ -267,6 +269,7 @@ class Appender:
         last: int,
         reply: Reply,
     ) -> None:
+        self._storage.measures.refused(status)
         if status is Status.FENCED and state.fencing is not None:
             # "Fenced" is a claim, too: it waits until the fence is durable.
             state.fencing.add_done_callback(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from engine.bookie.index import Position
+from engine.bookie.measures import BookieMeasures
 from engine.bookie.segment import (
     FOLDER,
     RECORD_HEADER_BYTES,
@@ -119,6 +120,7 @@ class Journal:
         on_records: Callable[[Job], None],
         on_batch: Callable[[Position, Space | None], None],
         on_failure: Callable[[BaseException], None],
+        measures: BookieMeasures,
     ) -> None:
         self.queued_bytes = 0
         self.failure: BaseException | None = None
@@ -128,6 +130,7 @@ class Journal:
         self._on_records = on_records
         self._on_batch = on_batch
         self._on_failure = on_failure
+        self._measures = measures
         self._epoch = 0
         self._loop = asyncio.get_running_loop()
         self._idle: asyncio.TimerHandle | None = None
@@ -196,8 +199,9 @@ class Journal:
         self._writer.close()
 
     def _done(self, jobs: list[Job], result: "Outcome | None", error: BaseException | None) -> None:
-        written = 0
+        written = size_bytes = 0
         for job in jobs:
+            size_bytes += job.size_bytes
             self.queued_bytes -= job.size_bytes + _JOB_BYTES
             written += not job.mark
         assert self.queued_bytes >= 0
@@ -220,6 +224,7 @@ class Journal:
                 self._on_records(job)
             job.settle(job)
         if result is not None:
+            self._measures.written(len(jobs), size_bytes, result.syncs_s)
             self._on_batch(result.end, result.space)
 
     def _rest(self) -> None:
@@ -265,11 +270,12 @@ def _full_or(error: OSError) -> Exception:
 
 
 class Outcome(NamedTuple):
-    """What the loop hears of a batch; `space` if the disk was asked."""
+    """What the loop hears of a batch; `space` if the disk was asked, `syncs_s` what each took."""
 
     end: Position
     space: Space | None
     refused: bool
+    syncs_s: list[float]
 
 
 class SegmentWriter:
@@ -298,6 +304,7 @@ class SegmentWriter:
         self._asked_at_s = 0.0
         self._left_bytes = 0
         self._failure: BaseException | None = None
+        self._syncs_s: list[float] = []
 
     @property
     def position(self) -> Position:
@@ -339,7 +346,8 @@ class SegmentWriter:
         if batch:
             self._write_or_refuse(batch, size_bytes)
         refused = refused or any(job.refused for job in jobs)
-        return Outcome(self.position, self._asked, refused)
+        syncs_s, self._syncs_s = self._syncs_s, []
+        return Outcome(self.position, self._asked, refused, syncs_s)
 
     def _stands_on_refused(self, job: Job) -> bool:
         """Records alone stand on nothing that was queued before them."""
@@ -435,9 +443,11 @@ class SegmentWriter:
         except OSError as error:
             raise _full_or(error) from error
         # Whatever a sync says, "full" included, it leaves the file in a state nobody knows.
+        begun_s = self._clock.monotonic()
         self._file.sync()
         if rolled:
             self._disk.sync_folder(FOLDER)
+        self._syncs_s.append(self._clock.monotonic() - begun_s)
         self._offset = end
         self._batch = number
 

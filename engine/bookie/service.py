@@ -20,6 +20,7 @@ from engine.bookie.index import Index, Position
 from engine.bookie.indexing import FACTS, FENCE, fact_key, number_of_key, pack_number
 from engine.bookie.journal import Job
 from engine.bookie.ledger_state import LedgerState
+from engine.bookie.measures import BookieMeasures
 from engine.bookie.publishing import Publisher
 from engine.bookie.replay import replay
 from engine.bookie.segment import (
@@ -39,6 +40,7 @@ from engine.metadata.deadline import DeadlineStore
 from engine.metadata.ledgers import Ledgers
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.workers import Workers
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import (
@@ -95,6 +97,7 @@ class BookieService:
         rng: random.Random,
         store: MetadataStore,
         settings: BookieSettings | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> "BookieService":
         """Open or make the folder, replay its journal, register.
 
@@ -125,6 +128,7 @@ class BookieService:
                     tail=replayed.tail,
                     on_space=publisher.note,
                     on_failure=service._fail,
+                    measures=BookieMeasures(metrics, identity.bookie_id),
                 )
 
             service = BookieService(make_storage, publisher, identity, clock)
@@ -322,6 +326,7 @@ class BookieService:
         if missing is not None and doubtful:
             missing, unknown = None, missing
         runs = tuple(found.runs)
+        self.storage.measures.read(sum(len(run.body) for run in runs))
         return ReadReply(Status.OK, runs, missing, unknown, state.lac, self._id, self._boot)
 
     def _state(self, ledger_id: int) -> LedgerState:

@@ -24,6 +24,7 @@ from engine.bookie.indexing import (
 )
 from engine.bookie.journal import Job, Journal, SegmentWriter, Tail
 from engine.bookie.ledger_state import LedgerState, LedgerStates
+from engine.bookie.measures import BookieMeasures
 from engine.bookie.reading import Found, Gatherer, NeedsDisk, joined
 from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, facts_of
 from engine.bookie.settings import BookieSettings
@@ -54,8 +55,10 @@ class Storage:
         tail: Tail,
         on_space: Callable[[Space], None],
         on_failure: Callable[[BaseException], None],
+        measures: BookieMeasures,
     ) -> None:
         self.index = index
+        self.measures = measures
         self.recent = RecentRuns(settings.recent_runs_bytes_max)
         self.writer = IndexWriter(index, workers, settings, on_failure)
         self.states = LedgerStates(
@@ -63,7 +66,7 @@ class Storage:
         )
         segments = SegmentWriter(disk, clock, settings, identity.bookie_id, identity.salt, tail)
         self.journal = Journal(
-            segments, workers, settings, self._on_records, self._on_batch, on_failure
+            segments, workers, settings, self._on_records, self._on_batch, on_failure, measures
         )
         self._disk = disk
         self._workers = workers
@@ -255,6 +258,7 @@ class Storage:
         try:
             await self.journal.close()
         finally:
+            self.measures.close()
             await self.writer.close()
             await self._workers.run(self.index.close)
 

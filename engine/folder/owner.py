@@ -33,6 +33,7 @@ from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, Ownersh
 from engine.metadata.local import LocalStore
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.workers import Workers
 from engine.transport.contract import Transport
 from engine.transport.framed_server import FramedServer
@@ -57,6 +58,7 @@ class FolderPorts:
     workers: ClosingWorkers
     make_disk: Callable[[Path], Disk]
     make_index: Callable[[Path], Index]
+    metrics: Metrics = NO_METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class FolderOwner:
             rng=self._ports.rng,
             store=self.store,
             settings=self._settings.bookie,
+            metrics=self._ports.metrics,
         )
         self._upkeep[index] = start_upkeep(
             bookie,

@@ -14,6 +14,7 @@ from engine import limits
 from engine.errors import InvalidRequest, LedgerClosed, QuorumsInvalid, Unauthorized, Unavailable
 from engine.ledger.context import LedgerContext
 from engine.ledger.keys import key_hash, key_matches, key_of
+from engine.ledger.measures import ClientMeasures
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.reader import LedgerReader
@@ -25,6 +26,7 @@ from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
 from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers
 from engine.ports.clock import Clock
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.transport.contract import Transport
 
 
@@ -42,6 +44,7 @@ class LedgerClient:
         clock: Clock,
         rng: random.Random,
         settings: ClientSettings | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self.settings = settings if settings is not None else ClientSettings()
         bounded = DeadlineStore(store, self.settings.metadata_timeout_ms)
@@ -50,6 +53,7 @@ class LedgerClient:
         self._transport = transport
         self._clock = clock
         self._rng = rng
+        self._measures = ClientMeasures(metrics)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._placement = Placement(
             self._bookies, rng, clock, self.settings.quarantine_ms, self.settings.host
@@ -177,5 +181,6 @@ class LedgerClient:
             clock=self._clock,
             rng=self._rng,
             settings=self.settings,
+            measures=self._measures,
             key=key,
         )

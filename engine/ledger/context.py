@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 
+from engine.ledger.measures import ClientMeasures
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.settings import ClientSettings
@@ -24,6 +25,7 @@ class LedgerContext:
     clock: Clock
     rng: random.Random
     settings: ClientSettings
+    measures: ClientMeasures
     key: bytes
 
     def quorums(self, metadata: LedgerMetadata) -> Quorums:

@@ -28,13 +28,12 @@ from engine.errors import (
     Unauthorized,
     Unavailable,
 )
+from engine.ledger.context import LedgerContext
 from engine.ledger.quorum import Quorums, confirmed, writable
-from engine.ledger.settings import ClientSettings
 from engine.ledger.slot import Sent, Slot
 from engine.limits import ENTRY_BYTES_MAX
-from engine.ports.clock import Clock
 from engine.run import Run
-from engine.transport.contract import AppendReply, LedgerFacts, Status, Transport
+from engine.transport.contract import AppendReply, LedgerFacts, Status
 
 _REQUEST_BYTES_MAX = ENTRY_BYTES_MAX
 
@@ -75,12 +74,9 @@ class Replication:
         ensemble: tuple[str, ...],
         fragment_first: int,
         lac: int,
-        key: bytes,
         recovery: bool,
         owner: Owner,
-        transport: Transport,
-        clock: Clock,
-        settings: ClientSettings,
+        context: LedgerContext,
     ) -> None:
         self.ledger_id = ledger_id
         self.quorums = quorums
@@ -90,12 +86,13 @@ class Replication:
         self.pushed = lac
         self.error: EngineError | None = None
         self._announced = lac
-        self._key = key
+        self._key = context.key
         self._recovery = recovery
         self._owner = owner
-        self._transport = transport
-        self._clock = clock
-        self._settings = settings
+        self._transport = context.transport
+        self._clock = context.clock
+        self._settings = context.settings
+        self._measures = context.measures
         self._loop = asyncio.get_running_loop()
         self._unconfirmed: deque[Run] = deque()
         self._lagging: deque[Run] = deque()
@@ -266,7 +263,9 @@ class Replication:
         if reply.bookie_id != slot.bookie_id:
             self._fail_slot(slot)
         elif reply.status is Status.OK:
+            sent_at = slot.outstanding[0].sent_at if slot.outstanding else 0.0
             if slot.acknowledge(reply.first, reply.last):
+                self._measures.append_latency_s.observe(self._clock.monotonic() - sent_at)
                 self._advance()
         elif reply.status is Status.FENCED:
             self._fail(LedgerFenced(f"ledger {self.ledger_id} was taken over by another client"))
@@ -305,6 +304,7 @@ class Replication:
         lac = confirmed(self.quorums, self.lac, self.pushed, marks)
         grown = lac > self.lac
         if grown:
+            self._measures.adds.add(lac - self.lac)
             self.lac = lac
             self._retire(lac)
         if self._lagging:
@@ -425,6 +425,7 @@ class Replication:
         A change of the metadata whose outcome is not known may have put another in its place, or
         may yet: recovery would look there for what only the lost one and one more hold.
         """
+        self._measures.lost_replicas.add()
         slot.lost = True
         slot.mark = self.lac
 
@@ -443,6 +444,7 @@ class Replication:
         return self._settings.retry_pause_ms / 1000
 
     async def _adopt(self, ensemble: tuple[str, ...], failed: frozenset[int]) -> None:
+        self._measures.ensemble_changes.add()
         self.fragment_first = self.lac + 1
         fresh = []
         for index, bookie_id in enumerate(ensemble):

@@ -1,0 +1,40 @@
+"""What a client counts: one set of numbers for all ledgers of a client."""
+
+from engine.ports.metrics import Metrics
+
+
+class ClientMeasures:
+    """The client's counters and histograms; told once a request or a confirmation."""
+
+    __slots__ = (
+        "adds",
+        "append_latency_s",
+        "ensemble_changes",
+        "lost_replicas",
+        "read_latency_s",
+        "speculative_reads",
+    )
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.adds = metrics.counter(
+            "herdbook_client_adds_total", "Entries confirmed by an ack quorum."
+        )
+        self.append_latency_s = metrics.histogram(
+            "herdbook_client_append_request_seconds",
+            "From sending a request of one or more runs to its bookie's acknowledgement.",
+        )
+        self.ensemble_changes = metrics.counter(
+            "herdbook_client_ensemble_changes_total", "Ensembles changed for a failed bookie."
+        )
+        self.lost_replicas = metrics.counter(
+            "herdbook_client_lost_replicas_total",
+            "Bookies that a writer went on without, for want of another.",
+        )
+        self.read_latency_s = metrics.histogram(
+            "herdbook_client_read_request_seconds",
+            "From asking the first replica to the first intact answer.",
+        )
+        self.speculative_reads = metrics.counter(
+            "herdbook_client_speculative_reads_total",
+            "Reads that asked another replica because the first one took long.",
+        )
