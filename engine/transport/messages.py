@@ -50,6 +50,7 @@ T = TypeVar("T")
 
 RUNS_MAX: Final = 2**16 - 1
 _ROW = struct.Struct(">qqqIII")
+_TABLE_OF_ROW = struct.Struct(">28xI4x")
 _APPEND = struct.Struct(">QBBHI")
 _REPLY = struct.Struct(">QBQqqI")
 _CONFIRM = struct.Struct(">Qq")
@@ -181,9 +182,7 @@ def decode_append(frame: Frame) -> Append:
     key = head[_APPEND.size : key_end]
     facts = decode(head[key_end:facts_end], LedgerFacts) if facts_bytes else None
     runs = _runs(ledger_id, count, head, facts_end, frame.body)
-    for before, after in itertools.pairwise(runs):
-        if after.first != before.last + 1:
-            raise FrameInvalid(f"entry {after.first} does not follow {before.last} in an append")
+    check_consecutive(runs)
     return Append(runs, key, facts, bool(flags & _RECOVERY))
 
 
@@ -261,6 +260,28 @@ def decode_lac_reply(head: bytes, bookie_id: str) -> LacReply:
     """Read LAC_REPLY. Raises `FrameInvalid`."""
     said = decode(head, Lac)
     return LacReply(_status(said.status), said.lac, bookie_id, said.boot)
+
+
+def pack_runs(runs: Sequence[Run]) -> bytes:
+    """Rows, tables and bodies in one piece, for a wire that has one field for them."""
+    return b"".join([*_rows(runs), *[run.body for run in runs]])
+
+
+def unpack_runs(ledger_id: int, count: int, packed: bytes) -> list[Run]:
+    """What `pack_runs` made of `count` runs. Raises `FrameInvalid`."""
+    rows_end = count * _ROW.size
+    if count > RUNS_MAX or rows_end > len(packed):
+        raise FrameInvalid(f"{len(packed)} bytes cannot hold {count} runs")
+    rows = _TABLE_OF_ROW.iter_unpack(packed[:rows_end])
+    tables_end = rows_end + sum(table_bytes for (table_bytes,) in rows)
+    return _runs(ledger_id, count, packed[:tables_end], 0, memoryview(packed)[tables_end:])
+
+
+def check_consecutive(runs: Sequence[Run]) -> None:
+    """Raises `FrameInvalid` unless each run of an append follows the one before."""
+    for before, after in itertools.pairwise(runs):
+        if after.first != before.last + 1:
+            raise FrameInvalid(f"entry {after.first} does not follow {before.last} in an append")
 
 
 def read_request(head: bytes, bytes_max: int) -> ReadRequest:

@@ -1,0 +1,1 @@
+"""Generated from `proto/`; `tests/engine/transport/test_grpc_generated.py` says how."""

@@ -1,0 +1,265 @@
+"""The calls of `proto/bookie.proto`, answered by the bookies of this process.
+
+Invariants:
+- A call fails, as gRPC sees it, only for what is wrong with the call; what a bookie decides is a
+  status in the reply.
+- Every call ends in time, whether its client named a deadline or not.
+- What reads have on their way is bounded in bytes, for each connection and in all.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from engine.errors import BookieUnavailable, EngineError, FormatTooNew, FrameInvalid
+from engine.limits import ENTRY_BYTES_MAX
+from engine.run import NO_ENTRY
+from engine.transport.byte_budget import ByteBudget
+from engine.transport.contract import Bookie, LacReply, ReadReply, ReadRequest, Status
+from engine.transport.grpc_messages import check_key, read_reply_to_wire, read_request_of_wire
+from engine.transport.grpc_settings import (
+    LONG_POLL_MS_MAX,
+    MESSAGE_BYTES_MAX,
+    GrpcSettings,
+)
+from engine.transport.grpc_stream import OrderedStream
+from engine.transport.messages import RUNS_MAX
+from engine.transport.splitting import ROW_BYTES
+
+if TYPE_CHECKING:
+    from engine.transport.grpc_generated import bookie_pb2 as wire
+
+M = TypeVar("M")
+
+SERVICE: Final = "herdbook.v1.Bookie"
+_BYTES_UNLIMITED: Final = 2**62
+
+
+class BookieCalls:
+    """All calls of one server. `bookies` may change while it serves."""
+
+    def __init__(self, bookies: Mapping[str, Bookie], settings: GrpcSettings) -> None:
+        from engine.transport.grpc_generated import bookie_pb2
+
+        self._wire = bookie_pb2
+        self._bookies = bookies
+        self._settings = settings
+        self._appends = ByteBudget(settings.append_bytes_max)
+        self._reads = ByteBudget(settings.read_bytes_max)
+        self._connections: dict[str, tuple[ByteBudget, int]] = {}
+        self._streams: dict[OrderedStream, None] = {}
+        self._finishing = asyncio.Event()
+
+    def handlers(self) -> Any:
+        """The service, as gRPC wants it; messages come and go as bytes."""
+        import grpc
+
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Append": grpc.stream_stream_rpc_method_handler(self.append),
+                "Read": grpc.unary_stream_rpc_method_handler(self.read),
+                "WaitLac": grpc.unary_unary_rpc_method_handler(self.wait_lac),
+                "Fence": grpc.unary_unary_rpc_method_handler(self.fence),
+                "Info": grpc.unary_unary_rpc_method_handler(self.info),
+            },
+        )
+
+    def finish(self) -> None:
+        """Streams and long polls end, as soon as they have answered what they owe."""
+        self._finishing.set()
+        for stream in self._streams:
+            stream.finish()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of appends that are not answered, and of reads on their way."""
+        return self._appends.held_bytes + self._reads.held_bytes
+
+    # Calls
+
+    async def append(self, _requests: Any, context: Any) -> None:
+        """The ordered stream."""
+        stream = OrderedStream(context, self._bookies, self._appends, self._settings)
+        self._streams[stream] = None
+        try:
+            if not self._finishing.is_set():
+                await self._guarded(context, stream.run())
+        finally:
+            self._streams.pop(stream)
+
+    async def read(self, data: bytes, context: Any) -> None:
+        """Entries, in as many messages as it takes."""
+        await self._timed(context, 0, self._read(data, context))
+
+    async def wait_lac(self, data: bytes, context: Any) -> bytes:
+        """A long poll."""
+        said = await self._parse(self._wire.WaitLacRequest, data, context)
+        timeout_ms = min(said.timeout_ms, LONG_POLL_MS_MAX)
+
+        async def wait() -> LacReply:
+            bookie = self._bookies.get(said.bookie_id)
+            if bookie is None or self._finishing.is_set():
+                return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
+            polling = asyncio.ensure_future(
+                bookie.wait_lac(said.ledger_id, max(said.above, NO_ENTRY - 1), timeout_ms)
+            )
+            ending = asyncio.ensure_future(self._finishing.wait())
+            try:
+                await asyncio.wait((polling, ending), return_when=asyncio.FIRST_COMPLETED)
+                if polling.done():
+                    return polling.result()
+                return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
+            finally:
+                polling.cancel()
+                ending.cancel()
+
+        return self._lac(await self._timed(context, timeout_ms, wait()), said.bookie_id)
+
+    async def fence(self, data: bytes, context: Any) -> bytes:
+        """A fence outside the ordered stream."""
+        said = await self._parse(self._wire.FenceRequest, data, context)
+
+        async def fence() -> LacReply:
+            check_key(said.key)
+            bookie = self._bookies.get(said.bookie_id)
+            if bookie is None:
+                return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
+            return await bookie.fence(said.ledger_id, said.key)
+
+        return self._lac(await self._timed(context, 0, fence()), said.bookie_id)
+
+    async def info(self, data: bytes, context: Any) -> bytes:
+        """Who a bookie is, and which there are."""
+        asked = await self._parse(self._wire.InfoRequest, data, context)
+        reply = self._wire.InfoReply(bookie_ids=sorted(self._bookies))
+        bookie = self._bookies.get(asked.bookie_id)
+        if bookie is not None:
+            try:
+                said = await self._timed(context, 0, bookie.info())
+                reply.boot = said.boot
+                reply.cluster_id = said.cluster_id
+                reply.writable = said.writable
+                reply.total_bytes = said.total_bytes
+                reply.free_bytes = said.free_bytes
+            except BookieUnavailable:
+                bookie = None
+        if bookie is None and asked.bookie_id:
+            reply.status = int(Status.UNAVAILABLE)  # type: ignore[assignment]
+        return reply.SerializeToString()
+
+    # Reading
+
+    async def _read(self, data: bytes, context: Any) -> None:
+        said = await self._parse(self._wire.ReadRequest, data, context)
+        asked = read_request_of_wire(said)
+        left_bytes = asked.max_bytes or _BYTES_UNLIMITED
+        first = asked.first
+        peer = context.peer()
+        connection, calls = self._connections.get(peer) or (
+            ByteBudget(self._settings.connection_read_bytes_max),
+            0,
+        )
+        self._connections[peer] = (connection, calls + 1)
+        try:
+            while first <= asked.last and left_bytes > 0:
+                chunk_bytes = min(left_bytes, self._settings.read_chunk_bytes)
+                part = ReadRequest(asked.ledger_id, first, asked.last, chunk_bytes, asked.fence_key)
+                reply = await self._send_part(context, connection, said.bookie_id, part)
+                if reply is None:
+                    return
+                first = reply.runs[-1].last + 1
+                left_bytes -= sum(run.size_bytes for run in reply.runs)
+        finally:
+            connection, calls = self._connections[peer]
+            if calls == 1:
+                del self._connections[peer]
+            else:
+                self._connections[peer] = (connection, calls - 1)
+
+    async def _send_part(
+        self, context: Any, connection: ByteBudget, bookie_id: str, part: ReadRequest
+    ) -> ReadReply | None:
+        """Read and send one message's worth; None if nothing may follow it."""
+        await connection.acquire(part.max_bytes)
+        try:
+            await self._reads.acquire(part.max_bytes)
+            try:
+                bookie = self._bookies.get(bookie_id)
+                reply = ReadReply(Status.UNAVAILABLE, (), None, None, NO_ENTRY, bookie_id, 0)
+                if bookie is not None:
+                    answer = await bookie.read(part)
+                    reply = answer if answer.bookie_id == bookie_id else reply
+                reply = _fitting(reply)
+                message = self._wire.ReadReply()
+                read_reply_to_wire(message, part.ledger_id, reply)
+                await context.write(message.SerializeToString())
+            finally:
+                self._reads.give(part.max_bytes)
+        finally:
+            connection.give(part.max_bytes)
+        ended = reply.status is not Status.OK or not reply.runs
+        return None if ended or reply.missing or reply.unknown else reply
+
+    # What all have in common
+
+    def _lac(self, reply: LacReply, bookie_id: str) -> bytes:
+        if reply.bookie_id != bookie_id:
+            reply = LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
+        return self._wire.LacReply(
+            status=int(reply.status),  # type: ignore[arg-type]
+            boot=reply.boot,
+            lac=reply.lac,
+        ).SerializeToString()
+
+    async def _parse(self, kind: Callable[[], M], data: bytes, context: Any) -> M:
+        from google.protobuf.message import DecodeError
+        from grpc import StatusCode
+
+        message = kind()
+        try:
+            message.ParseFromString(data)  # type: ignore[attr-defined]
+        except DecodeError as error:
+            await context.abort(StatusCode.INVALID_ARGUMENT, f"the request cannot be read: {error}")
+        return message
+
+    async def _timed(self, context: Any, patience_ms: int, work: Awaitable[M]) -> M:
+        """Do it before the client's deadline, or before ours if it named none."""
+        limit_s = (self._settings.request_timeout_ms + patience_ms) / 1000
+        left_s = context.time_remaining()
+
+        async def timed() -> M:
+            async with asyncio.timeout(limit_s if left_s is None else min(left_s, limit_s)):
+                return await work
+
+        return await self._guarded(context, timed())
+
+    async def _guarded(self, context: Any, work: Awaitable[M]) -> M:
+        """Errors of the engine as gRPC's, in one place."""
+        from grpc import StatusCode
+
+        try:
+            return await work
+        except FrameInvalid as error:
+            code, text = StatusCode.INVALID_ARGUMENT, str(error)
+        except FormatTooNew as error:
+            code, text = StatusCode.FAILED_PRECONDITION, str(error)
+        except TimeoutError:
+            code, text = StatusCode.DEADLINE_EXCEEDED, "the bookie did not answer in time"
+        except BookieUnavailable:
+            raise
+        except (EngineError, OSError) as error:
+            code, text = StatusCode.UNAVAILABLE, str(error)
+        await context.abort(code, text)
+        raise AssertionError("an aborted call goes on")
+
+
+def _fitting(reply: ReadReply) -> ReadReply:
+    """As many runs as one message carries; the read goes on from there."""
+    room_bytes = MESSAGE_BYTES_MAX - ENTRY_BYTES_MAX // 4
+    for count, run in enumerate(reply.runs):
+        room_bytes -= run.size_bytes + ROW_BYTES
+        if count and (room_bytes < 0 or count >= RUNS_MAX):
+            runs = reply.runs[:count]
+            return ReadReply(reply.status, runs, None, None, reply.lac, reply.bookie_id, reply.boot)
+    return reply
