@@ -1,0 +1,309 @@
+"""The metadata store of a cluster, in ZooKeeper.
+
+Invariants:
+- A call waits for a connection, then is sent once if it writes, again after a loss if it only
+  reads; all within its deadline. A write whose connection was lost raises `MetadataUnavailable`.
+- A new connection serves nobody before it has caught up with the leader and shown the same
+  cluster id: a store never goes back in time, and never reaches two clusters.
+- A session that expired is followed by another one. Its ephemeral keys are not made again, and an
+  ephemeral key that may be of the old one is never reported as made.
+- A watch outlives connections and sessions, and fires after each new one.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from engine.errors import (
+    EngineError,
+    FolderMismatch,
+    FormatTooNew,
+    InvalidRequest,
+    KeyExists,
+    MetadataUnavailable,
+    NotFound,
+    VersionConflict,
+)
+from engine.metadata.contract import Versioned
+from engine.metadata.losses import Losses
+from engine.metadata.tree import check_value
+from engine.metadata.zookeeper_client import ConnectionLost, Link, ZooKeeperClient
+from engine.metadata.zookeeper_numbers import Numbers
+from engine.metadata.zookeeper_paths import Layout, ancestors
+from engine.metadata.zookeeper_settings import ZooKeeperSettings
+from engine.metadata.zookeeper_watches import Watches
+
+FORMAT_MAJOR: Final = 1
+_GREET_AGAIN_S: Final = 0.5
+
+T = TypeVar("T")
+
+
+class ClusterNode(msgspec.Struct, frozen=True):
+    """What the node `cluster!` says, as JSON."""
+
+    cluster_id: str
+    format_major: int
+
+
+class ZooKeeperStore:
+    """A `MetadataStore` under a chroot of a ZooKeeper ensemble. Made by `connect`."""
+
+    def __init__(
+        self, hosts: str, layout: Layout, settings: ZooKeeperSettings, rng: random.Random
+    ) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._loop = asyncio.get_running_loop()
+        self._fresh_cluster_id = f"{rng.getrandbits(128):032x}"
+        self._cluster_id = ""
+        self._losses = Losses()
+        self._watches = Watches(layout)
+        self._client = ZooKeeperClient(hosts, settings, self._on_link, self._watches.on_event)
+        self._numbers = Numbers(layout, self._client)
+        self._sessions_lost = 0
+        self._ready = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._greeting: asyncio.Task[None] | None = None
+        self._failure: EngineError | None = None
+        self._closed = False
+
+    @staticmethod
+    async def connect(
+        hosts: str,
+        *,
+        chroot: str = "/",
+        settings: ZooKeeperSettings | None = None,
+        rng: random.Random | None = None,
+    ) -> "ZooKeeperStore":
+        """Begin a session with one of `hosts` ("zk1:2181,zk2:2181"), below `chroot`.
+
+        What is missing of the chroot is made, and the cluster's id with it, drawn from `rng`.
+        Raises `MetadataUnavailable` after `connect_timeout_ms`, `InvalidRequest`, `Unauthorized`,
+        `FormatTooNew`.
+        """
+        if not hosts or "/" in hosts:
+            raise InvalidRequest(f"not a list of ZooKeeper hosts: {hosts!r}")
+        settings = settings or ZooKeeperSettings()
+        store = ZooKeeperStore(hosts, Layout(chroot), settings, rng or random.Random())
+        try:
+            store._client.start()
+            async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+                await store._linked()
+        except BaseException as error:
+            await store.close()
+            if store._failure is not None:
+                raise store._failure from error
+            if isinstance(error, TimeoutError):
+                raise MetadataUnavailable(f"no ZooKeeper answered in time at {hosts}") from error
+            raise
+        return store
+
+    @property
+    def cluster_id(self) -> str:
+        """The random id given to the cluster when its chroot was first used."""
+        return self._cluster_id
+
+    @property
+    def session(self) -> tuple[int, bytes] | None:
+        """The ZooKeeper session's id and password; None while there is no connection."""
+        return self._client.session
+
+    async def get(self, key: str) -> Versioned | None:
+        """The value, or None if the key is positively absent."""
+        path = self._layout.key(key)
+        try:
+            return await self._read(lambda: self._client.get(path))
+        except NotFound:
+            return None
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        """Make a key; returns its version."""
+        path = self._layout.key(key)
+        check_value(value)
+        lost_before = self._sessions_lost
+        await self._write(lambda: self._client.create(path, value, ephemeral=ephemeral))
+        if ephemeral and lost_before != self._sessions_lost:
+            raise MetadataUnavailable(f"{key} was made by a session that may be over")
+        return 0
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        """Compare-and-set; returns the new version."""
+        path = self._layout.key(key)
+        check_value(value)
+        if version < 0:
+            raise VersionConflict(f"{key} never has version {version}")
+        try:
+            return await self._write(lambda: self._client.set(path, value, version))
+        except NotFound as error:
+            raise VersionConflict(f"{key} is gone, version {version} was expected") from error
+
+    async def delete(self, key: str, version: int | None = None) -> None:
+        """Remove a key; an absent one is a success."""
+        path = self._layout.key(key)
+        try:
+            await self._write(lambda: self._client.delete(path, version))
+        except NotFound:
+            return
+
+    async def children(self, prefix: str) -> list[str]:
+        """The names directly under `prefix`, sorted."""
+        path = self._layout.folder(prefix)
+        try:
+            return self._layout.names(await self._read(lambda: self._client.children(path)))
+        except NotFound:
+            return []
+
+    async def next_id(self, counter: str) -> int:
+        """A number never given before: one lost on the way is a gap."""
+        return await self._read(lambda: self._numbers.next(counter))
+
+    async def sync(self) -> None:
+        """Let the server that answers this store catch up with all writes that have returned."""
+        await self._read(lambda: self._client.sync(self._layout.cluster))
+
+    def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when the key or the names under it may have changed, and once at first."""
+        return self._watches.add(key, changed)
+
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call `lost` each time ZooKeeper has ended the session."""
+        return self._losses.watch(lost)
+
+    async def close(self) -> None:
+        """End the session, or leave it to its time if the server is silent. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ready = False
+        self._wake()
+        self._watches.close()
+        self._numbers.close()
+        if self._greeting is not None:
+            self._greeting.cancel()
+        await self._client.close()
+
+    # Calls
+
+    async def _read(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask, and ask again on the next connection if this one is lost."""
+        async with _Deadline(self._settings.request_timeout_ms):
+            while True:
+                await self._linked()
+                try:
+                    return await ask()
+                except ConnectionLost:
+                    self._check_open()
+
+    async def _write(self, ask: Callable[[], Awaitable[T]]) -> T:
+        async with _Deadline(self._settings.request_timeout_ms):
+            await self._linked()
+            return await ask()
+
+    async def _linked(self) -> None:
+        """Return when there is a connection that may serve."""
+        while not self._ready:
+            self._check_open()
+            turn: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(turn)
+            await turn
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            # What is wrong stays what it is: a cluster of another id, a refused password.
+            raise MetadataUnavailable(f"this store is of no more use: {self._failure}")
+        if self._closed:
+            raise MetadataUnavailable("the session with the metadata store has ended")
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+    # Connections
+
+    def _on_link(self, link: Link) -> None:
+        self._ready = False
+        self._watches.disconnected()
+        if self._greeting is not None:
+            self._greeting.cancel()
+            self._greeting = None
+        if link is Link.CONNECTED:
+            self._greeting = self._loop.create_task(self._greet())
+        elif link is Link.LOST:
+            self._sessions_lost += 1
+            self._losses.tell(self._loop)
+
+    async def _greet(self) -> None:
+        """Look at what was reached, before it serves anybody."""
+        while not self._ready and self._failure is None:
+            try:
+                self._take_cluster_id(await self._read_cluster_id())
+                self._ready = True
+                self._watches.connected(self._client)
+            except ConnectionLost:
+                return
+            except MetadataUnavailable:
+                await asyncio.sleep(_GREET_AGAIN_S)
+            except EngineError as error:
+                self._failure = error
+        self._wake()
+
+    def _take_cluster_id(self, cluster_id: str) -> None:
+        if self._cluster_id not in ("", cluster_id):
+            raise FolderMismatch(
+                f"ZooKeeper now holds cluster {cluster_id}, not {self._cluster_id}"
+            )
+        self._cluster_id = cluster_id
+
+    async def _read_cluster_id(self) -> str:
+        """The cluster's id; made by the first who comes, by nobody once one was known."""
+        client, path = self._client, self._layout.cluster
+        await client.sync(path)
+        while True:
+            try:
+                return _cluster_id_of((await client.get(path)).value)
+            except NotFound as error:
+                if self._cluster_id:
+                    raise FolderMismatch(
+                        f"cluster {self._cluster_id} is gone from ZooKeeper"
+                    ) from error
+            node = ClusterNode(self._fresh_cluster_id, FORMAT_MAJOR)
+            try:
+                await client.make_folders(ancestors(path))
+                await client.create(path, msgspec.json.encode(node))
+            except KeyExists:
+                continue
+
+
+class _Deadline:
+    """Bounds a call: what takes longer is `MetadataUnavailable`."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout = asyncio.timeout(timeout_ms / 1000)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)  # type: ignore[arg-type]
+        except TimeoutError as late:
+            raise MetadataUnavailable("ZooKeeper did not answer in time") from late
+
+
+def _cluster_id_of(value: bytes) -> str:
+    try:
+        node = msgspec.json.decode(value, type=ClusterNode)
+    except msgspec.DecodeError as error:
+        raise FolderMismatch("the chroot holds something that is no cluster of ours") from error
+    if node.format_major > FORMAT_MAJOR:
+        raise FormatTooNew(
+            f"the cluster's layout has format {node.format_major}, "
+            f"this program reads {FORMAT_MAJOR}"
+        )
+    return node.cluster_id

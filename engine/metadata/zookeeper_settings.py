@@ -1,0 +1,44 @@
+"""How a metadata store in ZooKeeper is reached: plain values, and what they mean."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from engine.errors import InvalidRequest
+from engine.limits import KIB, MIB
+
+# What a ZooKeeper server takes as one packet unless its `jute.maxbuffer` says otherwise. A bigger
+# request makes it drop the connection, for everybody who shares it, so none is ever sent.
+PACKET_BYTES_MAX: Final = 1 * MIB - 1
+PACKET_OVERHEAD_BYTES: Final = KIB // 2
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings:
+    """Times in milliseconds, sizes in bytes.
+
+    The server bounds the session's time to between 2 and 20 of its ticks. With `user` and
+    `password` every node is made with a digest ACL: only who knows both reads or writes it.
+    """
+
+    session_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 15_000
+    request_timeout_ms: int = 10_000
+    close_timeout_ms: int = 5_000
+    reconnect_first_ms: int = 50
+    reconnect_max_ms: int = 1_000
+    user: str = ""
+    password: str = field(default="", repr=False)
+    # Each request sends one byte through a socket pair to the client's thread: some 270 unread
+    # ones fill it, and the next would block the event loop.
+    requests_in_flight_max: int = 128
+    bytes_in_flight_max: int = 16 * MIB
+
+    def __post_init__(self) -> None:
+        if bool(self.user) != bool(self.password):
+            raise InvalidRequest("a digest needs both a user and a password")
+        if ":" in self.user:
+            raise InvalidRequest("a digest's user has no colon")
+        if self.session_timeout_ms < 1_000:
+            raise InvalidRequest("a session of less than a second expires at every pause")
+        if not 1 <= self.requests_in_flight_max <= 200:
+            raise InvalidRequest("between 1 and 200 requests may be in flight")

@@ -1,0 +1,127 @@
+"""Watches that last, made of ZooKeeper's, which fire once.
+
+Invariants:
+- A watcher is called after the key's nodes were armed, never before: what changes from then on
+  fires again, and what changed before is seen by who looks now.
+- Of one key there is at most one arming on its way; further events make one more, not many.
+- A new connection arms everything anew and tells everyone: anything may have changed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from engine.errors import EngineError, NotFound
+from engine.metadata.zookeeper_client import ConnectionLost, ZooKeeperClient
+from engine.metadata.zookeeper_paths import Layout
+
+_ARMED_AT_ONCE: Final = 32
+_RETRY_S: Final = 0.5
+
+Watcher = Callable[[], None]
+
+
+class Watches:
+    """The watched keys of one store."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._loop = asyncio.get_running_loop()
+        self._client: ZooKeeperClient | None = None
+        self._watchers: dict[str, dict[object, Watcher]] = {}
+        self._keys: dict[str, str] = {}
+        self._due: dict[str, None] = {}
+        self._arming: asyncio.Task[None] | None = None
+
+    def add(self, key: str, changed: Watcher) -> Callable[[], None]:
+        """Call `changed` when the key, or the names under it, may have changed.
+
+        Returns a function that ends the watch. Raises `InvalidRequest`.
+        """
+        identity = object()
+        watchers = self._watchers.get(key)
+        if watchers is None:
+            for path in (self._layout.key(key), self._layout.folder(key)):
+                self._keys[path] = key
+            watchers = self._watchers[key] = {}
+            self._arm_soon(key)
+        watchers[identity] = changed
+
+        def end() -> None:
+            left = self._watchers.get(key)
+            if left is None or left.pop(identity, None) is None or left:
+                return
+            del self._watchers[key]
+            for path in (self._layout.key(key), self._layout.folder(key)):
+                del self._keys[path]
+
+        return end
+
+    def connected(self, client: ZooKeeperClient) -> None:
+        """There is a connection that knows of no watch yet."""
+        self._client = client
+        for key in self._watchers:
+            self._arm_soon(key)
+
+    def disconnected(self) -> None:
+        """What was armed is gone with the connection."""
+        self._client = None
+        self._due.clear()
+        if self._arming is not None:
+            self._arming.cancel()
+            self._arming = None
+
+    def on_event(self, path: str) -> None:
+        """A node's watch has fired, and is no more."""
+        key = self._keys.get(path)
+        if key is not None:
+            self._arm_soon(key)
+
+    def close(self) -> None:
+        """End every watch."""
+        self.disconnected()
+        self._watchers.clear()
+        self._keys.clear()
+
+    def _arm_soon(self, key: str) -> None:
+        if self._client is None:
+            return
+        self._due[key] = None
+        if self._arming is None:
+            self._arming = self._loop.create_task(self._arm_due(self._client))
+
+    async def _arm_due(self, client: ZooKeeperClient) -> None:
+        while self._due:
+            keys = list(self._due)[:_ARMED_AT_ONCE]
+            for key in keys:
+                del self._due[key]
+            try:
+                await asyncio.gather(*(self._arm(client, key) for key in keys))
+            except ConnectionLost:
+                # The next connection arms everything.
+                break
+            except EngineError:
+                self._due.update(dict.fromkeys(keys))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            for key in keys:
+                for changed in list(self._watchers.get(key, {}).values()):
+                    self._loop.call_soon(changed)
+        self._arming = None
+
+    async def _arm(self, client: ZooKeeperClient, key: str) -> None:
+        if key not in self._watchers:
+            return
+        await asyncio.gather(
+            client.exists(self._layout.key(key), watch=True),
+            self._arm_folder(client, self._layout.folder(key)),
+        )
+
+    async def _arm_folder(self, client: ZooKeeperClient, folder: str) -> None:
+        """Watch the names in a folder, or, while there is none, for it to come."""
+        while await client.exists(folder, watch=True):
+            try:
+                await client.children(folder, watch=True)
+                return
+            except NotFound:
+                continue

@@ -1,0 +1,275 @@
+"""A real ZooKeeper server as a child process: for development, tests and small sites.
+
+Its jars come with PySpark; nothing is downloaded. Production uses its own ensemble.
+
+Invariants:
+- `start` returns when the server answers, or raises and leaves no process behind.
+- The server is ended by its process id, and by nothing broader.
+- It listens on the loopback address unless told otherwise, and has no admin web server.
+"""
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from engine.errors import EngineError, Unavailable
+
+TICK_MS: Final = 500
+SESSION_TIMEOUT_MAX_MS: Final = 60_000
+JARS_VARIABLE: Final = "HERDBOOK_ZOOKEEPER_JARS"
+_JAVA_MAJOR_MIN: Final = 17
+_START_TIMEOUT_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.05
+_MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+# Beside ZooKeeper's own jars only what it loads: PySpark has 280, and each one costs start-up time.
+_NEEDED: Final = (
+    "zookeeper-",
+    "audience-annotations-",
+    "commons-cli-",
+    "commons-io-",
+    "metrics-core-",
+    "netty-",
+    "slf4j-api-",
+    "log4j-api-",
+    "log4j-core-",
+    "log4j-slf4j2-impl-",
+    "snappy-java-",
+)
+_LOGGING: Final = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5p [%t] %c{1}: %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+class ZooKeeperMissing(EngineError):
+    """Java or ZooKeeper's jars are not on this machine. Install what the message names."""
+
+
+class ZooKeeperFailed(Unavailable):
+    """The server ended, or did not answer in time. The end of its log is in the message."""
+
+
+class ZooKeeperServer:
+    """A standalone server that keeps its data in a folder, and its log there too."""
+
+    def __init__(self, folder: Path, *, port: int = 0, host: str = "127.0.0.1") -> None:
+        self.folder = folder.absolute()
+        self.host = host
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def hosts(self) -> str:
+        """Where clients connect: "host:port"."""
+        return f"{self._reached}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The port; 0 until the first start, if none was named."""
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server. Raises `ZooKeeperFailed` if it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            raise ZooKeeperFailed("the ZooKeeper server does not run")
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """What the server says."""
+        return self.folder / "zookeeper.log"
+
+    def start(self) -> None:
+        """Start, and return when the server answers; a second call while it runs does nothing.
+
+        Raises `ZooKeeperMissing`, `ZooKeeperFailed`, `OSError`.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        command = _command(find_java(), find_jars(), self.folder)
+        self._port = self._port or _free_port(self.host)
+        self._write_settings()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_it_serves()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End the server; may be called twice. What it has acknowledged is on disk."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server at once, as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait until the server ends by itself; returns its exit status."""
+        assert self._process is not None
+        return self._process.wait()
+
+    def __enter__(self) -> "ZooKeeperServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def _reached(self) -> str:
+        return "127.0.0.1" if self.host == "0.0.0.0" else self.host
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        # A paused process hears of its end only when it goes on.
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _write_settings(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "log4j2.properties").write_text(_LOGGING)
+        settings = {
+            "tickTime": TICK_MS,
+            "maxSessionTimeout": SESSION_TIMEOUT_MAX_MS,
+            "dataDir": self.folder / "data",
+            "clientPort": self._port,
+            "clientPortAddress": self.host,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "srvr",
+            "autopurge.snapRetainCount": 3,
+            "autopurge.purgeInterval": 1,
+        }
+        lines = [f"{name}={value}\n" for name, value in settings.items()]
+        (self.folder / "zoo.cfg").write_text("".join(lines))
+
+    def _wait_until_it_serves(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not _serves(self._reached, self._port):
+            if self._process.poll() is not None:
+                raise ZooKeeperFailed(f"the ZooKeeper server ended at once: {self._last_words()}")
+            if time.monotonic() > deadline:
+                raise ZooKeeperFailed(f"no answer from the ZooKeeper server: {self._last_words()}")
+            time.sleep(_POLL_S)
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return " | ".join(lines[-5:])[-1000:] or "its log is empty"
+
+
+def find_java() -> str:
+    """The java of JAVA_HOME, or the one on PATH. Raises `ZooKeeperMissing`."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    java = java or shutil.which("java")
+    advice = "ZooKeeper needs Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
+    if java is None:
+        raise ZooKeeperMissing(f"{advice}; none was found in JAVA_HOME or on PATH")
+    major = _java_major(Path(java))
+    if major < _JAVA_MAJOR_MIN:
+        raise ZooKeeperMissing(f"{advice}; {java} is version {major}")
+    return java
+
+
+def find_jars() -> list[Path]:
+    """The jars of a ZooKeeper server: PySpark's, or those in the folder that
+    HERDBOOK_ZOOKEEPER_JARS names. Raises `ZooKeeperMissing`."""
+    named = os.environ.get(JARS_VARIABLE)
+    if named:
+        folder = Path(named)
+    else:
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise ZooKeeperMissing(
+                "ZooKeeper's jars come with PySpark: install the extra herdbook[spark], "
+                f"or name a folder of jars in {JARS_VARIABLE}"
+            )
+        folder = Path(spec.origin).parent / "jars"
+    jars = sorted(path for path in folder.glob("*.jar") if path.name.startswith(_NEEDED))
+    if not any(path.name.startswith("zookeeper-") for path in jars):
+        raise ZooKeeperMissing(f"there is no ZooKeeper among the jars in {folder}")
+    return jars
+
+
+def _java_major(java: Path) -> int:
+    """The major version: from the file beside the binary, which costs nothing, or by asking."""
+    release = java.resolve().parent.parent / "release"
+    text = release.read_text(errors="replace") if release.is_file() else ""
+    found = re.search(r'JAVA_VERSION="(\d+)', text)
+    if found is None:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        found = re.search(r'version "(\d+)', asked.stderr)
+    return int(found.group(1)) if found is not None else 0
+
+
+def _command(java: str, jars: list[Path], folder: Path) -> list[str]:
+    return [
+        java,
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        # Short runs gain from a quick start more than from the best code.
+        "-XX:TieredStopAtLevel=1",
+        "-XX:-UsePerfData",
+        f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
+        "-Dlog4j2.disable.jmx=true",
+        "-Dzookeeper.jmx.log4j.disable=true",
+        # In KiB; a log file of 64 MiB at once is too much for a test.
+        "-Dzookeeper.preAllocSize=4096",
+        "-cp",
+        os.pathsep.join(map(str, jars)),
+        _MAIN_CLASS,
+        str(folder / "zoo.cfg"),
+    ]
+
+
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def _serves(host: str, port: int) -> bool:
+    """Whether a server answers there and is ready for clients."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), 1.0) as asking:
+        asking.settimeout(1.0)
+        asking.sendall(b"srvr")
+        return asking.recv(4096).startswith(b"Zookeeper version")
+    return False

@@ -1,0 +1,51 @@
+"""The store in a real ZooKeeper passes the contract of every store."""
+
+import asyncio
+
+from engine.metadata.contract import MetadataStore
+from engine.metadata.zookeeper import ZooKeeperStore
+from engine.metadata.zookeeper_settings import ZooKeeperSettings
+from tests.engine.metadata.store_contract import Scenario, StoreContract
+from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
+
+QUICK = ZooKeeperSettings(session_timeout_ms=4_000, connect_timeout_ms=20_000)
+
+
+async def connect(chroot: str, settings: ZooKeeperSettings = QUICK) -> ZooKeeperStore:
+    return await ZooKeeperStore.connect(shared_zookeeper().hosts, chroot=chroot, settings=settings)
+
+
+async def end_session(store: ZooKeeperStore) -> None:
+    """Close a store's session by its id and password, behind its back."""
+    from kazoo.client import KazooClient
+
+    def end() -> None:
+        other = KazooClient(shared_zookeeper().hosts, client_id=store.session)
+        other.start()
+        other.stop()
+        other.close()
+
+    await asyncio.to_thread(end)
+
+
+class TestZooKeeperStore(StoreContract):
+    def run_with_sessions(self, scenario: Scenario) -> None:
+        chroot = fresh_chroot()
+        opened: list[ZooKeeperStore] = []
+
+        async def open_session() -> MetadataStore:
+            opened.append(await connect(chroot))
+            return opened[-1]
+
+        async def run() -> None:
+            async with asyncio.timeout(60):
+                try:
+                    await scenario(open_session)
+                finally:
+                    await asyncio.gather(*(store.close() for store in opened))
+
+        asyncio.run(run())
+
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, ZooKeeperStore)
+        await end_session(store)
