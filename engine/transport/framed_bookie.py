@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from engine.errors import BookieUnavailable, EngineError, FrameInvalid, Overloaded
@@ -33,6 +34,7 @@ from engine.transport.framed_settings import FramedSettings
 from engine.transport.frames import Kind
 
 _ROW_BYTES: Final = 64
+_CLOSE_S: Final = 1.0
 _RUNS_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
 
 
@@ -43,6 +45,18 @@ class FramedBookie:
         self.bookie_id = bookie_id
         self.connection = connection
         self._target = target
+
+    @classmethod
+    async def reach(cls, connection: ClientConnection, bookie_id: str) -> "FramedBookie":
+        """Reach a bookie through a connection. Raises `BookieUnavailable`."""
+        head = messages.encode(messages.Connect(bookie_id))
+        frame = await connection.call(Kind.CONNECT, head)
+        try:
+            target = messages.decode(frame.head, messages.Connected).target
+        except FrameInvalid as error:
+            connection.abort(error)
+            raise BookieUnavailable(str(error)) from error
+        return cls(connection, bookie_id, target)
 
     @property
     def gone(self) -> bool:
@@ -130,6 +144,19 @@ class FramedBookie:
             said.free_bytes,
         )
 
+    async def close(self) -> None:
+        """End the connection; pending replies become UNAVAILABLE."""
+        connection = self.connection
+        if not connection.over:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            connection.when_lost(partial(_settle, ended))
+            connection.close()
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await ended
+            except TimeoutError:
+                connection.abort(BookieUnavailable("the connection did not end in time"))
+
     async def _lac(self, kind: Kind, head: bytes, patience_ms: int) -> LacReply:
         try:
             frame = await self.connection.call(
@@ -178,14 +205,7 @@ class FramedTransport:
         if known is not None and not known.gone and known.connection.address == address:
             return known
         connection = await self._reach(address)
-        head = messages.encode(messages.Connect(bookie_id))
-        frame = await connection.call(Kind.CONNECT, head)
-        try:
-            target = messages.decode(frame.head, messages.Connected).target
-        except FrameInvalid as error:
-            connection.abort(error)
-            raise BookieUnavailable(str(error)) from error
-        bookie = FramedBookie(connection, bookie_id, target)
+        bookie = await FramedBookie.reach(connection, bookie_id)
         self._bookies[bookie_id] = bookie
         return bookie
 
@@ -283,6 +303,11 @@ def _requests(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
             start, size_bytes = position, 0
         size_bytes += run_bytes
     yield runs[start:]
+
+
+def _settle(ended: "asyncio.Future[None]") -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def _forget(dials: dict[str, Any], address: str, done: "asyncio.Task[Any]") -> None:

@@ -10,6 +10,7 @@ Invariants:
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -139,15 +140,16 @@ class ClientConnection:
         clock: Clock,
         settings: FramedSettings,
         security: Security = NO_SECURITY,
+        context: ssl.SSLContext | None = None,
     ) -> "ClientConnection":
-        """Connect and greet.
+        """Connect and greet, over TLS with a `context`.
 
         Raises `BookieUnavailable`, `AccessRefused`, `FormatTooNew`, `InvalidRequest`.
         """
+        assert context is not None or not security.encrypts
         made = cls(address, clock, settings, security)
         try:
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
-                context = security.client_context()
                 await open_connection(address, lambda: made.wire, context)
                 hello = encode_greeting(options | made._greeting.options())
                 made.wire.send(Kind.HELLO, hello)
