@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks import ledger_append, ledger_memory, ledger_read
+from benchmarks import ledger_append, ledger_cluster, ledger_memory, ledger_read
 from benchmarks.result import Result
 from benchmarks.setting import Setting
 
@@ -19,4 +19,9 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "read-interleaved": ledger_read.interleaved,
     "tail-latency": ledger_read.tail_latency,
     "memory": ledger_memory.memory,
+    "append-cluster-many": ledger_cluster.many,
+    "append-cluster-one": ledger_cluster.one,
+    "append-cluster-many-grpc": ledger_cluster.many_grpc,
+    "append-cluster-one-grpc": ledger_cluster.one_grpc,
+    "failover": ledger_cluster.failover,
 }

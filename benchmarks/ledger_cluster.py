@@ -1,0 +1,176 @@
+"""Appending to a real cluster: the client here, ZooKeeper and bookies in processes of their own.
+
+Invariants:
+- Everything runs on this machine, over loopback; each bookie has a folder and a process of its own.
+- Every add is durable on two of three bookies before it is acknowledged, as in one process.
+"""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.disk_limit import ENTRY_BYTES
+from benchmarks.ledger_append import CALLERS_MANY, ENTRY, SUBJECT
+from benchmarks.result import Result
+from benchmarks.setting import Setting
+from engine.connecting import Connection, Wire, connect
+from engine.errors import NoSuchCluster, Unavailable
+from engine.ledger.writer import LedgerWriter
+from herdbook.zookeeper_server import ZooKeeperServer
+
+BOOKIES: Final = 3
+_CHROOT: Final = "/benchmark"
+_READY_S: Final = 30.0
+_POLL_S: Final = 0.1
+
+Caller = Callable[[LedgerWriter], Coroutine[Any, Any, None]]
+
+
+def many(setting: Setting) -> list[Result]:
+    """4,000 callers that each await one append at a time."""
+    return _measure(setting, "append-cluster-many", "framed", CALLERS_MANY, setting.size(50, 10))
+
+
+def one(setting: Setting) -> list[Result]:
+    """A single caller."""
+    return _measure(setting, "append-cluster-one", "framed", 1, setting.size(10_000, 1_000))
+
+
+def many_grpc(setting: Setting) -> list[Result]:
+    """4,000 callers over the public wire."""
+    calls = setting.size(50, 10)
+    return _measure(setting, "append-cluster-many-grpc", "grpc", CALLERS_MANY, calls)
+
+
+def one_grpc(setting: Setting) -> list[Result]:
+    """A single caller over the public wire."""
+    return _measure(setting, "append-cluster-one-grpc", "grpc", 1, setting.size(5_000, 500))
+
+
+def failover(setting: Setting) -> list[Result]:
+    """The longest time without an acknowledged add while a bookie of the ensemble is killed."""
+    seconds = 3.0 if setting.quick else 6.0
+
+    async def work(folder: Path) -> float:
+        async with _cluster(folder, BOOKIES + 1, "framed") as (client, bookies):
+            return await _longest_stall_s(client, bookies, seconds)
+
+    with setting.scratch() as folder:
+        stall_s = asyncio.run(work(folder))
+    return [Result(SUBJECT, "failover", round(1000 * stall_s), "ms", 2_000.0)]
+
+
+def _measure(setting: Setting, scenario: str, wire: Wire, callers: int, calls: int) -> list[Result]:
+    total = callers * calls
+
+    async def caller(writer: LedgerWriter) -> None:
+        append = writer.append
+        for _ in range(calls):
+            await append(ENTRY)
+
+    async def once(client: Connection) -> float:
+        writer = await client.create_ledger(3, 3, 2)
+        start = time.perf_counter()
+        await asyncio.gather(*[caller(writer) for _ in range(callers)])
+        taken_s = time.perf_counter() - start
+        assert await writer.close() == total - 1
+        return total / taken_s
+
+    async def work(folder: Path) -> float:
+        async with _cluster(folder, BOOKIES, wire) as (client, _):
+            # The first ledger pays for connections and for code that was never run.
+            await once(client)
+            return await setting.median(lambda: once(client))
+
+    value, limit = setting.beside_limit(BOOKIES, callers * ENTRY_BYTES, work)
+    return [Result(SUBJECT, scenario, round(value), "adds/s", round(limit))]
+
+
+async def _longest_stall_s(
+    client: Connection, bookies: list["subprocess.Popen[bytes]"], seconds: float
+) -> float:
+    """Append one entry after the other; kill the first bookie of the ensemble halfway."""
+    addresses = {name: one.address for name, one in (await client._bookies.available()).items()}
+    writer = await client.create_ledger(3, 3, 2)
+    first = addresses[writer.metadata.fragments[-1].ensemble[0]]
+    order = sorted(addresses.values(), key=lambda address: int(address.rpartition(":")[2]))
+    clock = time.perf_counter
+    end_s, kill_s, longest_s = clock() + seconds, clock() + seconds / 2, 0.0
+    killed = False
+    while clock() < end_s:
+        if not killed and clock() > kill_s:
+            killed = True
+            bookies[order.index(first)].kill()
+        began_s = clock()
+        await writer.append(ENTRY)
+        longest_s = max(longest_s, clock() - began_s)
+    await writer.close()
+    return longest_s
+
+
+@asynccontextmanager
+async def _cluster(
+    folder: Path, count: int, wire: Wire
+) -> AsyncIterator[tuple[Connection, list["subprocess.Popen[bytes]"]]]:
+    with (
+        ZooKeeperServer(folder / "zookeeper") as zookeeper,
+        _bookies(folder, zookeeper.hosts, count) as bookies,
+    ):
+        url = f"herdbook://{zookeeper.hosts}{_CHROOT}"
+        await _ready(url, count)
+        async with connect(url, wire=wire) as client:
+            yield client, bookies
+
+
+@contextmanager
+def _bookies(folder: Path, hosts: str, count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Started in the order of their ports, ended by their process ids."""
+    ports = sorted(_free_ports(2 * count))
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in range(count):
+            command = [
+                *(sys.executable, "-m", "herdbook", "bookie"),
+                *("--data", str(folder / f"bookie-{number}")),
+                *("--zookeeper", f"{hosts}{_CHROOT}"),
+                *("--listen", f"127.0.0.1:{ports[number]}"),
+                *("--grpc", f"127.0.0.1:{ports[count + number]}"),
+                *("--host", f"machine-{number}"),
+            ]
+            log = (folder / f"bookie-{number}.log").open("ab")
+            with log:
+                started.append(subprocess.Popen(command, stdout=log, stderr=log))
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    import socket
+
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+async def _ready(url: str, count: int) -> None:
+    """Wait until so many bookies are registered."""
+    end_s = time.perf_counter() + _READY_S
+    while True:
+        try:
+            async with connect(url) as client:
+                if len(await client._bookies.available()) == count:
+                    return
+        except (NoSuchCluster, Unavailable):
+            pass
+        assert time.perf_counter() < end_s, f"{count} bookies did not start"
+        await asyncio.sleep(_POLL_S)
