@@ -117,12 +117,20 @@ async def connect(
         settings = replace(settings, host=socket.gethostname())
     clock = SystemClock()
     rng = random.SystemRandom()  # noqa: TID251 (this module wires the real components together)
-    store = await ZooKeeperStore.connect(
-        where.hosts, chroot=where.chroot, settings=zookeeper or ZooKeeperSettings()
-    )
+    try:
+        store = await ZooKeeperStore.connect(
+            where.hosts,
+            chroot=where.chroot,
+            settings=zookeeper or ZooKeeperSettings(),
+            rng=rng,
+            make=False,
+        )
+    except NoSuchCluster as error:
+        raise NoSuchCluster(
+            f"no cluster at {where}: check the path behind the hosts, or start a bookie there first"
+        ) from error
     try:
         bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
-        await _check_cluster(bookies, where)
         transport = _transport(bookies, security, wire, clock, rng)
         client = Connection(where, store, transport, clock, rng, settings, metrics)
         try:
@@ -156,15 +164,6 @@ def parse_url(url: str) -> ClusterUrl:
     if not _CHROOT.fullmatch(chroot) or "." in names or ".." in names or chroot == "/zookeeper":
         raise InvalidRequest(f"{chroot!r} in {url!r} is no path that a cluster could be under")
     return ClusterUrl(",".join(hosts), chroot or "/")
-
-
-async def _check_cluster(bookies: Bookies, where: ClusterUrl) -> None:
-    """No bookie ever started there: a wrong path, most likely, or a cluster that is yet to be."""
-    if not await bookies.known():
-        raise NoSuchCluster(
-            f"no cluster at {where}: no bookie ever started there; "
-            "check the path behind the hosts, or start a bookie there first"
-        )
 
 
 def _transport(

@@ -73,7 +73,7 @@ class NotFound(EngineError):
 
 
 class NoSuchCluster(NotFound):
-    """No bookie ever started under this address: check the url's path, or start one there."""
+    """Nothing of a cluster is under this address: check the url's path, or start a bookie there."""
 
 
 class NoSuchLedger(NotFound):

@@ -47,12 +47,14 @@ class LedgerClient:
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self.settings = settings if settings is not None else ClientSettings()
-        bounded = DeadlineStore(store, self.settings.metadata_timeout_ms)
-        self._ledgers = Ledgers(bounded, rng)
-        self._bookies = Bookies(bounded)
-        self._transport = transport
-        self._clock = clock
-        self._rng = rng
+        self.store: MetadataStore = DeadlineStore(store, self.settings.metadata_timeout_ms)
+        """The cluster's metadata, each call with a deadline: for repair and for tools."""
+        self.transport = transport
+        """The way to the cluster's bookies: for repair and for tools."""
+        self.clock = clock
+        self.rng = rng
+        self._ledgers = Ledgers(self.store, rng)
+        self._bookies = Bookies(self.store)
         self._measures = ClientMeasures(metrics)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._placement = Placement(
@@ -94,7 +96,7 @@ class LedgerClient:
                 stripe_entries=quorums.stripe_entries,
                 fragments=(Fragment(0, chosen),),
                 key_hash=key_hash(context.key),
-                created_ms=self._clock.wall_ms(),
+                created_ms=self.clock.wall_ms(),
                 token=0,
                 degraded=bool(absent),
                 custom=custom,
@@ -153,7 +155,7 @@ class LedgerClient:
 
     async def close(self) -> None:
         """Close the connections. Writers and readers are not to be used any more."""
-        await self._transport.close()
+        await self.transport.close()
         await asyncio.sleep(0)
 
     def _quorums(self, ensemble: int | None, write: int | None, ack: int | None) -> Quorums:
@@ -177,9 +179,9 @@ class LedgerClient:
             ledgers=self._ledgers,
             bookies=self._bookies,
             placement=self._placement,
-            transport=self._transport,
-            clock=self._clock,
-            rng=self._rng,
+            transport=self.transport,
+            clock=self.clock,
+            rng=self.rng,
             settings=self.settings,
             measures=self._measures,
             key=key,

@@ -24,6 +24,7 @@ from engine.errors import (
     InvalidRequest,
     KeyExists,
     MetadataUnavailable,
+    NoSuchCluster,
     NotFound,
     VersionConflict,
 )
@@ -53,8 +54,14 @@ class ZooKeeperStore:
     """A `MetadataStore` under a chroot of a ZooKeeper ensemble. Made by `connect`."""
 
     def __init__(
-        self, hosts: str, layout: Layout, settings: ZooKeeperSettings, rng: random.Random
+        self,
+        hosts: str,
+        layout: Layout,
+        settings: ZooKeeperSettings,
+        rng: random.Random,
+        make: bool,
     ) -> None:
+        self._make = make
         self._settings = settings
         self._layout = layout
         self._loop = asyncio.get_running_loop()
@@ -78,17 +85,19 @@ class ZooKeeperStore:
         chroot: str = "/",
         settings: ZooKeeperSettings | None = None,
         rng: random.Random | None = None,
+        make: bool = True,
     ) -> "ZooKeeperStore":
         """Begin a session with one of `hosts` ("zk1:2181,zk2:2181"), below `chroot`.
 
-        What is missing of the chroot is made, and the cluster's id with it, drawn from `rng`.
+        What is missing of the chroot is made, and the cluster's id with it, drawn from `rng`;
+        unless `make` is false: then a chroot without a cluster raises `NoSuchCluster`.
         Raises `MetadataUnavailable` after `connect_timeout_ms`, `InvalidRequest`, `Unauthorized`,
         `FormatTooNew`.
         """
         if not hosts or "/" in hosts:
             raise InvalidRequest(f"not a list of ZooKeeper hosts: {hosts!r}")
         settings = settings or ZooKeeperSettings()
-        store = ZooKeeperStore(hosts, Layout(chroot), settings, rng or random.Random())
+        store = ZooKeeperStore(hosts, Layout(chroot), settings, rng or random.Random(), make)
         try:
             store._client.start()
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
@@ -272,6 +281,8 @@ class ZooKeeperStore:
                     raise FolderMismatch(
                         f"cluster {self._cluster_id} is gone from ZooKeeper"
                     ) from error
+                if not self._make:
+                    raise NoSuchCluster("there is no cluster under this path") from error
             node = ClusterNode(self._fresh_cluster_id, FORMAT_MAJOR)
             try:
                 await client.make_folders(ancestors(path))
