@@ -88,7 +88,7 @@ async def copy_is_there(
     client: Connection, bookie_id: str, ledger_id: int, first: int, last: int
 ) -> None:
     """One bookie's own copy of a range."""
-    bookie = await client._transport.connect(bookie_id)
+    bookie = await client.transport.connect(bookie_id)
     while first <= last:
         reply = await bookie.read(ReadRequest(ledger_id, first, last, 1 << 20))
         entries = intact(reply.runs, first)
