@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from engine.ledger.measures import ClientMeasures
+from engine.ledger.measures import UNMEASURED, ClientMeasures
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.settings import ClientSettings
@@ -25,8 +25,8 @@ class LedgerContext:
     clock: Clock
     rng: random.Random
     settings: ClientSettings
-    measures: ClientMeasures
     key: bytes
+    measures: ClientMeasures = UNMEASURED
 
     def quorums(self, metadata: LedgerMetadata) -> Quorums:
         """The sizes of a ledger."""

@@ -1,6 +1,8 @@
 """What a client counts: one set of numbers for all ledgers of a client."""
 
-from engine.ports.metrics import Metrics
+from typing import Final
+
+from engine.ports.metrics import NO_METRICS, Metrics
 
 
 class ClientMeasures:
@@ -38,3 +40,6 @@ class ClientMeasures:
             "herdbook_client_speculative_reads_total",
             "Reads that asked another replica because the first one took long.",
         )
+
+
+UNMEASURED: Final = ClientMeasures(NO_METRICS)
