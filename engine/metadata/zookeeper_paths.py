@@ -5,7 +5,7 @@ it are no keys. So both get names of their own: `/ledgers/17` lies at `<chroot>/
 
 Invariants:
 - A folder's name ends with `+`, a counter's with `#`, the store's own with `!`. A key's last part
-  that ends with one of these, or with `=`, has one more `=` behind it.
+  that ends with one of these, or with `=`, or is ZooKeeper's own `zookeeper`, has one more `=`.
 - So two different keys, folders or counters never meet in one node, and a name says what it is.
 """
 
@@ -44,7 +44,8 @@ class Layout:
         """The node of a key. Raises `InvalidRequest`."""
         check_key(key)
         *folders, name = key[1:].split("/")
-        return self._join(folders, name + ESCAPE if name.endswith(_ENDINGS) else name)
+        escaped = name.endswith(_ENDINGS) or name == _RESERVED
+        return self._join(folders, name + ESCAPE if escaped else name)
 
     def counter(self, counter: str) -> str:
         """The node of a counter. Raises `InvalidRequest`."""

@@ -159,6 +159,41 @@ class StoreContract:
 
         self.run_with_sessions(scenario)
 
+    def test_a_key_and_the_names_under_it_know_nothing_of_each_other(self) -> None:
+        async def scenario(open_session: Open) -> None:
+            store = await open_session()
+            await store.create("/herds/alps/cows/berta", b"b")
+            assert await store.get("/herds/alps") is None
+            assert await store.children("/herds") == []
+            assert await store.children("") == await store.children("/") == []
+            with pytest.raises(VersionConflict):
+                await store.set("/herds/alps", b"x", 0)
+            assert await store.create("/herds/alps", b"green", ephemeral=True) == 0
+            assert await store.set("/herds/alps", b"white", 0) == 1
+            assert await store.children("/herds") == ["alps"]
+            await store.create("/herds/alps/cows/alma", b"a")
+            await store.delete("/herds/alps", 1)
+            assert await store.get("/herds/alps/cows/berta") == (b"b", 0)
+            assert await store.children("/herds/alps/cows") == ["alma", "berta"]
+            assert await store.children("/herds") == []
+
+        self.run_with_sessions(scenario)
+
+    def test_a_name_may_be_any_word(self) -> None:
+        async def scenario(open_session: Open) -> None:
+            store = await open_session()
+            names = ["+", "a", "a b", "a!", "a#", "a#=", "a+", "a+=", "a=", "a==", "zookeeper", "é"]
+            for number, name in enumerate(names):
+                await store.create(f"/names/{name}", b"%d" % number)
+                await store.create(f"/names/{name}/below", b"")
+                await store.next_id(f"/names/{name}")
+            assert await store.children("/names") == sorted(names)
+            for number, name in enumerate(names):
+                assert await store.get(f"/names/{name}") == (b"%d" % number, 0)
+                assert await store.children(f"/names/{name}") == ["below"]
+
+        self.run_with_sessions(scenario)
+
     def test_sessions_see_each_others_writes_after_a_sync(self) -> None:
         async def scenario(open_session: Open) -> None:
             writer, reader = await open_session(), await open_session()
