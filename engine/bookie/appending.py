@@ -53,11 +53,12 @@ class Request(NamedTuple):
 
 
 class Gate:
-    """Whether a bookie takes appends at all."""
+    """Whether a bookie takes appends at all. One that is leaving finishes what it has taken."""
 
     def __init__(self) -> None:
         self.stopped = False
         self.full = False
+        self.leaving = False
 
 
 class Appender:
@@ -121,7 +122,7 @@ class Appender:
             self._refuse(state, status, first, last, reply)
             return
         if first > state.highest:
-            self._queue(state, runs, reply, facts, first, last, overlay=False)
+            self._queue(state, runs, reply, facts, first, last, overlay=False, urgent=recovery)
             return
         request = Request(runs, reply, key, facts, recovery)
         state.backlog = deque([request])
@@ -139,6 +140,7 @@ class Appender:
         last: int,
         *,
         overlay: bool,
+        urgent: bool,
     ) -> None:
         records: tuple[Record, ...] = ()
         if facts is not None and state.outdated_by(facts):
@@ -146,7 +148,8 @@ class Appender:
             state.key_hash = facts.key_hash
         job = AppendJob(self._appended, runs, records)
         storage = self._storage
-        if not storage.journal.has_room(job.size_bytes) or not storage.writer.has_room():
+        room = storage.journal.has_room(job.size_bytes, urgent=urgent)
+        if not room or not storage.writer.has_room():
             storage.measures.refused(Status.OVERLOADED)
             reply(self._reply(state, Status.OVERLOADED, first, last))
             return
@@ -235,7 +238,7 @@ class Appender:
         if status is not None:
             self._refuse(state, status, first, last, reply)
         else:
-            self._queue(state, wanted, reply, facts, first, last, overlay=True)
+            self._queue(state, wanted, reply, facts, first, last, overlay=True, urgent=recovery)
 
     def _refusal(
         self, state: LedgerState, key: bytes, facts: LedgerFacts | None, recovery: bool
@@ -259,7 +262,7 @@ class Appender:
         if self._storage.may_lack_fence(state.ledger_id):
             # The fence may have been among what is unreadable.
             return Status.UNKNOWN
-        return Status.READ_ONLY if self._gate.full else None
+        return Status.READ_ONLY if self._gate.full or self._gate.leaving else None
 
     def _refuse(
         self,

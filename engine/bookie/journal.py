@@ -45,6 +45,7 @@ from engine.run import Run
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _JOB_BYTES: Final = 512
+_URGENT_SHARE: Final = 8
 """What a job costs in memory beside its bytes, so that empty ones are bounded too."""
 
 
@@ -143,10 +144,12 @@ class Journal:
         """The segment that is written now; never to be removed."""
         return self.end.segment
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes may be put now. A quiet journal takes any request."""
-        queued = self.queued_bytes
-        return not queued or queued + size_bytes <= self._settings.journal_queue_bytes_max
+    def has_room(self, size_bytes: int, *, urgent: bool = False) -> bool:
+        """Whether so many bytes may be put now; the last eighth of the room is for urgent ones."""
+        room = self._settings.journal_queue_bytes_max
+        room -= 0 if urgent else room // _URGENT_SHARE
+        # A quiet journal takes any request.
+        return not self.queued_bytes or self.queued_bytes + size_bytes <= room
 
     def put(self, job: Job) -> None:
         """Queue a job; `job.settle(job)` is called on the loop when its fate is known."""

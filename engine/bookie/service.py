@@ -168,7 +168,7 @@ class BookieService:
     @property
     def writable(self) -> bool:
         """Whether normal appends are taken."""
-        return not self._gate.full and not self._gate.stopped
+        return not (self._gate.full or self._gate.leaving or self._gate.stopped)
 
     async def info(self) -> BookieInfo:
         """Identity and space. Raises `BookieUnavailable`."""
@@ -391,6 +391,18 @@ class BookieService:
         await self.storage.clear_doubt()
 
     # The end
+
+    async def leave(self) -> None:
+        """Take no normal append any more, and no registration, so that writers move away.
+
+        What was taken is finished, durable and answered when this returns; recoveries and readers
+        are served until `close`.
+        """
+        self._gate.leaving = True
+        await self._publisher.stop(unregister=True)
+        if not self._gate.stopped:
+            with contextlib.suppress(BookieUnavailable):
+                await self.storage.journal.barrier()
 
     async def close(self) -> None:
         """Finish what is queued, say so in the journal, let go of the folder. Twice is harmless."""

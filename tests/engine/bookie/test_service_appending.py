@@ -201,6 +201,40 @@ async def test_a_full_queue_pushes_back_and_loses_nothing() -> None:
     assert (await append(service, *[run_of(7, i, i) for i in range(21, 25)])).status is Status.OK
 
 
+async def test_a_full_queue_still_has_room_for_a_recovery() -> None:
+    yard = Stable(settings=BookieSettings(journal_queue_bytes_max=80_000, reserve_bytes=0))
+    service = await yard.start()
+    await append(service, run_of(7, 0, 0))
+    await append(service, run_of(8, 0, 0))
+    yard.hold()
+    asked = [ask(service, run_of(7, i, i, size=8_000)) for i in range(1, 21)]
+    await stable.turns()
+    assert any(each.replies for each in asked)
+    recovered = ask(service, run_of(8, 1, 1, size=8_000), recovery=True)
+    await stable.turns()
+    assert not recovered.replies
+    yard.release()
+    assert (await recovered.reply()).status is Status.OK
+
+
+async def test_a_bookie_that_leaves_finishes_what_it_took_and_still_serves_recoveries() -> None:
+    yard = Stable()
+    service = await yard.start()
+    await append(service, run_of(7, 0, 0))
+    yard.hold()
+    taken = ask(service, run_of(7, 1, 1))
+    leaving = asyncio.ensure_future(service.leave())
+    await stable.turns()
+    assert not leaving.done() and not taken.replies
+    yard.release()
+    await leaving
+    assert (await taken.reply()).status is Status.OK
+    assert (await append(service, run_of(7, 2, 2))).status is Status.READ_ONLY
+    assert not service.writable and not await yard.tree.session().children("/bookies")
+    assert (await append(service, run_of(7, 2, 2), recovery=True)).status is Status.OK
+    assert ids_of(await read(service, 7, 0, 2)) == [0, 1, 2]
+
+
 async def test_an_index_that_lags_pushes_back_too() -> None:
     settings = BookieSettings(index_queue_records_max=4, index_batch_records=4, reserve_bytes=0)
     yard = Stable(settings=settings)
