@@ -1,0 +1,195 @@
+"""The one rule by which a store is found: argument, environment, configuration, or a clear error.
+
+1. what the caller names;
+2. else `HERDBOOK_URL`;
+3. else `url` in the user's configuration file, `~/.config/herdbook/config.toml` (below
+   `XDG_CONFIG_HOME` where that is set, or the file that `HERDBOOK_CONFIG` names);
+4. else an error that names all three.
+
+Each may be a folder or the url of a cluster, `herdbook://host:port,host:port/path`. How a cluster
+is spoken to stands in the configuration file whichever of the three named it:
+
+    url = "herdbook://zookeeper-1:2181,zookeeper-2:2181/prod"
+    wire = "framed"                        # or "grpc"
+    [security]
+    secret_file = "/etc/herdbook/secret"   # at least 16 bytes; one newline at the end is left out
+    certificate = "client.pem"             # paths are relative to the configuration file
+    private_key = "client.key"
+    authorities = "authorities.pem"
+    [zookeeper]
+    user = "herdbook"
+    password_file = "zookeeper-password"
+
+Invariants:
+- Nothing is made by looking: a folder that is not there is an error.
+- A key of the file that nobody knows is an error: a misspelt one must not be passed over.
+"""
+
+import os
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from engine.connecting import SCHEME, connect
+from engine.errors import InvalidRequest
+from engine.ledger.client import LedgerClient
+
+if TYPE_CHECKING:
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
+    from engine.transport.security import Security
+
+URL_VARIABLE: Final = "HERDBOOK_URL"
+FILE_VARIABLE: Final = "HERDBOOK_CONFIG"
+
+
+class StoreNotFound(InvalidRequest):
+    """No store is named, or the one named is not there. Nothing was opened or made."""
+
+
+class SecurityTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the table `[security]` may say: names of files."""
+
+    secret_file: str = ""
+    certificate: str = ""
+    private_key: str = ""
+    authorities: str = ""
+
+
+class ZooKeeperTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the table `[zookeeper]` may say."""
+
+    user: str = ""
+    password_file: str = ""
+
+
+class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the user's configuration file says; `folder` is where it lies."""
+
+    url: str = ""
+    wire: Literal["framed", "grpc"] = "framed"
+    security: SecurityTable = SecurityTable()
+    zookeeper: ZooKeeperTable = ZooKeeperTable()
+    folder: str = ""
+
+    def path(self, name: str) -> Path | None:
+        """A file that the configuration names, None if it names none."""
+        return Path(self.folder, name).expanduser() if name else None
+
+    def make_security(self) -> "Security":
+        """Secret and certificates. Raises `InvalidRequest` for files that cannot be read."""
+        from engine.transport.security import Security
+
+        table = self.security
+        return Security(
+            secret=_content(self.path(table.secret_file)),
+            certificate=self.path(table.certificate),
+            private_key=self.path(table.private_key),
+            authorities=self.path(table.authorities),
+        )
+
+    def make_zookeeper(self) -> "ZooKeeperSettings":
+        """Credentials of ZooKeeper. Raises `InvalidRequest` for files that cannot be read."""
+        from engine.metadata.zookeeper_settings import ZooKeeperSettings
+
+        password = _content(self.path(self.zookeeper.password_file)).decode()
+        return ZooKeeperSettings(user=self.zookeeper.user, password=password)
+
+
+def configuration_file(environment: Mapping[str, str]) -> Path:
+    """Where the user's configuration is, or would be."""
+    named = environment.get(FILE_VARIABLE)
+    if named:
+        return Path(named)
+    home = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home, "herdbook", "config.toml")
+
+
+def read_configuration(file: Path) -> Configuration:
+    """What a file says; one that is not there says nothing.
+
+    Raises `InvalidRequest` for one that cannot be read, or says what nobody knows.
+    """
+    try:
+        told: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Configuration()
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{file} cannot be read as a configuration: {error}") from error
+    try:
+        return msgspec.convert({**told, "folder": str(file.parent)}, Configuration)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{file}: {error}") from error
+
+
+def find(
+    argument: str | None,
+    environment: Mapping[str, str] | None = None,
+    configuration: Configuration | None = None,
+) -> str:
+    """The store that the rule finds: a folder's path or a cluster's url.
+
+    Raises `StoreNotFound`, `InvalidRequest` for a configuration that cannot be read.
+    """
+    environment = os.environ if environment is None else environment
+    file = configuration_file(environment)
+    named = argument or environment.get(URL_VARIABLE)
+    if not named:
+        configuration = configuration or read_configuration(file)
+        named = configuration.url
+        if named and not is_cluster(named):
+            named = str(configuration.path(named))
+    if not named:
+        raise StoreNotFound(
+            "no store is named: give a folder or herdbook://host:port/path as the argument --url, "
+            f'set {URL_VARIABLE}, or write url = "..." into {file}'
+        )
+    if is_cluster(named):
+        return named
+    if "://" in named:
+        raise StoreNotFound(f"{named} is neither a folder nor a url that begins with {SCHEME}")
+    if not Path(named).is_dir():
+        raise StoreNotFound(f"{named} is no folder")
+    return named
+
+
+def is_cluster(url: str) -> bool:
+    """Whether a store is a cluster rather than a folder."""
+    return url.startswith(SCHEME)
+
+
+@asynccontextmanager
+async def open_store(argument: str | None = None) -> AsyncIterator[LedgerClient]:
+    """Open the store that the rule finds, as long as the block lasts.
+
+    Raises `StoreNotFound` and what `engine.open` or `engine.connect` raise.
+    """
+    configuration = read_configuration(configuration_file(os.environ))
+    url = find(argument, os.environ, configuration)
+    if is_cluster(url):
+        async with connect(
+            url,
+            security=configuration.make_security(),
+            wire=configuration.wire,
+            zookeeper=configuration.make_zookeeper(),
+        ) as connection:
+            yield connection
+        return
+    # A client of a cluster needs neither RocksDB nor a folder's lock.
+    from engine import cluster
+
+    async with cluster.open(url) as engine:
+        yield engine
+
+
+def _content(file: Path | None) -> bytes:
+    """A secret in a file, without the newline that editors put behind it."""
+    if file is None:
+        return b""
+    try:
+        return file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error

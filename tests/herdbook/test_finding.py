@@ -1,0 +1,106 @@
+"""The one rule of finding a store, step by step."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InvalidRequest
+from herdbook.finding import (
+    Configuration,
+    StoreNotFound,
+    configuration_file,
+    find,
+    open_store,
+    read_configuration,
+)
+
+CLUSTER = "herdbook://zk1:2181/prod"
+
+
+def configured(folder: Path, text: str) -> dict[str, str]:
+    """An environment whose configuration file says this."""
+    file = folder / "herdbook" / "config.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    return {"XDG_CONFIG_HOME": str(folder)}
+
+
+def test_the_argument_comes_before_the_environment_and_that_before_the_file(
+    tmp_path: Path,
+) -> None:
+    environment = configured(tmp_path, f'url = "{CLUSTER}-file"')
+    assert find(None, environment) == f"{CLUSTER}-file"
+    environment["HERDBOOK_URL"] = f"{CLUSTER}-environment"
+    assert find(None, environment) == f"{CLUSTER}-environment"
+    assert find(str(tmp_path), environment) == str(tmp_path)
+
+
+def test_without_any_of_them_the_error_names_all_three(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFound) as failure:
+        find(None, {"XDG_CONFIG_HOME": str(tmp_path)})
+    told = str(failure.value)
+    assert "--url" in told and "HERDBOOK_URL" in told
+    assert str(tmp_path / "herdbook" / "config.toml") in told and "\n" not in told
+
+
+def test_the_file_is_found_below_the_home_folder_unless_another_is_named() -> None:
+    home = Path.home() / ".config" / "herdbook" / "config.toml"
+    assert configuration_file({}) == home
+    assert configuration_file({"XDG_CONFIG_HOME": ""}) == home
+    assert configuration_file({"HERDBOOK_CONFIG": "x/y.toml"}) == Path("x/y.toml")
+
+
+def test_a_folder_in_the_file_is_relative_to_the_file(tmp_path: Path) -> None:
+    environment = configured(tmp_path, 'url = "data"')
+    with pytest.raises(StoreNotFound, match="data is no folder"):
+        find(None, environment)
+    (tmp_path / "herdbook" / "data").mkdir()
+    assert find(None, environment) == str(tmp_path / "herdbook" / "data")
+
+
+def test_what_is_neither_folder_nor_cluster_is_refused(tmp_path: Path) -> None:
+    for argument in ("s3://bucket", str(tmp_path / "nothing")):
+        with pytest.raises(StoreNotFound, match="folder"):
+            find(argument, {})
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["url = ", 'ulr = "x"', "url = 7", '[security]\nsecret = "x"', 'wire = "pigeon"']
+)
+def test_a_file_that_says_what_nobody_knows_is_an_error_that_names_it(
+    tmp_path: Path, text: str
+) -> None:
+    environment = configured(tmp_path, text)
+    with pytest.raises(InvalidRequest, match=r"config\.toml"):
+        find(None, environment)
+
+
+def test_secrets_and_certificates_are_named_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"sixteen bytes or more\n")
+    (tmp_path / "password").write_bytes(b"moo")
+    file = tmp_path / "c.toml"
+    file.write_text(
+        'wire = "grpc"\n[security]\nsecret_file = "secret"\nauthorities = "/etc/ca.pem"\n'
+        '[zookeeper]\nuser = "herd"\npassword_file = "password"\n'
+    )
+    told = read_configuration(file)
+    security = told.make_security()
+    assert told.wire == "grpc" and security.secret == b"sixteen bytes or more"
+    assert security.authorities == Path("/etc/ca.pem") and security.certificate is None
+    zookeeper = told.make_zookeeper()
+    assert (zookeeper.user, zookeeper.password) == ("herd", "moo")
+    (tmp_path / "secret").unlink()
+    with pytest.raises(InvalidRequest, match="secret cannot be read"):
+        told.make_security()
+
+
+def test_without_a_file_nothing_is_said(tmp_path: Path) -> None:
+    assert read_configuration(tmp_path / "none.toml") == Configuration()
+    assert Configuration().make_security().on is False
+
+
+async def test_a_folder_is_opened_as_a_client(tmp_path: Path) -> None:
+    async with open_store(str(tmp_path)) as client:
+        writer = await client.create_ledger()
+        assert await writer.append(b"moo") == 0
