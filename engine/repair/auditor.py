@@ -1,0 +1,207 @@
+"""The auditor: one node that notices what nobody asked to be repaired.
+
+It gives up bookies that are away for too long, queues every ledger that lies on one of them or on
+one that is to go, finds degraded ledgers and unfinished recoveries that are not queued, and takes
+back what is no longer needed when a bookie returns in time.
+
+Invariants:
+- There is one auditor, as far as the metadata store can tell; a lost session ends its term. Two of
+  them for a moment ask for the same twice, which is asking once.
+- Only time in which registrations were looked at counts as absence: after the auditor itself was
+  paused or cut off, a bookie's grace time goes on where it stood.
+- Nothing is looked at while repair is switched off.
+- A survey reads a page at a time and ends with the term.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from engine.errors import EngineError, KeyExists, VersionConflict
+from engine.metadata.ledgers import LedgerMetadata, State
+from engine.metadata.repairs import DISABLED, RepairItem
+from engine.repair.claim import Claim
+from engine.repair.outlook import LOST, Outlook, Workshop
+from engine.repair.survey import ask_for, survey
+
+AUDITOR: Final = "/repair/auditor"
+MISSING: Final = "a replica is missing"
+UNFINISHED: Final = "its recovery was left unfinished"
+
+
+class Auditor:
+    """One candidate for the office. `node` is a name that no other node has."""
+
+    def __init__(self, workshop: Workshop, node: str) -> None:
+        self.elected = False
+        self.ledgers_queued = 0
+        self.ledgers_taken_back = 0
+        self.surveys = 0
+        self._workshop = workshop
+        self._claim = Claim(workshop.store, AUDITOR, node)
+        self._absent_s: dict[str, float] = {}
+        self._looked_s: float | None = None
+        self._surveyed_s: float | None = None
+        self._leaving: frozenset[str] = frozenset()
+        self._woken = asyncio.Event()
+        self._ends: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Stand for election, and serve while elected."""
+        assert self._task is None
+        store = self._workshop.store
+        self._ends = [
+            store.watch(AUDITOR, self._woken.set),
+            store.watch(DISABLED, self._woken.set),
+            self._workshop.bookies.watch(self._woken.set),
+        ]
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Step down."""
+        for end in self._ends:
+            end()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._end_term()
+        await self._claim.release()
+
+    async def look(self) -> None:
+        """One look: who is away, who is back, and a survey if it is time for one.
+
+        Raises `MetadataUnavailable`.
+        """
+        if not await self._claim.hold():
+            self._end_term()
+            return
+        self.elected = True
+        if await self._workshop.queue.disabled() is not None:
+            self._looked_s = None
+            return
+        given_up = await self._judge_absences()
+        outlook = await self._workshop.outlook()
+        due = self._survey_is_due() or outlook.leaving != self._leaving
+        if given_up or due:
+            await self._survey(outlook)
+
+    # The term
+
+    async def _run(self) -> None:
+        interval_s = self._workshop.settings.look_interval_ms / 1000
+        while True:
+            self._woken.clear()
+            try:
+                await self.look()
+            except EngineError:
+                # The store is away: whether the term goes on shows when it is back.
+                self._looked_s = None
+            await asyncio.sleep(interval_s / 20)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._woken.wait()
+
+    def _end_term(self) -> None:
+        self.elected = False
+        self._looked_s = self._surveyed_s = None
+        self._absent_s.clear()
+
+    # Bookies
+
+    async def _judge_absences(self) -> bool:
+        """Give up who was away for too long, welcome who is back; tell whether any was given up."""
+        workshop = self._workshop
+        registered = await workshop.bookies.available()
+        given_up = await workshop.store.children(LOST)
+        known = await workshop.bookies.known()
+        elapsed_s = self._elapsed_s()
+        returned = frozenset(name for name in given_up if name in registered)
+        if returned:
+            await self._welcome(returned)
+        grace_s = workshop.settings.lost_bookie_grace_ms / 1000
+        before = self._absent_s
+        self._absent_s = {
+            name: before[name] + elapsed_s if name in before else 0.0
+            for name in known
+            if name not in registered
+        }
+        gone = [name for name, away_s in self._absent_s.items() if away_s >= grace_s]
+        fresh = [name for name in gone if name not in given_up]
+        for name in fresh:
+            await self._give_up(name)
+        return bool(fresh)
+
+    def _elapsed_s(self) -> float:
+        """How much of the time since the last look counts as looked at."""
+        now_s = self._workshop.clock.monotonic()
+        before_s, self._looked_s = self._looked_s, now_s
+        if before_s is None:
+            return 0.0
+        return min(now_s - before_s, 2 * self._workshop.settings.look_interval_ms / 1000)
+
+    async def _give_up(self, bookie_id: str) -> None:
+        try:
+            when = str(self._workshop.clock.wall_ms()).encode()
+            await self._workshop.store.create(f"{LOST}/{bookie_id}", when)
+        except KeyExists:
+            return
+
+    async def _welcome(self, returned: frozenset[str]) -> None:
+        """Take back what was asked only because of bookies that are there again."""
+        for name in sorted(returned):
+            await self._workshop.store.delete(f"{LOST}/{name}")
+        for ledger_id in await self._workshop.queue.ids():
+            held = await self._workshop.queue.read(ledger_id)
+            if held is None or not returned.intersection(held.item.lost):
+                continue
+            rest = held.item.without_lost(returned)
+            if rest is not None:
+                with contextlib.suppress(VersionConflict):
+                    await self._workshop.queue.write(held, rest)
+            elif await self._workshop.queue.remove(held):
+                self.ledgers_taken_back += 1
+
+    # Ledgers
+
+    def _survey_is_due(self) -> bool:
+        if self._surveyed_s is None:
+            return True
+        since_s = self._workshop.clock.monotonic() - self._surveyed_s
+        return since_s >= self._workshop.settings.audit_interval_ms / 1000
+
+    async def _survey(self, outlook: Outlook) -> None:
+        count = 0
+        async for metadata in survey(self._workshop):
+            count += 1
+            if count % self._workshop.settings.ledgers_a_page == 0 and not await self._goes_on():
+                return
+            wanted = wanted_of(metadata, outlook)
+            if wanted is not None:
+                news = await ask_for(self._workshop, metadata.ledger_id, wanted)
+                self.ledgers_queued += news
+        self._leaving = outlook.leaving
+        self._surveyed_s = self._workshop.clock.monotonic()
+        self.surveys += 1
+
+    async def _goes_on(self) -> bool:
+        """Whether the term does, and repair is on."""
+        return await self._claim.still() and await self._workshop.queue.disabled() is None
+
+
+def wanted_of(metadata: LedgerMetadata, outlook: Outlook) -> RepairItem | None:
+    """What a ledger should be queued for, by its metadata alone; None for nothing.
+
+    A fragment that lies elsewhere is not: only bookies that fragments name now count.
+    """
+    names = sorted(metadata.bookies())
+    reasons: tuple[str, ...] = ()
+    if metadata.closed and metadata.degraded:
+        reasons = (MISSING,)
+    elif metadata.state is State.IN_RECOVERY:
+        reasons = (UNFINISHED,)
+    lost, leaving = outlook.lost_of(names), outlook.leaving_of(names)
+    if not lost and not leaving and not reasons:
+        return None
+    return RepairItem(lost=lost, leaving=leaving, reasons=reasons)

@@ -1,0 +1,254 @@
+"""One try to make one ledger whole.
+
+Invariants:
+- A fragment's ensemble changes by compare-and-set, only after its new bookies have all its entries,
+  and only if fragment and end are still those that were copied.
+- A replica is never given up while an entry of it can be read from nobody: the lost bookie may be
+  the only one that has it.
+- A closed ledger is called whole, and any one leaves the queue, only when every replica of each
+  fragment that has an end was read or written to that end, and nothing was asked for meanwhile.
+- What a try found whole it need not read again in the next one, unless somebody asked anew.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from engine.errors import NoSuchLedger
+from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
+from engine.metadata.repairs import HeldItem
+from engine.repair.open_ledger import OpenLedger, Standing
+from engine.repair.outlook import Outlook, Workshop
+from engine.repair.replicas import Extent, Finding, FragmentWalk
+from engine.transport.contract import LedgerFacts
+
+
+class Superseded(Exception):
+    """The ledger's fragments changed under the repair: look again."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a node remembers of a ledger between tries. Lost with the node, and missed by nobody.
+
+    `whole` holds (first entry, last entry, index, bookie) of replicas found whole.
+    """
+
+    version: int
+    whole: set[tuple[int, int, int, str]] = field(default_factory=set)
+    failures: int = 0
+    due_s: float = 0.0
+    standing: Standing | None = None
+
+
+@dataclass(slots=True)
+class RepairCounts:
+    """What a node's repair has done since its start; also what its metrics show."""
+
+    ledgers_whole: int = 0
+    tries_blocked: int = 0
+    ledgers_fenced: int = 0
+    fragments_moved: int = 0
+    entries_written: int = 0
+    bytes_written: int = 0
+    entries_read: int = 0
+
+
+class LedgerRepair:
+    """One try on one ledger."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        outlook: Outlook,
+        held_item: HeldItem,
+        memory: Memory,
+        counts: RepairCounts,
+        may_go_on: Callable[[], bool],
+    ) -> None:
+        self._workshop = workshop
+        self._outlook = outlook
+        self._item = held_item
+        self._memory = memory
+        self._counts = counts
+        self._may_go_on = may_go_on
+        self._troubles: list[str] = []
+
+    async def run(self) -> str:
+        """Do what can be done now; returns what keeps the ledger from being whole, "" for nothing.
+
+        Raises `MetadataUnavailable`, `Stopped`.
+        """
+        try:
+            held = await self._workshop.ledgers.read(self._item.ledger_id)
+            if not held.metadata.closed:
+                held = await self._settle(held)
+            for extent in extents(held.metadata):
+                held = await self._make_whole(held, extent)
+            if self._troubles:
+                return "; ".join(dict.fromkeys(self._troubles))
+            return await self._finish(held)
+        except NoSuchLedger:
+            await self._workshop.queue.remove(self._item)
+            return ""
+        except Superseded:
+            return "its metadata changed meanwhile"
+
+    async def _settle(self, held: Held) -> Held:
+        opened = OpenLedger(self._workshop, self._outlook, self._item.item)
+        held, self._memory.standing, waits = await opened.settle(held, self._memory.standing)
+        if waits:
+            self._troubles.append(waits)
+        self._counts.ledgers_fenced += held.metadata.closed
+        return held
+
+    # Fragments
+
+    async def _make_whole(self, held: Held, extent: Extent) -> Held:
+        """See to one fragment: copy, move, or only look; returns the metadata as they are then."""
+        targets = await self._targets(held.metadata, extent)
+        if extent.last < extent.fragment.first:
+            return await self._move(held, extent, targets)
+        if not self._worth_reading(extent, targets):
+            return held
+        finding = await self._walk(held.metadata, extent, targets)
+        self._troubles += finding.troubles
+        moved = {index: name for index, name in targets.items() if index in finding.whole}
+        held = await self._move(held, extent, moved)
+        for index in finding.whole:
+            name = moved.get(index, extent.fragment.ensemble[index])
+            self._memory.whole.add((extent.fragment.first, extent.last, index, name))
+        return held
+
+    async def _targets(self, metadata: LedgerMetadata, extent: Extent) -> dict[int, str]:
+        """Who takes the place of each bookie that is lost or to go, as far as there are others."""
+        quorums = self._workshop.context(metadata).quorums(metadata)
+        ensemble = list(extent.fragment.ensemble)
+        targets: dict[int, str] = {}
+        for index, name in enumerate(extent.fragment.ensemble):
+            if not self._outlook.to_replace(name):
+                if self._outlook.away(name):
+                    self._troubles.append(f"bookie {name} is away, and not given up yet")
+                continue
+            taken = (*extent.fragment.ensemble, *targets.values())
+            other = await self._workshop.placement.replacement(
+                tuple(ensemble), index, quorums, excluded=taken
+            )
+            if other is None:
+                self._troubles.append(f"no bookie can take the place of {name}")
+            else:
+                targets[index] = ensemble[index] = other
+        return targets
+
+    def _worth_reading(self, extent: Extent, targets: dict[int, str]) -> bool:
+        """Whether reading the fragment now can tell or mend anything.
+
+        A bookie that is away may come back with everything: nothing is read only to wait for it.
+        """
+        if targets:
+            return True
+        fragment, last = extent
+        if any(self._outlook.away(name) for name in fragment.ensemble):
+            return False
+        return any(
+            name in self._outlook.registered
+            and (fragment.first, last, index, name) not in self._memory.whole
+            for index, name in enumerate(fragment.ensemble)
+        )
+
+    async def _walk(
+        self, metadata: LedgerMetadata, extent: Extent, targets: dict[int, str]
+    ) -> Finding:
+        walk = FragmentWalk(
+            self._workshop.context(metadata),
+            metadata,
+            extent,
+            reachable=self._outlook.registered,
+            targets=targets,
+            mend=True,
+            settings=self._workshop.settings,
+            pace=self._workshop.pace,
+            may_go_on=self._may_go_on,
+        )
+        try:
+            return await walk.run()
+        finally:
+            counts, finding = self._counts, walk.finding
+            counts.entries_written += finding.entries_written
+            counts.bytes_written += finding.bytes_written
+            counts.entries_read += finding.entries_read
+
+    async def _move(self, held: Held, extent: Extent, moved: dict[int, str]) -> Held:
+        """Name the new bookies in the metadata, and let the fragment's bookies know."""
+        if not moved:
+            return held
+        old = extent.fragment
+        ensemble = tuple(moved.get(index, name) for index, name in enumerate(old.ensemble))
+        fragment = Fragment(old.first, ensemble)
+
+        def change(current: LedgerMetadata) -> LedgerMetadata:
+            if extent not in extents(current):
+                raise Superseded
+            fragments = tuple(fragment if each == old else each for each in current.fragments)
+            return msgspec.structs.replace(current, fragments=fragments)
+
+        held = await self._workshop.ledgers.update(held, change)
+        self._counts.fragments_moved += 1
+        for index in range(len(ensemble)):
+            key = (old.first, extent.last, index, ensemble[index])
+            if extent.last < old.first:
+                self._memory.whole.add(key)
+        await self._tell_bookies(held.metadata, fragment)
+        return held
+
+    async def _tell_bookies(self, metadata: LedgerMetadata, fragment: Fragment) -> None:
+        """Let bookies remember where the fragment lies now, should the metadata be lost."""
+        context = self._workshop.context(metadata)
+        facts: LedgerFacts = context.facts(metadata, fragment.first, fragment.ensemble)
+        for name in fragment.ensemble:
+            if name in self._outlook.registered:
+                await self._tell_bookie(name, facts, context.key)
+
+    async def _tell_bookie(self, bookie_id: str, facts: LedgerFacts, key: bytes) -> None:
+        bookie = await self._workshop.connect(bookie_id)
+        if bookie is not None:
+            bookie.record(facts, key)
+
+    # The end
+
+    async def _finish(self, held: Held) -> str:
+        """Every replica that has an end is whole: say so, unless something was asked meanwhile.
+
+        An open ledger stays degraded, if it was: what its last fragment lacks is known at its end.
+        """
+        seen = held.metadata
+
+        def change(current: LedgerMetadata) -> LedgerMetadata | None:
+            if current != seen:
+                raise Superseded
+            if not current.degraded or not current.closed:
+                return None
+            return msgspec.structs.replace(current, degraded=False)
+
+        await self._workshop.ledgers.update(held, change)
+        if not await self._workshop.queue.remove(self._item):
+            return "something was asked for meanwhile"
+        self._counts.ledgers_whole += 1
+        return ""
+
+
+def extents(metadata: LedgerMetadata) -> list[Extent]:
+    """The fragments that have an end: all of a closed ledger, all but the last of an open one.
+
+    An extent whose last entry is below its first holds nothing.
+    """
+    found = [
+        Extent(fragment, following.first - 1)
+        for fragment, following in zip(metadata.fragments, metadata.fragments[1:], strict=False)
+    ]
+    if metadata.state is State.CLOSED:
+        assert metadata.last_entry is not None
+        found = [extent._replace(last=min(extent.last, metadata.last_entry)) for extent in found]
+        found.append(Extent(metadata.fragments[-1], metadata.last_entry))
+    return found

@@ -1,0 +1,92 @@
+"""Repair as one node runs it: a candidate for the auditor, a worker, and care for its own bookies.
+
+Invariants:
+- Each node has a name of its own, drawn anew at every start: a claim that its earlier life left is
+  another's.
+- Closing leaves nothing half said: what was under way is begun again by whoever takes it.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from engine.errors import EngineError
+from engine.metadata.contract import MetadataStore
+from engine.ports.clock import Clock
+from engine.repair.auditor import Auditor
+from engine.repair.doubt import Doubts, LocalBookie
+from engine.repair.outlook import Workshop
+from engine.repair.repairer import Repairer
+from engine.repair.replicas import Stopped
+from engine.repair.scrub import Scrub, read_mark
+from engine.repair.settings import RepairSettings
+from engine.transport.contract import Transport
+
+
+class RepairNode:
+    """Everything of repair that one process runs. Made once, started once, closed once.
+
+    `auditor`, `repairer` and `doubts` tell what each has done, for metrics.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        transport: Transport,
+        clock: Clock,
+        rng: random.Random,
+        settings: RepairSettings | None = None,
+        local_bookies: Sequence[LocalBookie] = (),
+    ) -> None:
+        workshop = Workshop(
+            store=store, transport=transport, clock=clock, rng=rng, settings=settings
+        )
+        names = [bookie.bookie_id for bookie in local_bookies]
+        self.name = "-".join([*names[:1], f"{rng.getrandbits(64):016x}"])
+        self.workshop = workshop
+        self.auditor = Auditor(workshop, self.name)
+        self.repairer = Repairer(workshop, self.name)
+        self.doubts = Doubts(workshop, local_bookies)
+        self._scrubbing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin. Nothing is waited for: an absent metadata store is tried again."""
+        self.auditor.start()
+        self.repairer.start()
+        self.doubts.start()
+        if self.workshop.settings.scrub_interval_ms:
+            self._scrubbing = asyncio.get_running_loop().create_task(self._scrub())
+
+    async def close(self) -> None:
+        """End everything; waits until it has."""
+        if self._scrubbing is not None:
+            self._scrubbing.cancel()
+            await asyncio.gather(self._scrubbing, return_exceptions=True)
+        await self.doubts.close()
+        await self.repairer.close()
+        await self.auditor.close()
+
+    async def _scrub(self) -> None:
+        """While this node is the auditor: read all replicas now and then.
+
+        A scrub that another node left unfinished goes on at once.
+        """
+        settings = self.workshop.settings
+        scrub = Scrub(self.workshop, lambda: self.auditor.elected)
+        left_s = settings.scrub_interval_ms / 1000
+        step_s = min(settings.look_interval_ms / 1000, left_s)
+        while True:
+            await asyncio.sleep(step_s)
+            left_s -= step_s
+            if not self.auditor.elected:
+                continue
+            try:
+                mark = await read_mark(self.workshop.store)
+                unfinished = mark is not None and not mark.finished
+                on = await self.workshop.queue.disabled() is None
+                if on and (left_s <= 0 or unfinished):
+                    await scrub.run()
+                    left_s = settings.scrub_interval_ms / 1000
+            except (EngineError, Stopped):
+                continue

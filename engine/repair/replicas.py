@@ -1,0 +1,269 @@
+"""The replicas of one fragment: read every one, and write what is lacking.
+
+A fragment is walked in steps. Each step asks every bookie of the write set for the same entries,
+takes the copy that goes furthest, and gives it to whoever lacks it: a bookie that takes another's
+place, or one that is there and lost something.
+
+Invariants:
+- A replica counts as whole only if each of its entries was read from it with its digest, or was
+  acknowledged by it as a write of recovery.
+- Nothing is written but entries that were read from another replica and whose digests hold.
+- Silence is no lack: a bookie that does not answer is asked again another time, not written to.
+- An entry that nobody can give now makes every replica of its write set unfinished.
+- A step holds at most about `step_bytes` of each replica.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from engine.errors import Unavailable
+from engine.ledger.context import LedgerContext
+from engine.ledger.quorum import Quorums
+from engine.ledger.reading import ask, intact_runs, lacks, silent
+from engine.metadata.ledgers import Fragment, LedgerMetadata
+from engine.repair.pace import Pace
+from engine.repair.settings import RepairSettings
+from engine.run import Run
+from engine.transport.contract import AppendReply, ReadReply, ReadRequest, Status
+
+_UNREADABLE_MAX: Final = 16
+"""So many unreadable entries of a fragment are named; then the rest of it is left for later."""
+
+_OVERLOADED_TRIES: Final = 5
+_OVERLOADED_PAUSE_S: Final = 0.2
+
+
+class Stopped(Exception):
+    """Repair was switched off, or is to end, in the middle of a ledger."""
+
+
+class Extent(NamedTuple):
+    """A fragment that has an end: entries `fragment.first` to `last`."""
+
+    fragment: Fragment
+    last: int
+
+
+@dataclass(slots=True)
+class Finding:
+    """What came of one fragment. Replicas are named by their index in the ensemble.
+
+    `whole` were read or written to the end; `lacking` had to be written to, or would have to be;
+    `silent` did not answer; `refused` did not take a write. `troubles` are for people.
+    """
+
+    whole: set[int] = field(default_factory=set)
+    lacking: dict[int, int] = field(default_factory=dict)
+    silent: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
+    unreadable: list[int] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    entries_written: int = 0
+    bytes_written: int = 0
+    entries_read: int = 0
+
+
+class _Answer(NamedTuple):
+    """One replica's part of a step: its intact runs, their end, and what it says of the rest."""
+
+    at: int
+    runs: list[Run]
+    end: int
+    lacks: bool
+    silent: bool
+    words: str
+
+
+class FragmentWalk:
+    """Walks one fragment. With `mend=False` it only looks."""
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        metadata: LedgerMetadata,
+        extent: Extent,
+        *,
+        reachable: Mapping[str, object],
+        targets: Mapping[int, str],
+        mend: bool,
+        settings: RepairSettings,
+        pace: Pace,
+        may_go_on: Callable[[], bool],
+    ) -> None:
+        self.finding = Finding()
+        self._context = context
+        self._metadata = metadata
+        self._fragment, self._last = extent
+        self._quorums: Quorums = context.quorums(metadata)
+        self._reachable = reachable
+        self._targets = targets
+        self._mend = mend
+        self._settings = settings
+        self._pace = pace
+        self._may_go_on = may_go_on
+        self._facts = context.facts(metadata, self._fragment.first, self._fragment.ensemble)
+
+    async def run(self) -> Finding:
+        """Walk to the fragment's end. Raises `Stopped`."""
+        finding = self.finding
+        position = self._fragment.first
+        while position <= self._last and len(finding.unreadable) < _UNREADABLE_MAX:
+            if not self._may_go_on():
+                raise Stopped
+            position = await self._step(position)
+        finished = position > self._last
+        for index in range(self._quorums.ensemble):
+            broken = index in finding.silent or index in finding.refused
+            if not self._mend:
+                broken = broken or index in finding.lacking
+            if finished and not broken and not self._hidden(index):
+                finding.whole.add(index)
+        self._tell()
+        return finding
+
+    def _hidden(self, index: int) -> bool:
+        """Whether an entry that this replica should hold could not be read from anybody."""
+        return any(index in self._quorums.write_set(entry) for entry in self.finding.unreadable)
+
+    async def _step(self, first: int) -> int:
+        """Look at, and mend, some entries from `first` on; returns the next id to look at."""
+        stripe_end = self._quorums.stripe_end(first)
+        last = self._last
+        if self._quorums.ensemble > self._quorums.write:
+            last = min(last, stripe_end)
+        write_set = self._quorums.write_set(first)
+        request = ReadRequest(self._metadata.ledger_id, first, last, self._settings.step_bytes)
+        answers = await asyncio.gather(*(self._ask(index, request) for index in write_set))
+        best = max(answers, key=lambda answer: answer.end)
+        await self._pace.spend(sum(run.size_bytes for each in answers for run in each.runs))
+        if best.end < first:
+            self._note_unreadable(first, answers)
+            return min(stripe_end, self._last) + 1
+        end = min([best.end, *(each.end for each in answers if not each.lacks and not each.silent)])
+        self.finding.entries_read += end - first + 1
+        await self._mend_step(answers, _cut(best.runs, first, end), end)
+        return end + 1
+
+    async def _ask(self, index: int, request: ReadRequest) -> _Answer:
+        bookie_id = self._fragment.ensemble[index]
+        reply = silent(bookie_id)
+        if bookie_id in self._reachable:
+            try:
+                async with asyncio.timeout(self._settings.read_timeout_ms / 1000):
+                    reply = await ask(self._context, bookie_id, request)
+            except (Unavailable, TimeoutError):
+                pass
+        return _answer(index, reply, request)
+
+    def _note_unreadable(self, entry_id: int, answers: Sequence[_Answer]) -> None:
+        finding = self.finding
+        finding.unreadable.append(entry_id)
+        for answer in answers:
+            if answer.silent:
+                finding.silent.add(answer.at)
+        if len(finding.unreadable) == 1:
+            said = ", ".join(
+                f"{self._fragment.ensemble[answer.at]} {answer.words}" for answer in answers
+            )
+            finding.troubles.append(f"entry {entry_id} cannot be read: {said}")
+
+    # Mending
+
+    async def _mend_step(self, answers: Sequence[_Answer], source: list[Run], end: int) -> None:
+        """Give the step's entries, up to `end`, to each replica that lacks them."""
+        finding = self.finding
+        writes = []
+        for answer in answers:
+            index = answer.at
+            target = self._targets.get(index)
+            if target is not None:
+                if index not in finding.refused:
+                    writes.append(self._write(index, target, source))
+            elif answer.silent:
+                finding.silent.add(index)
+            elif answer.end < end:
+                finding.lacking[index] = finding.lacking.get(index, 0) + end - answer.end
+                if self._mend and index not in finding.refused:
+                    lacking = _cut(source, answer.end + 1, end)
+                    writes.append(self._write(index, self._fragment.ensemble[index], lacking))
+        await asyncio.gather(*writes)
+
+    async def _write(self, index: int, bookie_id: str, runs: Sequence[Run]) -> None:
+        size_bytes = sum(run.size_bytes for run in runs)
+        await self._pace.spend(size_bytes)
+        status = await self._append(bookie_id, runs)
+        if status is Status.OK:
+            self.finding.entries_written += sum(run.count for run in runs)
+            self.finding.bytes_written += size_bytes
+            return
+        self._context.placement.note_failure(bookie_id)
+        self.finding.refused[index] = f"bookie {bookie_id} took no copy: {status.name}"
+
+    async def _append(self, bookie_id: str, runs: Sequence[Run]) -> Status:
+        """Store runs as recovery does; a full queue is waited for, a little."""
+        for _ in range(_OVERLOADED_TRIES):
+            status = await self._append_once(bookie_id, runs)
+            if status is not Status.OVERLOADED:
+                return status
+            await asyncio.sleep(_OVERLOADED_PAUSE_S)
+        return Status.OVERLOADED
+
+    async def _append_once(self, bookie_id: str, runs: Sequence[Run]) -> Status:
+        answered: asyncio.Future[AppendReply] = asyncio.get_running_loop().create_future()
+
+        def settle(reply: AppendReply) -> None:
+            if not answered.done():
+                answered.set_result(reply)
+
+        try:
+            async with asyncio.timeout(self._settings.append_timeout_ms / 1000):
+                bookie = await self._context.transport.connect(bookie_id)
+                bookie.append(runs, settle, key=self._context.key, facts=self._facts, recovery=True)
+                reply = await answered
+        except (Unavailable, TimeoutError):
+            return Status.UNAVAILABLE
+        return reply.status if reply.bookie_id == bookie_id else Status.UNAVAILABLE
+
+    def _tell(self) -> None:
+        """Put into words what keeps the fragment from being whole."""
+        finding = self.finding
+        finding.troubles += dict.fromkeys(finding.refused.values())
+        silent_names = [
+            self._fragment.ensemble[index]
+            for index in sorted(finding.silent)
+            if index not in self._targets
+        ]
+        finding.troubles += [f"bookie {name} does not answer" for name in silent_names]
+        if len(finding.unreadable) > 1:
+            finding.troubles.append(f"{len(finding.unreadable)} stripes have unreadable entries")
+
+
+def _answer(index: int, reply: ReadReply, request: ReadRequest) -> _Answer:
+    runs = intact_runs(reply, request.first)
+    end = runs[-1].last if runs else request.first - 1
+    if end >= request.last:
+        return _Answer(index, runs, end, False, False, "has it")
+    following = end + 1
+    if lacks(reply, following):
+        return _Answer(index, runs, end, True, False, "lacks it")
+    unknown = reply.unknown is not None and reply.unknown[0] <= following <= reply.unknown[1]
+    if unknown or reply.status is Status.UNKNOWN:
+        return _Answer(index, runs, end, True, False, "cannot tell for damage")
+    corrupt = any(run.first <= following <= run.last for run in reply.runs)
+    if corrupt:
+        return _Answer(index, runs, end, True, False, "has other bytes than were written")
+    if reply.status is not Status.OK or not runs:
+        words = "does not answer" if reply.status is Status.UNAVAILABLE else reply.status.name
+        return _Answer(index, runs, end, False, True, words)
+    return _Answer(index, runs, end, False, False, "has it")
+
+
+def _cut(runs: Sequence[Run], first: int, last: int) -> list[Run]:
+    """The part of consecutive runs from `first` to `last`."""
+    return [
+        run.cut(max(run.first, first), min(run.last, last))
+        for run in runs
+        if run.last >= first and run.first <= last
+    ]

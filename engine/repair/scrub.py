@@ -1,0 +1,172 @@
+"""The scrub: every replica of every ledger is read, its digests are checked, faults are queued.
+
+Invariants:
+- Nothing is written to a bookie: what is found goes into the repair queue.
+- A replica that answers and lacks an entry, or has other bytes, is a fault; a bookie that does not
+  answer is only counted: whether it is lost is the auditor's business.
+- The mark in the metadata store names a ledger only when all up to it were read: a scrub that was
+  interrupted goes on behind it.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.errors import KeyExists, VersionConflict
+from engine.metadata.contract import MetadataStore
+from engine.metadata.ledgers import LedgerMetadata
+from engine.metadata.repairs import RepairItem
+from engine.repair.ledger_repair import extents
+from engine.repair.outlook import Workshop
+from engine.repair.replicas import Extent, Finding, FragmentWalk
+from engine.repair.survey import read_many, survey
+
+SCRUB: Final = "/repair/scrub"
+_FAULTS_NAMED_MAX: Final = 100
+
+
+class ScrubMark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a scrub has come. Times are wall clock in milliseconds, for people.
+
+    `last_ledger` and all below it were read. `faulty` names at most the first hundred ledgers that
+    were queued, `faults` counts them all; `silent` counts replicas whose bookie did not answer.
+    """
+
+    last_ledger: int = -1
+    started_ms: int = 0
+    finished_ms: int = 0
+    ledgers: int = 0
+    entries: int = 0
+    faults: int = 0
+    silent: int = 0
+    faulty: tuple[int, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all ledgers were read."""
+        return self.finished_ms > 0
+
+
+Progress = Callable[[ScrubMark, int], None]
+"""Called after each ledger, with the mark and how many ledgers there are in all."""
+
+
+async def read_mark(store: MetadataStore) -> ScrubMark | None:
+    """The newest scrub's mark; None if there never was one. Raises `MetadataUnavailable`."""
+    found = await store.get(SCRUB)
+    return None if found is None else msgspec.json.decode(found.value, type=ScrubMark)
+
+
+class Scrub:
+    """Reads replicas and queues what is not as it should be."""
+
+    def __init__(self, workshop: Workshop, may_go_on: Callable[[], bool] = lambda: True) -> None:
+        self._workshop = workshop
+        self._may_go_on = may_go_on
+
+    async def run(self, *, resume: bool = True, progress: Progress | None = None) -> ScrubMark:
+        """Read all ledgers, behind the mark of an unfinished scrub if `resume`.
+
+        Raises `MetadataUnavailable` (run it again: it goes on where it was), `Stopped`.
+        """
+        mark = await read_mark(self._workshop.store) if resume else None
+        if mark is None or mark.finished:
+            mark = ScrubMark(started_ms=self._now_ms())
+        total = len(await self._workshop.ledgers.ids())
+        async for metadata in survey(self._workshop, above=mark.last_ledger):
+            mark = await self._ledger(metadata, mark)
+            await self._write(mark)
+            if progress is not None:
+                progress(mark, total)
+        mark = msgspec.structs.replace(mark, finished_ms=max(1, self._now_ms()))
+        await self._write(mark)
+        return mark
+
+    async def run_for(
+        self, ledger_ids: Sequence[int], *, progress: Progress | None = None
+    ) -> ScrubMark:
+        """Read some ledgers only; the mark in the store stays as it is.
+
+        Those that do not exist are passed over. Raises `MetadataUnavailable`, `Stopped`.
+        """
+        mark = ScrubMark(started_ms=self._now_ms())
+        async for metadata in self._some(ledger_ids):
+            mark = await self._ledger(metadata, mark)
+            if progress is not None:
+                progress(mark, len(ledger_ids))
+        return msgspec.structs.replace(mark, finished_ms=max(1, self._now_ms()))
+
+    async def _some(self, ledger_ids: Sequence[int]) -> AsyncIterator[LedgerMetadata]:
+        for ledger_id in ledger_ids:
+            for metadata in await read_many(self._workshop, [ledger_id]):
+                yield metadata
+
+    async def _ledger(self, metadata: LedgerMetadata, mark: ScrubMark) -> ScrubMark:
+        """Read one ledger's replicas and queue it if any is faulty."""
+        registered = (await self._workshop.outlook()).registered
+        faults: list[str] = []
+        entries = silent = 0
+        for extent in extents(metadata):
+            finding = await self._look(metadata, extent, registered)
+            entries += finding.entries_read
+            silent += len(finding.silent)
+            faults += _faults(extent, finding)
+        if faults:
+            item = RepairItem(reasons=tuple(dict.fromkeys(faults)))
+            await self._workshop.queue.request(metadata.ledger_id, item)
+            named = (*mark.faulty, metadata.ledger_id)[:_FAULTS_NAMED_MAX]
+            mark = msgspec.structs.replace(mark, faulty=named)
+        return msgspec.structs.replace(
+            mark,
+            last_ledger=metadata.ledger_id,
+            ledgers=mark.ledgers + 1,
+            entries=mark.entries + entries,
+            faults=mark.faults + bool(faults),
+            silent=mark.silent + silent,
+        )
+
+    async def _look(
+        self, metadata: LedgerMetadata, extent: Extent, registered: Mapping[str, object]
+    ) -> Finding:
+        walk = FragmentWalk(
+            self._workshop.context(metadata),
+            metadata,
+            extent,
+            reachable=registered,
+            targets={},
+            mend=False,
+            settings=self._workshop.settings,
+            pace=self._workshop.pace,
+            may_go_on=self._may_go_on,
+        )
+        return await walk.run()
+
+    def _now_ms(self) -> int:
+        return self._workshop.clock.wall_ms()
+
+    async def _write(self, mark: ScrubMark) -> None:
+        """Keep the mark. Of two scrubs at once, the later one's mark stands."""
+        value = msgspec.json.encode(mark)
+        store = self._workshop.store
+        found = await store.get(SCRUB)
+        try:
+            if found is None:
+                await store.create(SCRUB, value)
+            else:
+                await store.set(SCRUB, value, found.version)
+        except (KeyExists, VersionConflict):
+            return
+
+
+def _faults(extent: Extent, finding: Finding) -> list[str]:
+    """What is wrong with a fragment, in words that do not grow with it."""
+    first, last = extent.fragment.first, extent.last
+    faults = [
+        f"the scrub found {count} entries of {first} to {last} lacking on bookie "
+        f"{extent.fragment.ensemble[index]}"
+        for index, count in sorted(finding.lacking.items())
+    ]
+    if finding.unreadable and not finding.silent:
+        faults.append(f"the scrub could read entry {finding.unreadable[0]} from no bookie")
+    return faults

@@ -1,0 +1,56 @@
+"""What an operator sees of repair, read from the metadata store alone."""
+
+import msgspec
+
+from engine.metadata.bookies import DECOMMISSIONS
+from engine.metadata.contract import MetadataStore
+from engine.metadata.repairs import RepairItem, RepairQueue
+from engine.repair.auditor import AUDITOR
+from engine.repair.outlook import LOST
+from engine.repair.repairer import LOCKS
+from engine.repair.scrub import ScrubMark, read_mark
+
+
+class QueuedLedger(msgspec.Struct, frozen=True):
+    """A ledger that waits: why it is there, and what the last try met ("" before the first)."""
+
+    ledger_id: int
+    reason: str
+    blocked: str
+    under_way: bool
+
+
+class RepairStatus(msgspec.Struct, frozen=True):
+    """Everything at a glance. `queued` counts all, `ledgers` are at most those asked for."""
+
+    disabled: str | None
+    auditor: str | None
+    lost_bookies: tuple[str, ...]
+    leaving_bookies: tuple[str, ...]
+    queued: int
+    ledgers: tuple[QueuedLedger, ...]
+    scrub: ScrubMark | None
+
+
+async def repair_status(store: MetadataStore, ledgers_max: int = 100) -> RepairStatus:
+    """Read the state of repair. Raises `MetadataUnavailable`."""
+    queue = RepairQueue(store)
+    auditor = await store.get(AUDITOR)
+    ids = await queue.ids()
+    locked = set(await store.children(LOCKS))
+    ledgers: list[QueuedLedger] = []
+    for ledger_id in ids[:ledgers_max]:
+        held = await queue.read(ledger_id)
+        if held is not None:
+            item: RepairItem = held.item
+            under_way = str(ledger_id) in locked
+            ledgers.append(QueuedLedger(ledger_id, item.text, item.blocked, under_way))
+    return RepairStatus(
+        disabled=await queue.disabled(),
+        auditor=None if auditor is None else auditor.value.decode(errors="replace"),
+        lost_bookies=tuple(await store.children(LOST)),
+        leaving_bookies=tuple(await store.children(DECOMMISSIONS)),
+        queued=len(ids),
+        ledgers=tuple(ledgers),
+        scrub=await read_mark(store),
+    )

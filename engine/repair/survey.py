@@ -1,0 +1,58 @@
+"""Looking at the metadata of all ledgers, a page at a time.
+
+Invariants:
+- At most `ledgers_a_page` values are read at once, and other work goes on between pages.
+- A ledger that was deleted meanwhile is passed over; any other failure ends the survey.
+- What a survey asks for is written only where it is news.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from engine.errors import NoSuchLedger
+from engine.metadata.ledgers import LedgerMetadata
+from engine.metadata.repairs import RepairItem
+from engine.repair.outlook import Workshop
+
+
+async def survey(workshop: Workshop, above: int = -1) -> AsyncIterator[LedgerMetadata]:
+    """The metadata of every ledger over an id, ascending. Raises `MetadataUnavailable`.
+
+    Not a snapshot: ledgers come and go meanwhile.
+    """
+    await workshop.store.sync()
+    ids = [ledger_id for ledger_id in await workshop.ledgers.ids() if ledger_id > above]
+    size = workshop.settings.ledgers_a_page
+    for start in range(0, len(ids), size):
+        for metadata in await read_many(workshop, ids[start : start + size]):
+            yield metadata
+
+
+async def read_many(workshop: Workshop, ledger_ids: Sequence[int]) -> list[LedgerMetadata]:
+    """The metadata of some ledgers, without those that are gone. Raises `MetadataUnavailable`."""
+    tasks = [asyncio.ensure_future(_read(workshop, ledger_id)) for ledger_id in ledger_ids]
+    try:
+        found = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return [metadata for metadata in found if metadata is not None]
+
+
+async def ask_for(workshop: Workshop, ledger_id: int, wanted: RepairItem) -> bool:
+    """Queue a ledger unless it is queued for the same already; tell whether that was news.
+
+    Raises `MetadataUnavailable`.
+    """
+    held = await workshop.queue.read(ledger_id)
+    if held is not None and held.item.merged(wanted) == held.item:
+        return False
+    await workshop.queue.request(ledger_id, wanted)
+    return True
+
+
+async def _read(workshop: Workshop, ledger_id: int) -> LedgerMetadata | None:
+    try:
+        return (await workshop.ledgers.read(ledger_id)).metadata
+    except NoSuchLedger:
+        return None
