@@ -74,6 +74,7 @@ class BookieService:
         self._clock = clock
         self._publisher = publisher
         self._gate = publisher.gate
+        self._failed = asyncio.Event()
         self._retiring: asyncio.Task[None] | None = None
         self._closed = False
         self.storage = storage(self)
@@ -392,6 +393,10 @@ class BookieService:
 
     # The end
 
+    async def failed(self) -> None:
+        """Wait until the bookie has stopped because of its disk; `failure` says why."""
+        await self._failed.wait()
+
     async def leave(self) -> None:
         """Take no normal append any more, and no registration, so that writers move away.
 
@@ -419,6 +424,7 @@ class BookieService:
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:
             self.failure = error
+            self._failed.set()
             self._stop()
             if not self._closed:
                 self._retiring = asyncio.ensure_future(self._publisher.stop(unregister=True))

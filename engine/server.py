@@ -1,0 +1,430 @@
+"""A bookie server: the bookies of one machine's disks, the wires to them, and their end.
+
+Each data folder holds one bookie: its identity, `journal/`, `index/`, and `lock`, which is locked
+(`flock`) as long as the server runs.
+
+Invariants:
+- A folder is opened only while its lock is held; a start that fails leaves nothing running, nothing
+  registered and nothing locked.
+- A bookie is registered only when it serves, and with addresses at which its server listens.
+- Without any proof asked of clients, a server listens to its own machine only, unless told.
+- A server that ends takes no new appends first and takes its registrations away, finishes and
+  answers what it has taken, and only then hangs up.
+- A bookie whose disk failed does not stop the others; the last one to fail ends the server.
+"""
+
+import asyncio
+import random
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from engine.bookie.service import BookieService
+from engine.bookie.settings import BookieSettings
+from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
+from engine.errors import (
+    BookieUnavailable,
+    EngineError,
+    FolderError,
+    FolderLocked,
+    FolderMismatch,
+    InvalidRequest,
+)
+from engine.folder.lock import BOOKIE_PREFIX, LOCK_NAME, METADATA_NAME, FolderLock
+from engine.folder.owner import FolderPorts
+from engine.metadata.bookies import Bookies
+from engine.metadata.contract import MetadataStore
+from engine.ports.metrics import NO_METRICS, Metrics
+from engine.transport.address import (
+    TCP,
+    is_loopback,
+    join_host_port,
+    listen_tcp,
+    parse_host_port,
+)
+from engine.transport.contract import Bookie
+from engine.transport.dialing import DialingTransport, framed_dial
+from engine.transport.framed_server import FramedServer
+from engine.transport.framed_settings import FramedSettings
+from engine.transport.security import NO_SECURITY, Security
+
+if TYPE_CHECKING:
+    from engine.repair.node import RepairNode
+    from engine.repair.settings import RepairSettings
+    from engine.transport.grpc_server import GrpcServer
+
+SWITCH_INTERVAL_S: Final = 50e-6
+_BACKLOG: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where a server listens and what it says of itself. Times in milliseconds.
+
+    `listen` and `grpc` are "host:port" (port 0: a free one; `grpc` "": no gRPC). `advertise` and
+    `advertise_grpc` are what clients dial, if that is something else. `host` names the machine and
+    `rack` the rack, for placement. `insecure` allows to listen to other machines without asking
+    them for any proof. Ending takes at most about `drain_timeout_ms`.
+    """
+
+    listen: str = "127.0.0.1:0"
+    grpc: str = ""
+    advertise: str = ""
+    advertise_grpc: str = ""
+    host: str = ""
+    rack: str = ""
+    insecure: bool = False
+    drain_timeout_ms: int = 10_000
+    bookie: BookieSettings = field(default_factory=BookieSettings)
+    wire: FramedSettings = field(default_factory=FramedSettings)
+    upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
+    repair: "RepairSettings | None" = None
+
+
+class BookieServer:
+    """The bookies of several folders and the wires to them. Made by `BookieServer.start`."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        store: MetadataStore,
+        ports: FolderPorts,
+        settings: ServerSettings,
+        security: Security,
+        metrics: Metrics,
+    ) -> None:
+        self.store = store
+        self.address = ""
+        self.grpc_address = ""
+        self.services: list[BookieService] = []
+        self._folders = folders
+        self._ports = ports
+        self._settings = settings
+        self._security = security
+        self._metrics = metrics
+        self._served: dict[str, Bookie] = {}
+        self._locks: list[FolderLock] = []
+        self._upkeep: list[Upkeep] = []
+        self._framed: FramedServer | None = None
+        self._listener: asyncio.AbstractServer | None = None
+        self._grpc: GrpcServer | None = None
+        self._transport: DialingTransport | None = None
+        self._repair: RepairNode | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        folders: Sequence[Path],
+        *,
+        store: MetadataStore,
+        ports: FolderPorts,
+        settings: ServerSettings | None = None,
+        security: Security = NO_SECURITY,
+        metrics: Metrics = NO_METRICS,
+    ) -> "BookieServer":
+        """Lock the folders, listen, start a bookie in each, register them.
+
+        Raises `FolderLocked` for a folder that another process uses, `FolderMismatch` for one of
+        another cluster, `FolderRolledBack`, `FolderDamaged`, `FormatTooNew`, `InvalidRequest` for
+        an address or security that cannot be used, `MetadataUnavailable`, `OSError`.
+        """
+        server = cls(
+            [folder.absolute() for folder in folders],
+            store,
+            ports,
+            settings or ServerSettings(),
+            security,
+            metrics,
+        )
+        try:
+            await server._start()
+        except BaseException:
+            await server.close()
+            raise
+        return server
+
+    @property
+    def bookies(self) -> list[str]:
+        """The ids of the bookies that run, in the order of their folders."""
+        return [service.bookie_id for service in self.services if service.failure is None]
+
+    async def failed(self) -> EngineError:
+        """Wait until no bookie runs any more; returns why the last one stopped."""
+        await asyncio.gather(*(service.failed() for service in self.services))
+        failures = [str(service.failure) for service in self.services]
+        return BookieUnavailable(f"all bookies have stopped: {'; '.join(failures)}")
+
+    async def drain(self) -> None:
+        """Take nothing new, be found by nobody new, and finish what was taken; then `close`."""
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout_ms / 1000):
+                if self._repair is not None:
+                    repair, self._repair = self._repair, None
+                    await repair.close()
+                await asyncio.gather(*(service.leave() for service in self.services))
+        except TimeoutError:
+            # Whoever waits for an answer learns by the end of the connection that there is none.
+            return
+
+    async def close(self) -> None:
+        """Hang up, stop the bookies, let go of the folders. May be called twice."""
+        if self._repair is not None:
+            await self._repair.close()
+        if self._listener is not None:
+            self._listener.close()
+        for bookie_id in list(self._served):
+            if self._transport is not None:
+                self._transport.remove_local(bookie_id)
+        if self._framed is not None:
+            await self._framed.close()
+        if self._grpc is not None:
+            await self._grpc.close(grace_ms=1_000)
+        self._served.clear()
+        for upkeep in self._upkeep:
+            await upkeep.close()
+        for service in self.services:
+            await service.close()
+        if self._transport is not None:
+            await self._transport.close()
+        for lock in self._locks:
+            lock.close()
+        self._repair = None
+        self._grpc = None
+        self._upkeep.clear()
+
+    # Starting
+
+    async def _start(self) -> None:
+        _check_listeners(self._settings, self._security)
+        for folder in self._folders:
+            self._locks.append(_locked(folder))
+        await self._listen()
+        for folder in self._folders:
+            await self._start_bookie(folder)
+        await self._start_repair()
+
+    async def _listen(self) -> None:
+        settings = self._settings
+        self._framed = FramedServer(
+            cluster_id=self.store.cluster_id, settings=settings.wire, security=self._security
+        )
+        host, port = parse_host_port(settings.listen)
+        self._listener, port = await listen_tcp(
+            self._framed.accept,
+            host,
+            port,
+            context=self._framed.context,
+            handshake_timeout_ms=settings.wire.connect_timeout_ms,
+            backlog=_BACKLOG,
+        )
+        self.address = TCP + (settings.advertise or join_host_port(self._reached(host), port))
+        if settings.grpc:
+            await self._listen_grpc()
+
+    async def _listen_grpc(self) -> None:
+        # gRPC loads on first use.
+        from engine.transport.grpc_server import GrpcServer
+
+        settings = self._settings
+        host, _ = parse_host_port(settings.grpc)
+        try:
+            self._grpc = await GrpcServer.start(
+                self._served, listen=settings.grpc, security=self._security
+            )
+        except OSError as error:
+            raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error
+        reached = join_host_port(self._reached(host), self._grpc.port)
+        self.grpc_address = settings.advertise_grpc or reached
+
+    def _reached(self, host: str) -> str:
+        """Nobody can dial "every address": the machine's name stands for it."""
+        if host not in ("0.0.0.0", "::"):
+            return host
+        if not self._settings.host:
+            raise InvalidRequest(f"listening at {host} needs a host name, or what to advertise")
+        return self._settings.host
+
+    async def _start_bookie(self, folder: Path) -> None:
+        ports, settings = self._ports, self._settings
+        disk = ports.make_disk(folder)
+        service = await BookieService.start(
+            disk=disk,
+            open_index=partial(ports.make_index, folder / "index"),
+            workers=ports.workers,
+            clock=ports.clock,
+            rng=ports.rng,
+            store=self.store,
+            settings=replace(
+                settings.bookie,
+                address=self.address,
+                grpc=self.grpc_address,
+                host=settings.host,
+                rack=settings.rack,
+            ),
+            metrics=self._metrics,
+        )
+        self.services.append(service)
+        if service.bookie_id in self._served:
+            raise FolderMismatch(f"{folder} is a copy of another folder: remove one of them")
+        assert self._framed is not None
+        self._framed.add(service)
+        self._served[service.bookie_id] = service
+        self._upkeep.append(
+            start_upkeep(
+                service,
+                disk=disk,
+                workers=ports.workers,
+                clock=ports.clock,
+                store=self.store,
+                settings=settings.upkeep,
+            )
+        )
+
+    async def _start_repair(self) -> None:
+        from engine.repair.node import RepairNode
+
+        ports = self._ports
+        dial = framed_dial(self._security, ports.clock, self._settings.wire)
+        self._transport = DialingTransport(
+            Bookies(self.store), dial=dial, clock=ports.clock, rng=ports.rng
+        )
+        for service in self.services:
+            self._transport.add_local(service)
+        self._repair = RepairNode(
+            store=self.store,
+            transport=self._transport,
+            clock=ports.clock,
+            rng=ports.rng,
+            settings=self._settings.repair,
+            local_bookies=self.services,
+        )
+        await self._repair.start()
+
+
+async def serve(
+    folders: Sequence[Path],
+    *,
+    open_store: Callable[[], Awaitable[MetadataStore]],
+    settings: ServerSettings | None = None,
+    security: Security = NO_SECURITY,
+    metrics: Metrics = NO_METRICS,
+    started: Callable[[BookieServer], None] | None = None,
+) -> None:
+    """Run a server on the real machine until SIGTERM or SIGINT; a second one ends it at once.
+
+    Raises as `BookieServer.start`, and `BookieUnavailable` when all its bookies have failed.
+    """
+    from engine.bookie.index_rocks import RocksIndex
+    from engine.ports.clock import SystemClock
+    from engine.ports.system_disk import SystemDisk
+    from engine.ports.system_workers import ThreadWorkers
+
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    settings = _with_room_for_files(settings or ServerSettings())
+    workers = ThreadWorkers(asyncio.get_running_loop(), pool_threads_max=4 * len(folders))
+    rng = random.SystemRandom()  # noqa: TID251 (this function wires the real components together)
+    ports = FolderPorts(SystemClock(), rng, workers, SystemDisk, RocksIndex)
+    ended = _on_signals()
+    store = await open_store()
+    try:
+        server = await BookieServer.start(
+            folders,
+            store=store,
+            ports=ports,
+            settings=settings,
+            security=security,
+            metrics=metrics,
+        )
+        try:
+            if started is not None:
+                started(server)
+            await _until(ended, server)
+            await server.drain()
+        finally:
+            await server.close()
+    finally:
+        await store.close()
+        await workers.close()
+
+
+async def _until(ended: asyncio.Event, server: BookieServer) -> None:
+    """Wait for a signal. Raises what stopped the last bookie, if that comes first."""
+    failing = asyncio.ensure_future(server.failed())
+    waiting = asyncio.ensure_future(ended.wait())
+    try:
+        await asyncio.wait((failing, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            raise failing.result()
+    finally:
+        failing.cancel()
+        waiting.cancel()
+
+
+def _on_signals() -> asyncio.Event:
+    """The first SIGTERM or SIGINT sets the event; from then on they do what they always do."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def end() -> None:
+        ended.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    return ended
+
+
+def _with_room_for_files(settings: ServerSettings) -> ServerSettings:
+    """As many open files as the system allows, and never more connections than fit in them.
+
+    A journal that cannot open its next segment would stop its bookie.
+    """
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = max(16, min(settings.wire.connections_max, files // 2))
+    return replace(settings, wire=replace(settings.wire, connections_max=connections))
+
+
+def _check_listeners(settings: ServerSettings, security: Security) -> None:
+    if security.on or settings.insecure:
+        return
+    for listen in (settings.listen, settings.grpc):
+        if listen and not is_loopback(parse_host_port(listen)[0]):
+            raise InvalidRequest(
+                f"anybody who reaches {listen} could write: give a secret or authorities, "
+                "listen at 127.0.0.1, or say that it is to be insecure"
+            )
+
+
+def _locked(folder: Path) -> FolderLock:
+    """Take the lock of a bookie's folder, making it if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stores = [METADATA_NAME] if (folder / METADATA_NAME).exists() else []
+        stores += [path.name for path in folder.glob(f"{BOOKIE_PREFIX}*")]
+    except OSError as error:
+        raise FolderError(f"{folder} cannot be used: {error.strerror}") from error
+    if stores:
+        raise FolderMismatch(f"{folder} is a whole store ({stores[0]}), not one bookie's folder")
+    if (folder / "identity").exists() and not (folder / LOCK_NAME).exists():
+        (folder / LOCK_NAME).touch(mode=0o600)
+    lock = FolderLock.of(folder)
+    try:
+        if not lock.try_take():
+            raise FolderLocked(f"{folder} is in use by another process: stop that one first")
+    except BaseException:
+        lock.close()
+        raise
+    return lock

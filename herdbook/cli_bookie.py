@@ -1,0 +1,179 @@
+"""`herdbook bookie`: the bookies of this machine's disks, in the foreground.
+
+Invariants:
+- The first line printed says which bookies serve, and where; it comes when they do.
+- On SIGTERM and SIGINT the bookies take nothing new, finish what they took, and the status is 0; a
+  second signal ends the command at once.
+- What keeps it from starting, or from going on, is one line on standard error, and the status is 1.
+"""
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engine.errors import EngineError, InvalidRequest
+
+if TYPE_CHECKING:
+    from engine.repair.settings import RepairSettings
+    from engine.server import BookieServer, ServerSettings
+    from engine.transport.security import Security
+
+app = typer.Typer(
+    help="Run bookies, and look at those of a cluster.",
+    invoke_without_command=True,
+    no_args_is_help=True,
+)
+
+Data = Annotated[
+    list[Path] | None,
+    typer.Option("--data", help="A folder on a disk: one bookie each. Repeat it."),
+]
+ZooKeeper = Annotated[
+    str | None, typer.Option(help="The cluster's metadata: HOST:PORT,HOST:PORT/chroot.")
+]
+Listen = Annotated[str, typer.Option(help="Where clients reach the bookies: HOST:PORT.")]
+Grpc = Annotated[str, typer.Option(help="Where gRPC clients do: HOST:PORT. Default: no gRPC.")]
+Advertise = Annotated[
+    str, typer.Option(help="What clients dial instead of --listen, behind a proxy or translation.")
+]
+AdvertiseGrpc = Annotated[str, typer.Option(help="What clients dial instead of --grpc.")]
+Rack = Annotated[str, typer.Option(help="The rack, for placement: /row-1/rack-7, for example.")]
+Host = Annotated[
+    str | None, typer.Option(help="The machine, for placement. Default: this machine's name.")
+]
+SecretFile = Annotated[
+    Path | None, typer.Option(help="A file with the secret that all of the cluster share.")
+]
+Certificate = Annotated[Path | None, typer.Option(help="This server's certificate, PEM.")]
+PrivateKey = Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")]
+Authorities = Annotated[
+    Path | None, typer.Option(help="Who signs clients' certificates, PEM: each client needs one.")
+]
+Insecure = Annotated[
+    bool, typer.Option(help="Serve other machines without asking them for any proof.")
+]
+MetricsAt = Annotated[str, typer.Option("--metrics", help="Serve Prometheus metrics at HOST:PORT.")]
+RepairGrace = Annotated[
+    int | None,
+    typer.Option(help="How long a bookie may be away before it is repaired, milliseconds.", min=1),
+]
+
+
+@app.callback()
+def bookie(
+    context: typer.Context,
+    data: Data = None,
+    zookeeper: ZooKeeper = None,
+    listen: Listen = "127.0.0.1:3181",
+    grpc: Grpc = "",
+    advertise: Advertise = "",
+    advertise_grpc: AdvertiseGrpc = "",
+    rack: Rack = "",
+    host: Host = None,
+    secret_file: SecretFile = None,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+    authorities: Authorities = None,
+    insecure: Insecure = False,
+    metrics: MetricsAt = "",
+    repair_grace_ms: RepairGrace = None,
+) -> None:
+    """Run a bookie in each folder until told to stop. SIGTERM drains, a second one does not."""
+    if context.invoked_subcommand is not None:
+        return
+    if not data or not zookeeper:
+        missing = "--data" if not data else "--zookeeper"
+        raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=missing)
+    from engine.ports.system_loop import new_event_loop
+    from engine.server import ServerSettings
+
+    try:
+        settings = ServerSettings(
+            listen=listen,
+            grpc=grpc,
+            advertise=advertise,
+            advertise_grpc=advertise_grpc,
+            host=socket.gethostname() if host is None else host,
+            rack=rack,
+            insecure=insecure,
+            repair=_repair_settings(repair_grace_ms),
+        )
+        security = security_of(secret_file, certificate, private_key, authorities)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_serve(data, zookeeper, settings, security, metrics))
+    except (EngineError, OSError) as error:
+        typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(1) from error
+
+
+def security_of(
+    secret_file: Path | None,
+    certificate: Path | None,
+    private_key: Path | None,
+    authorities: Path | None,
+) -> "Security":
+    """Security from files. Raises `InvalidRequest` for a secret that cannot be read."""
+    from engine.transport.security import Security
+
+    secret = b""
+    if secret_file is not None:
+        try:
+            secret = secret_file.read_bytes().strip()
+        except OSError as error:
+            raise InvalidRequest(f"cannot read {secret_file}: {error.strerror}") from error
+        if not secret:
+            raise InvalidRequest(f"{secret_file} holds no secret")
+    return Security(secret, certificate, private_key, authorities)
+
+
+async def _serve(
+    data: list[Path],
+    zookeeper: str,
+    settings: "ServerSettings",
+    security: "Security",
+    metrics_at: str,
+) -> None:
+    from engine.metadata.contract import MetadataStore
+    from engine.metadata.zookeeper import ZooKeeperStore
+    from engine.ports.clock import SystemClock
+    from engine.server import serve
+
+    hosts, slash, path = zookeeper.removeprefix("herdbook://").partition("/")
+
+    async def open_store() -> MetadataStore:
+        return await ZooKeeperStore.connect(hosts, chroot=slash + path if path else "/")
+
+    if not metrics_at:
+        await serve(data, open_store=open_store, settings=settings, security=security, started=_say)
+        return
+    from herdbook.metrics import MetricsServer, PrometheusMetrics
+
+    measures = PrometheusMetrics()
+    page = await MetricsServer.start(measures, metrics_at, SystemClock())
+    try:
+        await serve(
+            data,
+            open_store=open_store,
+            settings=settings,
+            security=security,
+            metrics=measures,
+            started=_say,
+        )
+    finally:
+        await page.close()
+
+
+def _say(server: "BookieServer") -> None:
+    also = f", gRPC at {server.grpc_address}" if server.grpc_address else ""
+    typer.echo(f"serving {' '.join(server.bookies)} at {server.address}{also}")
+
+
+def _repair_settings(grace_ms: int | None) -> "RepairSettings | None":
+    from engine.repair.settings import RepairSettings
+
+    if grace_ms is None:
+        return None
+    return RepairSettings(lost_bookie_grace_ms=grace_ms)
