@@ -53,6 +53,7 @@ class GrpcBookie:
         self._timeout_s = settings.request_timeout_ms / 1000
         self._leave = leave
         self._stopped = False
+        self._left = False
 
     @property
     def gone(self) -> bool:
@@ -60,9 +61,14 @@ class GrpcBookie:
         return self._stopped or self.connection.over
 
     async def close(self) -> None:
-        """Leave the connection, which ends with its last bookie. May be called twice."""
-        self._stopped = True
-        await self._leave(self)
+        """Leave the connection, which ends with its last bookie; what is pending is unavailable.
+
+        May be called twice.
+        """
+        if not self._left:
+            self._stopped = self._left = True
+            self.connection.give_up(self.bookie_id)
+            await self._leave(self)
 
     def append(
         self,

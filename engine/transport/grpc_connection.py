@@ -137,6 +137,14 @@ class GrpcConnection:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._channel.close(None)
 
+    def give_up(self, bookie_id: str) -> None:
+        """Answer what is pending of one bookie as unavailable; late replies are dropped."""
+        error = BookieUnavailable(f"bookie {bookie_id} was left")
+        for number, pending in list(self._pending.items()):
+            if pending.bookie_id == bookie_id:
+                del self._pending[number]
+                pending.give_up(error)
+
     # Orders
 
     def append(

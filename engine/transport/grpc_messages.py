@@ -49,10 +49,10 @@ def facts_to_wire(facts: LedgerFacts, into: "wire.LedgerFacts") -> None:
 def facts_of_wire(said: "wire.LedgerFacts") -> LedgerFacts:
     """The facts of a message. Raises `FrameInvalid`."""
     sound = (
-        0 <= said.ledger_id
+        said.ledger_id >= 0
         and 1 <= said.ack_quorum <= said.write_quorum <= said.ensemble_size
         and said.stripe_entries >= 1
-        and 0 <= said.fragment_first
+        and said.fragment_first >= 0
         and (not said.HasField("closed_last") or said.closed_last >= NO_ENTRY)
     )
     if not sound:

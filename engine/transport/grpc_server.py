@@ -88,7 +88,7 @@ async def _add_health_and_reflection(server: Any) -> Any:
     servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     await servicer.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    assert SERVICE == bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name
+    assert bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name == SERVICE
     names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     return servicer

@@ -9,7 +9,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from engine.errors import BookieUnavailable, EngineError, FormatTooNew, FrameInvalid
 from engine.limits import ENTRY_BYTES_MAX
@@ -25,9 +25,6 @@ from engine.transport.grpc_settings import (
 from engine.transport.grpc_stream import OrderedStream
 from engine.transport.messages import RUNS_MAX
 from engine.transport.splitting import ROW_BYTES
-
-if TYPE_CHECKING:
-    from engine.transport.grpc_generated import bookie_pb2 as wire
 
 M = TypeVar("M")
 
