@@ -7,6 +7,7 @@ from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANT
 from tests.mutants.metadata import METADATA_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.recovery import RECOVERY_MUTANTS
+from tests.mutants.sessions import SESSION_MUTANTS
 from tests.mutants.storage import JOURNAL_MUTANTS, UPKEEP_MUTANTS
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -15,6 +16,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *READER_MUTANTS,
     *RECOVERY_MUTANTS,
     *METADATA_MUTANTS,
+    *SESSION_MUTANTS,
     *APPEND_MUTANTS,
     *FENCE_MUTANTS,
     *READ_MUTANTS,

@@ -52,6 +52,7 @@ async def behind_a_proxy(
         proxy_to(hosts) as proxy,
         connected(hosts, chroot) as other,
         connected(proxy.hosts, chroot, settings) as store,
+        asyncio.timeout(30),
     ):
         yield proxy, store, other
 
@@ -107,6 +108,19 @@ async def test_a_write_whose_reply_was_lost_is_done_and_says_that_it_may_be() ->
             await writing
         assert await store.get("/cow") == (b"berta", 0)
         assert await other.get("/cow") == (b"berta", 0)
+
+
+async def test_a_connection_that_goes_fails_what_was_on_its_way() -> None:
+    async with behind_a_proxy() as (proxy, store, _):
+        proxy.swallowing = True
+        writing = asyncio.ensure_future(store.create("/cow", b""))
+        await proxy.swallowed.wait()
+        store._client._link_changed(Link.SUSPENDED)
+        with pytest.raises(MetadataUnavailable, match="connection"):
+            await writing
+        proxy.swallowing = False
+        proxy.cut()
+        assert await store.get("/cow") == (b"", 0)
 
 
 async def test_a_ledger_whose_creation_lost_its_reply_is_recognised() -> None:

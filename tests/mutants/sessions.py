@@ -1,0 +1,127 @@
+"""Mutants of sessions: what is lost with one, who hears of it, and the store in ZooKeeper."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_PUBLISHING: Final = "engine/bookie/publishing.py"
+_PUBLISHING_TESTS: Final = "engine/bookie/test_publishing.py"
+_STORE: Final = "engine/metadata/zookeeper.py"
+_CLIENT: Final = "engine/metadata/zookeeper_client.py"
+_NUMBERS: Final = "engine/metadata/zookeeper_numbers.py"
+_WATCHES: Final = "engine/metadata/zookeeper_watches.py"
+_FAULT_TESTS: Final = "engine/metadata/test_zookeeper_faults.py"
+_REAL: Final = "engine/metadata/test_zookeeper.py::TestZooKeeperStore"
+
+SESSION_MUTANTS: Final = (
+    Mutant(
+        "a-lost-session-is-not-told",
+        "issue 3-A: a lost session stops what depended on it",
+        "engine/metadata/session.py",
+        "            self._losses.tell(asyncio.get_running_loop())\n",
+        "",
+        by_test(
+            "engine/metadata/test_memory.py::TestMemoryStore",
+            "test_a_lost_session_is_told_and_its_ephemeral_keys_go_and_no_others",
+        ),
+    ),
+    Mutant(
+        "an-old-sessions-registration-is-taken-for-ones-own",
+        "issue 3-A: a registration goes with the session that made it",
+        _PUBLISHING,
+        "missing = self._session_lost or await",
+        "missing = await",
+        by_test(
+            _PUBLISHING_TESTS,
+            "test_a_registration_moves_to_the_next_session_before_the_old_one_is_forgotten",
+        ),
+    ),
+    Mutant(
+        "a-registration-that-failed-is-forgotten",
+        "issue 3-A: a bookie re-registers until it stands",
+        _PUBLISHING,
+        "                    self._session_lost = True\n                    await asyncio",
+        "                    await asyncio",
+        by_test(
+            _PUBLISHING_TESTS,
+            "test_a_registration_that_failed_in_the_next_session_is_tried_until_it_stands",
+        ),
+    ),
+    Mutant(
+        "a-write-is-sent-twice",
+        "design 4.2-7: after a lost reply the outcome is unknown, and not the store's to guess",
+        _STORE,
+        "        async with _Deadline(self._settings.request_timeout_ms):\n"
+        "            await self._linked()\n"
+        "            return await ask()\n",
+        "        return await self._read(ask)\n",
+        by_test(_FAULT_TESTS, "test_a_write_whose_reply_was_lost_is_done_and_says_that_it_may_be"),
+    ),
+    Mutant(
+        "a-lost-connection-leaves-callers-waiting",
+        "design 4.2-8: every call has a deadline, and a lost connection is known at once",
+        _CLIENT,
+        '            self._fail_sent("the connection to ZooKeeper was lost")\n',
+        "",
+        by_test(_FAULT_TESTS, "test_a_connection_that_goes_fails_what_was_on_its_way"),
+    ),
+    Mutant(
+        "any-cluster-will-do",
+        "design 4.3: a store never reaches two clusters",
+        _STORE,
+        'if self._cluster_id not in ("", cluster_id):',
+        'if cluster_id == "":',
+        by_test(_FAULT_TESTS, "test_a_server_that_forgot_everything_is_not_taken_for_the_cluster"),
+    ),
+    Mutant(
+        "callers-who-share-a-write-share-a-number",
+        "contract: a number is given once",
+        _NUMBERS,
+        "                    if not number.done():\n"
+        "                        number.set_result(first + place)\n",
+        "                    if not number.done():\n"
+        "                        number.set_result(max(1, first - place))\n",
+        by_test(_REAL, "test_numbers_of_a_counter_are_never_given_twice"),
+    ),
+    Mutant(
+        "watches-die-with-their-connection",
+        "issue 3-A: watches, over a reconnect too",
+        _WATCHES,
+        "        for key in self._watchers:\n            self._arm_soon(key)\n",
+        "",
+        by_test(_FAULT_TESTS, "test_a_watch_fires_for_what_changed_while_there_was_no_connection"),
+    ),
+    Mutant(
+        "a-watch-fires-once",
+        "contract: a watch fires after every change",
+        _WATCHES,
+        "        if key is not None:\n            self._arm_soon(key)\n",
+        "        for changed in list(self._watchers.get(key or '', {}).values()):\n"
+        "            self._loop.call_soon(changed)\n",
+        by_test(_REAL, "test_a_watch_tells_of_each_kind_of_change"),
+    ),
+    Mutant(
+        "a-key-may-pass-for-a-folder",
+        "contract: a key and the names under it know nothing of each other",
+        "engine/metadata/zookeeper_paths.py",
+        "escaped = name.endswith(_ENDINGS) or name == _RESERVED",
+        "escaped = False",
+        by_test(_REAL, "test_a_name_may_be_any_word"),
+    ),
+    Mutant(
+        "nothing-bounds-what-is-on-its-way",
+        "house rule: every queue has a limit and pushes back",
+        _CLIENT,
+        "len(self._sent) < self._settings.requests_in_flight_max",
+        "len(self._sent) < 10_000",
+        by_test(_FAULT_TESTS, "test_what_is_on_its_way_is_bounded_and_the_rest_waits_its_turn"),
+    ),
+    Mutant(
+        "the-password-is-logged",
+        "issue 3-A: digest ACLs",
+        _CLIENT,
+        "logger.setLevel(logging.WARNING)",
+        "logger.setLevel(logging.DEBUG)",
+        by_test(_FAULT_TESTS, "test_a_password_is_in_no_log"),
+    ),
+)
