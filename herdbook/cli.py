@@ -9,15 +9,39 @@ import json
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from typer.core import TyperGroup
 
-from herdbook import ledger_verbs
+from herdbook import cli_bookies, cli_ledger, cli_repair
+from herdbook.cli_store import run
+from herdbook.cli_zookeeper import zookeeper
 from herdbook.demo import demonstrate
 from herdbook.demo_report import Report
+
+
+class RunOrLook(TyperGroup):
+    """`bookie --data DIR ...` runs one; `bookie ls` and the other verbs look from the outside."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Options without a verb before them are those of `run`."""
+        if args and args[0].startswith("-") and args[0] != "--help":
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+bookies = typer.Typer(
+    help="Run a bookie (bookie --data DIR ...), or look at those of a store.",
+    cls=RunOrLook,
+    no_args_is_help=True,
+)
+bookies.command("ls")(cli_bookies.list_bookies)
+bookies.command("info")(cli_bookies.show_bookie)
+bookies.command("check")(cli_bookies.check_bookies)
+bookies.command("decommission")(cli_repair.decommission)
 
 app = typer.Typer(
     help="A replicated ledger, and what is built on it.",
@@ -25,7 +49,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.add_typer(ledger_verbs.app, name="ledger")
+app.add_typer(cli_ledger.app, name="ledger")
+app.add_typer(cli_repair.app, name="repair")
+app.add_typer(bookies, name="bookie")
+app.command()(zookeeper)
 
 
 @app.callback()
@@ -72,7 +99,7 @@ def _demonstrate(source: Path, data: Path) -> Report:
         def step(what: str, done_bytes: int, total_bytes: int) -> None:
             progress.update(tasks[what], completed=done_bytes, total=total_bytes)
 
-        return ledger_verbs.run(demonstrate(source.absolute(), data.absolute(), step))
+        return run(demonstrate(source.absolute(), data.absolute(), step))
 
 
 def main() -> None:

@@ -54,8 +54,8 @@ async def store(bookies: int = 1) -> tuple[Cluster, AsyncBlobs]:
 
 def blobs_of(cluster: Cluster, chosen: BlobSettings = SMALL) -> AsyncBlobs:
     ensemble = len(cluster.bookies)
-    quorums = {"ensemble": ensemble, "write_quorum": ensemble, "ack_quorum": min(2, ensemble)}
-    return AsyncBlobs(cluster.client(replace(QUICK, **quorums)), chosen)
+    settings = replace(QUICK, ensemble=ensemble, write_quorum=ensemble, ack_quorum=min(2, ensemble))
+    return AsyncBlobs(cluster.client(settings), chosen)
 
 
 async def pieces_of(data: bytes, size: int) -> AsyncIterator[bytes]:

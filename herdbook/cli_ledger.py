@@ -1,0 +1,204 @@
+"""`herdbook ledger`: look at the ledgers of a store, recover them, delete them.
+
+Invariants:
+- `ls`, `show` and `read` never fence a writer and never change a ledger.
+- With `--json` every line of standard output is one JSON object.
+- Nothing is deleted without a yes, by hand or by `--yes`.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from engine.errors import NoSuchLedger
+from engine.ledger.client import LedgerClient
+from engine.metadata.ledgers import LedgerMetadata
+from herdbook.cli_store import (
+    AsJson,
+    LedgerId,
+    Url,
+    print_facts,
+    print_json,
+    print_table,
+    progress,
+    with_store,
+)
+
+ASKED_AT_ONCE: Final = 64
+
+app = typer.Typer(help="Look at ledgers, recover them, delete them.", no_args_is_help=True)
+
+Password = Annotated[
+    str,
+    typer.Option(help="The ledger's password.", envvar="HERDBOOK_LEDGER_PASSWORD"),
+]
+
+
+@app.command("ls")
+def list_ledgers(
+    url: Url = None,
+    degraded: Annotated[
+        bool, typer.Option("--degraded", help="Only those that wait for a replica.")
+    ] = False,
+    bookie: Annotated[
+        str | None, typer.Option(help="Only those with entries on this bookie.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the ledgers."""
+    found = with_store(url, read_all)
+    if degraded:
+        found = [metadata for metadata in found if metadata.degraded]
+    if bookie is not None:
+        found = [metadata for metadata in found if bookie in metadata.bookies()]
+    facts = [_facts(metadata) for metadata in found]
+    if as_json:
+        print_json(facts)
+        return
+    columns = ("ledger", "state", "entries", "bytes", "quorums", "replicas", "owner")
+    print_table(columns, (_row(each) for each in facts))
+
+
+@app.command("show")
+def show_ledger(ledger_id: LedgerId, url: Url = None, as_json: AsJson = False) -> None:
+    """Show all that the metadata store knows of one ledger."""
+    facts = _facts(with_store(url, lambda client: client.ledger_metadata(ledger_id)))
+    if as_json:
+        print_json([facts])
+    else:
+        print_facts(facts)
+
+
+@app.command("read")
+def read_ledger(
+    ledger_id: LedgerId,
+    url: Url = None,
+    first: Annotated[int, typer.Option(help="The first entry.", min=0)] = 0,
+    last: Annotated[int | None, typer.Option(help="The last entry. Default: all.")] = None,
+    password: Password = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write the entries' bytes to standard output; with --json, one object with base64 a line."""
+
+    async def read(client: LedgerClient) -> None:
+        opening = client.open_ledger(ledger_id, password=password.encode(), recover=False)
+        async with await opening as reader:
+            end = reader.last_add_confirmed if last is None else last
+            async for entry in reader.read(first, end):
+                if as_json:
+                    body = base64.b64encode(entry.body).decode()
+                    typer.echo(json.dumps({"entry": entry.entry_id, "base64": body}))
+                else:
+                    sys.stdout.buffer.write(entry.body)
+        sys.stdout.buffer.flush()
+
+    with_store(url, read)
+
+
+@app.command("recover")
+def recover_ledger(
+    ledger_id: LedgerId, url: Url = None, password: Password = "", as_json: AsJson = False
+) -> None:
+    """Fence a ledger's writer, find the ledger's end, and close it there."""
+
+    async def recover(client: LedgerClient) -> LedgerMetadata:
+        async with await client.open_ledger(ledger_id, password=password.encode()):
+            return await client.ledger_metadata(ledger_id)
+
+    facts = _facts(with_store(url, recover))
+    if as_json:
+        print_json([facts])
+    else:
+        entries = facts["last_entry"] + 1
+        typer.echo(f"ledger {ledger_id} is closed with {entries:,} entries")
+
+
+@app.command("delete")
+def delete_ledgers(
+    ledger_ids: Annotated[list[int], typer.Argument(help="The ledgers' ids.", min=0)],
+    url: Url = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete ledgers for ever. Bookies give their bytes back later."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("nobody is there to ask: say --yes")
+        numbers = ", ".join(map(str, ledger_ids))
+        typer.confirm(f"Delete {numbers} for ever?", abort=True, err=True)
+
+    async def delete(client: LedgerClient) -> list[dict[str, Any]]:
+        done: list[dict[str, Any]] = []
+        for ledger_id in ledger_ids:
+            try:
+                await client.delete_ledger(ledger_id)
+                done.append({"ledger": ledger_id, "deleted": True})
+            except NoSuchLedger:
+                done.append({"ledger": ledger_id, "deleted": False})
+        return done
+
+    done = with_store(url, delete)
+    if as_json:
+        print_json(done)
+    for each in done:
+        if not each["deleted"]:
+            typer.echo(f"NoSuchLedger: ledger {each['ledger']} does not exist", err=True)
+        elif not as_json:
+            typer.echo(f"ledger {each['ledger']} is deleted")
+    if not all(each["deleted"] for each in done):
+        raise typer.Exit(1)
+
+
+async def read_all(client: LedgerClient) -> list[LedgerMetadata]:
+    """The metadata of every ledger, some at a time; one deleted meanwhile is left out."""
+    found: list[LedgerMetadata] = []
+
+    async def one(ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return await client.ledger_metadata(ledger_id)
+        except NoSuchLedger:
+            return None
+
+    ledger_ids = await client.list_ledgers()
+    with progress() as bar:
+        task = bar.add_task("ledgers", total=len(ledger_ids))
+        for start in range(0, len(ledger_ids), ASKED_AT_ONCE):
+            page = ledger_ids[start : start + ASKED_AT_ONCE]
+            read = await asyncio.gather(*map(one, page))
+            found += [metadata for metadata in read if metadata is not None]
+            bar.advance(task, len(page))
+    return found
+
+
+def _row(facts: dict[str, Any]) -> tuple[str, ...]:
+    entries = "?" if facts["last_entry"] is None else f"{facts['last_entry'] + 1:,}"
+    length = "?" if facts["length"] is None else f"{facts['length']:,}"
+    quorums = "/".join(str(number) for number in facts["quorums"])
+    replicas = "missing" if facts["degraded"] else "all"
+    owner = facts["custom"].get("owner", "")
+    return (str(facts["ledger"]), facts["state"], entries, length, quorums, replicas, owner)
+
+
+def _facts(metadata: LedgerMetadata) -> dict[str, Any]:
+    return {
+        "ledger": metadata.ledger_id,
+        "state": metadata.state.name,
+        "last_entry": metadata.last_entry,
+        "length": metadata.length,
+        "quorums": [metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum],
+        "degraded": metadata.degraded,
+        "created_ms": metadata.created_ms,
+        "fragments": [[fragment.first, *fragment.ensemble] for fragment in metadata.fragments],
+        "custom": {name: _text(value) for name, value in metadata.custom.items()},
+    }
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()

@@ -1,0 +1,259 @@
+"""`herdbook repair status|on|off|scrub` and `herdbook bookie decommission`.
+
+In a cluster the bookies' machines repair, and the commands ask and watch. In a folder nobody else
+does: the commands that need it repair while they run.
+
+Invariants:
+- `status` changes nothing.
+- A scrub that ends with status 0 has read every replica and found nothing wrong.
+- A command that is interrupted leaves what it began to be gone on with.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Final
+
+import typer
+from rich.progress import Progress, TaskID
+
+from engine.ledger.client import LedgerClient
+from engine.metadata.repairs import RepairQueue
+from engine.repair.decommission import Decommission, DecommissionProgress
+from engine.repair.node import RepairNode
+from engine.repair.outlook import Workshop
+from engine.repair.scrub import Scrub, ScrubMark
+from engine.repair.settings import RepairSettings
+from engine.repair.status import RepairStatus, repair_status
+from herdbook.cli_bookies import BookieId, find_bookie
+from herdbook.cli_store import (
+    AsJson,
+    Url,
+    plain,
+    print_json,
+    print_table,
+    progress,
+    with_store,
+)
+
+LOOK_INTERVAL_S: Final = 0.2
+_EAGER: Final = RepairSettings(look_interval_ms=1_000, scrub_interval_ms=0, copy_bytes_a_second=0)
+
+app = typer.Typer(help="See what is being repaired, and have it checked.", no_args_is_help=True)
+
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")]
+
+
+@app.command("status")
+def show_status(
+    url: Url = None,
+    limit: Annotated[int, typer.Option(help="How many ledgers to name.", min=0)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show whether repair is on, which bookies are lost, and which ledgers wait for what."""
+    status = with_store(url, lambda client: repair_status(client.store, limit))
+    if as_json:
+        print_json([plain(status)])
+    else:
+        _show(status)
+
+
+@app.command("off")
+def switch_off(
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "by hand",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repair nothing until it is switched on again. What waits goes on waiting."""
+    with_store(url, lambda client: RepairQueue(client.store).disable(reason))
+    _say_switch(False, as_json)
+
+
+@app.command("on")
+def switch_on(url: Url = None, as_json: AsJson = False) -> None:
+    """Let repair go on."""
+    with_store(url, lambda client: RepairQueue(client.store).enable())
+    _say_switch(True, as_json)
+
+
+@app.command("scrub")
+def scrub(
+    ledger_ids: Annotated[
+        list[int] | None, typer.Argument(help="The ledgers' ids. Default: all.", min=0)
+    ] = None,
+    url: Url = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on where an interrupted scrub of all ledgers was.")
+    ] = True,
+    wait: Wait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read all replicas, check every checksum, and have repaired what is wrong.
+
+    Exit status 1 if anything was, or a bookie did not answer; with --wait only if it still is.
+    """
+
+    async def work(client: LedgerClient) -> tuple[ScrubMark, list[int]]:
+        workshop = _workshop(client)
+        with progress() as bar:
+            task = bar.add_task("scrubbing", total=None)
+
+            def step(mark: ScrubMark, total: int) -> None:
+                bar.update(task, completed=mark.ledgers, total=total)
+
+            reader = Scrub(workshop)
+            if ledger_ids:
+                mark = await reader.run_for(ledger_ids, progress=step)
+            else:
+                mark = await reader.run(resume=resume, progress=step)
+            left = list(mark.faulty)
+            if wait and left:
+                async with _repairing(client):
+                    left = await _settled(workshop, left, bar)
+        return mark, left
+
+    mark, left = with_store(url, work)
+    if as_json:
+        print_json([{**plain(mark), "unrepaired": left}])
+    else:
+        typer.echo(
+            f"{mark.ledgers:,} ledgers and {mark.entries:,} entries were read; {mark.faults:,} "
+            f"ledgers were faulty, {len(left):,} still are; {mark.silent:,} replicas gave no answer"
+        )
+    if left or mark.silent:
+        raise typer.Exit(1)
+
+
+def decommission(
+    bookie_id: BookieId,
+    url: Url = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Let the bookie stay after all.")
+    ] = False,
+    wait: Wait = True,
+    as_json: AsJson = False,
+) -> None:
+    """Empty a bookie that is to go, and show what still keeps it. It may be stopped afterwards.
+
+    Exit status 0 when no ledger names it any more, or when nobody was to wait for that.
+    """
+
+    async def work(client: LedgerClient) -> DecommissionProgress | None:
+        name = (await find_bookie(client, bookie_id))["bookie"]
+        leaving = Decommission(_workshop(client), name)
+        if cancel:
+            await leaving.cancel()
+            return None
+        await leaving.begin()
+        if not wait:
+            return await leaving.look()
+        with progress() as bar:
+            task = bar.add_task("emptying", total=None)
+            async with _repairing(client):
+                return await leaving.run(lambda found: _step(bar, task, found))
+
+    found = with_store(url, work)
+    if found is None:
+        typer.echo(f"bookie {bookie_id} stays" if not as_json else '{"cancelled": true}')
+    elif as_json:
+        print_json([plain(found)])
+    elif found.left:
+        typer.echo(f"{found.left:,} ledgers still name bookie {found.bookie_id}")
+        print_table(("ledger", "why"), ((each.ledger_id, each.why) for each in found.blocking))
+    else:
+        typer.echo(f"no ledger names bookie {found.bookie_id} any more: it may be stopped")
+
+
+@asynccontextmanager
+async def _repairing(client: LedgerClient) -> AsyncIterator[None]:
+    """In a folder, repair meanwhile; in a cluster others do."""
+    from engine.cluster import Engine
+
+    if not isinstance(client, Engine):
+        yield
+        return
+    node = RepairNode(
+        store=client.store,
+        transport=client.transport,
+        clock=client.clock,
+        rng=client.rng,
+        settings=_EAGER,
+    )
+    await node.start()
+    try:
+        yield
+    finally:
+        await node.close()
+
+
+async def _settled(workshop: Workshop, ledger_ids: list[int], bar: Progress) -> list[int]:
+    """Wait until the ledgers have left the queue, or each was tried in vain; those that have not.
+
+    Ledgers that are not tried at all, since repair is off or nobody does, are left too.
+    """
+    task = bar.add_task("repairing", total=len(ledger_ids))
+    deadline_s = workshop.clock.monotonic() + workshop.settings.recovery_timeout_ms / 1000
+    left = list(ledger_ids)
+    while left:
+        waiting = [await workshop.queue.read(ledger_id) for ledger_id in left]
+        still = [held for held in waiting if held is not None]
+        if len(still) < len(left):
+            deadline_s = workshop.clock.monotonic() + workshop.settings.recovery_timeout_ms / 1000
+        left = [held.ledger_id for held in still]
+        bar.update(task, completed=len(ledger_ids) - len(left))
+        in_vain = all(held.item.blocked for held in still)
+        if not still or in_vain or workshop.clock.monotonic() > deadline_s:
+            break
+        await asyncio.sleep(LOOK_INTERVAL_S)
+    return left
+
+
+def _step(bar: Progress, task: TaskID, found: DecommissionProgress) -> None:
+    why = found.blocking[0].why if found.blocking else ""
+    text = f"emptying ({why})" if why else "emptying"
+    bar.update(task, description=text, completed=found.total - found.left, total=found.total)
+
+
+def _workshop(client: LedgerClient) -> Workshop:
+    return Workshop(
+        store=client.store,
+        transport=client.transport,
+        clock=client.clock,
+        rng=client.rng,
+        settings=_EAGER,
+    )
+
+
+def _say_switch(on: bool, as_json: bool) -> None:
+    if as_json:
+        print_json([{"on": on}])
+    else:
+        typer.echo(f"repair is {'on' if on else 'off'}")
+
+
+def _show(status: RepairStatus) -> None:
+    switch = "on" if status.disabled is None else f"off: {status.disabled}"
+    facts: dict[str, Any] = {
+        "repair": switch,
+        "auditor": status.auditor or "none",
+        "lost bookies": ", ".join(status.lost_bookies) or "none",
+        "leaving bookies": ", ".join(status.leaving_bookies) or "none",
+        "ledgers that wait": f"{status.queued:,}",
+        "newest scrub": _scrub_of(status.scrub),
+    }
+    print_table(("", ""), facts.items())
+    if status.ledgers:
+        print_table(
+            ("ledger", "why", "under way", "the last try"),
+            (
+                (each.ledger_id, each.reason, "yes" if each.under_way else "", each.blocked)
+                for each in status.ledgers
+            ),
+        )
+
+
+def _scrub_of(mark: ScrubMark | None) -> str:
+    if mark is None:
+        return "never"
+    how = "finished" if mark.finished else f"up to ledger {mark.last_ledger}"
+    return f"{how}: {mark.ledgers:,} ledgers, {mark.faults:,} faulty, {mark.silent:,} silent"

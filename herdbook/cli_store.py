@@ -1,0 +1,93 @@
+"""What all commands that look at a store share: how they find it, run, and end.
+
+Invariants:
+- Exit status 0: it worked; 1: it did not, or something is wrong; 2: the call was wrong.
+- An error of the engine is one line on standard error, its kind first.
+- Progress goes to standard error, and only where a person looks at it.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from engine.errors import EngineError
+from engine.ledger.client import LedgerClient
+from engine.ports.system_loop import new_event_loop
+from herdbook.finding import StoreNotFound, open_store
+
+R = TypeVar("R")
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        "--data",
+        help="The store: a folder, or herdbook://host:port,host:port/path. "
+        "Default: HERDBOOK_URL, then url in the user's configuration file.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+LedgerId = Annotated[int, typer.Argument(help="The ledger's id.", min=0)]
+
+
+def run(work: Coroutine[Any, Any, R]) -> R:
+    """Run on a loop of its own; an error of the engine ends the command."""
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(work)
+    except EngineError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, StoreNotFound) else 1) from error
+
+
+def with_store(url: str | None, work: Callable[[LedgerClient], Awaitable[R]]) -> R:
+    """Open the store that the rule finds, do the work with it, close it."""
+
+    async def opened() -> R:
+        async with open_store(url) as client:
+            return await work(client)
+
+    return run(opened())
+
+
+def progress() -> Progress:
+    """A bar for counted work on standard error; nothing where nobody looks."""
+    columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+
+
+def print_json(found: Iterable[dict[str, Any]]) -> None:
+    """One object a line."""
+    for each in found:
+        typer.echo(json.dumps(each))
+
+
+def plain(value: Any) -> Any:
+    """A structure as plain values, with every field: `to_builtins` leaves out what is usual."""
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(each) for name, each in msgspec.structs.asdict(value).items()}
+    return [plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """One thing, as a table of names and values."""
+    table = Table(show_header=False)
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), str(value))
+    Console().print(table)
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Many things, one a row."""
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console().print(table)
