@@ -101,6 +101,12 @@ class FramedConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     @property
+    def encrypted(self) -> bool:
+        """Whether the bytes go through TLS."""
+        ends = self._transport is not None and self._transport.get_extra_info("ssl_object")
+        return bool(ends)
+
+    @property
     def held(self) -> bool:
         """Whether nothing is handed on at the moment."""
         return self._holds > 0

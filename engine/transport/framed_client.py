@@ -304,6 +304,12 @@ class ClientConnection:
         why = f": {failure}" if failure is not None else ""
         error = BookieUnavailable(f"the connection to {self.address} was lost{why}")
         if not self._greeted.done():
+            if failure is None and self.wire.encrypted:
+                # Python's TLS hangs up on a bad certificate without saying so.
+                failure = AccessRefused(
+                    f"{self.address} hung up after the handshake of TLS: it does not accept this "
+                    "client's certificate, or was just stopped"
+                )
             self._greeted.set_exception(failure or error)
             self._greeted.exception()
         if self._ticker is not None:
