@@ -5,6 +5,7 @@ Invariants:
   status in the reply.
 - Every call ends in time, whether its client named a deadline or not.
 - What reads have on their way is bounded in bytes, for each connection and in all.
+- Long polls never take all calls that may run at once.
 """
 
 import asyncio
@@ -45,7 +46,10 @@ class BookieCalls:
         self._reads = ByteBudget(settings.read_bytes_max)
         self._connections: dict[str, tuple[ByteBudget, int]] = {}
         self._streams: dict[OrderedStream, None] = {}
-        self._finishing = asyncio.Event()
+        self._finishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._polls = 0
+        # The rest is for those who write, fence and read.
+        self._polls_max = settings.calls_max // 2
 
     def handlers(self) -> Any:
         """The service, as gRPC wants it; messages come and go as bytes."""
@@ -64,7 +68,8 @@ class BookieCalls:
 
     def finish(self) -> None:
         """Streams and long polls end, as soon as they have answered what they owe."""
-        self._finishing.set()
+        if not self._finishing.done():
+            self._finishing.set_result(None)
         for stream in self._streams:
             stream.finish()
 
@@ -80,7 +85,7 @@ class BookieCalls:
         stream = OrderedStream(context, self._bookies, self._appends, self._settings)
         self._streams[stream] = None
         try:
-            if not self._finishing.is_set():
+            if not self._finishing.done():
                 await self._guarded(context, stream.run())
         finally:
             self._streams.pop(stream)
@@ -96,20 +101,22 @@ class BookieCalls:
 
         async def wait() -> LacReply:
             bookie = self._bookies.get(said.bookie_id)
-            if bookie is None or self._finishing.is_set():
+            if bookie is None or self._finishing.done():
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
+            if self._polls >= self._polls_max and timeout_ms:
+                return LacReply(Status.OVERLOADED, NO_ENTRY, said.bookie_id, 0)
+            self._polls += 1
             polling = asyncio.ensure_future(
                 bookie.wait_lac(said.ledger_id, max(said.above, NO_ENTRY - 1), timeout_ms)
             )
-            ending = asyncio.ensure_future(self._finishing.wait())
             try:
-                await asyncio.wait((polling, ending), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((polling, self._finishing), return_when=asyncio.FIRST_COMPLETED)
                 if polling.done():
                     return polling.result()
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
             finally:
+                self._polls -= 1
                 polling.cancel()
-                ending.cancel()
 
         return self._lac(await self._timed(context, timeout_ms, wait()), said.bookie_id)
 
@@ -201,7 +208,7 @@ class BookieCalls:
     # What all have in common
 
     def _lac(self, reply: LacReply, bookie_id: str) -> bytes:
-        if reply.bookie_id != bookie_id:
+        if reply.bookie_id != bookie_id and reply.status is not Status.UNAVAILABLE:
             reply = LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
         return self._wire.LacReply(
             status=int(reply.status),  # type: ignore[arg-type]

@@ -30,8 +30,8 @@ class GrpcSettings:
     OVERLOADED. A message gathers orders up to about `gather_bytes`. A server stops reading from a
     stream of which it holds `stream_bytes_max` of unanswered appends, and from all while it holds
     `append_bytes_max`; reads wait while `connection_read_bytes_max` or `read_bytes_max` are on
-    their way. `calls_max` bounds the calls that run at once in a server, `connections_max` its
-    connections.
+    their way. `calls_max` bounds the calls that run at once in a server, of which half at most are
+    long polls, `connections_max` its connections.
     """
 
     request_timeout_ms: int = 30_000
@@ -45,7 +45,7 @@ class GrpcSettings:
     read_chunk_bytes: int = READ_BYTES_MAX
     connection_read_bytes_max: int = 32 * MIB
     read_bytes_max: int = 128 * MIB
-    calls_max: int = 4_096
+    calls_max: int = 8_192
     connections_max: int = 1_200
 
     def __post_init__(self) -> None:
