@@ -139,7 +139,7 @@ class Auditor:
         before_s, self._looked_s = self._looked_s, now_s
         if before_s is None:
             return 0.0
-        return min(now_s - before_s, 2 * self._workshop.settings.look_interval_ms / 1000)
+        return min(now_s - before_s, 1.5 * self._workshop.settings.look_interval_ms / 1000)
 
     async def _give_up(self, bookie_id: str) -> None:
         try:

@@ -233,7 +233,7 @@ class FragmentWalk:
         silent_names = [
             self._fragment.ensemble[index]
             for index in sorted(finding.silent)
-            if index not in self._targets
+            if index not in self._targets and self._fragment.ensemble[index] in self._reachable
         ]
         finding.troubles += [f"bookie {name} does not answer" for name in silent_names]
         if len(finding.unreadable) > 1:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import msgspec
 
@@ -177,7 +178,7 @@ class Cluster:
         self.registry = Bookies(self.store)
 
     @classmethod
-    async def of(cls, count: int) -> "Cluster":
+    async def of(cls, count: int) -> Self:
         """A cluster of bookies called b0, b1 and so on, all registered."""
         cluster = cls(MemoryTree("cluster"))
         for index in range(count):

@@ -1,0 +1,211 @@
+"""Rules of the auditor: who it is, whom it gives up, what it asks for and takes back."""
+
+import asyncio
+from dataclasses import replace
+
+import msgspec
+
+from engine.metadata.ledgers import Held
+from engine.metadata.memory import MemoryTree
+from engine.metadata.repairs import RepairItem
+from engine.repair.auditor import AUDITOR, Auditor
+from engine.repair.doubt import Doubts
+from engine.repair.outlook import LOST
+from engine.repair.survey import survey
+from tests.engine.repair.yard import GRACE_MS, SETTINGS, Yard
+
+GRACE_S = GRACE_MS / 1_000
+
+
+async def test_a_bookie_that_is_away_for_less_than_the_grace_time_costs_nothing() -> None:
+    yard = await Yard.of(4)
+    metadata = await yard.written()
+    auditor = yard.auditor()
+    await auditor.look()
+    name = metadata.fragments[0].ensemble[0]
+    await yard.lose(name)
+    await yard.look(auditor, GRACE_S - 4)
+    await yard.bring_back(name)
+    await yard.look(auditor, GRACE_S)
+    assert await yard.queue.ids() == [] and await yard.store.children(LOST) == []
+
+
+async def test_a_lost_bookies_ledgers_are_queued_and_no_others() -> None:
+    yard = await Yard.of(6)
+    ledgers = [await yard.written() for _ in range(12)]
+    name = "b2"
+    auditor = yard.auditor()
+    await yard.lose(name)
+    await yard.look(auditor, GRACE_S + 8)
+    assert await yard.store.children(LOST) == [name]
+    wanted = [metadata.ledger_id for metadata in ledgers if name in metadata.bookies()]
+    assert 0 < len(wanted) < 12 and await yard.queue.ids() == wanted
+    item = await yard.item(wanted[0])
+    assert item is not None and item.text == "bookie b2 is lost"
+
+
+async def test_a_bookie_that_comes_back_takes_its_requests_with_it_and_no_others() -> None:
+    """#2766: a bookie was back, and everything was copied nevertheless."""
+    yard = await Yard.of(4)
+    first, second = await yard.written(), await yard.written()
+    name = next(iter(set(first.bookies()) & set(second.bookies())))
+    auditor = yard.auditor()
+    await yard.lose(name)
+    await yard.look(auditor, GRACE_S + 8)
+    await yard.queue.request(second.ledger_id, RepairItem(reasons=("a scrub found it",)))
+    await yard.bring_back(name)
+    await yard.look(auditor, 4)
+    assert await yard.queue.ids() == [second.ledger_id]
+    item = await yard.item(second.ledger_id)
+    assert item is not None and (item.lost, item.reasons) == ((), ("a scrub found it",))
+    assert await yard.store.children(LOST) == [] and auditor.ledgers_taken_back == 1
+
+
+async def test_a_pause_of_the_auditor_is_no_absence_of_a_bookie() -> None:
+    yard = await Yard.of(4)
+    await yard.written()
+    auditor = yard.auditor()
+    await yard.look(auditor, 8)
+    await yard.lose("b1")
+    await auditor.look()
+    yard.clock.now_s += 100 * GRACE_S
+    await auditor.look()
+    assert await yard.store.children(LOST) == []
+    await yard.look(auditor, GRACE_S + 8)
+    assert await yard.store.children(LOST) == ["b1"]
+
+
+async def test_there_is_one_auditor_and_its_lost_session_ends_its_term() -> None:
+    yard = await Yard.of(3)
+    session = yard.tree.session()
+    one = Auditor(yard.workshop(store=session), "one")
+    two = yard.auditor("two")
+    await one.look()
+    await two.look()
+    assert [one.elected, two.elected] == [True, False]
+    session.expire()
+    await two.look()
+    one._workshop.store._store = yard.tree.session()
+    await one.look()
+    assert [one.elected, two.elected] == [False, True]
+    found = await yard.store.get(AUDITOR)
+    assert found is not None and found.value == b"two"
+
+
+async def test_degraded_ledgers_that_nobody_queued_are_found() -> None:
+    yard = await Yard.of(3)
+    metadata = await yard.written()
+    ledgers = yard.client()._ledgers
+    held = await ledgers.read(metadata.ledger_id)
+    await ledgers.update(held, lambda now: msgspec.structs.replace(now, degraded=True))
+    auditor = yard.auditor()
+    await auditor.look()
+    assert await yard.queue.ids() == [metadata.ledger_id]
+
+
+async def test_what_is_queued_already_is_not_written_again() -> None:
+    """A thousand nodes of one reason are still one reason (#3541: churn filled a disk)."""
+    yard = await Yard.of(4)
+    metadata = await yard.written()
+    auditor = yard.auditor()
+    await yard.lose(metadata.fragments[0].ensemble[0])
+    await yard.look(auditor, GRACE_S + 8)
+    held = await yard.queue.read(metadata.ledger_id)
+    await yard.look(auditor, 2 * SETTINGS.audit_interval_ms / 1000 / 100)
+    auditor._surveyed_s = None
+    await auditor.look()
+    again = await yard.queue.read(metadata.ledger_id)
+    assert held is not None and again == held and auditor.surveys >= 3
+
+
+async def test_nothing_is_looked_at_while_repair_is_switched_off() -> None:
+    yard = await Yard.of(4)
+    await yard.written()
+    auditor = yard.auditor()
+    await yard.queue.disable("maintenance")
+    await yard.lose("b1")
+    await yard.look(auditor, 5 * GRACE_S)
+    assert await yard.store.children(LOST) == [] and await yard.queue.ids() == []
+    await yard.queue.enable()
+    await yard.look(auditor, GRACE_S - 4)
+    assert await yard.store.children(LOST) == []
+
+
+async def test_a_survey_reads_a_page_at_a_time() -> None:
+    yard = await Yard.of(3)
+    for _ in range(7):
+        await yard.written(1)
+    workshop = yard.workshop(replace(SETTINGS, ledgers_a_page=2))
+    reading: list[int] = []
+    most: list[int] = []
+    inner = workshop.ledgers.read
+
+    async def read(ledger_id: int) -> Held:
+        reading.append(ledger_id)
+        most.append(len(reading))
+        try:
+            await asyncio.sleep(0)
+            return await inner(ledger_id)
+        finally:
+            reading.remove(ledger_id)
+
+    workshop.ledgers.read = read  # type: ignore[method-assign]
+    assert len([metadata async for metadata in survey(workshop)]) == 7
+    assert max(most) == 2
+
+
+# Doubt
+
+
+class Doubtful:
+    """A bookie of this node, as the doubts see it."""
+
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+        self.damaged = True
+
+    async def clear_damage(self) -> None:
+        self.damaged = False
+
+
+async def test_a_doubt_is_cleared_when_every_ledger_of_the_bookie_was_looked_at() -> None:
+    yard = await Yard.of(4)
+    ledgers = [await yard.written() for _ in range(4)]
+    local = Doubtful("b1")
+    on_it = [metadata for metadata in ledgers if "b1" in metadata.bookies()]
+    lacking = on_it[-1]
+    yard.transport.bookies["b1"].damaged.add((lacking.ledger_id, 4))
+    doubts = Doubts(yard.workshop(), [local])
+    await doubts.look()
+    assert await yard.queue.ids() == [metadata.ledger_id for metadata in on_it]
+    await doubts.look()
+    assert local.damaged
+    await yard.repairer().run_once()
+    await doubts.look()
+    assert [local.damaged, yard.lacking(lacking)] == [False, []]
+
+
+async def test_an_open_ledger_on_a_doubtful_bookie_keeps_its_doubt_until_it_is_closed() -> None:
+    yard = await Yard.of(3)
+    writer = await yard.writer()
+    local = Doubtful("b1")
+    doubts = Doubts(yard.workshop(), [local])
+    repairer = yard.repairer()
+    for _ in range(5):
+        await doubts.look()
+        await repairer.run_once()
+        yard.clock.now_s += 70
+    assert local.damaged and not (await yard.metadata(writer.ledger_id)).closed
+    await writer.close()
+    for _ in range(3):
+        yard.clock.now_s += 70
+        await repairer.run_once()
+        await doubts.look()
+    assert not local.damaged
+
+
+async def test_a_cluster_without_ledgers_has_nothing_to_repair() -> None:
+    yard = Yard(MemoryTree("cluster"))
+    auditor = yard.auditor()
+    await auditor.look()
+    assert auditor.elected and auditor.surveys == 1
