@@ -9,39 +9,17 @@ import json
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from typer.core import TyperGroup
 
-from herdbook import cli_bookies, cli_ledger, cli_repair
+from herdbook import cli_bookie, cli_bookies, cli_ledger, cli_repair
 from herdbook.cli_store import run
 from herdbook.cli_zookeeper import zookeeper
 from herdbook.demo import demonstrate
 from herdbook.demo_report import Report
-
-
-class RunOrLook(TyperGroup):
-    """`bookie --data DIR ...` runs one; `bookie ls` and the other verbs look from the outside."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Options without a verb before them are those of `run`."""
-        if args and args[0].startswith("-") and args[0] != "--help":
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
-bookies = typer.Typer(
-    help="Run a bookie (bookie --data DIR ...), or look at those of a store.",
-    cls=RunOrLook,
-    no_args_is_help=True,
-)
-bookies.command("ls")(cli_bookies.list_bookies)
-bookies.command("info")(cli_bookies.show_bookie)
-bookies.command("check")(cli_bookies.check_bookies)
-bookies.command("decommission")(cli_repair.decommission)
 
 app = typer.Typer(
     help="A replicated ledger, and what is built on it.",
@@ -51,8 +29,10 @@ app = typer.Typer(
 )
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_repair.app, name="repair")
-app.add_typer(bookies, name="bookie")
+app.add_typer(cli_bookie.app, name="bookie")
 app.command()(zookeeper)
+cli_bookies.add_to(cli_bookie.app)
+cli_bookie.app.command("decommission")(cli_repair.decommission)
 
 
 @app.callback()

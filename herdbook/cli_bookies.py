@@ -23,6 +23,13 @@ ANSWER_TIMEOUT_S: Final = 10.0
 BookieId = Annotated[str, typer.Argument(help="The bookie's id, or its beginning.")]
 
 
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to an app."""
+    app.command("ls")(list_bookies)
+    app.command("info")(show_bookie)
+    app.command("check")(check_bookies)
+
+
 def list_bookies(url: Url = None, as_json: AsJson = False) -> None:
     """List the bookies that are registered, and those that are known but away."""
     facts = with_store(url, _list)
@@ -124,7 +131,7 @@ async def _ask(client: LedgerClient, facts: dict[str, Any]) -> dict[str, Any]:
     """What a bookie says of itself, and what is wrong with that."""
     answer: dict[str, Any] = {"latency_ms": None, "total_bytes": None, "free_bytes": None}
     if not facts["registered"]:
-        return {**answer, "problem": "not registered"}
+        return {**answer, "problem": "" if facts["leaving"] else "not registered"}
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             bookie = await client.transport.connect(facts["bookie"])
@@ -154,7 +161,8 @@ def _answer(each: dict[str, Any]) -> tuple[str, str, str]:
     free = ""
     if each["free_bytes"] is not None:
         free = f"{decimal(each['free_bytes'])} of {decimal(each['total_bytes'])}"
-    return (each["problem"] or "serves", latency, free)
+    serves = "serves" if each["registered"] else "has gone, as it was to"
+    return (each["problem"] or serves, latency, free)
 
 
 async def _count_ledgers(client: LedgerClient, bookie_id: str) -> int:

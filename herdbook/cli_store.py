@@ -87,7 +87,10 @@ def print_facts(facts: dict[str, Any]) -> None:
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Many things, one a row."""
-    table = Table(*columns)
+    table = Table()
+    for number, column in enumerate(columns):
+        # An id that is cut off is of no use to whoever wants to name it in the next command.
+        table.add_column(column, overflow="fold", no_wrap=not number)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console().print(table)

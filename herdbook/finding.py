@@ -12,7 +12,7 @@ is spoken to stands in the configuration file whichever of the three named it:
     url = "herdbook://zookeeper-1:2181,zookeeper-2:2181/prod"
     wire = "framed"                        # or "grpc"
     [security]
-    secret_file = "/etc/herdbook/secret"   # at least 16 bytes; one newline at the end is left out
+    secret_file = "/etc/herdbook/secret"   # at least 16 bytes, white space around them aside
     certificate = "client.pem"             # paths are relative to the configuration file
     private_key = "client.key"
     authorities = "authorities.pem"
@@ -186,10 +186,10 @@ async def open_store(argument: str | None = None) -> AsyncIterator[LedgerClient]
 
 
 def _content(file: Path | None) -> bytes:
-    """A secret in a file, without the newline that editors put behind it."""
+    """A secret in a file, without the white space that editors put behind it."""
     if file is None:
         return b""
     try:
-        return file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+        return file.read_bytes().strip()
     except OSError as error:
         raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error
