@@ -286,6 +286,7 @@ class BookieServer:
         )
 
     async def _start_repair(self) -> None:
+        from engine.repair.measures import watch_repair
         from engine.repair.node import RepairNode
 
         ports = self._ports
@@ -303,6 +304,7 @@ class BookieServer:
             settings=self._settings.repair,
             local_bookies=self.services,
         )
+        watch_repair(self._metrics, self._repair)
         await self._repair.start()
 
 
