@@ -160,15 +160,15 @@ async def _serve(
             settings=settings,
             security=security,
             metrics=measures,
-            started=_say,
+            started=lambda server: _say(server, f", metrics at {page.url}"),
         )
     finally:
         await page.close()
 
 
-def _say(server: "BookieServer") -> None:
+def _say(server: "BookieServer", more: str = "") -> None:
     also = f", gRPC at {server.grpc_address}" if server.grpc_address else ""
-    typer.echo(f"serving {' '.join(server.bookies)} at {server.address}{also}")
+    typer.echo(f"serving {' '.join(server.bookies)} at {server.address}{also}{more}")
 
 
 def _repair_settings(grace_ms: int | None) -> "RepairSettings | None":

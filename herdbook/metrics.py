@@ -124,6 +124,7 @@ class MetricsServer:
         self._metrics = metrics
         self._lag = lag
         self._server: asyncio.Server | None = None
+        self._host = ""
         self._open: dict[asyncio.StreamWriter, asyncio.Future[None]] = {}
 
     @classmethod
@@ -136,6 +137,7 @@ class MetricsServer:
         if not colon or not port.isdecimal() or int(port) > 65_535:
             raise InvalidRequest(f"{listen!r} is no host:port to serve metrics at")
         server = cls(metrics, LoopLag(metrics, clock))
+        server._host = host
         server._server = await asyncio.start_server(
             server._answer, host.strip("[]") or None, int(port), limit=REQUEST_BYTES_MAX
         )
@@ -148,6 +150,11 @@ class MetricsServer:
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
+
+    @property
+    def url(self) -> str:
+        """Where Prometheus is to look."""
+        return f"http://{self._host}:{self.port}/metrics"
 
     @property
     def connections(self) -> int:
