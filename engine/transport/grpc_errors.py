@@ -14,7 +14,7 @@ from engine.errors import (
 if TYPE_CHECKING:
     import grpc
 
-_TLS_WORDS = ("handshake", "certificate", "ssl", "tls")
+_TLS_WORDS = ("handshake", "certificate", "verification", "ssl", "tls")
 
 
 def error_of(address: str, code: "grpc.StatusCode", details: str | None) -> EngineError:

@@ -1,0 +1,214 @@
+"""Who is served on the gRPC wire, and what a stranger is told."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import StatusCode, aio
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from engine.errors import AccessRefused, BookieUnavailable, InvalidRequest
+from engine.transport.contract import Bookie, Status
+from engine.transport.grpc_security import SECRET_METADATA, channel_credentials
+from engine.transport.grpc_server import GrpcServer
+from engine.transport.security import NO_SECURITY, Security
+from tests.engine.transport.bookie_contract import BookieContract, Scenario, append, runs_of
+from tests.engine.transport.certificates import Authority
+from tests.engine.transport.grpc_wiring import GrpcTransport, Wired, until, wired
+from tests.engine.transport.model_bookie import ModelBookie
+
+SECRET = b"the cows come home at six"
+OTHER = b"the cows come home at ten"
+
+
+class TestMutualTlsAndSecret(BookieContract):
+    """The whole contract, with certificates both ways and a secret on top."""
+
+    @pytest.fixture(autouse=True)
+    def _authority(self, tmp_path: Path) -> None:
+        self.security = Authority(tmp_path, "herd").security("cow", secret=SECRET)
+
+    def run_with_bookies(self, scenario: Scenario) -> None:
+        async def run() -> None:
+            bookies: list[Bookie] = [ModelBookie(self.first), ModelBookie(self.second)]
+            async with asyncio.timeout(60):
+                server = await GrpcServer.start(
+                    {bookie.bookie_id: bookie for bookie in bookies},
+                    listen="localhost:0",
+                    security=self.security,
+                )
+                transport = GrpcTransport(f"localhost:{server.port}", self.security)
+                await scenario(transport)
+                await transport.close()
+                await server.close()
+
+        asyncio.run(run())
+
+
+async def serves(made: Wired, security: Security) -> bool:
+    """Whether a client with this security may append."""
+    transport = GrpcTransport(made.address, security)
+    bookie = await transport.connect("a")
+    reply = await append(bookie, runs_of(7 + len(made.bookie.calls), 0, [[b"moo"]]))
+    await transport.close()
+    return reply.status is Status.OK
+
+
+async def refusal(made: Wired, security: Security) -> str:
+    """What a client with this security is told."""
+    transport = GrpcTransport(made.address, security)
+    with pytest.raises(BookieUnavailable) as told:
+        await transport.connect("a")
+    assert isinstance(told.value, AccessRefused), told.value
+    await transport.close()
+    return str(told.value)
+
+
+async def test_a_wrong_secret_and_a_missing_one_are_told_so_and_harm_nobody() -> None:
+    async with wired(server_security=Security(secret=SECRET)) as made:
+        assert "secret" in await refusal(made, Security(secret=OTHER))
+        assert "secret" in await refusal(made, NO_SECURITY)
+        assert made.bookie.calls == []
+        assert await serves(made, Security(secret=SECRET))
+
+
+async def test_no_call_of_the_service_is_open_without_the_secret() -> None:
+    methods = {"Append": "stream_stream", "Read": "unary_stream"} | dict.fromkeys(
+        ("WaitLac", "Fence", "Info"), "unary_unary"
+    )
+    async with wired(server_security=Security(secret=SECRET)) as made:
+        channel = aio.insecure_channel(made.address)
+        for wrong in ([], [(SECRET_METADATA, OTHER)], [("herdbook-secret", "moo")]):
+            for method, kind in methods.items():
+                make: Any = getattr(channel, kind)(f"/herdbook.v1.Bookie/{method}", None, None)
+                call = (
+                    make(metadata=wrong) if kind == "stream_stream" else make(b"", metadata=wrong)
+                )
+                assert await call.code() is StatusCode.UNAUTHENTICATED, method
+        await channel.close(None)
+        assert made.bookie.calls == []
+
+
+async def test_a_big_message_of_a_stranger_is_refused_before_it_is_read() -> None:
+    async with wired(server_security=Security(secret=SECRET)) as made:
+        channel = aio.insecure_channel(made.address, [("grpc.max_send_message_length", -1)])
+        call: Any = channel.unary_unary("/herdbook.v1.Bookie/Fence", None, None)
+        # Over the limit of a message, which is looked at when one is read.
+        with pytest.raises(aio.AioRpcError) as told:
+            await call(bytes(64 * 1024 * 1024))
+        assert told.value.code() is StatusCode.UNAUTHENTICATED
+        await channel.close(None)
+
+
+def test_a_secret_never_crosses_a_network_in_the_clear(tmp_path: Path) -> None:
+    secret = Security(secret=SECRET)
+    with pytest.raises(InvalidRequest, match="TLS"):
+        channel_credentials(secret, "cow.example:4181")
+    assert channel_credentials(secret, "127.0.0.1:4181") is None
+    safe = Authority(tmp_path, "herd").security("cow", secret=SECRET)
+    assert channel_credentials(safe, "cow.example:4181") is not None
+
+
+async def test_a_server_asks_for_no_secret_in_the_clear() -> None:
+    with pytest.raises(InvalidRequest, match="TLS"):
+        await GrpcServer.start({}, listen="0.0.0.0:0", security=Security(secret=SECRET))
+
+
+async def test_a_server_of_another_authority_is_not_believed(tmp_path: Path) -> None:
+    security = Authority(tmp_path, "herd").security("cow")
+    others = Authority(tmp_path, "wolves")
+    async with wired(server_security=security) as made:
+        await refusal(made, Security(authorities=others.path))
+        assert await serves(made, security)
+
+
+async def test_a_certificate_for_another_host_is_not_believed(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "herd")
+    signed = authority.sign("elsewhere", hosts=("elsewhere.example",))
+    server = Security(certificate=signed.certificate, private_key=signed.private_key)
+    async with wired(server_security=server) as made:
+        await refusal(made, Security(authorities=authority.path))
+
+
+async def test_a_client_without_a_certificate_or_with_a_strangers_is_refused(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path, "herd")
+    security = authority.security("cow")
+    strange = Authority(tmp_path, "wolves").sign("wolf")
+    wolf = Security(
+        certificate=strange.certificate,
+        private_key=strange.private_key,
+        authorities=authority.path,
+    )
+    async with wired(server_security=security) as made:
+        for stranger in (Security(authorities=authority.path), wolf, NO_SECURITY):
+            transport = GrpcTransport(made.address, stranger)
+            with pytest.raises(BookieUnavailable):
+                await transport.connect("a")
+            await transport.close()
+        assert made.bookie.calls == []
+        assert await serves(made, security)
+
+
+def test_verification_cannot_be_turned_off() -> None:
+    with pytest.raises(InvalidRequest, match="always verifies"):
+        channel_credentials(Security(verify=False), "localhost:4181")
+
+
+async def test_health_and_reflection_are_open_to_everybody() -> None:
+    async with wired(server_security=Security(secret=SECRET)) as made:
+        channel = aio.insecure_channel(made.address)
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
+        asked = health_pb2.HealthCheckRequest(service="herdbook.v1.Bookie")
+        said = health_pb2.HealthCheckResponse.FromString(await check(asked.SerializeToString()))
+        assert said.status == health_pb2.HealthCheckResponse.SERVING
+        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        reflect: Any = channel.stream_stream(path, None, None)
+        stream = reflect()
+        listing = reflection_pb2.ServerReflectionRequest(list_services="")
+        await stream.write(listing.SerializeToString())
+        found = reflection_pb2.ServerReflectionResponse.FromString(await stream.read())
+        names = [service.name for service in found.list_services_response.service]
+        assert "herdbook.v1.Bookie" in names
+        stream.cancel()
+        await channel.close(None)
+
+
+async def test_health_says_that_a_server_is_ending() -> None:
+    async with wired() as made:
+        bookie = await made.connect()
+        made.bookie.holding = True
+        pending = append(bookie, runs_of(7, 0, [[b"moo"]]))
+        await until(lambda: bool(made.bookie.held))
+        channel = aio.insecure_channel(made.address)
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch", None, None)
+        call = watch(health_pb2.HealthCheckRequest().SerializeToString())
+        response = health_pb2.HealthCheckResponse
+        assert response.FromString(await call.read()).status == response.SERVING
+        closing = asyncio.ensure_future(made.server.close(60_000))
+        assert response.FromString(await call.read()).status == response.NOT_SERVING
+        call.cancel()
+        made.bookie.release()
+        assert (await pending).status is Status.OK
+        await closing
+        await channel.close(None)
+
+
+def test_a_server_that_is_refused_its_certificate_names_the_file(tmp_path: Path) -> None:
+    wrong = tmp_path / "no.pem"
+    wrong.write_text("moo")
+    code = (
+        "import asyncio, sys; from pathlib import Path; "
+        "from engine.transport.grpc_server import GrpcServer; "
+        "from engine.transport.security import Security; "
+        f"security = Security(certificate=Path({str(wrong)!r})); "
+        "asyncio.run(GrpcServer.start({}, listen='localhost:0', security=security))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "InvalidRequest: cannot use" in done.stderr
+    assert "no.pem" in done.stderr
