@@ -98,7 +98,12 @@ def test_facts_of_a_closed_ledger_keep_its_end() -> None:
     ids=str,
 )
 def test_facts_that_cannot_be_are_refused(broken: dict[str, int]) -> None:
-    sound: dict[str, Any] = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "stripe_entries": 256}
+    sound: dict[str, Any] = {
+        "ensemble_size": 3,
+        "write_quorum": 3,
+        "ack_quorum": 2,
+        "stripe_entries": 256,
+    }
     assert facts_of_wire(wire.LedgerFacts(**sound)).closed_last == -2
     with pytest.raises(FrameInvalid):
         facts_of_wire(wire.LedgerFacts(**(sound | broken)))
