@@ -1,0 +1,266 @@
+"""A bookie server in this process: what it refuses, what it publishes, how it ends."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.bookie.index_memory import MemoryIndex
+from engine.errors import (
+    BookieUnavailable,
+    FolderLocked,
+    FolderMismatch,
+    FolderRolledBack,
+    InvalidRequest,
+)
+from engine.folder.owner import FolderPorts
+from engine.ledger.client import LedgerClient
+from engine.ledger.settings import ClientSettings
+from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.memory import MemoryTree
+from engine.ports.clock import SystemClock
+from engine.ports.system_disk import SystemDisk
+from engine.ports.system_workers import ThreadWorkers
+from engine.server import BookieServer, ServerSettings
+from engine.transport.dialing import DialingTransport, framed_dial
+from engine.transport.security import NO_SECURITY, Security
+
+SECRET = Security(secret=b"the cows come home at six")
+
+
+class Site:
+    """A metadata store, and the servers and clients of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tree = MemoryTree("cluster")
+        self.workers = ThreadWorkers(asyncio.get_running_loop())
+        rng = random.Random(1)
+        self.ports = FolderPorts(
+            SystemClock(), rng, self.workers, SystemDisk, lambda path: MemoryIndex()
+        )
+        self._servers: list[BookieServer] = []
+        self._clients: list[tuple[LedgerClient, DialingTransport]] = []
+
+    def folders(self, *names: str) -> list[Path]:
+        return [self.folder / name for name in names]
+
+    async def serve(
+        self,
+        *names: str,
+        tree: MemoryTree | None = None,
+        security: Security = NO_SECURITY,
+        settings: ServerSettings | None = None,
+    ) -> BookieServer:
+        server = await BookieServer.start(
+            self.folders(*names),
+            store=(tree or self.tree).session(),
+            ports=self.ports,
+            settings=settings or ServerSettings(host="here", rack="/row/1"),
+            security=security,
+        )
+        self._servers.append(server)
+        return server
+
+    async def registered(self) -> dict[str, Registration]:
+        return await Bookies(self.tree.session()).available()
+
+    def client(self, copies: int, security: Security = NO_SECURITY) -> LedgerClient:
+        store, clock = self.tree.session(), SystemClock()
+        transport = DialingTransport(
+            Bookies(store),
+            dial=framed_dial(security, clock),
+            clock=clock,
+            rng=random.Random(2),
+        )
+        client = LedgerClient(
+            store=store,
+            transport=transport,
+            clock=clock,
+            rng=random.Random(3),
+            settings=ClientSettings(ensemble=copies, write_quorum=copies, ack_quorum=1),
+        )
+        self._clients.append((client, transport))
+        return client
+
+    async def close(self) -> None:
+        for client, transport in self._clients:
+            await client.close()
+            await transport.close()
+        for server in self._servers:
+            await server.close()
+        await self.workers.close()
+
+
+@asynccontextmanager
+async def site(folder: Path) -> AsyncIterator[Site]:
+    made = Site(folder)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_each_folder_is_a_bookie_with_the_addresses_and_the_place_of_the_server(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path) as made:
+        settings = ServerSettings(grpc="127.0.0.1:0", host="barn", rack="/row/2")
+        server = await made.serve("one", "two", settings=settings)
+        found = await made.registered()
+        assert sorted(found) == sorted(server.bookies) and len(found) == 2
+        for registration in found.values():
+            assert registration.address == server.address and server.address.startswith("tcp:127.")
+            assert registration.grpc == server.grpc_address != ""
+            assert (registration.host, registration.rack) == ("barn", "/row/2")
+            assert registration.writable
+
+
+async def test_what_was_written_is_read_after_a_restart_under_the_same_id(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        server = await made.serve("one", "two")
+        ids = server.bookies
+        client = made.client(2)
+        writer = await client.create_ledger()
+        assert await writer.append_many([b"moo", b"baa"]) == [0, 1]
+        await writer.close()
+        await server.drain()
+        assert not await made.registered()
+        await server.close()
+        again = await made.serve("one", "two")
+        assert again.bookies == ids
+        reader = await client.open_ledger(writer.ledger_id)
+        assert [entry.body async for entry in reader.read(0, 1)] == [b"moo", b"baa"]
+
+
+async def test_a_server_with_a_secret_serves_only_those_who_know_it(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        await made.serve("one", security=SECRET)
+        writer = await made.client(1, SECRET).create_ledger()
+        assert await writer.append(b"moo") == 0
+        (bookie_id,) = await made.registered()
+        stranger = made.client(1)
+        with pytest.raises(BookieUnavailable, match="secret"):
+            await stranger.transport.connect(bookie_id)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "cow.example:3181", "[::]:0"])
+async def test_without_proofs_a_server_listens_to_its_own_machine_only(
+    listen: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as made:
+        for settings in (ServerSettings(listen=listen), ServerSettings(grpc=listen)):
+            with pytest.raises(InvalidRequest, match="insecure"):
+                await made.serve("one", settings=settings)
+        assert not (tmp_path / "one").exists()
+
+
+async def test_every_address_is_published_as_the_machines_name(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        wide = ServerSettings(listen="0.0.0.0:0", insecure=True)
+        with pytest.raises(InvalidRequest, match="host name"):
+            await made.serve("one", settings=wide)
+        server = await made.serve("one", settings=replace(wide, host="barn.example"))
+        assert server.address.startswith("tcp:barn.example:")
+        await server.close()
+        named = replace(wide, advertise="gate.example:99")
+        assert (await made.serve("one", settings=named)).address == "tcp:gate.example:99"
+
+
+async def test_a_folder_in_use_is_refused_and_nothing_is_left_running(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        await made.serve("one")
+        before = await made.registered()
+        with pytest.raises(FolderLocked, match="another process"):
+            await made.serve("two", "one")
+        assert await made.registered() == before
+        assert len((await made.serve("two")).bookies) == 1
+
+
+async def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        server = await made.serve("one")
+        await server.close()
+        with pytest.raises(FolderMismatch, match="cluster"):
+            await made.serve("two", "one", tree=MemoryTree("other"))
+        await made.serve("one")
+
+
+async def test_a_folder_that_was_put_back_is_refused(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        await (await made.serve("one")).close()
+        shutil.copytree(tmp_path / "one", tmp_path / "copy")
+        await (await made.serve("one")).close()
+        await (await made.serve("one")).close()
+        with pytest.raises(FolderRolledBack):
+            await made.serve("copy")
+
+
+async def test_a_copy_beside_its_original_is_refused(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        await (await made.serve("one")).close()
+        shutil.copytree(tmp_path / "one", tmp_path / "copy")
+        with pytest.raises((FolderMismatch, FolderRolledBack)):
+            await made.serve("one", "copy")
+        assert not await made.registered()
+
+
+async def test_a_whole_store_is_not_taken_for_a_bookies_folder(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        (tmp_path / "store" / "bookie-1").mkdir(parents=True)
+        (tmp_path / "store" / "lock").touch()
+        with pytest.raises(FolderMismatch, match="whole store"):
+            await made.serve("store")
+
+
+async def test_a_server_goes_on_without_a_failed_disk_and_ends_with_the_last(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path) as made:
+        server = await made.serve("one", "two")
+        ended = asyncio.ensure_future(server.failed())
+        server.services[0]._fail(OSError("the disk is gone"))
+        await asyncio.sleep(0)
+        assert server.bookies == [server.services[1].bookie_id] and not ended.done()
+        server.services[1]._fail(OSError("this one, too"))
+        error = await ended
+        assert "the disk is gone" in str(error) and "this one, too" in str(error)
+
+
+async def test_a_writer_moves_away_from_a_server_that_drains_and_no_append_fails(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path) as made:
+        servers = {
+            name: await made.serve(name, settings=ServerSettings(host=name))
+            for name in ("one", "two", "three")
+        }
+        client = made.client(2)
+        writer = await client.create_ledger()
+        acknowledged: list[int] = []
+        over = asyncio.Event()
+
+        async def write() -> None:
+            while not over.is_set():
+                acknowledged.append(await writer.append(b"moo"))
+
+        writing = asyncio.ensure_future(write())
+        for name in ("one", "two", "three"):
+            count = len(acknowledged)
+            await servers[name].drain()
+            await servers[name].close()
+            servers[name] = await made.serve(name, settings=ServerSettings(host=name))
+            while len(acknowledged) < count + 50:
+                assert not writing.done(), writing
+                await asyncio.sleep(0)
+        over.set()
+        await writing
+        assert acknowledged == list(range(len(acknowledged)))
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        assert len([entry async for entry in reader.read(0, acknowledged[-1])]) == len(acknowledged)
