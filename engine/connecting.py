@@ -34,6 +34,7 @@ from engine.ports.metrics import NO_METRICS, Metrics
 from engine.transport.contract import Bookie, Transport
 
 if TYPE_CHECKING:
+    from engine.metadata.zookeeper import ZooKeeperStore
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
     from engine.transport.security import Security
 
@@ -108,27 +109,12 @@ async def connect(
     where = parse_url(url)
     if wire not in ("framed", "grpc"):
         raise InvalidRequest(f"a wire is framed or grpc, not {wire!r}")
-    # Kazoo loads on first use.
-    from engine.metadata.zookeeper import ZooKeeperStore
-    from engine.metadata.zookeeper_settings import ZooKeeperSettings
-
     settings = settings if settings is not None else ClientSettings()
     if not settings.host:
         settings = replace(settings, host=socket.gethostname())
     clock = SystemClock()
     rng = random.SystemRandom()  # noqa: TID251 (this module wires the real components together)
-    try:
-        store = await ZooKeeperStore.connect(
-            where.hosts,
-            chroot=where.chroot,
-            settings=zookeeper or ZooKeeperSettings(),
-            rng=rng,
-            make=False,
-        )
-    except NoSuchCluster as error:
-        raise NoSuchCluster(
-            f"no cluster at {where}: check the path behind the hosts, or start a bookie there first"
-        ) from error
+    store = await _open_store(where, zookeeper, rng)
     try:
         bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
         transport = _transport(bookies, security, wire, clock, rng)
@@ -164,6 +150,22 @@ def parse_url(url: str) -> ClusterUrl:
     if not _CHROOT.fullmatch(chroot) or "." in names or ".." in names or chroot == "/zookeeper":
         raise InvalidRequest(f"{chroot!r} in {url!r} is no path that a cluster could be under")
     return ClusterUrl(",".join(hosts), chroot or "/")
+
+
+async def _open_store(
+    where: ClusterUrl, settings: "ZooKeeperSettings | None", rng: random.Random
+) -> "ZooKeeperStore":
+    # Kazoo loads on first use.
+    from engine.metadata.zookeeper import ZooKeeperStore
+
+    try:
+        return await ZooKeeperStore.connect(
+            where.hosts, chroot=where.chroot, settings=settings, rng=rng, make=False
+        )
+    except NoSuchCluster as error:
+        raise NoSuchCluster(
+            f"no cluster at {where}: check the path behind the hosts, or start a bookie there first"
+        ) from error
 
 
 def _transport(

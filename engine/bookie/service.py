@@ -108,11 +108,10 @@ class BookieService:
         """
         settings = settings or BookieSettings()
         store = DeadlineStore(store, METADATA_TIMEOUT_MS)
-        bookies = Bookies(store)
         await workers.run(lambda: disk.make_folder(FOLDER))
-        identity = await start_folder(disk, bookies, rng)
+        identity = await start_folder(disk, Bookies(store), rng)
         index = await workers.run(open_index)
-        publisher = Publisher(bookies, identity, settings, disk, workers)
+        publisher = Publisher(Bookies(store), identity, settings, disk, workers)
         service: BookieService | None = None
         work = partial(replay, disk, index, identity.bookie_id, identity.salt)
         try:

@@ -89,3 +89,4 @@ async def test_a_client_goes_on_after_zookeeper_was_away(tmp_path: Path) -> None
             server.stop()
             server.start()
             await write_and_read(client)
+            assert await client.list_ledgers() == [1, 2]
