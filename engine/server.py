@@ -406,7 +406,7 @@ def _check_listeners(settings: ServerSettings, security: Security) -> None:
         if listen and not is_loopback(parse_host_port(listen)[0]):
             raise InvalidRequest(
                 f"anybody who reaches {listen} could write: give a secret or authorities, "
-                "listen at 127.0.0.1, or say that it is to be insecure"
+                "listen at 127.0.0.1, or say --insecure"
             )
 
 

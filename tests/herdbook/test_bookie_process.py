@@ -1,0 +1,163 @@
+"""`herdbook bookie` as operators run it: real processes, a real ZooKeeper, real signals."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from engine.connecting import connect
+from engine.ledger.client import LedgerClient
+from engine.ledger.settings import ClientSettings
+from engine.metadata.bookies import Bookies
+from engine.transport.security import Security
+from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
+from tests.herdbook.bookie_processes import BookieProcess, processes, reached
+
+SECRET = b"the cows come home at six"
+
+
+class Cluster:
+    """Bookie processes of one chroot, one machine each as far as placement knows."""
+
+    def __init__(self, folder: Path, count: int, *more: str) -> None:
+        self.zookeeper = f"{shared_zookeeper().hosts}{fresh_chroot()}"
+        self.url = f"herdbook://{self.zookeeper}"
+        self.bookies = [
+            BookieProcess(folder / f"{number}.log", *self.arguments(folder, number), *more)
+            for number in range(count)
+        ]
+
+    def arguments(self, folder: Path, number: int) -> list[str]:
+        return [
+            *("--data", str(folder / f"bookie-{number}"), "--zookeeper", self.zookeeper),
+            *("--listen", "127.0.0.1:0", "--host", f"machine-{number}"),
+        ]
+
+    async def start(self) -> None:
+        for said in await asyncio.gather(*(bookie.start() for bookie in self.bookies)):
+            assert said.startswith("serving "), [bookie.said() for bookie in self.bookies]
+
+
+@asynccontextmanager
+async def cluster(folder: Path, count: int, *more: str) -> AsyncIterator[Cluster]:
+    made = Cluster(folder, count, *more)
+    async with processes(*made.bookies):
+        await made.start()
+        yield made
+
+
+async def write(client: LedgerClient, count: int) -> int:
+    """A closed ledger of so many entries."""
+    writer = await client.create_ledger()
+    await writer.append_many([b"moo %d" % number for number in range(count)])
+    await writer.close()
+    return writer.ledger_id
+
+
+async def read(client: LedgerClient, ledger_id: int) -> list[bytes]:
+    reader = await client.open_ledger(ledger_id)
+    return [entry.body async for entry in reader.read(0, reader.last_add_confirmed)]
+
+
+async def test_a_terminated_bookie_ends_with_0_and_serves_what_it_had_after_its_next_start(
+    tmp_path: Path,
+) -> None:
+    one = ClientSettings(ensemble=1, write_quorum=1, ack_quorum=1)
+    async with cluster(tmp_path, 1) as made:
+        async with connect(made.url, settings=one) as client:
+            ledger_id = await write(client, 1_000)
+        assert await made.bookies[0].terminate() == 0
+        async with connect(made.url, settings=one) as client:
+            assert not await Bookies(client.store).available()
+        await made.start()
+        async with connect(made.url, settings=one) as client:
+            assert len(await read(client, ledger_id)) == 1_000
+            (registration,) = (await Bookies(client.store).available()).values()
+            assert (registration.boot, registration.host) == (2, "machine-0")
+        assert made.bookies[0].said() == ""
+
+
+async def test_a_rolling_restart_of_all_bookies_under_load_loses_nothing_and_no_append_fails(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, 4) as made, connect(made.url) as client:
+        writer = await client.create_ledger()
+        acknowledged: list[int] = []
+        over = asyncio.Event()
+
+        async def append() -> None:
+            while not over.is_set():
+                number = len(acknowledged)
+                ids = await writer.append_many([b"moo %d" % (number + i) for i in range(10)])
+                acknowledged.extend(ids)
+
+        writing = asyncio.ensure_future(append())
+
+        async def grown_by(count: int) -> None:
+            wanted = len(acknowledged) + count
+
+            async def grown() -> bool:
+                assert not writing.done(), writing
+                return len(acknowledged) >= wanted
+
+            await reached(grown)
+
+        for bookie in made.bookies:
+            await grown_by(100)
+            assert await bookie.terminate() == 0
+            await grown_by(100)
+            assert (await bookie.start()).startswith("serving ")
+        await grown_by(100)
+        over.set()
+        await writing
+        assert acknowledged == list(range(len(acknowledged)))
+        await writer.close()
+        found = await read(client, writer.ledger_id)
+        assert found == [b"moo %d" % number for number in range(len(acknowledged))]
+
+
+async def test_a_second_signal_ends_a_bookie_at_once(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1) as made:
+        bookie = made.bookies[0]
+        bookie.signal(signal.SIGTERM)
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+            bookie.signal(signal.SIGTERM)
+        assert await bookie.ended() in (0, -signal.SIGTERM)
+        assert (await bookie.start()).startswith("serving ")
+
+
+async def test_a_bookie_that_cannot_start_says_why_in_one_line_and_ends_with_1(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, 1) as made:
+        elsewhere = f"{shared_zookeeper().hosts}{fresh_chroot()}"
+        twin = BookieProcess(tmp_path / "twin.log", *made.bookies[0].arguments)
+        open_to_all = ("--data", str(tmp_path / "two"), "--zookeeper", elsewhere)
+        naked = BookieProcess(tmp_path / "naked.log", *open_to_all, "--listen", "0.0.0.0:0")
+        async with processes(twin, naked):
+            assert (await twin.start(), await twin.ended()) == ("", 1)
+            assert twin.said().startswith("FolderLocked: ") and twin.said().count("\n") == 1
+            assert (await naked.start(), await naked.ended()) == ("", 1)
+            assert "--insecure" in naked.said() and naked.said().count("\n") == 1
+        assert await made.bookies[0].terminate() == 0
+        data = made.bookies[0].arguments[:2]
+        moved = BookieProcess(
+            tmp_path / "moved.log", *data, "--zookeeper", elsewhere, "--listen", "127.0.0.1:0"
+        )
+        async with processes(moved):
+            assert (await moved.start(), await moved.ended()) == ("", 1)
+            assert moved.said().startswith("FolderMismatch: ") and moved.said().count("\n") == 1
+
+
+async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "secret").write_bytes(SECRET + b"\n")
+    one = ClientSettings(ensemble=1, write_quorum=1, ack_quorum=1)
+    async with (
+        cluster(tmp_path, 1, "--secret-file", str(tmp_path / "secret")) as made,
+        connect(made.url, settings=one, security=Security(secret=SECRET)) as client,
+    ):
+        assert len(await read(client, await write(client, 10))) == 10
