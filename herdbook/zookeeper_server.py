@@ -103,7 +103,7 @@ class ZooKeeperServer:
         if self._process is not None and self._process.poll() is None:
             return
         command = _command(find_java(), find_jars(), self.folder)
-        self._port = self._port or _free_port(self.host)
+        self._port = _free_port(self.host, self._port)
         self._write_settings()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -192,6 +192,7 @@ class ZooKeeperServer:
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
+        lines = [line for line in lines if not line.startswith("\tat ")]
         return " | ".join(lines[-5:])[-1000:] or "its log is empty"
 
 
@@ -260,10 +261,17 @@ def _command(java: str, jars: list[Path], folder: Path) -> list[str]:
     ]
 
 
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
+def _free_port(host: str, wanted: int) -> int:
+    """The wanted port, or any free one for 0. Raises `ZooKeeperFailed` if somebody listens there.
+
+    Asked before the start: another server that answers there must not be taken for this one.
+    """
+    try:
+        with socket.create_server((host, wanted)) as listening:
+            port: int = listening.getsockname()[1]
+            return port
+    except OSError as error:
+        raise ZooKeeperFailed(f"cannot listen on {host}:{wanted}: {error}") from error
 
 
 def _serves(host: str, port: int) -> bool:

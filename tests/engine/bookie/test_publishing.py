@@ -80,7 +80,8 @@ async def test_a_registration_that_failed_in_the_next_session_is_tried_until_it_
     yard.tree.tree.watch(key, moved.set)
     store.refusals = 1
     old = store.resume()
-    await moved.wait()
+    async with asyncio.timeout(10):
+        await moved.wait()
     await turns()
     assert store.refusals == 0
     old.expire()

@@ -260,7 +260,8 @@ class StoreContract:
             await other.sync()
             gone.clear()
             await self.expire(owner)
-            await lost.wait()
+            async with asyncio.timeout(20):
+                await lost.wait()
             while await other.get("/bookies/a") is not None:
                 await gone.wait()
                 gone.clear()
