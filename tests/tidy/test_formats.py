@@ -12,7 +12,7 @@ from blobit import object_id
 from engine import limits
 from engine.bookie import folder, segment
 from engine.folder import lock
-from engine.metadata import facts_format, ledgers, remote_messages
+from engine.metadata import facts_format, ledgers, remote_messages, zookeeper
 from engine.transport import frames
 from engine.transport.contract import LedgerFacts, Status
 
@@ -88,6 +88,7 @@ def test_every_code_is_listed_with_its_number(title: str, codes: type[enum.IntEn
         ),
         ("lock", f"`format_major` {lock.FORMAT_MAJOR}"),
         ("values of the metadata store", f"`format_major` {ledgers.FORMAT_MAJOR}"),
+        ("nodes in ZooKeeper", f"`format_major` {zookeeper.FORMAT_MAJOR}"),
         ("frames", f"{frames.WIRE_MAJOR}.{frames.WIRE_MINOR}"),
         ("object id", f"{object_id.FORMAT}"),
     ],
