@@ -32,7 +32,8 @@ class Superseded(Exception):
 class Memory:
     """What a node remembers of a ledger between tries. Lost with the node, and missed by nobody.
 
-    `whole` holds (first entry, last entry, index, bookie) of replicas found whole.
+    `whole` holds (first entry, last entry, index, bookie) of replicas found whole. `stuck_in` is
+    the outlook in which nothing but a spare bookie was missing.
     """
 
     version: int
@@ -40,6 +41,8 @@ class Memory:
     failures: int = 0
     due_s: float = 0.0
     standing: Standing | None = None
+    stuck_in: Outlook | None = None
+    skips: int = 0
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class LedgerRepair:
         self._counts = counts
         self._may_go_on = may_go_on
         self._troubles: list[str] = []
+        self._without_spare = 0
 
     async def run(self) -> str:
         """Do what can be done now; returns what keeps the ledger from being whole, "" for nothing.
@@ -86,6 +90,8 @@ class LedgerRepair:
                 held = await self._settle(held)
             for extent in extents(held.metadata):
                 held = await self._make_whole(held, extent)
+            stuck = self._without_spare == len(self._troubles) > 0
+            self._memory.stuck_in = self._outlook if stuck else None
             if self._troubles:
                 return "; ".join(dict.fromkeys(self._troubles))
             return await self._finish(held)
@@ -137,6 +143,7 @@ class LedgerRepair:
             )
             if other is None:
                 self._troubles.append(f"no bookie can take the place of {name}")
+                self._without_spare += not self._outlook.spares(extent.fragment.ensemble)
             else:
                 targets[index] = ensemble[index] = other
         return targets

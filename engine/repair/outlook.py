@@ -2,7 +2,7 @@
 
 Invariants:
 - A bookie is lost only if it was given up (`/repair/lost`) and has no registration now.
-- An outlook is read once for each try and never trusted for longer.
+- An outlook is never older than a second when a try begins, and serves that one try only.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from engine.transport.contract import Bookie, Transport
 from engine.transport.repair_key import repair_key
 
 LOST: Final = "/repair/lost"
+_OUTLOOK_AGE_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,13 @@ class Outlook:
     def away(self, bookie_id: str) -> bool:
         """Whether a bookie is not there now, and not given up either."""
         return bookie_id not in self.registered and bookie_id not in self.lost
+
+    def spares(self, ensemble: Sequence[str]) -> bool:
+        """Whether any bookie outside an ensemble could be written to."""
+        return any(
+            found.writable and name not in ensemble and name not in self.leaving
+            for name, found in self.registered.items()
+        )
 
     def lost_of(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of some bookies that are lost."""
@@ -76,6 +84,8 @@ class Workshop:
         self.placement = Placement(self.bookies, rng, clock, self.settings.quarantine_ms)
         self.pace = Pace(clock, self.settings.copy_bytes_a_second)
         self._client_settings = self.settings.client()
+        self._newest: Outlook | None = None
+        self._newest_s = 0.0
 
     def context(self, metadata: LedgerMetadata) -> LedgerContext:
         """What the ledger's own code works with, with repair's key to this ledger."""
@@ -104,3 +114,13 @@ class Workshop:
         registered = await self.bookies.available()
         lost = frozenset(name for name in given_up if name not in registered)
         return Outlook(registered, lost, frozenset(await self.bookies.decommissioning()))
+
+    async def recent_outlook(self) -> Outlook:
+        """Which bookies there were within the last second: many short tries share one look.
+
+        Raises `MetadataUnavailable`.
+        """
+        now_s = self.clock.monotonic()
+        if self._newest is None or now_s - self._newest_s >= _OUTLOOK_AGE_S_MAX:
+            self._newest, self._newest_s = await self.outlook(), now_s
+        return self._newest

@@ -3,7 +3,8 @@
 Invariants:
 - A ledger that cannot be mended now stays queued, with the reason; its next try waits twice as long
   as the last one, up to a bound, and nothing spins.
-- A ledger's lock is taken only for a try and given back after it: waiting ledgers cost no writes.
+- A ledger's lock is taken only for a try and given back after it: waiting ledgers cost no writes,
+  and those that wait for nothing but a spare bookie hardly any reads.
 - Losing the metadata store for a while ends a round, never the worker.
 - While repair is switched off no ledger is begun, and one under way stops at its next step.
 """
@@ -19,10 +20,11 @@ from engine.errors import EngineError, VersionConflict
 from engine.metadata.repairs import DISABLED, REPAIRS, HeldItem
 from engine.repair.claim import Claim
 from engine.repair.ledger_repair import LedgerRepair, Memory, RepairCounts
-from engine.repair.outlook import LOST, Workshop
+from engine.repair.outlook import LOST, Outlook, Workshop
 from engine.repair.replicas import Stopped
 
 LOCKS: Final = "/repair/locks"
+_SKIPS_MAX: Final = 7
 
 
 class Repairer:
@@ -142,6 +144,13 @@ class Repairer:
         """Lock a ledger and try it. Raises `MetadataUnavailable`."""
         if self._disabled:
             return
+        outlook = await self._workshop.recent_outlook()
+        memory = self._memory.get(ledger_id)
+        if memory is not None and memory.stuck_in == outlook and memory.skips < _SKIPS_MAX:
+            # Nothing but a spare bookie was missing, and none has come.
+            memory.skips += 1
+            self._postpone(memory)
+            return
         claim = Claim(self._workshop.store, f"{LOCKS}/{ledger_id}", self._node)
         if not await claim.hold():
             self._postpone(self._remembered(ledger_id))
@@ -149,11 +158,11 @@ class Repairer:
         try:
             held_item = await self._workshop.queue.read(ledger_id)
             if held_item is not None:
-                await self._try(held_item)
+                await self._try(held_item, outlook)
         finally:
             await claim.release()
 
-    async def _try(self, held_item: HeldItem) -> None:
+    async def _try(self, held_item: HeldItem, outlook: Outlook) -> None:
         memory = self._memory.get(held_item.ledger_id)
         if memory is None or memory.version != held_item.version:
             # Somebody has asked anew: what was found whole before is no answer to that.
@@ -161,9 +170,10 @@ class Repairer:
             if memory is not None:
                 fresh.standing, fresh.failures = memory.standing, memory.failures
             memory = self._memory[held_item.ledger_id] = fresh
+        memory.skips = 0
         repair = LedgerRepair(
             self._workshop,
-            await self._workshop.outlook(),
+            outlook,
             held_item,
             memory,
             self.counts,

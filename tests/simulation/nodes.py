@@ -16,12 +16,14 @@ from engine.errors import FolderError, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.metadata.memory import MemoryTree
+from engine.repair.settings import RepairSettings
 from tests.simulation.disk import SimDisk
 from tests.simulation.index import SimIndexes
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.metadata import MetadataFaults, SimStore
 from tests.simulation.network import Network, SimTransport
 from tests.simulation.oracles import Violation
+from tests.simulation.repair import start_repair
 from tests.simulation.trace import Trace
 from tests.simulation.workers import SimWorkers
 
@@ -88,10 +90,17 @@ class World:
 class BookieNode:
     """A machine that runs one bookie."""
 
-    def __init__(self, world: World, name: str, settings: BookieSettings) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        settings: BookieSettings,
+        repair: RepairSettings | None = None,
+    ) -> None:
         self.name = name
         self.world = world
         self.settings = settings
+        self.repair = repair
         self.process = world.process(name)
         self.service: BookieService | None = None
         self.disk = SimDisk(world.rng(f"{name} disk"))
@@ -117,6 +126,7 @@ class BookieNode:
         """Start the service; try again, as a supervisor does, while the metadata is away."""
         world, store = self.world, self.store
         assert store is not None
+        clock = SimClock(world.loop, float(len(world.processes)))
         while True:
             self._workers = SimWorkers(
                 world.loop, self.process, self.disk, world.rng(f"{self.name} workers")
@@ -127,7 +137,7 @@ class BookieNode:
                     disk=self.disk,
                     open_index=self.indexes.open,
                     workers=self._workers,
-                    clock=SimClock(world.loop, float(len(world.processes))),
+                    clock=clock,
                     rng=world.rng(f"{self.name} service"),
                     store=store,
                     settings=self.settings,
@@ -146,6 +156,8 @@ class BookieNode:
             self.bookie_ids.append(service.bookie_id)
         world.network.listen(service.bookie_id, self)
         world.trace.event("serves", self.name, service.bookie_id, service.boot)
+        if self.repair is not None:
+            await start_repair(self, service, clock, self.repair)
 
     def crash(self, *, lose_power: bool) -> None:
         """The process ends at once; with `lose_power` unsynced data goes too, in part or whole."""
@@ -195,10 +207,11 @@ class ClientNode:
         world = self.world
         self.process = world.process(self.name)
         self.store = world.store(self.process)
+        self.clock = SimClock(world.loop, float(len(world.processes)))
         self.client = LedgerClient(
             store=self.store,
             transport=SimTransport(world.network, self.name, self.process),
-            clock=SimClock(world.loop, float(len(world.processes))),
+            clock=self.clock,
             rng=world.rng(self.name),
             settings=self.settings,
         )

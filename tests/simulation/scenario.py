@@ -29,6 +29,7 @@ from tests.simulation.metadata import MetadataFaults
 from tests.simulation.network import Network, NetworkFaults
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import LedgerOracle, Oracle, Violation
+from tests.simulation.repair import ReplicationJudge, draw_repair
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload, WorkloadPlan
 
@@ -161,9 +162,11 @@ class Scenario:
         self.world = World(loop, seed, trace, network, tree, metadata_faults)
         self.oracle = Oracle(tree, trace)
         bookie_count = rng.randint(3, 6)
+        self._repair = draw_repair(seed)
         settings = _bookie_settings(rng)
         self.bookies = [
-            BookieNode(self.world, f"bookie{number}", settings) for number in range(bookie_count)
+            BookieNode(self.world, f"bookie{number}", settings, self._repair)
+            for number in range(bookie_count)
         ]
         self.workload = Workload(_plan(rng, bookie_count), self.oracle)
         self._client_settings = _client_settings(rng)
@@ -242,7 +245,9 @@ class Scenario:
         may one that was created with a bookie known, but wiped before it ever served.
         """
         await self._until(lambda: all(node.service for node in self.bookies), PEACE_S_MAX)
-        served = {node.service.bookie_id for node in self.bookies if node.service is not None}
+        if not all(node.service or node.damaged for node in self.bookies):
+            raise Violation("a bookie does not come back in peace")
+        served = {name for node in self.bookies for name in node.bookie_ids}
         lossy = lossy | {
             name
             for ledger in self.oracle.ledgers.values()
@@ -255,11 +260,23 @@ class Scenario:
         for ledger in self.oracle.ledgers.values():
             if not ledger.deleted and _promised(ledger, lossy):
                 await self._judge_ledger(judge, ledger)
+        if self._repair is not None:
+            await self._judge_replication(judge, lossy)
         writer = await self._create_in_peace(judge)
         ledger = self.oracle.created(writer.ledger_id, b"", deferred_sync=False)
         ledger.on_acknowledged(await writer.append_many(ledger.bodies(10, 0)))
         await writer.close()
         await self._judge_ledger(judge, ledger)
+
+    async def _judge_replication(self, judge: ClientNode, lossy: set[str]) -> None:
+        """With repair, what the promise covers is whole in the end, wherever it lies then."""
+        assert self._repair is not None
+        ledgers = [
+            ledger
+            for ledger in self.oracle.ledgers.values()
+            if not ledger.deleted and ledger.closed_last is not None and _promised(ledger, lossy)
+        ]
+        await ReplicationJudge(judge, self.bookies, self._repair).judge(ledgers)
 
     async def _create_in_peace(self, judge: ClientNode) -> LedgerWriter:
         """A bookie notices a little later that its disk has room again, or that it may start."""
@@ -321,6 +338,7 @@ def _bookie_settings(rng: random.Random) -> BookieSettings:
         checkpoint_bytes=rng.choice([5_000, 50_000, 1 << 20]),
         recent_runs_bytes_max=rng.choice([0, 2_000, 1 << 20]),
         index_batch_records=rng.choice([1, 16, 1_024]),
+        read_gap_bytes=rng.choice([0, 0, 32_768]),
         ledger_states_max=rng.choice([1, 3, 10_000]),
         synced_mark_ms=rng.choice([50, 500]),
         space_check_ms=500,

@@ -1,0 +1,178 @@
+"""Repair in the imagined cluster: every bookie's machine runs a node of it, and it is judged.
+
+Invariants:
+- Repair runs unchanged, over its bookie's own session and a client's view of the network.
+- In peace every ledger whose losses the promise covers comes to full replication: each entry of it
+  lies intact on every bookie of its write set, as those bookies themselves say.
+- A run without repair is one more kind of world; a seed decides which.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from engine.errors import EngineError
+from engine.metadata.ledgers import LedgerMetadata
+from engine.repair.node import RepairNode
+from engine.repair.outlook import Workshop
+from engine.repair.scrub import Scrub
+from engine.repair.settings import RepairSettings
+from engine.transport.contract import ReadRequest, Status
+from tests.simulation.network import SimTransport
+from tests.simulation.oracles import LedgerOracle, Violation
+
+if TYPE_CHECKING:
+    from engine.bookie.service import BookieService
+    from tests.simulation.nodes import BookieNode, ClientNode, SimClock
+
+REPAIR_S_MAX: Final = 600.0
+_READ_BYTES: Final = 1 << 20
+
+
+def draw_repair(seed: int) -> RepairSettings | None:
+    """How a run repairs, None for not at all; drawn apart, so that nothing else moves."""
+    rng = random.Random(f"repair {seed}")
+    if rng.random() < 0.3:
+        return None
+    return RepairSettings(
+        lost_bookie_grace_ms=rng.choice([1_500, 4_000, 15_000]),
+        open_ledger_grace_ms=rng.choice([500, 3_000, 10_000]),
+        doubtful_open_grace_ms=rng.choice([3_000, 10_000]),
+        look_interval_ms=rng.choice([1_000, 5_000]),
+        audit_interval_ms=rng.choice([5_000, 60_000]),
+        scrub_interval_ms=rng.choice([0, 0, 20_000]),
+        retry_pause_ms=rng.choice([500, 2_000]),
+        retry_pause_ms_max=rng.choice([5_000, 20_000]),
+        read_timeout_ms=rng.choice([500, 2_000]),
+        append_timeout_ms=rng.choice([500, 2_000]),
+        recovery_timeout_ms=rng.choice([1_000, 5_000]),
+        metadata_timeout_ms=1_000,
+        step_bytes=rng.choice([100, 2_000, 100_000]),
+        copy_bytes_a_second=rng.choice([0, 20_000]),
+        ledgers_a_page=rng.choice([1, 64]),
+        ledgers_at_once=rng.choice([1, 3]),
+        quarantine_ms=rng.choice([200, 2_000]),
+    )
+
+
+async def start_repair(
+    node: "BookieNode", service: "BookieService", clock: "SimClock", settings: RepairSettings
+) -> None:
+    """Let a machine repair beside its bookie. It ends with the machine's process."""
+    assert node.store is not None
+    repair = RepairNode(
+        store=node.store,
+        transport=SimTransport(node.world.network, repairer_name(node.name), node.process),
+        clock=clock,
+        rng=random.Random(f"{node.process.name} repair {service.bookie_id}"),
+        settings=settings,
+        local_bookies=[service],
+    )
+    await repair.start()
+
+
+def repairer_name(node: str) -> str:
+    """The name under which a machine's repair stands in the network."""
+    return f"{node} repair"
+
+
+class ReplicationJudge:
+    """Waits, in peace, for full replication; then asks the bookies themselves."""
+
+    def __init__(
+        self, judge: "ClientNode", bookies: Sequence["BookieNode"], settings: RepairSettings
+    ) -> None:
+        self._judge = judge
+        self._bookies = bookies
+        self._workshop = Workshop(
+            store=judge.store,
+            transport=SimTransport(judge.world.network, judge.name, judge.process),
+            clock=judge.clock,
+            rng=judge.world.rng("replication judge"),
+            settings=settings,
+        )
+
+    async def judge(self, ledgers: Sequence[LedgerOracle]) -> None:
+        """Every ledger given is closed and covered by the promise: none may lack anything."""
+        serving = [node.service for node in self._bookies if node.service is not None]
+        wanted = [
+            ledger.ledger_id
+            for ledger in ledgers
+            if ledger.metadata is not None and ledger.metadata.ensemble_size <= len(serving)
+        ]
+        loop = self._judge.world.loop
+        deadline = loop.now + REPAIR_S_MAX
+        scrubbed_s = 0.0
+        while True:
+            lacking: str | None = "still queued"
+            if not await self._queued(wanted):
+                lacking = await self._first_lacking(wanted, serving)
+            if lacking is None:
+                self._judge.world.trace.event("replicated", len(wanted))
+                return
+            if loop.now > deadline:
+                raise Violation(f"not repaired in peace: {lacking}: {await self._why()}")
+            if loop.now > scrubbed_s + 60.0:
+                # What a dead writer's stragglers lacked, nobody knows until all is read.
+                scrubbed_s = loop.now
+                try:
+                    await Scrub(self._workshop).run_for(wanted)
+                except EngineError:
+                    continue
+            await asyncio.sleep(3.0)
+
+    async def _queued(self, wanted: Sequence[int]) -> bool:
+        return not set(wanted).isdisjoint(await self._workshop.queue.ids())
+
+    async def _why(self) -> str:
+        queue = self._workshop.queue
+        held = [await queue.read(ledger_id) for ledger_id in await queue.ids()]
+        return str([(one.ledger_id, one.item.text, one.item.blocked) for one in held if one])
+
+    async def _first_lacking(
+        self, wanted: Sequence[int], serving: Sequence["BookieService"]
+    ) -> str | None:
+        """The first replica that is not whole, in words."""
+        services = {service.bookie_id: service for service in serving}
+        for ledger_id in wanted:
+            metadata = (await self._workshop.ledgers.read(ledger_id)).metadata
+            for fragment_at, fragment in enumerate(metadata.fragments):
+                last = _end_of(metadata, fragment_at)
+                for index, name in enumerate(fragment.ensemble):
+                    service = services.get(name)
+                    if service is None:
+                        return f"ledger {ledger_id}: bookie {name} of its ensemble is no more"
+                    entry = await _first_absent(service, metadata, fragment.first, last, index)
+                    if entry is not None:
+                        return f"ledger {ledger_id}: entry {entry} is not on bookie {name}"
+        return None
+
+
+def _end_of(metadata: LedgerMetadata, fragment_at: int) -> int:
+    assert metadata.last_entry is not None
+    later = metadata.fragments[fragment_at + 1 :]
+    return min(metadata.last_entry, later[0].first - 1) if later else metadata.last_entry
+
+
+async def _first_absent(
+    service: "BookieService", metadata: LedgerMetadata, first: int, last: int, index: int
+) -> int | None:
+    """The first entry that a bookie should hold and does not hold intact, asked in place."""
+    entry = first
+    while entry <= last:
+        stripe_last = min(
+            last, entry - entry % metadata.stripe_entries + metadata.stripe_entries - 1
+        )
+        if index not in metadata.write_set(entry):
+            entry = stripe_last + 1
+            continue
+        request = ReadRequest(metadata.ledger_id, entry, stripe_last, _READ_BYTES)
+        reply = await service.read(request)
+        if reply.status is not Status.OK or not reply.runs:
+            return entry
+        for run in reply.runs:
+            if run.first != entry or run.first_corrupt() is not None:
+                return entry
+            entry = run.last + 1
+    return None
