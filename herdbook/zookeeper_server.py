@@ -11,6 +11,7 @@ Invariants:
 import contextlib
 import importlib.util
 import os
+import random
 import re
 import shutil
 import signal
@@ -30,6 +31,8 @@ _JAVA_MAJOR_MIN: Final = 17
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
+_PORTS_TRIED: Final = 5
+_OWN_PORTS: Final = (10_000, 32_000)
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # Beside ZooKeeper's own jars only what it loads: PySpark has 280, and each one costs start-up time.
 _NEEDED: Final = (
@@ -103,7 +106,20 @@ class ZooKeeperServer:
         if self._process is not None and self._process.poll() is None:
             return
         command = _command(find_java(), find_jars(), self.folder)
-        self._port = _free_port(self.host, self._port)
+        chosen = self._port
+        for attempt in range(_PORTS_TRIED):
+            self._port = _free_port(self.host, chosen)
+            try:
+                self._launch(command)
+                return
+            except ZooKeeperFailed:
+                # A free port may be taken by another process before the server listens on it.
+                if chosen or attempt + 1 == _PORTS_TRIED or _is_free(self.host, self._port):
+                    self._port = chosen
+                    raise
+
+    def _launch(self, command: list[str]) -> None:
+        """Start the process, and return when it serves."""
         self._write_settings()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -264,14 +280,26 @@ def _command(java: str, jars: list[Path], folder: Path) -> list[str]:
 def _free_port(host: str, wanted: int) -> int:
     """The wanted port, or any free one for 0. Raises `ZooKeeperFailed` if somebody listens there.
 
-    Asked before the start: another server that answers there must not be taken for this one.
+    Asked before the start: another server that answers there must not be taken for this one. A
+    free one is below those that the system gives to outgoing connections, so that none of these
+    takes it while the server is down.
     """
+    for _ in range(_PORTS_TRIED):
+        port = wanted or random.randrange(*_OWN_PORTS)
+        try:
+            with socket.create_server((host, port)):
+                return port
+        except OSError as error:
+            refusal = error
+    raise ZooKeeperFailed(f"cannot listen on {host}:{port}: {refusal}") from refusal
+
+
+def _is_free(host: str, port: int) -> bool:
     try:
-        with socket.create_server((host, wanted)) as listening:
-            port: int = listening.getsockname()[1]
-            return port
-    except OSError as error:
-        raise ZooKeeperFailed(f"cannot listen on {host}:{wanted}: {error}") from error
+        _free_port(host, port)
+    except ZooKeeperFailed:
+        return False
+    return True
 
 
 def _serves(host: str, port: int) -> bool:
