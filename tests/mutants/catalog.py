@@ -6,14 +6,17 @@ from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
 from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
 from tests.mutants.metadata import METADATA_MUTANTS
 from tests.mutants.mutant import Mutant
+from tests.mutants.placement import PLACEMENT_MUTANTS
 from tests.mutants.recovery import RECOVERY_MUTANTS
 from tests.mutants.sessions import SESSION_MUTANTS
 from tests.mutants.storage import JOURNAL_MUTANTS, UPKEEP_MUTANTS
+from tests.mutants.wire import DIALING_MUTANTS, WIRE_MUTANTS
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *WRITER_MUTANTS,
     *ENSEMBLE_MUTANTS,
     *READER_MUTANTS,
+    *PLACEMENT_MUTANTS,
     *RECOVERY_MUTANTS,
     *METADATA_MUTANTS,
     *SESSION_MUTANTS,
@@ -22,4 +25,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *READ_MUTANTS,
     *JOURNAL_MUTANTS,
     *UPKEEP_MUTANTS,
+    *WIRE_MUTANTS,
+    *DIALING_MUTANTS,
 )

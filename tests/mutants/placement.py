@@ -1,0 +1,81 @@
+"""Mutants of placement, of finding a cluster, and of what is told about both."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_SPREADING: Final = "engine/ledger/spreading.py"
+_PLACEMENT: Final = "engine/ledger/placement.py"
+_SPREADING_TESTS: Final = "engine/ledger/test_spreading.py"
+_PLACEMENT_TESTS: Final = "engine/ledger/test_placement.py"
+
+PLACEMENT_MUTANTS: Final = (
+    Mutant(
+        "hosts-do-not-matter",
+        "issue 3 D: never two replicas of a write set on one host while another is available",
+        _SPREADING,
+        "hosts += bool(mine.host) and mine.host == its.host",
+        "hosts += 0",
+        by_test(_SPREADING_TESTS, "test_no_write_set_shares_a_host_more_than_it_must"),
+    ),
+    Mutant(
+        "racks-do-not-matter",
+        "issue 3 D: racks are spread over each write quorum where known",
+        _SPREADING,
+        "racks += bool(mine.rack) and mine.rack == its.rack",
+        "racks += 0",
+        by_test(_SPREADING_TESTS, "test_where_every_rack_is_known_nothing_spreads_better"),
+    ),
+    Mutant(
+        "neighbours-in-the-ring-are-forgotten",
+        "an ensemble is a ring: its last and its first bookies share write sets",
+        _SPREADING,
+        "min(distance, size - distance) < write_quorum",
+        "distance < write_quorum",
+        by_test(_SPREADING_TESTS, "test_striped_ensembles_share_no_host_where_they_need_not"),
+    ),
+    Mutant(
+        "the-near-bookie-is-no-better",
+        "issue 3 D: local bookie preferred",
+        _SPREADING,
+        "wanted = local if index == 0 and local else left",
+        "wanted = left",
+        by_test(_PLACEMENT_TESTS, "test_a_bookie_of_the_clients_own_machine_holds_a_replica"),
+    ),
+    Mutant(
+        "leaving-bookies-are-chosen",
+        "issue 3 E: no new ledger is placed on a bookie that is to go",
+        _PLACEMENT,
+        "if found.writable and name not in leaving and not self._quarantined(found)",
+        "if found.writable and not self._quarantined(found)",
+        by_test(_PLACEMENT_TESTS, "test_full_and_leaving_bookies_are_avoided"),
+    ),
+    Mutant(
+        "full-bookies-are-chosen",
+        "issue 3 D: full and read-only bookies avoided",
+        _PLACEMENT,
+        "if found.writable and name not in leaving and not self._quarantined(found)",
+        "if name not in leaving and not self._quarantined(found)",
+        by_test(_PLACEMENT_TESTS, "test_full_and_leaving_bookies_are_avoided"),
+    ),
+    Mutant(
+        "leaving-bookies-count-as-away",
+        "a bookie that is to go is not taken as one that may come back",
+        _PLACEMENT,
+        "away = [name for name in known if name not in present and name not in leaving]\n"
+        "            picked",
+        "away = [name for name in known if name not in present]\n            picked",
+        by_test(_PLACEMENT_TESTS, "test_a_leaving_bookie_is_not_even_taken_as_one_that_is_away"),
+    ),
+    Mutant(
+        "a-client-makes-a-cluster",
+        "a path without a cluster is an error for a client, and stays without one",
+        "engine/connecting.py",
+        "settings=settings, rng=rng, make=False",
+        "settings=settings, rng=rng, make=True",
+        by_test(
+            "engine/test_connecting_cluster.py",
+            "test_a_path_without_a_cluster_is_one_clear_error_and_makes_nothing",
+        ),
+    ),
+)
