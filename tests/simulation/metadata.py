@@ -59,6 +59,11 @@ class SimStore:
     def cluster_id(self) -> str:
         return self._session.cluster_id
 
+    @property
+    def session_number(self) -> int:
+        """Who owns the ephemeral keys that are made now."""
+        return self._session._owner
+
     async def get(self, key: str) -> Versioned | None:
         return await self._call("get", key, lambda store: store.get(key))
 

@@ -15,6 +15,7 @@ from engine.bookie.settings import BookieSettings
 from engine.errors import FolderError, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
+from engine.metadata.bookies import AVAILABLE
 from engine.metadata.memory import MemoryTree
 from engine.repair.settings import RepairSettings
 from tests.simulation.disk import SimDisk
@@ -158,6 +159,14 @@ class BookieNode:
         world.trace.event("serves", self.name, service.bookie_id, service.boot)
         if self.repair is not None:
             await start_repair(self, service, clock, self.repair)
+
+    @property
+    def registered(self) -> bool:
+        """Whether its registration is there and rests on its present session, if it serves."""
+        if self.service is None or self.service.failure is not None or self.store is None:
+            return True
+        owner = self.world.tree.tree.owner(f"{AVAILABLE}/{self.service.bookie_id}")
+        return owner is not None and owner == self.store.session_number
 
     def crash(self, *, lose_power: bool) -> None:
         """The process ends at once; with `lose_power` unsynced data goes too, in part or whole."""

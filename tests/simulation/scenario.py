@@ -247,6 +247,9 @@ class Scenario:
         await self._until(lambda: all(node.service for node in self.bookies), PEACE_S_MAX)
         if not all(node.service or node.damaged for node in self.bookies):
             raise Violation("a bookie does not come back in peace")
+        await self._until(lambda: all(node.registered for node in self.bookies), PEACE_S_MAX)
+        if not all(node.registered for node in self.bookies):
+            raise Violation("a bookie that serves is not registered with the session it has")
         served = {name for node in self.bookies for name in node.bookie_ids}
         lossy = lossy | {
             name
