@@ -27,11 +27,12 @@ from tests.engine.transport.tcp_wiring import RawEnd, TcpHouse, tcp_house
 
 
 async def reached(condition: Callable[[], bool]) -> None:
-    """Wait until it holds; the test's own deadline ends a wait in vain."""
-    while True:
-        if condition():
-            return
-        await asyncio.sleep(0)
+    """Wait until it holds, for ten seconds at most."""
+    async with asyncio.timeout(10):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0)
 
 
 async def is_served(house: TcpHouse, ledger_id: int) -> bool:

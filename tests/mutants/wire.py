@@ -1,0 +1,158 @@
+"""Mutants of the wire between machines, of finding bookies, and of a server's end."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_GREETING: Final = "engine/transport/greeting.py"
+_SECURITY: Final = "engine/transport/security.py"
+_BOUNDS: Final = "engine/transport/server_bounds.py"
+_CONNECTION: Final = "engine/transport/server_connection.py"
+_DIALING: Final = "engine/transport/dialing.py"
+_SERVER: Final = "engine/server.py"
+_SECURITY_TESTS: Final = "engine/transport/test_security.py"
+_HOSTILE_TESTS: Final = "engine/transport/test_hostile.py"
+_DIALING_TESTS: Final = "engine/transport/test_dialing.py"
+
+WIRE_MUTANTS: Final = (
+    Mutant(
+        "any-proof-is-good",
+        "a server with a secret welcomes nobody who has not proved it",
+        _GREETING,
+        "        if not proofs_match(_one_value(head), expected):\n",
+        "        if not proofs_match(expected, expected):\n",
+        by_test(_SECURITY_TESTS, "test_a_wrong_secret_is_told_so_and_harms_nobody"),
+    ),
+    Mutant(
+        "the-servers-proof-is-not-asked-for",
+        "a client with a secret believes no server that has not proved it",
+        _GREETING,
+        "        if not self._client:\n            return\n",
+        "        if self._expected is None:\n            return\n",
+        by_test(_SECURITY_TESTS, "test_a_server_that_does_not_know_the_secret_is_not_believed"),
+    ),
+    Mutant(
+        "one-challenge-for-all",
+        "a recorded proof is worth nothing on another connection",
+        _GREETING,
+        "self._client, self._server = said, new_challenge()",
+        "self._client, self._server = said, b'0' * CHALLENGE_BYTES",
+        by_test(_SECURITY_TESTS, "test_a_recorded_proof_is_worth_nothing_on_another_connection"),
+    ),
+    Mutant(
+        "proofs-without-the-certificate",
+        "nobody who stands between passes proofs on",
+        _SECURITY,
+        "role + client + server + binding",
+        "role + client + server",
+        by_test(_SECURITY_TESTS, "test_nobody_in_the_middle_passes_proofs_on"),
+    ),
+    Mutant(
+        "both-sides-prove-alike",
+        "a proof made for one side is none for the other",
+        _SECURITY,
+        "role + client + server + binding",
+        "client + server + binding",
+        by_test(
+            _SECURITY_TESTS,
+            "test_a_proof_is_for_one_side_one_pair_of_challenges_and_one_certificate",
+        ),
+    ),
+    Mutant(
+        "clients-need-no-certificate",
+        "a server with authorities wants a client's certificate",
+        _SECURITY,
+        "            context.verify_mode = ssl.CERT_REQUIRED\n",
+        "            context.verify_mode = ssl.CERT_OPTIONAL\n",
+        by_test(_SECURITY_TESTS, "test_certificates_are_asked_for_and_checked_both_ways"),
+    ),
+    Mutant(
+        "frames-begin-without-room",
+        "of a big frame only the first piece is taken in before there is room for it",
+        _BOUNDS,
+        "        if self._appends.ask(size_bytes, self._frame_granted, urgent=urgent):\n",
+        "        if self._appends.take(size_bytes) is None:\n",
+        by_test(_HOSTILE_TESTS, "test_big_frames_of_many_connections_wait_until_there_is_room"),
+    ),
+    Mutant(
+        "recoveries-wait-behind-appends",
+        "urgent frames need not wait for others",
+        _BOUNDS,
+        "self._frame_granted, urgent=urgent)",
+        "self._frame_granted)",
+        by_test(
+            _HOSTILE_TESTS,
+            "test_a_recovery_and_a_fence_pass_a_server_that_is_full_of_appends",
+        ),
+    ),
+    Mutant(
+        "a-lost-connection-keeps-its-room",
+        "what a connection was granted is given back when it is lost",
+        _BOUNDS,
+        "            self._appends.give_back(self._reserved.popleft())\n\n    # Frames",
+        "            self._reserved.popleft()\n\n    # Frames",
+        by_test(
+            _HOSTILE_TESTS, "test_who_stops_in_the_middle_of_a_frame_is_cut_off_and_frees_its_room"
+        ),
+    ),
+    Mutant(
+        "big-frames-before-the-greeting",
+        "before a connection is greeted its frames are small",
+        _CONNECTION,
+        "            frame_bytes_max=GREETING_BYTES_MAX,\n",
+        "            frame_bytes_max=FRAME_BYTES_MAX,\n",
+        by_test(_HOSTILE_TESTS, "test_an_oversized_frame_is_refused_from_its_header_on"),
+    ),
+)
+
+DIALING_MUTANTS: Final = (
+    Mutant(
+        "whoever-answers-is-the-bookie",
+        "a connection to another bookie is never handed out",
+        _DIALING,
+        "        if bookie.bookie_id != bookie_id:\n",
+        "        if not bookie.bookie_id:\n",
+        by_test(
+            _DIALING_TESTS,
+            "test_another_bookie_at_the_address_is_refused_and_its_connection_closed",
+        ),
+    ),
+    Mutant(
+        "a-bookie-that-moved-is-asked-where-it-was",
+        "a connection is not used any more once its bookie is registered elsewhere",
+        _DIALING,
+        "if _is_gone(known.bookie) or not _same_place(known.registration, registration):",
+        "if _is_gone(known.bookie):",
+        by_test(_DIALING_TESTS, "test_a_bookie_that_moved_is_dialled_where_it_is_registered_now"),
+    ),
+    Mutant(
+        "no-rest-after-a-failed-dial",
+        "a bookie that could not be reached rests for a while",
+        _DIALING,
+        "        if self._clock.monotonic() < rest.until_s:\n",
+        "        if self._clock.monotonic() < 0:\n",
+        by_test(_DIALING_TESTS, "test_a_bookie_that_cannot_be_reached_rests_longer_each_time"),
+    ),
+    Mutant(
+        "a-leaving-bookie-takes-more",
+        "a bookie that leaves takes no normal append",
+        "engine/bookie/appending.py",
+        "        return Status.READ_ONLY if self._gate.full or self._gate.leaving else None\n",
+        "        return Status.READ_ONLY if self._gate.full else None\n",
+        by_test(
+            "engine/bookie/test_service_appending.py",
+            "test_a_bookie_that_leaves_finishes_what_it_took_and_still_serves_recoveries",
+        ),
+    ),
+    Mutant(
+        "anybody-may-write-from-anywhere",
+        "without proofs a server listens to its own machine only",
+        _SERVER,
+        "    if security.on or settings.insecure:\n",
+        "    if security or settings.insecure:\n",
+        by_test(
+            "engine/test_server.py",
+            "test_without_proofs_a_server_listens_to_its_own_machine_only",
+        ),
+    ),
+)
