@@ -29,7 +29,7 @@ from engine.limits import MIB
 if TYPE_CHECKING:
     from rocksdict import Rdict, RdictIter
 
-_FORMAT: Final = b"1"
+_FORMAT: Final = b"2"
 _FORMAT_KEY: Final = b"!"
 _POSITION_KEY: Final = b"@"
 _FACT: Final = b"F"
@@ -68,6 +68,12 @@ class RocksIndex:
         elif int(found) > int(_FORMAT):
             self._db.close()
             raise FormatTooNew(f"the index has format {found.decode()}, this program {_FORMAT!r}")
+        elif int(found) < int(_FORMAT):
+            self._db.close()
+            raise FolderMismatch(
+                f"the index in {path} has format {found.decode()}, before {_FORMAT.decode()}: "
+                "remove that folder, and it is made anew from the journal"
+            )
         self._closed = False
 
     def apply(self, changes: Changes) -> None:
@@ -106,12 +112,12 @@ class RocksIndex:
             row = _places(cursor.value())
             start = 0 if found else bisect_left(row, first, key=_last_of)
             for place in row[start:]:
-                if place.first > last or bytes_enough <= 0:
+                if place.first > last or bytes_enough <= 0 or len(found) == PLACES_MAX:
                     return found
                 found.append(place)
                 bytes_enough -= place.size_bytes
-            if key >= end or len(found) >= PLACES_MAX:
-                return found[:PLACES_MAX]
+            if key >= end:
+                return found
             cursor.next()
         if key is None:
             cursor.status()

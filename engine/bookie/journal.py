@@ -10,7 +10,7 @@ Invariants:
   with them all entries that were queued behind them, so that nobody stands on what was not written.
   Records alone, fences above all, are still written while the disk takes them.
 - A new segment's name is durable before its first record is acknowledged.
-- A segment begins with records: a mark alone, which seals the one before it, never opens one.
+- While anything is to be written again, no mark opens a segment: it would seal that off.
 - The queue is bounded in bytes: who puts more is told beforehand by `has_room`.
 """
 
@@ -367,11 +367,11 @@ class SegmentWriter:
             size_bytes = sum(job.size_bytes for job in batch)
             if not size_bytes:
                 return
-        before = self.position
+        before, must_roll = self.position, self._must_roll
         try:
             self._write(batch, size_bytes)
         except _DiskFull:
-            self._undo(before)
+            self._undo(before, must_roll)
             records = self._refuse_entries(batch) if any(job.runs for job in batch) else []
             if records:
                 self._write_or_refuse(records, sum(job.size_bytes for job in records))
@@ -409,7 +409,7 @@ class SegmentWriter:
         self._refuse([job for job in batch if not job.records or job.runs])
         return [job for job in batch if not job.refused]
 
-    def _undo(self, before: Position) -> None:
+    def _undo(self, before: Position, must_roll: bool) -> None:
         """After a write met a full disk, and before any sync: cut off what it left."""
         self.close()
         self._file = None
@@ -418,8 +418,8 @@ class SegmentWriter:
             self._disk.sync_folder(FOLDER)
         elif before.segment:
             self._disk.truncate(name_of(before.segment), before.offset)
-        # What was to be rolled away from still is.
-        self._must_roll |= self._segment != before.segment
+        # What was to be rolled away from still is; a roll for want of room is only tried again.
+        self._must_roll = must_roll
         self._segment, self._offset = before
         self._seed = seed_of(self._salt, self._segment)
 

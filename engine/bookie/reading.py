@@ -20,9 +20,6 @@ from engine.limits import KIB, RUN_BYTES_MAX, RUN_ENTRIES_MAX
 from engine.ports.disk import Disk
 from engine.run import Run
 
-_GAP_BYTES_MAX = 32 * KIB
-"""Bytes of other ledgers that are cheaper to read along than to seek over."""
-
 _CHUNK_BYTES_MAX = 2 * 1024 * KIB
 
 _SCATTERED_BYTES_MAX = 16 * KIB
@@ -57,8 +54,10 @@ class Gatherer:
         salt: int,
         recent: RecentRuns,
         stripe_entries: int,
+        gap_bytes: int,
     ) -> None:
         self._disk = disk
+        self._gap_bytes = gap_bytes
         self._salt = salt
         self._recent = recent
         self._stripe_entries = stripe_entries
@@ -112,21 +111,23 @@ class Gatherer:
 
         Also how many places it took; None and 0 where it is not sure of the first.
         """
-        disk, recent = self._disk, self._recent
+        disk = self._disk
         segment, following = places[start].segment, places[start].record_first
-        newest = recent.starts_at(segment)
-        end = following - following % self._stripe_entries + self._stripe_entries - 1
-        near = self._chunk_start + len(self._chunk)
         if disk is None or segment != self._chunk_segment:
             return None, 0
+        newest = self._recent.starts_at(segment)
+        stripe_end = following - following % self._stripe_entries + self._stripe_entries - 1
+        end = min(last, stripe_end, following + RUN_ENTRIES_MAX - 1)
+        near, gap_bytes = self._chunk_start + len(self._chunk), self._gap_bytes
+        wanted_bytes = min(wanted_bytes, RUN_BYTES_MAX)
         ranges: list[tuple[int, int]] = []
         for place in places[start : start + RUN_ENTRIES_MAX]:
             _, held_first, held_last, held_segment, offset, size_bytes, record_first = place
-            if not held_first == record_first == following or held_last > end or held_last > last:
+            if not held_first == record_first == following or held_last > end:
                 break
-            if held_segment != segment or size_bytes > _SCATTERED_BYTES_MAX or wanted_bytes <= 0:
+            if held_segment != segment or size_bytes > min(_SCATTERED_BYTES_MAX, wanted_bytes):
                 break
-            if -_CHUNK_BYTES_MAX < offset - near <= _GAP_BYTES_MAX or offset >= newest:
+            if -_CHUNK_BYTES_MAX < offset - near <= gap_bytes or offset >= newest:
                 break
             ranges.append((offset, size_bytes))
             near = offset + size_bytes
@@ -138,7 +139,7 @@ class Gatherer:
             records = disk.read_each(self._name, ranges)
         except OSError:
             return None, 0
-        return joined_run(records, ranges, self._seed, places[start].ledger_id, places[start].first)
+        return joined_run(records, places[start : start + len(ranges)], self._seed)
 
     def _run(
         self, places: Sequence[Place], index: int, wanted_bytes: int, found: Found
@@ -171,7 +172,8 @@ class Gatherer:
         at = place.offset - self._chunk_start
         inside = self._chunk_segment == place.segment and at >= 0
         if not inside or at + place.size_bytes > len(self._chunk):
-            end = _extent(places, index, min(wanted_bytes, _CHUNK_BYTES_MAX))
+            wanted_bytes = min(wanted_bytes, _CHUNK_BYTES_MAX)
+            end = _extent(places, index, wanted_bytes, self._gap_bytes)
             if place.segment != self._chunk_segment:
                 self._chunk_segment = place.segment
                 self._seed = seed_of(self._salt, place.segment)
@@ -231,12 +233,12 @@ def _join(runs: list[Run]) -> Run:
     )
 
 
-def _extent(places: Sequence[Place], index: int, wanted_bytes: int) -> int:
+def _extent(places: Sequence[Place], index: int, wanted_bytes: int, gap_bytes: int) -> int:
     """Where to end a read that begins with a place and takes neighbours along."""
     place = places[index]
     start, end = place.offset, place.offset + place.size_bytes
     for following in places[index + 1 :]:
-        near = 0 <= following.offset - end <= _GAP_BYTES_MAX
+        near = 0 <= following.offset - end <= gap_bytes
         if following.segment != place.segment or not near or end - start >= wanted_bytes:
             break
         end = following.offset + following.size_bytes

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 import google_crc32c
 import msgspec
 
+from engine.bookie.index import Place
 from engine.errors import FormatTooNew
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import LedgerFacts
@@ -378,21 +379,18 @@ def run_at(data: bytes, at: int, seed: int, offset: int) -> Run | None:
 
 
 def joined_run(
-    records: Sequence[bytes],
-    ranges: Sequence[tuple[int, int]],
-    seed: int,
-    ledger_id: int,
-    first: int,
+    records: Sequence[bytes], places: Sequence[Place], seed: int
 ) -> tuple[Run | None, int]:
-    """Whole RUN records of one ledger, one behind the other from entry `first` on, as one run.
+    """Whole RUN records of one ledger, one behind the other and each as its place says, as one run.
 
-    `ranges` says where each lies in its segment. Also how many of them it took: it ends before the
-    first that `run_at` has to judge.
+    Also how many of them it took: it ends before the first that `run_at` has to judge. A place that
+    was cut, because something else lies over a part of its record, is one of those.
     """
     tables: list[bytes] = []
     bodies: list[bytes] = []
+    ledger_id, first = places[0].ledger_id, places[0].first
     following, lac, length = first, NO_ENTRY, 0
-    for data, (offset, _) in zip(records, ranges, strict=True):
+    for data, (_, _, last, _, offset, _, _) in zip(records, places, strict=True):
         if len(data) < RECORD_HEADER_BYTES:
             break
         crc, _, kind, version, count, head_bytes, head_crc, body_bytes, ledger, at, low, total = (
@@ -403,9 +401,9 @@ def joined_run(
         fields = data[_CRC.size : RECORD_HEADER_BYTES]
         if crc != _extend(seed, _pack_offset(offset) + fields) or version > RECORD_VERSION:
             break
-        if kind != _RUN or ledger != ledger_id or at != following or _crc(table) != head_crc:
+        if kind != _RUN or ledger != ledger_id or at != following or at + count - 1 != last:
             break
-        if len(body) != body_bytes or head_bytes != 8 * count:
+        if len(body) != body_bytes or head_bytes != 8 * count or _crc(table) != head_crc:
             break
         lac, length = (low, total) if not tables else (lac, total)
         tables.append(table)
@@ -413,7 +411,8 @@ def joined_run(
         following += count
     if not tables:
         return None, 0
-    run = Run(ledger_id, first, following - first, lac, length, b"".join(tables), b"".join(bodies))
+    count = following - first
+    run = Run(ledger_id, first, count, lac, length, b"".join(tables), b"".join(bodies))
     return run, len(tables)
 
 

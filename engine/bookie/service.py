@@ -78,6 +78,7 @@ class BookieService:
         self._retiring: asyncio.Task[None] | None = None
         self._closed = False
         self.storage = storage(self)
+        self._show(self.storage.measures)
         self._appender = Appender(
             self.storage,
             self._gate,
@@ -152,6 +153,25 @@ class BookieService:
                 newest = held[-1]
             await self.storage.set_doubt(pack_number(newest))
         await self._publisher.start()
+
+    def _show(self, measures: BookieMeasures) -> None:
+        """What is to be seen whenever somebody looks."""
+        storage, space = self.storage, self._publisher
+        shown: dict[str, tuple[str, Callable[[], float]]] = {
+            "queue_bytes": (
+                "Bytes that wait for the journal.",
+                lambda: storage.journal.queued_bytes,
+            ),
+            "index_lag_records": (
+                "Durable records that the index does not hold yet.",
+                lambda: storage.writer.pending,
+            ),
+            "writable": ("1 while normal appends are taken.", lambda: float(self.writable)),
+            "disk_free_bytes": ("Free on the bookie's disk.", lambda: space.space.free_bytes),
+            "disk_total_bytes": ("Size of the bookie's disk.", lambda: space.space.total_bytes),
+        }
+        for name, (says, read) in shown.items():
+            measures.watch(f"herdbook_bookie_{name}", says, read)
 
     # Identity
 

@@ -15,7 +15,8 @@ class BookieSettings:
     `reserve_bytes` free it refuses recovery writes too, and keeps what is left for fences.
     `synced_mark_ms` of silence make it state in the journal that all before is synced. The journal
     trusts a look at the disk's space for `space_known_ms`. Index records wait `index_delay_ms` for
-    company. `checkpoint_bytes` of journal, at most about so many, are replayed at a start.
+    company. Up to `read_gap_bytes` of other ledgers are read along rather than passed over.
+    `checkpoint_bytes` of journal, at most about so many, are replayed at a start.
     """
 
     address: str = ""
@@ -30,6 +31,7 @@ class BookieSettings:
     index_batch_records: int = 16_384
     index_delay_ms: int = 500
     checkpoint_bytes: int = 128 * limits.MIB
+    read_gap_bytes: int = 32 * limits.KIB
     ledger_states_max: int = limits.LEDGER_STATES_MAX
     synced_mark_ms: int = 500
     space_check_ms: int = 5_000

@@ -71,6 +71,7 @@ class Storage:
         self._disk = disk
         self._workers = workers
         self._salt = identity.salt
+        self._gap_bytes = settings.read_gap_bytes
         self._on_space = on_space
         self._on_failure = on_failure
         self._doubtful_to = self._read_doubt()
@@ -164,7 +165,7 @@ class Storage:
                 newer = newer[:count]
                 break
             following = place.last + 1
-        gatherer = Gatherer(None, self._salt, self.recent, 1)
+        gatherer = Gatherer(None, self._salt, self.recent, 1, 0)
         found = gatherer.gather(newer, False, first, last, max_bytes)
         if found.runs and state.stored < found.runs[-1].last + 1 <= last:
             # Nothing durable is higher, in the window or in the index.
@@ -179,7 +180,9 @@ class Storage:
         if not complete:
             # The index has more behind these: what the window has further on may follow a gap.
             places = [place for place in places if place.first <= older[-1].last]
-        gatherer = Gatherer(self._disk, self._salt, self.recent, look.stripe_entries)
+        gatherer = Gatherer(
+            self._disk, self._salt, self.recent, look.stripe_entries, self._gap_bytes
+        )
         found = gatherer.gather(places, complete, look.first, look.last, look.max_bytes)
         found.runs = joined(found.runs, look.stripe_entries)
         if look.verify:

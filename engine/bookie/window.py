@@ -8,6 +8,7 @@ Invariants:
 """
 
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -99,7 +100,8 @@ class RecentRuns:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._size_bytes = 0
-        self._runs: dict[tuple[int, int], Run] = {}
+        # Of a plain dictionary the oldest key is found past all those that were removed.
+        self._runs: OrderedDict[tuple[int, int], Run] = OrderedDict()
         self._oldest: tuple[int, int] | None = None
 
     def add(self, segment: int, offset: int, run: Run) -> None:
@@ -115,7 +117,7 @@ class RecentRuns:
     def _make_room(self) -> None:
         runs = self._runs
         while self._size_bytes > self._bytes_max:
-            oldest = runs.pop(next(iter(runs)))
+            _, oldest = runs.popitem(last=False)
             self._size_bytes -= len(oldest.table) + len(oldest.body)
         self._oldest = next(iter(runs), None)
 

@@ -95,7 +95,7 @@ class _Answers:
     def ask(self, bookie_id: str) -> None:
         """Send the request to one more replica."""
         self.pending += 1
-        task = self._loop.create_task(ask(self._context, bookie_id, self._request))
+        task = self._loop.create_task(ask(self._context, bookie_id, self._request), name=bookie_id)
         task.add_done_callback(self._arrive)
         self._tasks.append(task)
 
@@ -114,7 +114,9 @@ class _Answers:
                 self._waiting = None
         if self._arrived:
             self.pending -= 1
-            return self._arrived.popleft().result()
+            task = self._arrived.popleft()
+            # A connection that gave its calls up has answered nothing.
+            return silent(task.get_name()) if task.cancelled() else task.result()
         if self._loop.time() >= self._end_s:
             ledger_id, first = self._request.ledger_id, self._request.first
             raise DeadlineExceeded(f"ledger {ledger_id}: no answer for {first}")
@@ -126,9 +128,8 @@ class _Answers:
             task.cancel()
 
     def _arrive(self, task: "asyncio.Task[ReadReply]") -> None:
-        if not task.cancelled():
-            self._arrived.append(task)
-            self._wake()
+        self._arrived.append(task)
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():

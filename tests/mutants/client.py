@@ -245,6 +245,17 @@ READER_MUTANTS: Final = (
         by_test("engine/ledger/test_rules_writer.py", "test_a_readers_lac_never_goes_back"),
     ),
     Mutant(
+        "a-read-leaves-its-questions-running",
+        "design 4.2-8: every call has a deadline, and nothing outlives it",
+        _READING,
+        "            answers.cancel()\n",
+        "            pass\n",
+        by_test(
+            _READING_TESTS,
+            "test_silence_of_every_replica_ends_at_the_deadline_and_leaves_nothing_running",
+        ),
+    ),
+    Mutant(
         "slow-replica-is-waited-for",
         "1a: a slow replica costs a speculative read, not the deadline",
         _READING,

@@ -137,11 +137,33 @@ JOURNAL_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-cut-place-gives-its-whole-record",
+        "design 4.3: a ledger's index is a set of disjoint id ranges, and only those are read",
+        "engine/bookie/segment.py",
+        "if kind != _RUN or ledger != ledger_id or at != following or at + count - 1 != last:",
+        "if kind != _RUN or ledger != ledger_id or at != following:",
+        by_test(
+            _SCATTERED_TESTS,
+            "test_a_record_of_which_a_part_was_written_again_gives_only_what_is_still_its_own",
+        ),
+    ),
+    Mutant(
+        "the-window-hides-a-gap",
+        "design 4.3: a negative is true of all that is durable",
+        "engine/bookie/storage.py",
+        "            places = [place for place in places if place.first <= older[-1].last]\n",
+        "            pass\n",
+        by_test(
+            _SCATTERED_TESTS,
+            "test_what_is_not_in_the_index_yet_makes_no_gap_before_it_missing",
+        ),
+    ),
+    Mutant(
         "joined-runs-cross-stripes",
         "design 4.2-1: runs never cross a stripe",
         "engine/bookie/reading.py",
-        "or held_last > end or held_last > last:",
-        "or held_last > last:",
+        "end = min(last, stripe_end, following + RUN_ENTRIES_MAX - 1)",
+        "end = min(last, following + RUN_ENTRIES_MAX - 1)",
         by_test(_SCATTERED_TESTS, "test_no_joined_run_crosses_a_stripe"),
     ),
     Mutant(

@@ -113,6 +113,7 @@ class IndexContract(ABC):
     def test_a_search_gives_at_most_1024_places(self, index: Index) -> None:
         index.apply(added(*(place(1, entry_id, entry_id) for entry_id in range(2_000))))
         assert len(index.find(1, 0, 1_999)) == 1_024
+        assert len(index.find(1, 0, 1_040)) == 1_024
 
     def test_a_search_ends_with_the_bytes_that_are_enough(self, index: Index) -> None:
         places = [place(1, entry_id, entry_id) for entry_id in range(200)]

@@ -101,13 +101,16 @@ def test_an_index_is_read_without_changing_it(tmp_path: Path) -> None:
     assert sorted((file.name, file.stat().st_mtime_ns) for file in path.glob("*.sst")) == before
 
 
-def test_an_index_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "error"), [(b"99", FormatTooNew), (b"1", FolderMismatch)])
+def test_an_index_of_another_format_is_refused(
+    tmp_path: Path, number: bytes, error: type[Exception]
+) -> None:
     from rocksdict import Options, Rdict
 
     path = tmp_path / "index"
     RocksIndex(path).close()
     database = Rdict(str(path), Options(raw_mode=True))
-    database[b"!"] = b"99"
+    database[b"!"] = number
     database.close()
-    with pytest.raises(FormatTooNew):
+    with pytest.raises(error):
         RocksIndex(path)

@@ -8,7 +8,7 @@ from engine.bookie.scan import Found, SegmentScan
 from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, name_of
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
-from engine.limits import KIB
+from engine.limits import KIB, RUN_BYTES_MAX, RUN_ENTRIES_MAX
 from engine.transport.contract import ReadReply, Status
 from tests.engine.bookie.stable import (
     Stable,
@@ -46,13 +46,17 @@ class Counted(Stable):
         self.disk.read_each = counting  # type: ignore[method-assign]
 
 
-async def interleaved(yard: Stable, entries: int, stripe_entries: int = 256) -> BookieService:
-    """A ledger of one-entry runs, each far from the next."""
+async def interleaved(
+    yard: Stable, runs: int, stripe_entries: int = 256, *, entries: int = 1, size: int = 40
+) -> BookieService:
+    """A ledger of small runs, each far from the next."""
     service = await yard.start()
     facts = msgspec.structs.replace(facts_of(SMALL), stripe_entries=stripe_entries)
-    for entry_id in range(entries):
-        await append(service, run_of(SMALL, entry_id, entry_id), facts=facts)
-        await append(service, run_of(BIG, entry_id, entry_id, size=40 * KIB))
+    for number in range(runs):
+        first = number * entries
+        small = run_of(SMALL, first, first + entries - 1, size=size)
+        await append(service, small, facts=facts)
+        await append(service, run_of(BIG, number, number, size=40 * KIB))
     await service.storage.writer.flush()
     return service
 
@@ -141,3 +145,62 @@ async def test_a_read_of_many_small_runs_goes_on_where_its_bytes_were_enough() -
     first = ids_of(reply)
     assert 0 < len(first) < 30 and reply.missing is None and reply.unknown is None
     assert await read_all(service, SMALL, len(first), 40) == list(range(len(first), 30))
+
+
+def rot(yard: Stable, service: BookieService) -> None:
+    """Entry 10, the third of its record of four, loses a bit."""
+    at = places(yard, service)[2] + RECORD_HEADER_BYTES + 4 * 8 + 2 * 40 + 1
+    flip(yard.disk, name_of(1), at)
+
+
+async def test_a_record_of_which_a_part_was_written_again_gives_only_what_is_still_its_own() -> (
+    None
+):
+    yard = Counted()
+    service = await interleaved(yard, 5, entries=4)
+    rot(yard, service)
+    assert (await append(service, run_of(SMALL, 8, 11), recovery=True)).status is Status.OK
+    await service.storage.writer.flush()
+    for _ in range(2):
+        assert await read_all(service, SMALL, 0, 19) == list(range(20))
+        reply = await read_small(service, 0, 9)
+        assert ids_of(reply) == list(range(10))
+        service = await yard.crash()
+        assert service.failure is None
+
+
+async def test_what_is_damaged_behind_the_cut_of_a_record_is_unknown_and_no_more() -> None:
+    yard = Counted()
+    service = await interleaved(yard, 5, entries=4)
+    rot(yard, service)
+    state = service.storage.states.get(SMALL)
+    await service.storage.find(state, 0, 19, 1 << 20, verify=True)
+    await service.storage.writer.flush()
+    reply = await read_small(service, 0, 19)
+    assert ids_of(reply) == list(range(10)) and reply.unknown == (10, 11)
+
+
+async def test_a_joined_run_keeps_to_the_bounds_of_a_run() -> None:
+    yard = Counted()
+    service = await interleaved(yard, 60, entries=2, size=5_000)
+    reply = await read_small(service, 0, 119)
+    assert await read_all(service, SMALL, 0, 119) == list(range(120))
+    assert all(len(run.body) <= RUN_BYTES_MAX for run in reply.runs)
+    yard = Counted()
+    service = await interleaved(yard, 300, stripe_entries=1_024)
+    reply = await read_small(service, 0, 299)
+    assert max(run.count for run in reply.runs) == RUN_ENTRIES_MAX
+    assert ids_of(reply) == list(range(300))
+
+
+async def test_what_is_not_in_the_index_yet_makes_no_gap_before_it_missing() -> None:
+    yard = Counted()
+    service = await yard.start()
+    for entry_id in range(20):
+        await append(service, run_of(SMALL, entry_id, entry_id))
+    await service.storage.writer.flush()
+    yard.workers.threads["index"].held = True
+    await append(service, run_of(SMALL, 20, 20))
+    reply = await read(service, SMALL, 0, 20, max_bytes=400)
+    assert 0 < len(ids_of(reply)) < 20
+    assert reply.missing is None and reply.unknown is None

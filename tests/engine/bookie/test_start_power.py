@@ -2,9 +2,11 @@
 
 import pytest
 
+from engine.bookie.segment import name_of
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.errors import BookieUnavailable, Overloaded
+from engine.ports.disk import Space
 from engine.transport.contract import Status
 from tests.engine.bookie.stable import Stable, append, read_all, run_of
 from tests.simulation.disk import PowerLoss
@@ -90,3 +92,18 @@ async def test_what_could_not_be_written_again_on_a_full_disk_is_not_sealed_off(
             await yard.start()
     yard.disk.total_bytes = roomy_bytes
     await check(yard, await yard.start(), 8)
+
+
+async def test_a_roll_that_found_the_disk_full_leaves_marks_to_the_old_segment() -> None:
+    yard = Stable(1, BookieSettings(index_delay_ms=0, reserve_bytes=0, segment_bytes=4_000))
+    service = await yard.start()
+    for first in (0, 4):
+        assert (await append(service, run_of(7, first, first + 3, size=400))).status is Status.OK
+    # Room for a mark, not for a batch that needs a new segment; nobody looked at the disk yet.
+    yard.disk.total_bytes -= yard.disk.room_bytes() - 700
+    yard.disk.space = lambda: Space(1 << 40, 1 << 40)  # type: ignore[method-assign]
+    refused = await append(service, run_of(7, 8, 13, size=400))
+    assert refused.status is Status.READ_ONLY and yard.disk.names("journal") == [name_of(1)[8:]]
+    await service.close()
+    service = await yard.start()
+    assert await read_all(service, 7, 0, 7) == list(range(8))

@@ -4,8 +4,16 @@ import asyncio
 
 import pytest
 
-from engine.errors import CannotRead, EntryPastEnd, InvalidRequest, NoSuchEntry, NoSuchLedger
+from engine.errors import (
+    CannotRead,
+    DeadlineExceeded,
+    EntryPastEnd,
+    InvalidRequest,
+    NoSuchEntry,
+    NoSuchLedger,
+)
 from engine.ledger.reader import LedgerReader
+from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
 from engine.transport.contract import LacReply, Status
 from tests.engine.ledger.scripted import Cluster, turns
@@ -97,6 +105,44 @@ async def test_a_slow_replica_costs_a_speculative_read_and_not_the_deadline() ->
         bookie.read = slow(bookie.bookie_id)  # type: ignore[method-assign,assignment]
     assert len(await read_all(reader)) == 5
     assert asked, "the slow replicas were asked first"
+
+
+async def test_silence_of_every_replica_ends_at_the_deadline_and_leaves_nothing_running() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 5)
+    await writer.close()
+    settings = ClientSettings(read_timeout_ms=30, speculative_read_ms=1)
+    reader = await cluster.client(settings).open_ledger(writer.ledger_id)
+    never, asked, ended = asyncio.Event(), [], []
+
+    async def silent(*_: object) -> None:
+        asked.append(1)
+        try:
+            await never.wait()
+        finally:
+            ended.append(1)
+
+    for bookie in cluster.bookies:
+        bookie.read = silent  # type: ignore[method-assign,assignment]
+    with pytest.raises(DeadlineExceeded):
+        await read_all(reader)
+    await turns()
+    assert len(asked) == len(ended) and len(asked) >= 3
+
+
+async def test_a_replica_that_gives_the_call_up_has_answered_nothing() -> None:
+    cluster = await Cluster.of(1)
+    writer = await cluster.client().create_ledger(1, 1, 1)
+    await writer.append(b"moo")
+    await writer.close()
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+
+    async def gives_up(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    cluster.bookies[0].read = gives_up  # type: ignore[method-assign,assignment]
+    with pytest.raises(CannotRead):
+        await read_all(reader)
 
 
 async def test_a_reader_without_recovery_stops_at_the_lac_and_fences_nobody() -> None:
