@@ -159,3 +159,5 @@ def test_a_bookie_process_shows_its_metrics(tmp_path: Path) -> None:
     assert len(written) == 4 and sum(count >= 1 for count in written) >= 3
     assert "herdbook_loop_lag_seconds_count" in text
     assert "herdbook_repair_auditor 1.0" in text
+    assert text.count("\nherdbook_bookie_queue_bytes{") == 4
+    assert text.count("\nherdbook_bookie_writable{") == 4
