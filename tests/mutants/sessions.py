@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_test
+from tests.mutants.mutant import Mutant, by_seeds, by_test
 
 _PUBLISHING: Final = "engine/bookie/publishing.py"
 _PUBLISHING_TESTS: Final = "engine/bookie/test_publishing.py"
@@ -46,6 +46,14 @@ SESSION_MUTANTS: Final = (
             _PUBLISHING_TESTS,
             "test_a_registration_that_failed_in_the_next_session_is_tried_until_it_stands",
         ),
+    ),
+    Mutant(
+        "a-lost-registration-is-never-made-again",
+        "issue 3-A: bookies register again after their session's end",
+        _PUBLISHING,
+        "        if self._task is None and not self._closed:\n",
+        "        if self._task is None and self._closed:\n",
+        by_seeds(0, 3),
     ),
     Mutant(
         "a-write-is-sent-twice",

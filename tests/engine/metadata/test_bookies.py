@@ -6,7 +6,8 @@ import pytest
 
 from engine.errors import FolderRolledBack, MetadataUnavailable
 from engine.metadata.bookies import Bookies, Registration
-from engine.metadata.memory import FaultyStore, MemoryTree
+from engine.metadata.contract import Versioned
+from engine.metadata.memory import FaultyStore, MemoryStore, MemoryTree
 
 
 async def test_registered_bookies_are_found_by_id_until_their_session_ends() -> None:
@@ -42,6 +43,26 @@ async def test_a_watch_tells_of_bookies_that_come_and_go() -> None:
     changed.clear()
     bookie.expire()
     assert await changed.wait()
+
+
+async def test_registrations_are_asked_for_together_not_one_after_the_other() -> None:
+    tree = MemoryTree("cluster")
+    asked: list[str] = []
+    all_asked = asyncio.Event()
+
+    class SlowStore(MemoryStore):
+        async def get(self, key: str) -> Versioned | None:
+            asked.append(key)
+            if len(asked) == 3:
+                all_asked.set()
+            await all_asked.wait()
+            return await super().get(key)
+
+    for name in ("c", "a", "b"):
+        await Bookies(tree.session()).register(Registration(name, boot=1))
+    async with asyncio.timeout(10):
+        found = await Bookies(SlowStore(tree, 99)).available()
+    assert list(found) == ["a", "b", "c"]
 
 
 async def test_each_start_is_counted_once() -> None:
