@@ -1,0 +1,132 @@
+"""Mutants of the gRPC wire: order, bounds, secrets, answers."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_CLIENT: Final = "engine/transport/grpc_client.py"
+_CONNECTION: Final = "engine/transport/grpc_connection.py"
+_STREAM: Final = "engine/transport/grpc_stream.py"
+_SECURITY: Final = "engine/transport/grpc_security.py"
+_SERVICE: Final = "engine/transport/grpc_service.py"
+_TESTS: Final = "engine/transport/test_grpc.py"
+_LIMITS: Final = "engine/transport/test_grpc_limits.py"
+_SECURITY_TESTS: Final = "engine/transport/test_grpc_security.py"
+
+GRPC_MUTANTS: Final = (
+    Mutant(
+        "a-read-overtakes-appends-over-grpc",
+        "contract: requests of one connection about one ledger reach the bookie in order",
+        _CLIENT,
+        "        await self.connection.reached(ledger_id)\n        asked = self._wire.ReadRequest(",
+        "        asked = self._wire.ReadRequest(",
+        by_test(_TESTS, "test_a_read_waits_for_an_append_that_the_server_has_not_taken_yet"),
+    ),
+    Mutant(
+        "an-append-overtakes-a-fencing-read-over-grpc",
+        "contract: requests of one connection about one ledger reach the bookie in order",
+        _CLIENT,
+        "            self.connection.post_fence(self.bookie_id, ledger_id, fence_key)\n",
+        "            pass\n",
+        by_test(_TESTS, "test_an_append_after_a_fencing_read_is_fenced"),
+    ),
+    Mutant(
+        "an-append-overtakes-a-fence-over-grpc",
+        "2.5: an append behind a fence meets it",
+        _STREAM,
+        "                await asyncio.sleep(0)\n",
+        "",
+        by_test(
+            "engine/transport/test_grpc_contract.py",
+            "TestGrpc::test_appends_and_fences_of_one_ledger_keep_their_order",
+        ),
+    ),
+    Mutant(
+        "another-bookies-reply-counts-over-grpc",
+        "design 4.3: a reply counts for the bookie that gave it",
+        _STREAM,
+        "        if reply.bookie_id != bookie_id:\n",
+        "        if not bookie_id:\n",
+        by_test(_TESTS, "test_a_reply_of_another_bookie_is_not_passed_on"),
+    ),
+    Mutant(
+        "a-grpc-stream-is-read-without-bound",
+        "4.2-8: every queue is bounded in bytes and pushes back",
+        _STREAM,
+        "            await self._held.relief()\n",
+        "",
+        by_test(_TESTS, "test_a_server_reads_no_more_of_a_stream_than_it_may_hold_unanswered"),
+    ),
+    Mutant(
+        "many-grpc-streams-are-read-without-bound",
+        "4.2-8: every queue is bounded in bytes and pushes back",
+        _STREAM,
+        "            await self._in_all.relief()\n",
+        "",
+        by_test(_TESTS, "test_all_streams_together_hold_no_more_than_the_server_may"),
+    ),
+    Mutant(
+        "grpc-readers-hold-bytes-without-bound",
+        "4.2-8: every queue is bounded in bytes and pushes back",
+        _SERVICE,
+        "        await connection.acquire(part.max_bytes)\n",
+        "        connection.take(part.max_bytes)\n",
+        by_test(_LIMITS, "test_readers_that_take_nothing_cost_a_bounded_number_of_bytes"),
+    ),
+    Mutant(
+        "long-polls-keep-writers-out",
+        "issue 3: priority for fencing and recovery",
+        _SERVICE,
+        "            if self._polls >= self._polls_max and timeout_ms:\n",
+        "            if self._polls < 0:\n",
+        by_test(_LIMITS, "test_long_polls_never_keep_writers_out"),
+    ),
+    Mutant(
+        "a-lost-grpc-connection-answers-nothing",
+        "contract: what is pending when a connection is lost is UNAVAILABLE",
+        _CONNECTION,
+        "            one.give_up(error)\n        self._ready.clear()\n",
+        "            pass\n        self._ready.clear()\n",
+        by_test(
+            _TESTS,
+            "test_a_lost_server_answers_all_that_is_pending_once_and_dialling_again_serves",
+        ),
+    ),
+    Mutant(
+        "any-secret-opens-grpc",
+        "issue 3: a shared secret is needed when security is on",
+        _SECURITY,
+        "                    if hmac.compare_digest(value, secret):\n",
+        "                    if value:\n",
+        by_test(
+            _SECURITY_TESTS, "test_a_wrong_secret_and_a_missing_one_are_told_so_and_harm_nobody"
+        ),
+    ),
+    Mutant(
+        "a-secret-crosses-the-network-in-the-clear",
+        "issue 3: a secret goes over TLS or within the machine",
+        _SECURITY,
+        "    if security.secret and not is_loopback(host):\n",
+        "    if security.secret and not host:\n",
+        by_test(_SECURITY_TESTS, "test_a_secret_never_crosses_a_network_in_the_clear"),
+    ),
+    Mutant(
+        "grpc-clients-need-no-certificate",
+        "issue 3: mutual TLS",
+        _SECURITY,
+        "        require_client_auth=authorities is not None,\n",
+        "        require_client_auth=False,\n",
+        by_test(
+            _SECURITY_TESTS,
+            "test_a_client_without_a_certificate_or_with_a_strangers_is_refused",
+        ),
+    ),
+    Mutant(
+        "a-closing-grpc-server-forgets-what-it-took",
+        "issue 3: a server that is stopped drains",
+        _STREAM,
+        "            while self._unanswered or self._writing is not None:\n",
+        "            while self._writing is not None:\n",
+        by_test(_TESTS, "test_a_server_that_closes_answers_what_it_took_and_ends_long_polls"),
+    ),
+)
