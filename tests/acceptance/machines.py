@@ -21,6 +21,7 @@ from tests.acceptance.links import Link
 ROOT: Final = Path(__file__).parents[2]
 _POLL_S: Final = 0.05
 _START_S: Final = 30.0
+_GRACE_MS: Final = 2_000
 
 
 class TimedOut(AssertionError):
@@ -85,6 +86,7 @@ class Machine:
             *("--listen", f"127.0.0.1:{self._listen_port}"),
             *("--advertise", self.address.removeprefix("tcp:")),
             *("--rack", self.rack, "--host", self.name),
+            *("--repair-grace-ms", str(_GRACE_MS)),
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

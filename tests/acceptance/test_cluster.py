@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.connecting import Connection, connect
+from engine.errors import NoSuchCluster
 from engine.ledger.reading import intact
 from engine.ledger.settings import ClientSettings
 from engine.metadata.ledgers import LedgerMetadata
@@ -19,7 +20,7 @@ from engine.transport.contract import ReadRequest
 from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.chronicle import Chronicle, check
 from tests.acceptance.full_disk import SmallDisk
-from tests.acceptance.machines import Machine, free_port
+from tests.acceptance.machines import Machine, free_port, until
 from tests.acceptance.nemesis import Misfortunes, Nemesis
 
 FULL: Final = Misfortunes(
@@ -52,6 +53,10 @@ async def test_no_acknowledged_entry_is_lost_or_changed_whatever_happens_to_the_
             await nemesis.all_is_repaired()
             await chronicle.readers_end()
             await every_copy_is_there(client, chronicle)
+    print(
+        f"{chronicle.adds} adds in {len(chronicle.acknowledged)} ledgers, "
+        f"none lost beside {', '.join(nemesis.done)}; longest wait {chronicle.longest_stall_s:.1f} s"
+    )
     assert chronicle.adds >= misfortunes.adds
     assert chronicle.seen.keys() == {
         one for one, last in chronicle.acknowledged.items() if last >= 0
@@ -114,4 +119,15 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[list[Machine], SmallDisk,
         stack.callback(small.unmount)
         for machine in machines:
             machine.start()
+        url = f"herdbook://{zookeeper.hosts}{CHROOT}"
+        await until("the first bookie makes the cluster", lambda: is_made(url))
         yield machines, small, zookeeper
+
+
+async def is_made(url: str) -> bool:
+    """Whether there is a cluster."""
+    try:
+        async with connect(url):
+            return True
+    except NoSuchCluster:
+        return False
