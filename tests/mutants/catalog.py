@@ -4,6 +4,7 @@ from typing import Final
 
 from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
 from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
+from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.metadata import METADATA_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.placement import PLACEMENT_MUTANTS
@@ -27,4 +28,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *UPKEEP_MUTANTS,
     *WIRE_MUTANTS,
     *DIALING_MUTANTS,
+    *GRPC_MUTANTS,
 )
