@@ -131,7 +131,8 @@ async def test_a_certificate_for_another_host_is_not_believed(tmp_path: Path) ->
     signed = authority.sign("elsewhere", hosts=("elsewhere.example",))
     server = Security(certificate=signed.certificate, private_key=signed.private_key)
     async with wired(server_security=server) as made:
-        await refusal(made, Security(authorities=authority.path))
+        told = await refusal(made, Security(authorities=authority.path))
+        assert "verification" in told.lower()
 
 
 async def test_a_client_without_a_certificate_or_with_a_strangers_is_refused(
