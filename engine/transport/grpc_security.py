@@ -90,6 +90,7 @@ def secret_gate(secret: bytes) -> Any:
         async def intercept_service(
             self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
         ) -> Any:
+            """gRPC's: the handler of a call whose headers have come."""
             if handler_call_details.method.startswith(_OPEN_SERVICES):
                 return await continuation(handler_call_details)
             for name, value in handler_call_details.invocation_metadata or ():
