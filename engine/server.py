@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from engine.bookie.folder import FILE_NAME
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
@@ -420,7 +421,7 @@ def _locked(folder: Path) -> FolderLock:
         raise FolderError(f"{folder} cannot be used: {error.strerror}") from error
     if stores:
         raise FolderMismatch(f"{folder} is a whole store ({stores[0]}), not one bookie's folder")
-    if (folder / "identity").exists() and not (folder / LOCK_NAME).exists():
+    if (folder / FILE_NAME).exists() and not (folder / LOCK_NAME).exists():
         (folder / LOCK_NAME).touch(mode=0o600)
     lock = FolderLock.of(folder)
     try:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from engine.bookie.folder import FILE_NAME
 from engine.bookie.index import Index
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
@@ -168,6 +169,8 @@ class FolderOwner:
 
     async def _start(self) -> None:
         self._remove_left_socket()
+        if (self._lock.root / FILE_NAME).exists():
+            raise FolderMismatch(f"{self._lock.root} is one bookie's folder, not a whole store")
         count = max(self._settings.bookies, self._lock.bookie_count())
         if self._lock.bookie_count() and not (self._lock.root / METADATA_NAME).is_dir():
             raise FolderMismatch(

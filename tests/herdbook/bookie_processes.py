@@ -58,6 +58,12 @@ class BookieProcess:
                 self.signal(signal.SIGKILL)
             await self.ended()
 
+    def memory_bytes(self) -> int:
+        """What the process holds of the machine's memory."""
+        assert self._process is not None
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
     def said(self) -> str:
         """What stands on standard error."""
         return self.log.read_text()

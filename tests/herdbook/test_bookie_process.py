@@ -9,7 +9,10 @@ from pathlib import Path
 from engine.connecting import connect
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
+from engine.limits import MIB
 from engine.metadata.bookies import Bookies
+from engine.transport.address import parse_host_port
+from engine.transport.frames import Kind, encode_greeting, frame_header
 from engine.transport.security import Security
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
 from tests.herdbook.bookie_processes import BookieProcess, processes, reached
@@ -23,6 +26,7 @@ class Cluster:
     def __init__(self, folder: Path, count: int, *more: str) -> None:
         self.zookeeper = f"{shared_zookeeper().hosts}{fresh_chroot()}"
         self.url = f"herdbook://{self.zookeeper}"
+        self.addresses: list[str] = []
         self.bookies = [
             BookieProcess(folder / f"{number}.log", *self.arguments(folder, number), *more)
             for number in range(count)
@@ -35,8 +39,10 @@ class Cluster:
         ]
 
     async def start(self) -> None:
+        self.addresses = []
         for said in await asyncio.gather(*(bookie.start() for bookie in self.bookies)):
             assert said.startswith("serving "), [bookie.said() for bookie in self.bookies]
+            self.addresses.append(said.partition(" at ")[2])
 
 
 @asynccontextmanager
@@ -161,3 +167,29 @@ async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret(
         connect(made.url, settings=one, security=Security(secret=SECRET)) as client,
     ):
         assert len(await read(client, await write(client, 10))) == 10
+
+
+async def test_a_bookie_process_stays_small_whatever_strangers_do(tmp_path: Path) -> None:
+    one = ClientSettings(ensemble=1, write_quorum=1, ack_quorum=1)
+    async with cluster(tmp_path, 1) as made, connect(made.url, settings=one) as client:
+        bookie = made.bookies[0]
+        assert len(await read(client, await write(client, 1_000))) == 1_000
+        host, port = parse_host_port(made.addresses[0].removeprefix("tcp:"))
+        before_bytes = bookie.memory_bytes()
+        ends = [await asyncio.open_connection(host, port) for _ in range(900)]
+        for position, (_, writer) in enumerate(ends):
+            writer.write(hello())
+            if position % 9 == 0:
+                # Each of these would be 15 MiB, if it were taken in.
+                writer.write(frame_header(Kind.APPEND, 1, 1, b"", 15 * MIB) + bytes(MIB))
+        assert len(await read(client, await write(client, 1_000))) == 1_000
+        assert bookie.memory_bytes() - before_bytes < 400 * MIB
+        for _, writer in ends:
+            writer.transport.abort()
+        assert len(await read(client, await write(client, 1_000))) == 1_000
+        assert bookie.said() == ""
+
+
+def hello() -> bytes:
+    head = encode_greeting({})
+    return frame_header(Kind.HELLO, 0, 0, head) + head

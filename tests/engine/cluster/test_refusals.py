@@ -222,3 +222,11 @@ async def test_a_count_of_bookies_that_makes_no_sense_is_refused(tmp_path: Path)
             async with engine.open(tmp_path / "herd", bookies=count):
                 pass
     assert not (tmp_path / "herd").exists()
+
+
+async def test_the_folder_of_a_bookie_server_is_not_opened_as_a_store(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    (tmp_path / "identity").write_bytes(b"HERDBKIE")
+    before = everything(tmp_path)
+    await assert_refused(tmp_path, FolderMismatch, "one bookie's folder")
+    assert everything(tmp_path) == before
