@@ -161,3 +161,27 @@ def test_a_bookie_process_shows_its_metrics(tmp_path: Path) -> None:
     assert "herdbook_repair_auditor 1.0" in text
     assert text.count("\nherdbook_bookie_queue_bytes{") == 4
     assert text.count("\nherdbook_bookie_writable{") == 4
+
+
+def test_a_secret_in_the_configuration_file_opens_a_guarded_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = shared_zookeeper().hosts + fresh_chroot()
+    (tmp_path / "secret").write_text("known to this cluster alone\n")
+    (tmp_path / "other").write_text("known to another one, perhaps\n")
+    guarded = ("--secret-file", str(tmp_path / "secret"), "--grpc", "127.0.0.1:0")
+    with serving(tmp_path, address, *guarded):
+        for wire in ("framed", "grpc"):
+            for name, works in (("secret", True), ("other", False), ("", False)):
+                file = tmp_path / f"{wire}-{name}.toml"
+                file.write_text(
+                    f'url = "herdbook://{address}"\nwire = "{wire}"\n'
+                    + (f'[security]\nsecret_file = "{name}"\n' if name else "")
+                )
+                monkeypatch.setenv("HERDBOOK_CONFIG", str(file))
+                monkeypatch.delenv("HERDBOOK_URL", raising=False)
+                checked = call("bookie", "check", "--json")
+                problems = [json.loads(line)["problem"] for line in checked.stdout.splitlines()]
+                assert len(problems) == 4
+                assert all((problem == "") is works for problem in problems), problems
+                assert checked.exit_code == (0 if works else 1)
