@@ -16,6 +16,8 @@ import typer
 
 from engine.errors import NoSuchLedger
 from engine.ledger.client import LedgerClient
+from engine.ledger.spreading import Flaw, flaws_of
+from engine.metadata.bookies import Bookies
 from engine.metadata.ledgers import LedgerMetadata
 from herdbook.cli_store import (
     AsJson,
@@ -65,8 +67,17 @@ def list_ledgers(
 
 @app.command("show")
 def show_ledger(ledger_id: LedgerId, url: Url = None, as_json: AsJson = False) -> None:
-    """Show all that the metadata store knows of one ledger."""
-    facts = _facts(with_store(url, lambda client: client.ledger_metadata(ledger_id)))
+    """Show all that the metadata store knows of one ledger, and replicas that may fail together."""
+
+    async def show(client: LedgerClient) -> dict[str, Any]:
+        metadata = await client.ledger_metadata(ledger_id)
+        where = await Bookies(client.store).available()
+        found: list[Flaw] = []
+        for fragment in metadata.fragments:
+            found += flaws_of(fragment.ensemble, metadata.write_quorum, where)
+        return {**_facts(metadata), "badly_placed": [flaw._asdict() for flaw in found]}
+
+    facts = with_store(url, show)
     if as_json:
         print_json([facts])
     else:

@@ -76,7 +76,12 @@ def test_ledgers_of_a_cluster_are_listed_and_read(cluster: tuple[str, list[str]]
     ledger_id = asyncio.run(write(url, 300))
     shown = objects(call("ledger", "show", str(ledger_id), "--url", url, "--json"))[0]
     assert (shown["state"], shown["last_entry"], shown["quorums"]) == ("CLOSED", 299, [3, 3, 2])
-    assert set(shown["fragments"][0][1:]) < set(bookies)
+    ensemble = shown["fragments"][0][1:]
+    assert set(ensemble) < set(bookies)
+    assert shown["badly_placed"] == [
+        {"domain": "host", "name": "here", "bookies": ensemble},
+        {"domain": "rack", "name": "r1", "bookies": ensemble},
+    ]
     read = call("ledger", "read", str(ledger_id), "--url", url)
     assert read.stdout == "moo" * 300
     assert ledger_id in [
