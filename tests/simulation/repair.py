@@ -33,7 +33,7 @@ _READ_BYTES: Final = 1 << 20
 def draw_repair(seed: int) -> RepairSettings | None:
     """How a run repairs, None for not at all; drawn apart, so that nothing else moves."""
     rng = random.Random(f"repair {seed}")
-    if rng.random() < 0.3:
+    if rng.random() < 0.5:
         return None
     return RepairSettings(
         lost_bookie_grace_ms=rng.choice([1_500, 4_000, 15_000]),

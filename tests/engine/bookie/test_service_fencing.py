@@ -6,6 +6,7 @@ from engine.bookie.scan import Found, JournalScan
 from engine.bookie.segment import Kind
 from engine.run import NO_ENTRY
 from engine.transport.contract import Status
+from engine.transport.repair_key import key_hash_of, repair_key
 from tests.engine.bookie import stable
 from tests.engine.bookie.stable import KEY, OTHER_KEY, Stable, append, ask, ids_of, read, run_of
 
@@ -178,3 +179,21 @@ async def test_an_append_queued_ahead_of_the_tombstone_leaves_nothing() -> None:
     service = await yard.crash()
     assert (await read(service, 7, 4, 5)).status is Status.DELETED
     assert yard.index.find(7, 0, 100) == []
+
+
+async def test_repairs_key_fences_and_writes_back_and_appends_nothing_new() -> None:
+    """Repair knows no password, only what the metadata keep of it."""
+    yard = Stable()
+    service = await yard.start()
+    key = repair_key(key_hash_of(KEY))
+    assert (await append(service, run_of(7, 0, 3), key=key)).status is Status.UNAUTHORIZED
+    assert (await append(service, run_of(7, 0, 3), key=key, recovery=True)).status is Status.OK
+    assert (await append(service, run_of(7, 4, 5), key=key)).status is Status.UNAUTHORIZED
+    assert (await append(service, run_of(7, 4, 5))).status is Status.OK
+    assert (await service.fence(7, repair_key(key_hash_of(OTHER_KEY)))).status is not Status.OK
+    assert (await service.fence(7, key)).status is Status.OK
+    # A ledger first seen through repair knows its own key, and no other one.
+    assert (await service.fence(8, key)).status is Status.OK
+    service = await yard.crash()
+    assert (await service.fence(8, OTHER_KEY)).status is Status.UNAUTHORIZED
+    assert (await service.fence(8, KEY)).status is Status.OK

@@ -77,6 +77,21 @@ async def test_an_empty_open_ledger_without_a_writer_does_not_keep_a_bookie_for_
     assert (await yard.metadata(writer.ledger_id)).closed
 
 
+async def test_a_damaged_copy_that_is_the_only_one_keeps_its_bookie_in_the_ensemble() -> None:
+    """A bookie that cannot read an entry today may be read with other tools tomorrow."""
+    yard = await Yard.of(3)
+    metadata = await yard.written(10, (1, 1, 1))
+    (name,) = metadata.bookies()
+    yard.transport.bookies[name].damaged.add((metadata.ledger_id, 4))
+    emptying = Decommission(yard.workshop(), name)
+    await emptying.begin()
+    await emptying.look()
+    await work(yard, 3)
+    (blocking,) = (await emptying.look()).blocking
+    assert blocking.why == f"entry 4 cannot be read: {name} cannot tell for damage"
+    assert (await yard.metadata(metadata.ledger_id)).fragments == metadata.fragments
+
+
 async def test_what_blocks_a_decommission_is_told_ledger_by_ledger() -> None:
     yard = await Yard.of(3)
     metadata = await yard.written()

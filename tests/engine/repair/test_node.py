@@ -29,11 +29,12 @@ QUICK = replace(
 
 
 async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for something that the loops do; the test's own deadline bounds it."""
-    for _ in itertools.count():
-        if await reached():
-            return
-        await asyncio.sleep(0)
+    """Wait for something that the loops do, with a deadline."""
+    async with asyncio.timeout(20):
+        for _ in itertools.count():
+            if await reached():
+                return
+            await asyncio.sleep(0)
 
 
 def node(yard: Yard, settings: RepairSettings = QUICK, store: object = None) -> RepairNode:

@@ -103,6 +103,22 @@ async def test_a_ledger_is_whole_only_when_every_replica_was_read_or_written_to_
     assert await yard.repairer().run_once() == 1
 
 
+async def test_a_silent_replica_is_asked_again_though_all_others_were_found_whole() -> None:
+    yard = await Yard.of(4)
+    metadata = await yard.written(10)
+    mute = yard.transport.bookies[metadata.fragments[0].ensemble[2]]
+    del mute.entries[metadata.ledger_id][4]
+    mute.mute = True
+    await yard.queue.request(metadata.ledger_id, RepairItem(reasons=("look",)))
+    repairer = yard.repairer()
+    for _ in range(3):
+        assert await repairer.run_once() == 0
+        yard.clock.now_s += 100
+    mute.mute = False
+    assert await repairer.run_once() == 1
+    assert yard.lacking(metadata) == []
+
+
 async def test_the_flag_of_a_degraded_ledger_falls_only_when_it_is_whole() -> None:
     yard = await Yard.of(3)
     writer = await yard.writer(5)
@@ -164,13 +180,19 @@ async def test_a_bookie_that_takes_no_copies_is_not_named_and_another_is_tried()
     metadata = await yard.written(10)
     gone = metadata.fragments[0].ensemble[1]
     spares = [one for one in yard.bookies if one.bookie_id not in metadata.bookies()]
-    spares[0].append_status = Status.READ_ONLY
+    for spare in spares:
+        spare.append_status = Status.READ_ONLY
     await given_up(yard, gone)
     await queue(yard, metadata, gone)
     repairer = yard.repairer()
-    for _ in range(4):
-        await repairer.run_once()
+    assert await repairer.run_once() == 0
+    assert (await yard.metadata(metadata.ledger_id)).fragments == metadata.fragments
+    item = await yard.item(metadata.ledger_id)
+    assert item is not None and "took no copy: READ_ONLY" in item.blocked
+    spares[1].append_status = Status.OK
+    for _ in range(6):
         yard.clock.now_s += 4
+        await repairer.run_once()
     repaired = await yard.metadata(metadata.ledger_id)
     assert (
         spares[1].bookie_id in repaired.bookies() and spares[0].bookie_id not in repaired.bookies()

@@ -1,0 +1,195 @@
+"""Mutants of repair: what is copied, what is moved, what is called whole, who is fenced."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_LEDGER: Final = "engine/repair/ledger_repair.py"
+_REPLICAS: Final = "engine/repair/replicas.py"
+_AUDITOR: Final = "engine/repair/auditor.py"
+_OPEN: Final = "engine/repair/open_ledger.py"
+_REPAIRER: Final = "engine/repair/repairer.py"
+_WORKER_TESTS: Final = "engine/repair/test_repairer.py"
+_AUDITOR_TESTS: Final = "engine/repair/test_auditor.py"
+
+REPAIR_MUTANTS: Final = (
+    Mutant(
+        "a-fragment-moves-before-its-copies-are-stored",
+        "theme 2: the ensemble changes only after the new bookie has every entry",
+        _REPLICAS,
+        "            if finished and not broken and not self._hidden(index):",
+        "            if True:",
+        by_test(
+            _WORKER_TESTS, "test_a_bookie_that_takes_no_copies_is_not_named_and_another_is_tried"
+        ),
+    ),
+    Mutant(
+        "the-only-copy-is-given-up",
+        "a replica is never given up while an entry of it can be read from nobody",
+        _REPLICAS,
+        "return any(index in self._quorums.write_set(entry) for entry in self.finding.unreadable)",
+        "return False",
+        by_test(
+            "engine/repair/test_decommission.py",
+            "test_a_damaged_copy_that_is_the_only_one_keeps_its_bookie_in_the_ensemble",
+        ),
+    ),
+    Mutant(
+        "silence-counts-as-whole",
+        "a replica is whole only if it was read or written to the end",
+        _REPLICAS,
+        "            broken = index in finding.silent or index in finding.refused\n",
+        "            broken = index in finding.refused\n",
+        by_test(
+            "engine/repair/test_repairer.py",
+            "test_a_silent_replica_is_asked_again_though_all_others_were_found_whole",
+        ),
+    ),
+    Mutant(
+        "troubles-are-forgotten",
+        "a ledger leaves the queue only when nothing is left to mend",
+        _LEDGER,
+        "        self._troubles += finding.troubles\n",
+        "",
+        by_test(
+            _WORKER_TESTS,
+            "test_a_ledger_is_whole_only_when_every_replica_was_read_or_written_to_the_end",
+        ),
+    ),
+    Mutant(
+        "a-request-made-meanwhile-is-lost",
+        "who removes an item names the version that was read",
+        "engine/metadata/repairs.py",
+        "await self.store.delete(_key(held.ledger_id), held.version)",
+        "await self.store.delete(_key(held.ledger_id))",
+        by_test(_WORKER_TESTS, "test_what_was_asked_for_during_a_repair_is_not_lost_with_its_end"),
+    ),
+    Mutant(
+        "a-live-writer-is-fenced",
+        "a writer that is well is not disturbed: only where a replacement waits unused",
+        _OPEN,
+        "        if metadata.state is State.OPEN and not await self._helps(metadata, bad):",
+        "        if False:",
+        by_test(_WORKER_TESTS, "test_a_writer_that_goes_on_without_a_replacement_is_not_fenced"),
+    ),
+    Mutant(
+        "an-open-ledger-is-fenced-at-once",
+        "the last fragment of an open ledger is fenced only after the grace time",
+        _OPEN,
+        "        if left_s > 0:",
+        "        if False:",
+        by_test(_WORKER_TESTS, "test_an_abandoned_ledger_is_fenced_only_after_the_grace_time"),
+    ),
+    Mutant(
+        "what-is-not-confirmed-is-copied",
+        "nothing past the last fragment's start of an open ledger is copied",
+        _LEDGER,
+        "    if metadata.state is State.CLOSED:\n        assert metadata.last_entry is not None\n",
+        "    if metadata.state is not State.CLOSED:\n"
+        "        found.append(Extent(metadata.fragments[-1], 4))\n"
+        "    else:\n        assert metadata.last_entry is not None\n",
+        by_test(
+            _WORKER_TESTS,
+            "test_what_is_past_the_last_fragments_start_of_an_open_ledger_is_never_copied",
+        ),
+    ),
+    Mutant(
+        "a-blocked-ledger-is-tried-without-end",
+        "#4872: tries of a ledger that cannot be mended lie further and further apart",
+        _REPAIRER,
+        "        memory.failures = min(memory.failures + 1, 32)\n",
+        "",
+        by_test(
+            _WORKER_TESTS, "test_a_lost_bookie_that_alone_has_an_entry_is_never_given_up_for_it"
+        ),
+    ),
+    Mutant(
+        "an-absent-store-ends-the-worker",
+        "#2302: losing the metadata store ends a round, never the worker",
+        _REPAIRER,
+        "            except EngineError:\n                # The store is away, or the like",
+        "            except KeyError:\n                # The store is away, or the like",
+        by_test("engine/repair/test_node.py", "test_a_node_outlives_an_absent_metadata_store"),
+    ),
+    Mutant(
+        "a-bookie-that-is-back-is-repaired-nevertheless",
+        "#2766: a bookie that returns takes back what was asked only for it",
+        _AUDITOR,
+        "        if returned:\n            await self._welcome(returned)\n",
+        "",
+        by_test(
+            _AUDITOR_TESTS,
+            "test_a_bookie_that_comes_back_takes_its_requests_with_it_and_no_others",
+        ),
+    ),
+    Mutant(
+        "the-auditors-own-pause-counts-as-absence",
+        "only time in which registrations were looked at counts",
+        _AUDITOR,
+        "return min(now_s - before_s, 1.5 * self._workshop.settings.look_interval_ms / 1000)",
+        "return now_s - before_s",
+        by_test(_AUDITOR_TESTS, "test_a_pause_of_the_auditor_is_no_absence_of_a_bookie"),
+    ),
+    Mutant(
+        "every-candidate-is-the-auditor",
+        "one elected auditor; a lost session ends its term",
+        "engine/repair/claim.py",
+        "            return found.value == self._node\n        try",
+        "            return True\n        try",
+        by_test(_AUDITOR_TESTS, "test_there_is_one_auditor_and_its_lost_session_ends_its_term"),
+    ),
+    Mutant(
+        "a-doubt-is-cleared-unlooked",
+        "a doubt is cleared only when every ledger of the bookie was looked at",
+        "engine/repair/doubt.py",
+        "            if held is not None and name in held.item.doubtful:\n                return\n",
+        "",
+        by_test(
+            _AUDITOR_TESTS,
+            "test_a_doubt_is_cleared_when_every_ledger_of_the_bookie_was_looked_at",
+        ),
+    ),
+    Mutant(
+        "a-lost-fence-is-taken-for-none",
+        "ledgers in a cleared doubt take no normal append: their fences may be lost",
+        "engine/bookie/appending.py",
+        "if self._storage.may_lack_fence(state.ledger_id):",
+        "if self._storage.is_doubtful(state.ledger_id):",
+        by_test(
+            "engine/bookie/test_service_damage.py",
+            "test_a_ledger_whose_fence_may_be_lost_takes_no_normal_append_after_its_repair",
+        ),
+    ),
+    Mutant(
+        "repairs-key-writes-new-entries",
+        "repair's key is for fences and recovery alone",
+        "engine/bookie/appending.py",
+        "        if is_repair_key(key):\n            return Status.UNAUTHORIZED\n",
+        "",
+        by_test(
+            "engine/bookie/test_service_fencing.py",
+            "test_repairs_key_fences_and_writes_back_and_appends_nothing_new",
+        ),
+    ),
+    Mutant(
+        "a-writer-stays-on-a-bookie-that-is-to-go",
+        "theme 3: writers leave a bookie that is being decommissioned",
+        "engine/ledger/writer.py",
+        "available = await self._context.bookies.staying()",
+        "available = await self._context.bookies.available()",
+        by_test(
+            "engine/repair/test_decommission.py",
+            "test_a_writer_leaves_a_bookie_that_is_to_go_and_is_not_fenced",
+        ),
+    ),
+    Mutant(
+        "a-scrub-begins-anew-each-time",
+        "an interrupted scrub goes on behind its mark",
+        "engine/repair/scrub.py",
+        "survey(self._workshop, above=mark.last_ledger)",
+        "survey(self._workshop)",
+        by_test(
+            "engine/repair/test_decommission.py", "test_a_scrub_goes_on_where_it_was_interrupted"
+        ),
+    ),
+)
