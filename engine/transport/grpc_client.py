@@ -10,6 +10,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from engine.errors import BookieUnavailable, EngineError, FrameInvalid, Overloaded
@@ -43,7 +44,7 @@ class GrpcBookie:
         connection: GrpcConnection,
         bookie_id: str,
         settings: GrpcSettings,
-        leave: Callable[["GrpcBookie"], Awaitable[None]],
+        leave: Callable[[], Awaitable[None]],
     ) -> None:
         from engine.transport.grpc_generated import bookie_pb2
 
@@ -68,7 +69,7 @@ class GrpcBookie:
         if not self._left:
             self._stopped = self._left = True
             self.connection.give_up(self.bookie_id)
-            await self._leave(self)
+            await self._leave()
 
     def append(
         self,
@@ -207,6 +208,21 @@ class GrpcBookie:
         return found
 
 
+class _Shared:
+    """One connection, or the dial that makes it, and how many bookies need it."""
+
+    def __init__(self, dial: "asyncio.Task[GrpcConnection]") -> None:
+        self.dial = dial
+        self.users = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to share."""
+        if not self.dial.done():
+            return False
+        return self.dial.cancelled() or bool(self.dial.exception()) or self.dial.result().over
+
+
 class GrpcDialer:
     """Dials bookies by their registrations; those at one address share a connection."""
 
@@ -214,8 +230,7 @@ class GrpcDialer:
         self._security = security
         self._clock = clock
         self._settings = settings
-        self._dials: dict[str, asyncio.Task[GrpcConnection]] = {}
-        self._users: dict[GrpcConnection, set[GrpcBookie]] = {}
+        self._shared: dict[str, _Shared] = {}
 
     async def dial(self, registration: Registration) -> Bookie:
         """Connect to a bookie.
@@ -226,9 +241,18 @@ class GrpcDialer:
         address = registration.grpc
         if not address:
             raise BookieUnavailable(f"bookie {registration.bookie_id} does not serve gRPC")
-        connection = await self._reach(address)
-        bookie = GrpcBookie(connection, registration.bookie_id, self._settings, self._leave)
-        self._users.setdefault(connection, set()).add(bookie)
+        shared = self._shared.get(address)
+        if shared is None or shared.over:
+            connecting = GrpcConnection.dial(address, self._security, self._clock, self._settings)
+            shared = self._shared[address] = _Shared(asyncio.ensure_future(connecting))
+        leave = partial(self._leave, address, shared)
+        shared.users += 1
+        try:
+            connection = await asyncio.shield(shared.dial)
+        except BaseException:
+            await leave()
+            raise
+        bookie = GrpcBookie(connection, registration.bookie_id, self._settings, leave)
         try:
             await bookie.info()
         except BaseException:
@@ -236,29 +260,17 @@ class GrpcDialer:
             raise
         return bookie
 
-    async def _reach(self, address: str) -> GrpcConnection:
-        for connection in self._users:
-            if connection.address == address and not connection.over:
-                return connection
-        dial = self._dials.get(address)
-        if dial is None:
-            dial = asyncio.ensure_future(
-                GrpcConnection.dial(address, self._security, self._clock, self._settings)
-            )
-            self._dials[address] = dial
-            dial.add_done_callback(lambda done: self._dialled(address, done))
-        return await asyncio.shield(dial)
-
-    def _dialled(self, address: str, done: "asyncio.Task[GrpcConnection]") -> None:
-        self._dials.pop(address, None)
-        if not done.cancelled() and done.exception() is None:
-            self._users.setdefault(done.result(), set())
-
-    async def _leave(self, bookie: GrpcBookie) -> None:
-        users = self._users.get(bookie.connection, set())
-        users.discard(bookie)
-        if not users and self._users.pop(bookie.connection, None) is not None:
-            await bookie.connection.close()
+    async def _leave(self, address: str, shared: _Shared) -> None:
+        shared.users -= 1
+        assert shared.users >= 0
+        if shared.users:
+            return
+        if self._shared.get(address) is shared:
+            del self._shared[address]
+        if not shared.dial.done():
+            shared.dial.cancel()
+        elif not shared.dial.cancelled() and shared.dial.exception() is None:
+            await shared.dial.result().close()
 
 
 def grpc_dial(

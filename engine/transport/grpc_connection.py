@@ -76,6 +76,7 @@ class GrpcConnection:
         self._loop = asyncio.get_running_loop()
         self._settings = GrpcSettings()
         self._stream: Any = None
+        self._calls: dict[str, Any] = {}
         self._gathering = bookie_pb2.AppendRequest()
         self._gathered_bytes = 0
         self._ready: deque[tuple[wire.AppendRequest, int]] = deque()
@@ -205,8 +206,11 @@ class GrpcConnection:
 
     def call(self, method: str, kind: str) -> Any:
         """A call beside the stream: `kind` is `unary_unary` or `unary_stream`."""
-        made = getattr(self._channel, kind)
-        return made(f"/herdbook.v1.Bookie/{method}", None, None)
+        made = self._calls.get(method)
+        if made is None:
+            path = f"/herdbook.v1.Bookie/{method}"
+            made = self._calls[method] = getattr(self._channel, kind)(path, None, None)
+        return made
 
     def _order(self, bookie_id: str, ledger_id: int | None, size_bytes: int) -> "wire.Order":
         if self._gathered_bytes > self._settings.gather_bytes:

@@ -31,7 +31,8 @@ class GrpcSettings:
     stream of which it holds `stream_bytes_max` of unanswered appends, and from all while it holds
     `append_bytes_max`; reads wait while `connection_read_bytes_max` or `read_bytes_max` are on
     their way. `calls_max` bounds the calls that run at once in a server, of which half at most are
-    long polls, `connections_max` its connections.
+    long polls, `connections_max` its connections; one without a call is ended after
+    `idle_timeout_ms`.
     """
 
     request_timeout_ms: int = 30_000
@@ -45,6 +46,7 @@ class GrpcSettings:
     read_chunk_bytes: int = READ_BYTES_MAX
     connection_read_bytes_max: int = 32 * MIB
     read_bytes_max: int = 128 * MIB
+    idle_timeout_ms: int = 300_000
     calls_max: int = 8_192
     connections_max: int = 1_200
 
@@ -76,6 +78,7 @@ def server_options(settings: GrpcSettings) -> Options:
         *_both(settings),
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", settings.connect_timeout_ms),
+        ("grpc.max_connection_idle_ms", settings.idle_timeout_ms),
         ("grpc.max_concurrent_streams", settings.calls_max),
         ("grpc.max_allowed_incoming_connections", settings.connections_max),
         ("grpc.http2.min_ping_interval_without_data_ms", settings.keepalive_ms // 4),

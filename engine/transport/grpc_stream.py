@@ -50,7 +50,7 @@ class OrderedStream:
         self._loop = asyncio.get_running_loop()
         self._held = ByteBudget(settings.stream_bytes_max)
         self._unanswered = 0
-        self._fences: set[asyncio.Task[None]] = set()
+        self._fences: set[asyncio.Task[LacReply]] = set()
         self._replies = bookie_pb2.AppendReply()
         self._reply_count = 0
         self._something_to_say = False
@@ -177,18 +177,9 @@ class OrderedStream:
             status = Status.UNAVAILABLE if bookie is None else Status.OVERLOADED
             self._on_fence(request, asked.ledger_id, LacReply(status, NO_ENTRY, bookie_id, 0))
             return
-        found = bookie
-
-        async def fence() -> None:
-            reply = LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
-            try:
-                reply = await found.fence(asked.ledger_id, asked.key)
-            finally:
-                self._on_fence(request, asked.ledger_id, reply)
-
-        task = self._loop.create_task(fence())
+        task = self._loop.create_task(_fenced(bookie, asked.ledger_id, asked.key))
         self._fences.add(task)
-        task.add_done_callback(self._fences.discard)
+        task.add_done_callback(partial(self._fence_ended, request, bookie_id, asked.ledger_id))
 
     # Replies
 
@@ -208,6 +199,17 @@ class OrderedStream:
         )
         self._reply_count += 1
         self._say()
+
+    def _fence_ended(
+        self, request: int, bookie_id: str, ledger_id: int, task: "asyncio.Task[LacReply]"
+    ) -> None:
+        self._fences.discard(task)
+        reply = LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
+        if not task.cancelled() and task.exception() is None:
+            reply = task.result()
+        if reply.bookie_id != bookie_id:
+            reply = LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)
+        self._on_fence(request, ledger_id, reply)
 
     def _on_fence(self, request: int, ledger_id: int, reply: LacReply) -> None:
         self._unanswered -= 1
@@ -276,5 +278,8 @@ class OrderedStream:
         for task in (self._reading, self._writing, *self._fences):
             if task is not None:
                 task.cancel()
-        if self._writing is None:
-            self._forget()
+        self._forget()
+
+
+async def _fenced(bookie: Bookie, ledger_id: int, key: bytes) -> LacReply:
+    return await bookie.fence(ledger_id, key)

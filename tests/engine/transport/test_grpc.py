@@ -284,6 +284,44 @@ async def test_a_server_that_closes_answers_what_it_took_and_ends_long_polls() -
         await closing
 
 
+async def test_a_client_that_vanishes_leaves_no_bytes_behind() -> None:
+    async with wired() as made:
+        bookie = await made.connect()
+        made.bookie.holding = True
+        pending = [append(bookie, runs_of(7, entry, [[b"moo"] * 9])) for entry in range(0, 90, 9)]
+        fences = [asyncio.ensure_future(bookie.fence(ledger, KEY)) for ledger in range(8, 30)]
+        await until(lambda: len(made.bookie.held) == 10)
+        # Replies that are on their way meet a stream that is over.
+        made.bookie.held, late = made.bookie.held[:5], made.bookie.held[5:]
+        made.bookie.release()
+        await bookie.close()
+        assert {(await answer).status for answer in pending} <= {Status.OK, Status.UNAVAILABLE}
+        assert len([await fence for fence in fences]) == 22
+        for send in late:
+            send()
+        await until(lambda: made.server.calls.held_bytes == 0)
+        made.bookie.holding = False
+        assert (await append(await made.connect(), runs_of(50, 0, [[b"moo"]]))).status is Status.OK
+
+
+async def test_a_dial_that_nobody_waits_for_any_more_is_given_up() -> None:
+    async with wired() as made:
+        dial = grpc_dial(NO_SECURITY, SystemClock())
+        registration = Registration("a", 1, grpc=made.address)
+        dials = [asyncio.ensure_future(dial(registration)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for one in dials:
+            one.cancel()
+        ended = await asyncio.gather(*dials, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended)
+        bookie = await dial(registration)
+        assert (await append(bookie, runs_of(7, 0, [[b"moo"]]))).status is Status.OK
+        assert isinstance(bookie, GrpcBookie)
+        await bookie.close()
+        left = [task for task in asyncio.all_tasks() if "GrpcConnection" in repr(task)]
+        assert left == []
+
+
 async def test_closing_a_connection_answers_what_is_pending() -> None:
     async with wired() as made:
         bookie = await made.connect()
