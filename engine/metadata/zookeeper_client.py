@@ -227,6 +227,12 @@ class ZooKeeperClient:
     def _link_changed(self, link: Link) -> None:
         if self._closed:
             return
+        if link is Link.CONNECTED:
+            _LOG.info("connected to ZooKeeper")
+        elif link is Link.LOST:
+            _LOG.warning("ZooKeeper has ended the session: another one begins")
+        else:
+            _LOG.warning("the connection to ZooKeeper was lost: trying to connect again")
         self.connected = link is Link.CONNECTED
         if not self.connected:
             self._fail_sent("the connection to ZooKeeper was lost")
@@ -274,7 +280,8 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings) -> Any:
     from kazoo.security import make_digest_acl
 
     logger = _LOG.getChild("kazoo")
-    logger.setLevel(logging.WARNING)
+    # Each failed attempt to connect is a warning there; here each loss is one, and each return.
+    logger.setLevel(logging.ERROR)
     options: dict[str, Any] = {}
     if settings.user:
         options["auth_data"] = [("digest", f"{settings.user}:{settings.password}")]

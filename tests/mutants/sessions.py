@@ -128,7 +128,7 @@ SESSION_MUTANTS: Final = (
         "the-password-is-logged",
         "issue 3-A: digest ACLs",
         _CLIENT,
-        "logger.setLevel(logging.WARNING)",
+        "logger.setLevel(logging.ERROR)",
         "logger.setLevel(logging.DEBUG)",
         by_test(_FAULT_TESTS, "test_a_password_is_in_no_log"),
     ),

@@ -116,6 +116,9 @@ async def test_a_connection_that_goes_fails_what_was_on_its_way() -> None:
         writing = asyncio.ensure_future(store.create("/cow", b""))
         await proxy.swallowed.wait()
         store._client._link_changed(Link.SUSPENDED)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert writing.done()
         with pytest.raises(MetadataUnavailable, match="connection"):
             await writing
         proxy.swallowing = False
@@ -323,6 +326,20 @@ async def test_numbers_of_two_clients_grow_with_time_and_lie_in_one_node() -> No
         await asyncio.gather(take(first), take(second), take(first))
         assert len(set(given)) == 120
         assert await first._client.children(f"{chroot}/ids+") == ["ledger#"]
+
+
+async def test_a_lost_connection_is_one_line_of_the_log_however_long_it_lasts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with behind_a_proxy(SHORT) as (proxy, store, other):
+        await store.create("/bookies/a", b"", ephemeral=True)
+        proxy.refusing = True
+        proxy.cut()
+        await absent(other, "/bookies/a")
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "connection to ZooKeeper was lost" in caplog.text
+        proxy.refusing = False
+        await store.get("/cow")
 
 
 # Servers of their own
