@@ -45,8 +45,8 @@ GRPC_MUTANTS: Final = (
         "another-bookies-reply-counts-over-grpc",
         "design 4.3: a reply counts for the bookie that gave it",
         _STREAM,
-        "        if reply.bookie_id != bookie_id:\n",
-        "        if not bookie_id:\n",
+        "        if reply.bookie_id != bookie_id:\n            status, boot",
+        "        if not bookie_id:\n            status, boot",
         by_test(_TESTS, "test_a_reply_of_another_bookie_is_not_passed_on"),
     ),
     Mutant(
