@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -67,12 +68,29 @@ class ZooKeeperFailed(Unavailable):
     """The server ended, or did not answer in time. The end of its log is in the message."""
 
 
-class ZooKeeperServer:
-    """A standalone server that keeps its data in a folder, and its log there too."""
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """The servers that replicate each other, each "host:port for peers:port for elections"; this
+    one is the member of that number, counted from 1."""
 
-    def __init__(self, folder: Path, *, port: int = 0, host: str = "127.0.0.1") -> None:
+    members: tuple[str, ...]
+    number: int
+
+
+class ZooKeeperServer:
+    """A server that keeps its data in a folder, and its log there too; alone, or in an ensemble."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        ensemble: Ensemble | None = None,
+    ) -> None:
         self.folder = folder.absolute()
         self.host = host
+        self._ensemble = ensemble
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -98,9 +116,10 @@ class ZooKeeperServer:
         """What the server says."""
         return self.folder / "zookeeper.log"
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """Start, and return when the server answers; a second call while it runs does nothing.
 
+        A member of an ensemble answers when a majority runs: `wait=False` returns before that.
         Raises `ZooKeeperMissing`, `ZooKeeperFailed`, `OSError`.
         """
         if self._process is not None and self._process.poll() is None:
@@ -108,9 +127,11 @@ class ZooKeeperServer:
         command = _command(find_java(), find_jars(), self.folder)
         chosen = self._port
         for attempt in range(_PORTS_TRIED):
-            self._port = _free_port(self.host, chosen)
+            self._port = free_port(self.host, chosen)
             try:
                 self._launch(command)
+                if wait:
+                    self.wait_until_it_serves()
                 return
             except ZooKeeperFailed:
                 # A free port may be taken by another process before the server listens on it.
@@ -119,7 +140,7 @@ class ZooKeeperServer:
                     raise
 
     def _launch(self, command: list[str]) -> None:
-        """Start the process, and return when it serves."""
+        """Start the process."""
         self._write_settings()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -130,8 +151,18 @@ class ZooKeeperServer:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def wait_until_it_serves(self) -> None:
+        """Return when the server answers. Raises `ZooKeeperFailed`, and ends it, if it does not."""
+        assert self._process is not None
+        deadline = time.monotonic() + _START_TIMEOUT_S
         try:
-            self._wait_until_it_serves()
+            while not _serves(self._reached, self._port):
+                if self._process.poll() is not None:
+                    raise ZooKeeperFailed(f"the ZooKeeper server ended: {self._last_words()}")
+                if time.monotonic() > deadline:
+                    raise ZooKeeperFailed(f"the ZooKeeper server is silent: {self._last_words()}")
+                time.sleep(_POLL_S)
         except BaseException:
             self.kill()
             raise
@@ -181,7 +212,7 @@ class ZooKeeperServer:
     def _write_settings(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
-        settings = {
+        settings: dict[str, object] = {
             "tickTime": TICK_MS,
             "maxSessionTimeout": SESSION_TIMEOUT_MAX_MS,
             "dataDir": self.folder / "data",
@@ -193,18 +224,14 @@ class ZooKeeperServer:
             "autopurge.snapRetainCount": 3,
             "autopurge.purgeInterval": 1,
         }
+        if self._ensemble is not None:
+            members = enumerate(self._ensemble.members, 1)
+            settings |= {"initLimit": 20, "syncLimit": 10}
+            settings |= {f"server.{number}": member for number, member in members}
+            (self.folder / "data").mkdir(exist_ok=True)
+            (self.folder / "data" / "myid").write_text(f"{self._ensemble.number}\n")
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         (self.folder / "zoo.cfg").write_text("".join(lines))
-
-    def _wait_until_it_serves(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not _serves(self._reached, self._port):
-            if self._process.poll() is not None:
-                raise ZooKeeperFailed(f"the ZooKeeper server ended at once: {self._last_words()}")
-            if time.monotonic() > deadline:
-                raise ZooKeeperFailed(f"no answer from the ZooKeeper server: {self._last_words()}")
-            time.sleep(_POLL_S)
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
@@ -277,7 +304,7 @@ def _command(java: str, jars: list[Path], folder: Path) -> list[str]:
     ]
 
 
-def _free_port(host: str, wanted: int) -> int:
+def free_port(host: str, wanted: int = 0) -> int:
     """The wanted port, or any free one for 0. Raises `ZooKeeperFailed` if somebody listens there.
 
     Asked before the start: another server that answers there must not be taken for this one. A
@@ -296,7 +323,7 @@ def _free_port(host: str, wanted: int) -> int:
 
 def _is_free(host: str, port: int) -> bool:
     try:
-        _free_port(host, port)
+        free_port(host, port)
     except ZooKeeperFailed:
         return False
     return True

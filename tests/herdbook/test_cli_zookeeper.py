@@ -93,7 +93,7 @@ def test_a_port_that_is_taken_is_an_error_and_leaves_no_process(tmp_path: Path) 
 def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no folder")
     server = ZooKeeperServer(tmp_path)
-    with pytest.raises(ZooKeeperFailed, match=r"ended at once: .*Unable to create data directory"):
+    with pytest.raises(ZooKeeperFailed, match=r"ended: .*Unable to create data directory"):
         server.start()
     with pytest.raises(ZooKeeperFailed, match="does not run"):
         _ = server.pid
