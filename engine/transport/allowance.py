@@ -36,8 +36,8 @@ class Allowance:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing that is not urgent may be begun."""
-        return self.taken_bytes >= self.limit_bytes - self._urgent_bytes or bool(self._usual)
+        """Whether all is taken that is not kept for urgent requests."""
+        return self.taken_bytes >= self.limit_bytes - self._urgent_bytes
 
     def ask(self, size_bytes: int, granted: Callable[[], None], *, urgent: bool = False) -> bool:
         """Take bytes now, if they are free; else call `granted` once they were taken, later."""
@@ -77,6 +77,5 @@ class Allowance:
 
     def _has_room(self, size_bytes: int, urgent: bool) -> bool:
         kept_bytes = 0 if urgent else self._urgent_bytes
-        return not self.taken_bytes or (
-            self.taken_bytes + size_bytes <= self.limit_bytes - kept_bytes
-        )
+        left_bytes = self.limit_bytes - kept_bytes - self.taken_bytes
+        return not self.taken_bytes or (left_bytes > 0 and size_bytes <= left_bytes)

@@ -47,6 +47,7 @@ class FramedServer:
         self.options = dict(options or {}) | {"cluster": cluster_id}
         self.bookies: dict[str, Bookie] = {}
         self.connections: dict[ServerConnection, None] = {}
+        self.frames = Allowance(self.settings.frames_bytes_max, self.settings.urgent_bytes)
         self.appends = Allowance(self.settings.appends_bytes_max, self.settings.urgent_bytes)
         self.reads = Allowance(self.settings.reads_bytes_max)
         self.context: ssl.SSLContext | None = security.server_context()

@@ -15,10 +15,11 @@ class FramedSettings:
     holds of unanswered appends and of running reads before it stops reading from the connection.
     `calls_max` bounds long polls and metadata calls that run at once.
 
-    All connections of a server together hold at most about `appends_bytes_max` of unanswered
-    appends and of frames that are arriving, the last `urgent_bytes` of which are for recoveries,
-    and `reads_bytes_max` of running reads. A peer that has begun a big frame and does not go on,
-    or that takes no answers, is cut off after the request time.
+    All connections of a server together hold at most about `frames_bytes_max` of big frames that
+    are arriving, `appends_bytes_max` of unanswered appends, and `reads_bytes_max` of running reads;
+    of the first two the last `urgent_bytes` are for recoveries. A peer that takes no answers is cut
+    off after the request time, one that has begun a big frame when it sends less than
+    `frame_bytes_a_second`.
     """
 
     request_timeout_ms: int = 30_000
@@ -31,8 +32,10 @@ class FramedSettings:
     read_bytes_max: int = 16 * MIB
     calls_max: int = 4_096
     connections_max: int = 1_024
+    frames_bytes_max: int = 128 * MIB
+    frame_bytes_a_second: int = 1 * MIB
     appends_bytes_max: int = 256 * MIB
-    urgent_bytes: int = 64 * MIB
+    urgent_bytes: int = 32 * MIB
     reads_bytes_max: int = 128 * MIB
 
     def __post_init__(self) -> None:
@@ -40,5 +43,7 @@ class FramedSettings:
         assert self.send_bytes_max >= FRAME_BYTES_MAX
         assert self.read_bytes_max >= FRAME_BYTES_MAX
         assert self.urgent_bytes >= FRAME_BYTES_MAX
+        assert self.frames_bytes_max >= self.urgent_bytes + FRAME_BYTES_MAX
         assert self.appends_bytes_max >= self.urgent_bytes + FRAME_BYTES_MAX
+        assert self.frame_bytes_a_second > 0
         assert self.reads_bytes_max >= FRAME_BYTES_MAX

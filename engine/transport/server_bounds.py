@@ -3,9 +3,10 @@
 Invariants:
 - Beyond its own bounds, or when nothing is left for all, nothing more is read from a connection;
   it goes on when half of its own is answered, or when it is its turn again.
-- Of a big frame nothing but its first piece is taken in before there is room for the whole.
+- Of a big frame nothing but its first piece is taken in before there is room for the whole; a frame
+  of one usual run is not big, and never waits for those that are.
 - Urgent frames need not wait for others.
-- A peer that stops in the middle of a frame, or takes no answers, is cut off in time.
+- A peer that is slow to send a big frame, or takes no answers, is cut off in time.
 - What a connection was granted is given back once, also when it is lost.
 """
 
@@ -14,13 +15,14 @@ from collections import deque
 from typing import Final
 
 from engine.errors import BookieUnavailable, FrameInvalid
-from engine.limits import KIB
+from engine.limits import KIB, RUN_BYTES_MAX
 from engine.transport.allowance import Allowance
 from engine.transport.connection import FramedConnection
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.frames import HEADER_BYTES, Frame
 
-SMALL_FRAME_BYTES: Final = 64 * KIB
+BIG_FRAME_BYTES: Final = RUN_BYTES_MAX + 32 * KIB
+_FRAME_PATIENCE_S: Final = 2.0
 
 
 class ConnectionBounds:
@@ -30,17 +32,20 @@ class ConnectionBounds:
         self,
         wire: FramedConnection,
         settings: FramedSettings,
+        frames: Allowance,
         appends: Allowance,
         reads: Allowance,
     ) -> None:
         self._wire = wire
         self._settings = settings
+        self._frames = frames
         self._appends = appends
         self._reads = reads
         self._loop = asyncio.get_running_loop()
         self._reserved: deque[int] = deque()
         self._asked_bytes = 0
         self._awaiting = False
+        self._urgent = False
         self._deadline: asyncio.TimerHandle | None = None
         self._waits_for_room = False
         self._append_bytes = 0
@@ -56,13 +61,13 @@ class ConnectionBounds:
                 timer.cancel()
         self._deadline = self._stalled = None
         if self._asked_bytes:
-            self._appends.withdraw(self._frame_granted)
+            self._frames.withdraw(self._frame_granted)
             self._asked_bytes = 0
         if self._waits_for_room:
             self._appends.withdraw(self._has_room)
             self._waits_for_room = False
         while self._reserved:
-            self._appends.give_back(self._reserved.popleft())
+            self._frames.give_back(self._reserved.popleft())
 
     # Frames
 
@@ -74,33 +79,43 @@ class ConnectionBounds:
                 self._deadline.cancel()
                 self._deadline = None
             return
-        if self._awaiting or size_bytes <= SMALL_FRAME_BYTES:
+        if self._awaiting or size_bytes <= BIG_FRAME_BYTES:
             return
         self._awaiting = True
-        self._deadline = self._loop.call_later(self._patience_s, self._frame_late)
-        if self._appends.ask(size_bytes, self._frame_granted, urgent=urgent):
+        self._urgent = urgent
+        self._await_frame(size_bytes)
+        if self._frames.ask(size_bytes, self._frame_granted, urgent=urgent):
             self._reserved.append(size_bytes)
         else:
             self._asked_bytes = size_bytes
             self._wire.hold()
+        if not urgent:
+            self._wait_for_room()
 
     def begun(self, frame: Frame) -> None:
         """A frame is looked at: from now on it counts as what it asks for."""
         if self._reserved:
             size_bytes = HEADER_BYTES + len(frame.head) + len(frame.body)
             if self._reserved[0] == size_bytes:
-                self._appends.give_back(self._reserved.popleft())
+                self._frames.give_back(self._reserved.popleft())
 
     def _frame_granted(self) -> None:
         self._reserved.append(self._asked_bytes)
         self._asked_bytes = 0
+        if not self._urgent:
+            self._wait_for_room()
         self._wire.release()
 
-    def _frame_late(self) -> None:
+    def _await_frame(self, size_bytes: int) -> None:
+        slow_s = _FRAME_PATIENCE_S + size_bytes / self._settings.frame_bytes_a_second
+        patience_s = min(slow_s, self._patience_s)
+        self._deadline = self._loop.call_later(patience_s, self._frame_late, size_bytes)
+
+    def _frame_late(self, size_bytes: int) -> None:
         self._deadline = None
         if self._wire.held:
             # It is this side that did not read on.
-            self._deadline = self._loop.call_later(self._patience_s, self._frame_late)
+            self._await_frame(size_bytes)
         else:
             self._wire.abort(FrameInvalid("the rest of a frame did not come in time"))
 
@@ -113,11 +128,8 @@ class ConnectionBounds:
         if self._append_bytes > self._settings.append_bytes_max and not self._appends_held:
             self._appends_held = True
             self._wire.hold()
-        if self._appends.exhausted and not urgent and not self._waits_for_room:
-            self._waits_for_room = True
-            self._wire.hold()
-            if self._appends.ask(0, self._has_room):
-                self._has_room()
+        if not urgent:
+            self._wait_for_room()
 
     def append_ends(self, size_bytes: int) -> None:
         """An append was answered."""
@@ -126,6 +138,14 @@ class ConnectionBounds:
             self._appends_held = False
             self._wire.release()
         self._appends.give_back(size_bytes)
+
+    def _wait_for_room(self) -> None:
+        """Read on only when something is left for normal appends."""
+        if self._appends.exhausted and not self._waits_for_room:
+            self._waits_for_room = True
+            self._wire.hold()
+            asked = self._appends.ask(0, self._has_room)
+            assert not asked, "nothing is granted while all is taken"
 
     def _has_room(self) -> None:
         self._waits_for_room = False

@@ -83,7 +83,9 @@ class ServerConnection:
             frame_bytes_max=GREETING_BYTES_MAX,
         )
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._bounds = ConnectionBounds(self.wire, server.settings, server.appends, server.reads)
+        self._bounds = ConnectionBounds(
+            self.wire, server.settings, server.frames, server.appends, server.reads
+        )
         self._deadline: asyncio.TimerHandle | None = None
         self._greeting = server.greeting()
         self._greeted = False

@@ -70,8 +70,8 @@ WIRE_MUTANTS: Final = (
         "frames-begin-without-room",
         "of a big frame only the first piece is taken in before there is room for it",
         _BOUNDS,
-        "        if self._appends.ask(size_bytes, self._frame_granted, urgent=urgent):\n",
-        "        if self._appends.take(size_bytes) is None:\n",
+        "        if self._frames.ask(size_bytes, self._frame_granted, urgent=urgent):\n",
+        "        if self._frames.take(size_bytes) is None:\n",
         by_test(_HOSTILE_TESTS, "test_big_frames_of_many_connections_wait_until_there_is_room"),
     ),
     Mutant(
@@ -89,7 +89,7 @@ WIRE_MUTANTS: Final = (
         "a-lost-connection-keeps-its-room",
         "what a connection was granted is given back when it is lost",
         _BOUNDS,
-        "            self._appends.give_back(self._reserved.popleft())\n\n    # Frames",
+        "            self._frames.give_back(self._reserved.popleft())\n\n    # Frames",
         "            self._reserved.popleft()\n\n    # Frames",
         by_test(
             _HOSTILE_TESTS, "test_who_stops_in_the_middle_of_a_frame_is_cut_off_and_frees_its_room"

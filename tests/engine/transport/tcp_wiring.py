@@ -30,6 +30,7 @@ class TcpHouse:
         self.port = 0
         self._listener: asyncio.AbstractServer | None = None
         self._transports: list[DialingTransport] = []
+        self._ends: list[RawEnd] = []
 
     async def start(self) -> None:
         for bookie in self.bookies:
@@ -62,11 +63,15 @@ class TcpHouse:
         self._transports.append(made)
         return made
 
-    async def raw(self, **options: object) -> "RawEnd":
+    async def raw(self) -> "RawEnd":
         """A bare connection without TLS."""
-        return RawEnd(*await asyncio.open_connection("127.0.0.1", self.port))
+        end = RawEnd(*await asyncio.open_connection("127.0.0.1", self.port))
+        self._ends.append(end)
+        return end
 
     async def close(self) -> None:
+        for end in self._ends:
+            end.writer.transport.abort()
         for transport in self._transports:
             await transport.close()
         if self._listener is not None:
