@@ -16,7 +16,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from engine.errors import CannotRead
+from engine.errors import CannotRead, InvalidRequest
 from engine.limits import ENTRY_ID_MAX, RUN_ENTRIES_MAX
 
 NO_ENTRY: Final = -1
@@ -138,6 +138,15 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         lac = min(self.lac, first - 1)
         table = self.table[8 * low : 8 * high]
         return Run(self.ledger_id, first, high - low, lac, length, table, self.body[start:end])
+
+
+def as_bytes(body: object) -> bytes:
+    """An entry's bytes. Raises `InvalidRequest` for what is none."""
+    if type(body) is bytes:
+        return body
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise InvalidRequest(f"an entry is bytes, not {type(body).__name__}")
 
 
 def _digests(ledger_id: int, first: int, bodies: Sequence[bytes]) -> tuple[int, ...]:

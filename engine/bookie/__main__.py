@@ -117,7 +117,10 @@ def _end(look: Callable[[], bool]) -> None:
         well = look()
     except BrokenPipeError:
         raise typer.Exit(0) from None
-    except (EngineError, OSError) as error:
+    except Exception as error:
+        # RocksDB's errors are of no class of their own; any other is a fault of this program.
+        if not isinstance(error, EngineError | OSError) and type(error) is not Exception:
+            raise
         Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(2) from error
     raise typer.Exit(0 if well else 1)

@@ -51,7 +51,7 @@ def read_identity(disk: Disk) -> FolderIdentity | None:
         data = disk.read(FILE_NAME, 0, _FILE_BYTES_MAX)
     except FileNotFoundError:
         if disk.names("journal"):
-            raise FolderMismatch("the folder holds a journal but no identity file") from None
+            raise FolderDamaged("the folder holds a journal but no identity file") from None
         return None
     if len(data) < _HEADER.size:
         raise FolderDamaged("the identity file is cut short")

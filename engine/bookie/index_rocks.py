@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine.bookie.index import BYTES_MAX, PLACES_MAX, Changes, Place, Position
-from engine.errors import FolderMismatch, FormatTooNew
+from engine.errors import (
+    FolderDamaged,
+    FolderError,
+    FolderLocked,
+    FolderMismatch,
+    FormatTooNew,
+)
 from engine.limits import MIB
 
 if TYPE_CHECKING:
@@ -57,6 +63,7 @@ class RocksIndex:
         from rocksdict import WriteBatch, WriteOptions
 
         self._read_only = read_only
+        self._path = path
         self._db = _open(path, read_only)
         self._batch = WriteBatch
         self._write = WriteOptions()
@@ -189,9 +196,12 @@ class RocksIndex:
         """Flush and close. May be called twice."""
         if not self._closed:
             self._closed = True
-            if not self._read_only:
-                self._db.flush()
-            self._db.close()
+            try:
+                if not self._read_only:
+                    self._db.flush()
+            finally:
+                # A handle that stays open keeps this process from ever opening the folder again.
+                self._db.close()
 
 
 def _ledger_at(cursor: "RdictIter") -> int | None:
@@ -248,8 +258,24 @@ def _open(path: Path, read_only: bool) -> "Rdict":
     options.set_block_based_table_factory(table)
     if not read_only:
         path.mkdir(parents=True, exist_ok=True)
-        return Rdict(str(path), options)
-    if not (path / "CURRENT").exists():
+    elif not (path / "CURRENT").exists():
         raise FolderMismatch(f"there is no index in {path}")
-    access = AccessType.read_only(error_if_log_file_exist=False)
-    return Rdict(str(path), options, access_type=access)
+    read = AccessType.read_only(error_if_log_file_exist=False)
+    try:
+        if read_only:
+            return Rdict(str(path), options, access_type=read)
+        return Rdict(str(path), options)
+    except Exception as error:
+        if "lock hold" in str(error) or "LOCK" in str(error):
+            raise FolderLocked(f"the index in {path} is in use: {error}") from error
+        if "Read-only file system" in str(error):
+            raise FolderError(f"{path} cannot be written, not even a log of reading it") from error
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> FolderDamaged:
+    """What to say of an index that RocksDB cannot read."""
+    return FolderDamaged(
+        f"the index in {path} cannot be read ({error}): "
+        "remove that folder, and the next start makes it anew from the journal"
+    )

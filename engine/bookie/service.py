@@ -32,7 +32,7 @@ from engine.bookie.segment import (
 )
 from engine.bookie.settings import BookieSettings
 from engine.bookie.storage import Storage
-from engine.errors import BookieUnavailable
+from engine.errors import BookieUnavailable, FolderDamaged
 from engine.limits import ENTRY_BYTES_MAX, METADATA_TIMEOUT_MS
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
@@ -134,10 +134,16 @@ class BookieService:
 
             service = BookieService(make_storage, publisher, identity, clock)
             await service._begin(replayed.again, Ledgers(store, rng))
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as error:
             # Whoever tries again opens the same index: nothing of this try may hold it.
             with contextlib.suppress(Exception):
                 await (service.close() if service else workers.run(index.close))
+            if type(error) is Exception:
+                # RocksDB's errors are of no class of their own.
+                raise FolderDamaged(
+                    f"bookie {identity.bookie_id}: its index cannot be read ({error}): remove the "
+                    "folder `index` beside its journal, and the next start makes it anew"
+                ) from error
             raise
         return service
 

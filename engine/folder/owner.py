@@ -13,13 +13,14 @@ Invariants:
 """
 
 import asyncio
+import logging
 import random
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -28,7 +29,7 @@ from engine.bookie.index import Index
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
-from engine.errors import FolderMismatch, FormatTooNew, InvalidRequest
+from engine.errors import FolderDamaged, FolderMismatch, FormatTooNew, InvalidRequest
 from engine.folder import sockets
 from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, Ownership
 from engine.metadata.local import LocalStore
@@ -40,6 +41,8 @@ from engine.transport.contract import Transport
 from engine.transport.framed_server import FramedServer
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.inprocess import InProcessTransport
+
+_LOG: Final = logging.getLogger("engine.folder")
 
 
 class ClosingWorkers(Workers, Protocol):
@@ -179,9 +182,21 @@ class FolderOwner:
         disk = await self._disk(METADATA_NAME)
         self._store = await LocalStore.open(disk, self._ports.workers, self._ports.rng)
         self.bookie_ids = [""] * count
-        for index in range(count):
-            self._serve(index, await self._start_bookie(index))
+        await self._start_bookies(count)
         await self._listen()
+
+    async def _start_bookies(self, count: int) -> None:
+        """Start all; one whose folder is damaged is left out, as one that failed would be."""
+        damaged: FolderDamaged | None = None
+        for index in range(count):
+            try:
+                self._serve(index, await self._start_bookie(index))
+            except FolderDamaged as error:
+                damaged = error
+                name = f"{BOOKIE_PREFIX}{index + 1}"
+                _LOG.warning("%s in %s does not start: %s", name, self._lock.root, error)
+        if damaged is not None and not self._running:
+            raise damaged
 
     def _remove_left_socket(self) -> None:
         """An owner that was killed left its socket; whether it was newer is the store's to find."""

@@ -9,6 +9,8 @@ Invariants:
 import asyncio
 import random
 import weakref
+from collections.abc import Mapping
+from typing import Any
 
 from engine import limits
 from engine.errors import InvalidRequest, LedgerClosed, QuorumsInvalid, Unauthorized, Unavailable
@@ -81,10 +83,7 @@ class LedgerClient:
         Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`.
         """
         quorums = self._quorums(ensemble, write_quorum, ack_quorum)
-        custom = dict(metadata or {})
-        custom_bytes = sum(len(name.encode()) + len(value) for name, value in custom.items())
-        if custom_bytes > limits.CUSTOM_METADATA_BYTES_MAX:
-            raise InvalidRequest(f"{custom_bytes} bytes of custom metadata do not fit")
+        custom = _checked(metadata or {})
         context = self._context(key_of(password))
         chosen, absent = await self._placement.new_ensemble(quorums)
         held = await self._ledgers.create(
@@ -186,3 +185,15 @@ class LedgerClient:
             measures=self._measures,
             key=key,
         )
+
+
+def _checked(custom: Mapping[Any, Any]) -> dict[str, bytes]:
+    """Custom metadata that can be stored. Raises `InvalidRequest`."""
+    size_bytes = 0
+    for name, value in custom.items():
+        if not isinstance(name, str) or not isinstance(value, bytes):
+            raise InvalidRequest(f"custom metadata are bytes by str, not {value!r} by {name!r}")
+        size_bytes += len(name.encode()) + len(value)
+    if size_bytes > limits.CUSTOM_METADATA_BYTES_MAX:
+        raise InvalidRequest(f"{size_bytes} bytes of custom metadata do not fit")
+    return dict(custom)

@@ -213,7 +213,8 @@ class _Recovery:
                 return []
         raise RecoveryIncomplete(
             f"ledger {self._metadata.ledger_id}: {negatives} replicas lack entry {first}, "
-            f"{self._quorums.negatives} must say so; the others did not answer"
+            f"{self._quorums.negatives} must say so; the others did not answer, or cannot tell for "
+            "damage: try again when they are back, or have their bookies repaired"
         )
 
     async def _length_at(self, entry_id: int) -> int:

@@ -33,7 +33,7 @@ from engine.ledger.context import LedgerContext
 from engine.ledger.recovery import recover
 from engine.ledger.replication import Replication
 from engine.metadata.ledgers import Held, LedgerMetadata, State
-from engine.run import NO_ENTRY, Run
+from engine.run import NO_ENTRY, Run, as_bytes
 from engine.transport.contract import LedgerFacts
 
 
@@ -140,10 +140,11 @@ class LedgerWriter:
 
     def _append_checked(self, body: bytes) -> "asyncio.Future[int]":
         """Append where the quick way is not sure that there is room."""
+        body = as_bytes(body)
         if len(body) > limits.ENTRY_BYTES_MAX:
             raise EntryTooLarge(f"{len(body)} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
         future = self._loop.create_future()
-        self._accept_or_park([bytes(body)], future, len(body))
+        self._accept_or_park([body], future, len(body))
         return future
 
     def append_many(self, bodies: Sequence[bytes]) -> Awaitable[list[int]]:
@@ -154,13 +155,13 @@ class LedgerWriter:
         if not self._accepting:
             raise self._refusal()
         future = _ManyFuture(loop=self._loop)
-        if not bodies:
+        if len(bodies) == 0:
             future.set_result([])
             return future
-        largest = max(map(len, bodies))
+        entries = [body if type(body) is bytes else as_bytes(body) for body in bodies]
+        largest = max(map(len, entries))
         if largest > limits.ENTRY_BYTES_MAX:
             raise EntryTooLarge(f"{largest} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
-        entries = [body if type(body) is bytes else bytes(body) for body in bodies]
         future.count = len(entries)
         self._accept_or_park(entries, future, sum(map(len, entries)))
         return future
@@ -173,6 +174,9 @@ class LedgerWriter:
         """
         if not self._explicit_ids:
             raise InvalidRequest("the ledger was not created with explicit_ids=True")
+        if not 0 <= entry_id < limits.ENTRY_ID_MAX:
+            raise InvalidRequest(f"{entry_id} is no entry id")
+        body = as_bytes(body)
         if entry_id < self._next_explicit or entry_id in self._early:
             raise DuplicateEntryId(f"entry {entry_id} was given before")
         if self._error is not None or self._closing is not None:
@@ -186,7 +190,7 @@ class LedgerWriter:
             raise EntryTooLarge(f"{len(body)} bytes; at most {limits.ENTRY_BYTES_MAX} fit")
         self._reserve_parking(len(body))
         early: asyncio.Future[int] = self._loop.create_future()
-        self._early[entry_id] = (bytes(body), early)
+        self._early[entry_id] = (body, early)
         return early
 
     async def force(self) -> None:

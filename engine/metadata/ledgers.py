@@ -8,6 +8,7 @@ Invariants:
 - Every write carries a fresh token, so that a writer whose reply was lost recognises its own value.
 """
 
+import contextlib
 import enum
 import random
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import (
+    CannotRead,
     FormatTooNew,
     KeyExists,
     MetadataUnavailable,
@@ -116,12 +118,27 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LedgerMetadata).decode
 
 
+class _Major(msgspec.Struct):
+    """What every version has."""
+
+    format_major: int = FORMAT_MAJOR
+
+
+_decode_major = msgspec.msgpack.Decoder(_Major).decode
+
+
 def decode_metadata(value: bytes) -> LedgerMetadata:
-    """Decode a stored value. Raises `FormatTooNew`."""
-    major = msgspec.msgpack.decode(value).get("format_major", FORMAT_MAJOR)
-    if major > FORMAT_MAJOR:
-        raise FormatTooNew(f"ledger metadata has format {major}, this program reads {FORMAT_MAJOR}")
-    return _decode(value)
+    """Decode a stored value. Raises `FormatTooNew`, `CannotRead`."""
+    try:
+        found = _decode_major(value)
+        if found.format_major > FORMAT_MAJOR:
+            raise FormatTooNew(
+                f"ledger metadata has format {found.format_major}, "
+                f"this program reads {FORMAT_MAJOR}"
+            )
+        return _decode(value)
+    except msgspec.MsgspecError as error:
+        raise CannotRead(f"the metadata of a ledger are damaged: {error}") from error
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -197,8 +214,12 @@ class Ledgers:
         )
 
     async def delete(self, ledger_id: int) -> None:
-        """Remove a ledger's metadata; bookies collect its bytes later. Raises `NoSuchLedger`."""
-        await self.read(ledger_id)
+        """Remove a ledger's metadata, damaged ones too; bookies collect its bytes later.
+
+        Raises `NoSuchLedger`.
+        """
+        with contextlib.suppress(CannotRead):
+            await self.read(ledger_id)
         await self.store.delete(_key(ledger_id))
         await self.store.delete(f"{REPAIRS}/{ledger_id}")
 

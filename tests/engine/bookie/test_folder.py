@@ -85,5 +85,5 @@ async def test_a_journal_without_an_identity_is_not_taken_for_a_new_folder(tmp_p
     disk = SystemDisk(tmp_path)
     disk.make_folder("journal")
     disk.replace("journal/000000000001.segment", b"x")
-    with pytest.raises(FolderMismatch):
+    with pytest.raises(FolderDamaged):
         await start_folder(disk, registry(), RNG)

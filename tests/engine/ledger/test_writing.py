@@ -8,6 +8,7 @@ import pytest
 from engine import limits
 from engine.errors import (
     AppendFailed,
+    CannotRead,
     DuplicateEntryId,
     EntryTooLarge,
     InvalidRequest,
@@ -243,3 +244,48 @@ def test_client_settings_hold_plain_values_only() -> None:
     assert all(
         isinstance(getattr(ClientSettings(), name), int | str) for name in ClientSettings.__slots__
     )
+
+
+@pytest.mark.parametrize("body", ["text", {}, [b"moo"]])
+async def test_what_is_no_bytes_is_refused_and_nothing_is_stored(body: object) -> None:
+    cluster = await Cluster.of(1)
+    writer = await cluster.client().create_ledger(1, 1, 1)
+    for append in (writer.append, lambda one: writer.append_many([b"moo", one])):
+        with pytest.raises(InvalidRequest):
+            append(body)  # type: ignore[arg-type]
+    assert await writer.append(memoryview(b"moo")) == 0  # type: ignore[arg-type]
+    assert await writer.close() == 0
+
+
+@pytest.mark.parametrize("entry_id", [-1, 2**63 - 1, 2**64])
+async def test_what_is_no_entry_id_is_refused(entry_id: int) -> None:
+    cluster = await Cluster.of(1)
+    writer = await cluster.client().create_ledger(1, 1, 1, explicit_ids=True)
+    with pytest.raises(InvalidRequest):
+        writer.append_at(entry_id, b"moo")
+
+
+@pytest.mark.parametrize("custom", [{"k": "v"}, {1: b"x"}, {"k": 5}])
+async def test_custom_metadata_are_bytes_by_text(custom: dict[str, bytes]) -> None:
+    cluster = await Cluster.of(1)
+    with pytest.raises(InvalidRequest):
+        await cluster.client().create_ledger(1, 1, 1, metadata=custom)
+    assert await cluster.client().list_ledgers() == []
+
+
+async def test_a_ledger_whose_metadata_are_damaged_says_so_and_can_be_deleted() -> None:
+    cluster = await Cluster.of(1)
+    client = cluster.client()
+    writer = await client.create_ledger(1, 1, 1)
+    await writer.close()
+    store, key = cluster.tree.session(), f"/ledgers/{writer.ledger_id}"
+    stored = await store.get(key)
+    assert stored is not None
+    for value in (b"", b"\xc1", stored.value[:-3]):
+        stored = await store.get(key)
+        assert stored is not None
+        await store.set(key, value, stored.version)
+        with pytest.raises(CannotRead):
+            await client.open_ledger(writer.ledger_id)
+    await client.delete_ledger(writer.ledger_id)
+    assert await client.list_ledgers() == []
