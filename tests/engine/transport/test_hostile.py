@@ -223,10 +223,14 @@ async def test_a_recovery_and_a_fence_pass_a_server_that_is_full_of_appends() ->
         bookie = house.bookies[0]
         assert isinstance(bookie, ModelBookie)
         bookie.holding = True
-        ends = [await connected(house) for _ in range(20)]
+        ends = [await connected(house) for _ in range(40)]
         for number, end in enumerate(ends):
             end.writer.write(append_frame(number, 0, 3 * MIB))
-        await reached(lambda: house.server.appends.exhausted)
+        full = house.server.frames
+        await reached(lambda: house.server.appends.exhausted and full.taken_bytes > 21 * MIB)
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert full.taken_bytes > 21 * MIB
         recoverer = await connected(house)
         recoverer.writer.write(append_frame(99, 0, 3 * MIB, recovery=True))
         await reached(lambda: any(call.endswith("recovery") for call in bookie.calls))
