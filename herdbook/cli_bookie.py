@@ -9,6 +9,7 @@ Invariants:
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +18,12 @@ import typer
 from engine.errors import EngineError, InvalidRequest
 
 if TYPE_CHECKING:
+    from engine.metadata.contract import MetadataStore
     from engine.repair.settings import RepairSettings
     from engine.server import BookieServer, ServerSettings
     from engine.transport.security import Security
+
+OpenStore = Callable[[], Awaitable["MetadataStore"]]
 
 app = typer.Typer(
     help="Run bookies, and look at those of a cluster.",
@@ -33,6 +37,10 @@ Data = Annotated[
 ]
 ZooKeeper = Annotated[
     str | None, typer.Option(help="The cluster's metadata: HOST:PORT,HOST:PORT/chroot.")
+]
+ZooKeeperUser = Annotated[str, typer.Option(help="Who this is to ZooKeeper: a digest's user.")]
+ZooKeeperPassword = Annotated[
+    Path | None, typer.Option(help="A file with the password of that user.")
 ]
 Listen = Annotated[str, typer.Option(help="Where clients reach the bookies: HOST:PORT.")]
 Grpc = Annotated[str, typer.Option(help="Where gRPC clients do: HOST:PORT. Default: no gRPC.")]
@@ -80,6 +88,8 @@ def bookie(
     insecure: Insecure = False,
     metrics: MetricsAt = "",
     repair_grace_ms: RepairGrace = None,
+    zookeeper_user: ZooKeeperUser = "",
+    zookeeper_password_file: ZooKeeperPassword = None,
 ) -> None:
     """Run a bookie in each folder until told to stop. SIGTERM drains, a second one does not."""
     if context.invoked_subcommand is not None:
@@ -103,7 +113,8 @@ def bookie(
         )
         security = security_of(secret_file, certificate, private_key, authorities)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(data, zookeeper, settings, security, metrics))
+            store = _store(zookeeper, zookeeper_user, zookeeper_password_file)
+            runner.run(_serve(data, store, settings, security, metrics))
     except (EngineError, OSError) as error:
         typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from error
@@ -118,33 +129,46 @@ def security_of(
     """Security from files. Raises `InvalidRequest` for a secret that cannot be read."""
     from engine.transport.security import Security
 
-    secret = b""
-    if secret_file is not None:
-        try:
-            secret = secret_file.read_bytes().strip()
-        except OSError as error:
-            raise InvalidRequest(f"cannot read {secret_file}: {error.strerror}") from error
-        if not secret:
-            raise InvalidRequest(f"{secret_file} holds no secret")
-    return Security(secret, certificate, private_key, authorities)
+    return Security(_content(secret_file), certificate, private_key, authorities)
+
+
+def _content(file: Path | None) -> bytes:
+    """What is in a file, without white space around it; nothing without a file."""
+    if file is None:
+        return b""
+    try:
+        content = file.read_bytes().strip()
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {file}: {error.strerror}") from error
+    if not content:
+        raise InvalidRequest(f"{file} is empty")
+    return content
+
+
+def _store(zookeeper: str, user: str, password_file: Path | None) -> OpenStore:
+    """The way to open the cluster's metadata. Raises `InvalidRequest`."""
+    from engine.connecting import SCHEME, parse_url
+    from engine.metadata.zookeeper import ZooKeeperStore
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
+
+    where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
+    settings = ZooKeeperSettings(user=user, password=_content(password_file).decode())
+
+    async def open_store() -> "MetadataStore":
+        return await ZooKeeperStore.connect(where.hosts, chroot=where.chroot, settings=settings)
+
+    return open_store
 
 
 async def _serve(
     data: list[Path],
-    zookeeper: str,
+    open_store: OpenStore,
     settings: "ServerSettings",
     security: "Security",
     metrics_at: str,
 ) -> None:
-    from engine.metadata.contract import MetadataStore
-    from engine.metadata.zookeeper import ZooKeeperStore
     from engine.ports.clock import SystemClock
     from engine.server import serve
-
-    hosts, slash, path = zookeeper.removeprefix("herdbook://").partition("/")
-
-    async def open_store() -> MetadataStore:
-        return await ZooKeeperStore.connect(hosts, chroot=slash + path if path else "/")
 
     if not metrics_at:
         await serve(data, open_store=open_store, settings=settings, security=security, started=_say)
