@@ -3,10 +3,13 @@
 async with engine.open("./data") as client:
     writer = await client.create_ledger()
     entry_id = await writer.append(b"moo")
+
+async with engine.connect("herdbook://zookeeper-1:2181,zookeeper-2:2181/prod") as client: ...
 """
 
 from engine import errors, limits
 from engine.cluster import Engine, open
+from engine.connecting import Connection, connect
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
@@ -17,12 +20,14 @@ from engine.run import NO_ENTRY, Entry
 __all__ = [
     "NO_ENTRY",
     "ClientSettings",
+    "Connection",
     "Engine",
     "EngineError",
     "Entry",
     "LedgerClient",
     "LedgerReader",
     "LedgerWriter",
+    "connect",
     "errors",
     "limits",
     "open",

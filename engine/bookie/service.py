@@ -139,11 +139,7 @@ class BookieService:
             with contextlib.suppress(Exception):
                 await (service.close() if service else workers.run(index.close))
             if type(error) is Exception:
-                # RocksDB's errors are of no class of their own.
-                raise FolderDamaged(
-                    f"bookie {identity.bookie_id}: its index cannot be read ({error}): remove the "
-                    "folder `index` beside its journal, and the next start makes it anew"
-                ) from error
+                raise _index_damaged(identity, error) from error
             raise
         return service
 
@@ -477,3 +473,11 @@ def _fence_settled(state: LedgerState, job: Job) -> None:
 def _wake(woken: "asyncio.Future[None]") -> None:
     if not woken.done():
         woken.set_result(None)
+
+
+def _index_damaged(identity: FolderIdentity, error: Exception) -> FolderDamaged:
+    """RocksDB's errors are of no class of their own."""
+    return FolderDamaged(
+        f"bookie {identity.bookie_id}: its index cannot be read ({error}): remove the folder "
+        "`index` beside its journal, and the next start makes it anew"
+    )

@@ -55,7 +55,8 @@ async def test_no_acknowledged_entry_is_lost_or_changed_whatever_happens_to_the_
             await every_copy_is_there(client, chronicle)
     print(
         f"{chronicle.adds} adds in {len(chronicle.acknowledged)} ledgers, "
-        f"none lost beside {', '.join(nemesis.done)}; longest wait {chronicle.longest_stall_s:.1f} s"
+        f"none lost beside {', '.join(nemesis.done)}; "
+        f"longest wait {chronicle.longest_stall_s:.1f} s"
     )
     assert chronicle.adds >= misfortunes.adds
     assert chronicle.seen.keys() == {
