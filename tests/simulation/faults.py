@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from tests.simulation.network import Link
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import Oracle
+from tests.simulation.repair import repairer_name
 from tests.simulation.workload import Workload
 
 N = TypeVar("N", BookieNode, ClientNode)
@@ -247,11 +248,10 @@ class Nemesis:
         clients = self._some(self._clients)
         nodes = self._some(self._bookies)
         inward = self._rng.random() < 0.5
-        links = [
-            self._world.network.link_to(client.name, node.name)
-            for client in clients
-            for node in nodes
-        ]
+        names = [client.name for client in clients]
+        if nodes[0].repair is not None:
+            names += [repairer_name(other.name) for other in self._some(self._bookies)]
+        links = [self._world.network.link_to(name, node.name) for name in names for node in nodes]
         for link in links:
             link.blocked_out = link.blocked_out or not (one_way and inward)
             link.blocked_in = link.blocked_in or not (one_way and not inward)

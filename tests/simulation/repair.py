@@ -3,7 +3,8 @@
 Invariants:
 - Repair runs unchanged, over its bookie's own session and a client's view of the network.
 - In peace every ledger whose losses the promise covers comes to full replication: each entry of it
-  lies intact on every bookie of its write set, as those bookies themselves say.
+  lies intact on every bookie of its write set, as those bookies themselves say. A bookie that is
+  to go is then left by all of them.
 - A run without repair is one more kind of world; a seed decides which.
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from engine.errors import EngineError
 from engine.metadata.ledgers import LedgerMetadata
+from engine.repair.decommission import Decommission
 from engine.repair.node import RepairNode
 from engine.repair.outlook import Workshop
 from engine.repair.scrub import Scrub
@@ -94,20 +96,43 @@ class ReplicationJudge:
         )
 
     async def judge(self, ledgers: Sequence[LedgerOracle]) -> None:
-        """Every ledger given is closed and covered by the promise: none may lack anything."""
+        """Every ledger given is closed and covered by the promise: none may lack anything.
+
+        Where there are bookies to spare, one of them is emptied as well.
+        """
         serving = [node.service for node in self._bookies if node.service is not None]
         wanted = [
-            ledger.ledger_id
+            ledger.metadata
             for ledger in ledgers
             if ledger.metadata is not None and ledger.metadata.ensemble_size <= len(serving)
         ]
+        ids = [metadata.ledger_id for metadata in wanted]
+        await self._until_whole(ids, serving, None)
+        widest = max((metadata.ensemble_size for metadata in wanted), default=len(serving))
+        if widest < len(serving) and self._workshop.rng.random() < 0.5:
+            leaving = self._workshop.rng.choice(serving).bookie_id
+            emptying = Decommission(self._workshop, leaving)
+            await emptying.begin()
+            self._judge.world.trace.event("emptying", leaving)
+            await self._until_whole(ids, serving, emptying)
+            await emptying.cancel()
+
+    async def _until_whole(
+        self,
+        wanted: Sequence[int],
+        serving: Sequence["BookieService"],
+        emptying: Decommission | None,
+    ) -> None:
         loop = self._judge.world.loop
         deadline = loop.now + REPAIR_S_MAX
         scrubbed_s = 0.0
+        gone = "" if emptying is None else emptying.bookie_id
         while True:
+            if emptying is not None:
+                await emptying.look()
             lacking: str | None = "still queued"
             if not await self._queued(wanted):
-                lacking = await self._first_lacking(wanted, serving)
+                lacking = await self._first_lacking(wanted, serving, gone)
             if lacking is None:
                 self._judge.world.trace.event("replicated", len(wanted))
                 return
@@ -131,10 +156,10 @@ class ReplicationJudge:
         return str([(one.ledger_id, one.item.text, one.item.blocked) for one in held if one])
 
     async def _first_lacking(
-        self, wanted: Sequence[int], serving: Sequence["BookieService"]
+        self, wanted: Sequence[int], serving: Sequence["BookieService"], gone: str
     ) -> str | None:
-        """The first replica that is not whole, in words."""
-        services = {service.bookie_id: service for service in serving}
+        """The first replica that is not whole, or lies on the bookie that is to go, in words."""
+        services = {one.bookie_id: one for one in serving if one.bookie_id != gone}
         for ledger_id in wanted:
             metadata = (await self._workshop.ledgers.read(ledger_id)).metadata
             for fragment_at, fragment in enumerate(metadata.fragments):
