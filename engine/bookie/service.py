@@ -103,20 +103,18 @@ class BookieService:
     ) -> "BookieService":
         """Open or make the folder, replay its journal, register.
 
-        A failure closes the index again. Raises `FolderMismatch`, `FolderRolledBack`,
-        `FolderDamaged`, `FormatTooNew`, `MetadataUnavailable`, `OSError`, `BookieUnavailable` if
-        the journal failed, `Overloaded` if the disk is full, or the index's own error.
+        A failure closes the index again. Raises any `FolderError`, `MetadataUnavailable`,
+        `OSError`, `BookieUnavailable` if the journal failed, `Overloaded` if the disk is full.
         """
-        settings = settings or BookieSettings()
-        store = DeadlineStore(store, METADATA_TIMEOUT_MS)
+        settings, store = settings or BookieSettings(), DeadlineStore(store, METADATA_TIMEOUT_MS)
         await workers.run(lambda: disk.make_folder(FOLDER))
         identity = await start_folder(disk, Bookies(store), rng)
         index = await workers.run(open_index)
         publisher = Publisher(Bookies(store), identity, settings, disk, workers)
         service: BookieService | None = None
-        work = partial(replay, disk, index, identity.bookie_id, identity.salt)
         try:
-            replayed = await workers.run(work)
+            replay_all = partial(replay, disk, index, identity.bookie_id, identity.salt)
+            replayed = await workers.run(replay_all)
 
             def make_storage(service: BookieService) -> Storage:
                 return Storage(
@@ -135,7 +133,7 @@ class BookieService:
             service = BookieService(make_storage, publisher, identity, clock)
             await service._begin(replayed.again, Ledgers(store, rng))
         except (Exception, asyncio.CancelledError) as error:
-            # Whoever tries again opens the same index: nothing of this try may hold it.
+            # Whoever tries again opens the same index: nothing may hold it.
             with contextlib.suppress(Exception):
                 await (service.close() if service else workers.run(index.close))
             if type(error) is Exception:
@@ -458,6 +456,13 @@ class BookieService:
     def _check_running(self) -> None:
         if self._gate.stopped:
             raise BookieUnavailable(f"bookie {self._id} has stopped") from self.failure
+
+
+def _unreadable_index(bookie_id: str, error: Exception) -> FolderDamaged:
+    return FolderDamaged(
+        f"bookie {bookie_id}: its index cannot be read ({error}): remove the "
+        "folder `index` beside its journal, and the next start makes it anew"
+    )
 
 
 def _settled(job: Job) -> None:
