@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import msgspec
 
-from engine.metadata.ledgers import LedgerMetadata, State
+from engine.metadata.ledgers import Fragment, LedgerMetadata, State
 from engine.metadata.repairs import RepairItem
 from engine.repair.outlook import LOST
 from engine.repair.repairer import LOCKS
@@ -450,3 +450,70 @@ async def test_a_recovery_that_nobody_finished_is_finished_after_the_grace_time(
         yard.clock.now_s += 20
     assert (await yard.metadata(writer.ledger_id)).closed
     assert await yard.queue.ids() == []
+
+
+async def test_a_repair_under_way_stops_at_its_next_step_when_repair_is_switched_off() -> None:
+    yard = await Yard.of(3)
+    metadata = await yard.written(40)
+    await yard.queue.request(metadata.ledger_id, RepairItem(reasons=("look",)))
+    repairer = yard.repairer()
+    reads: list[int] = []
+    bookie = yard.bookies[0]
+    inner = bookie.read
+
+    async def read(request: ReadRequest) -> ReadReply:
+        reads.append(request.first)
+        if len(reads) == 2:
+            await yard.queue.disable("maintenance")
+            repairer._switched()
+        reply = await inner(request)
+        return msgspec.structs.replace(reply, runs=reply.runs[:4], missing=None)
+
+    bookie.read = read  # type: ignore[method-assign]
+    assert await repairer.run_once() == 0
+    assert len(reads) == 2 and repairer.counts.tries_blocked == 0
+    await yard.queue.enable()
+    assert await repairer.run_once() == 1
+    assert len(reads) == 2 + 10
+
+
+async def test_a_returned_bookie_is_not_replaced_though_it_was_given_up() -> None:
+    """It came back between the auditor's looks: registered now is not lost."""
+    yard = await Yard.of(4)
+    metadata = await yard.written(10)
+    name = metadata.fragments[0].ensemble[1]
+    await given_up(yard, name)
+    await queue(yard, metadata, name)
+    await yard.bring_back(name)
+    assert await yard.repairer().run_once() == 1
+    assert (await yard.metadata(metadata.ledger_id)).fragments == metadata.fragments
+
+
+async def test_a_ledger_whose_fragments_changed_under_the_repair_is_looked_at_again() -> None:
+    yard = await Yard.of(4)
+    metadata = await yard.written(10)
+    await yard.queue.request(metadata.ledger_id, RepairItem(reasons=("look",)))
+    old = metadata.fragments[0].ensemble
+    spare = next(one for one in yard.bookies if one.bookie_id not in old)
+    reads: list[int] = []
+
+    async def move_to_an_empty_bookie() -> None:
+        ledgers = yard.client()._ledgers
+        moved = Fragment(0, (spare.bookie_id, *old[1:]))
+        held = await ledgers.read(metadata.ledger_id)
+        await ledgers.update(held, lambda now: msgspec.structs.replace(now, fragments=(moved,)))
+
+    inner = yard.transport.bookies[old[0]].read
+
+    async def read(request: ReadRequest) -> ReadReply:
+        if not reads:
+            await move_to_an_empty_bookie()
+        reads.append(request.first)
+        return await inner(request)
+
+    yard.transport.bookies[old[0]].read = read  # type: ignore[method-assign]
+    repairer = yard.repairer()
+    assert await repairer.run_once() == 0
+    yard.clock.now_s += 2
+    assert await repairer.run_once() == 1
+    assert yard.lacking(await yard.metadata(metadata.ledger_id)) == []
