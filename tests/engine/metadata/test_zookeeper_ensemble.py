@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import MetadataUnavailable
+from engine.errors import KeyExists, MetadataUnavailable
 from engine.metadata.zookeeper import ZooKeeperStore
 from engine.metadata.zookeeper_settings import ZooKeeperSettings
 from herdbook.zookeeper_server import Ensemble, ZooKeeperServer, free_port
@@ -36,10 +36,24 @@ def hosts_of(servers: list[ZooKeeperServer]) -> str:
     return ",".join(server.hosts for server in servers)
 
 
-def serving(store: ZooKeeperStore, servers: list[ZooKeeperServer]) -> ZooKeeperServer:
+async def serving(store: ZooKeeperStore, servers: list[ZooKeeperServer]) -> ZooKeeperServer:
     """The server that a store is connected to."""
-    port = store._client._kazoo._connection._socket.getpeername()[1]
-    return next(server for server in servers if server.port == port)
+    while True:
+        await store.sync()
+        try:
+            port = store._client._kazoo._connection._socket.getpeername()[1]
+        except OSError:
+            continue
+        return next(server for server in servers if server.port == port)
+
+
+async def insist(store: ZooKeeperStore, key: str, value: bytes) -> None:
+    """Make a key, whatever becomes of the connections meanwhile."""
+    while await store.get(key) is None:
+        try:
+            await store.create(key, value)
+        except (MetadataUnavailable, KeyExists):
+            continue
 
 
 async def test_losing_one_server_of_three_loses_neither_the_session_nor_a_fact(
@@ -56,16 +70,16 @@ async def test_losing_one_server_of_three_loses_neither_the_session_nor_a_fact(
         changed = asyncio.Event()
         store.watch("/cow", changed.set)
         await changed.wait()
-        lost = serving(store, servers)
+        lost = await serving(store, servers)
         changed.clear()
         await asyncio.to_thread(lost.kill)
-        await other.create("/cow", b"berta")
+        await insist(other, "/cow", b"berta")
         await changed.wait()
         assert await store.get("/cow") == (b"berta", 0)
         numbers += [await each.next_id("/ids/ledger") for each in (store, other, store)]
         assert numbers == sorted(set(numbers))
         assert await store.get("/bookies/a") == (b"a", 0) and losses == []
-        second = serving(store, servers)
+        second = await serving(store, servers)
         await asyncio.to_thread(second.kill)
         with pytest.raises(MetadataUnavailable):
             await impatient.set("/cow", b"alma", 0)
