@@ -238,7 +238,7 @@ class LedgerRepair:
                 return None
             return msgspec.structs.replace(current, degraded=False)
 
-        # Read again even where nothing is to be written: the fragments looked at must be the newest.
+        # Read again even where nothing is to be written: what was looked at must be the newest.
         held = await self._workshop.ledgers.read(seen.ledger_id)
         await self._workshop.ledgers.update(held, change)
         if not await self._workshop.queue.remove(self._item):
