@@ -69,6 +69,13 @@ PARTS: tuple[Part, ...] = (
         ("-m", "benchmarks", "ledger", "--json"),
         lines=40,
     ),
+    Part(
+        "cluster",
+        "Five bookies and ZooKeeper under kills, cuts, pauses, full and wiped disks",
+        ("-m", "pytest", "-q", "-p", "no:randomly", "-s", "tests/acceptance"),
+        lines=3,
+        environment=(("HERDBOOK_ACCEPTANCE", "full"),),
+    ),
     Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
 )
 
