@@ -47,7 +47,7 @@ class BookieCalls:
         self._connections: dict[str, tuple[ByteBudget, int]] = {}
         self._streams: dict[OrderedStream, None] = {}
         self._finishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._polls = 0
+        self.long_polls = 0
         # The rest is for those who write, fence and read.
         self._polls_max = settings.calls_max // 2
 
@@ -103,9 +103,9 @@ class BookieCalls:
             bookie = self._bookies.get(said.bookie_id)
             if bookie is None or self._finishing.done():
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
-            if self._polls >= self._polls_max and timeout_ms:
+            if self.long_polls >= self._polls_max and timeout_ms:
                 return LacReply(Status.OVERLOADED, NO_ENTRY, said.bookie_id, 0)
-            self._polls += 1
+            self.long_polls += 1
             polling = asyncio.ensure_future(
                 bookie.wait_lac(said.ledger_id, max(said.above, NO_ENTRY - 1), timeout_ms)
             )
@@ -115,7 +115,7 @@ class BookieCalls:
                     return polling.result()
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
             finally:
-                self._polls -= 1
+                self.long_polls -= 1
                 polling.cancel()
 
         return self._lac(await self._timed(context, timeout_ms, wait()), said.bookie_id)

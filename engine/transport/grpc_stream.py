@@ -58,7 +58,7 @@ class OrderedStream:
         self._reading: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._over = False
-        self._finishing = False
+        self._finished: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self) -> None:
         """Serve until the client ends its side, or `finish`; all that was asked is answered.
@@ -68,8 +68,8 @@ class OrderedStream:
         try:
             await self._greet()
             self._reading = self._loop.create_task(self._read())
-            await asyncio.wait([self._reading])
-            if not self._reading.cancelled():
+            await asyncio.wait((self._reading, self._finished), return_when=asyncio.FIRST_COMPLETED)
+            if self._reading.done():
                 self._reading.result()
             while self._unanswered or self._writing is not None:
                 self._settled.clear()
@@ -78,10 +78,12 @@ class OrderedStream:
             self._end()
 
     def finish(self) -> None:
-        """Read no more; answer what was asked, then end."""
-        self._finishing = True
-        if self._reading is not None:
-            self._reading.cancel()
+        """Take no more; answer what was asked, then end.
+
+        A read that is under way ends with the call: gRPC does not take it well if one is cancelled.
+        """
+        if not self._finished.done():
+            self._finished.set_result(None)
 
     # Reading
 
@@ -103,7 +105,7 @@ class OrderedStream:
         await self._take(message)
 
     async def _read(self) -> None:
-        while not self._finishing and (message := await self._next()) is not None:
+        while (message := await self._next()) is not None and not self._finished.done():
             await self._take(message)
             await self._held.relief()
             await self._in_all.relief()
@@ -249,8 +251,7 @@ class OrderedStream:
             # The call is broken: nobody is left to answer.
             self._over = True
             self._forget()
-            if self._reading is not None:
-                self._reading.cancel()
+            self.finish()
         finally:
             self._writing = None
             self._settled.set()
@@ -275,10 +276,18 @@ class OrderedStream:
 
     def _end(self) -> None:
         self._over = True
-        for task in (self._reading, self._writing, *self._fences):
+        if self._reading is not None:
+            self._reading.add_done_callback(_look_at)
+        for task in (self._writing, *self._fences):
             if task is not None:
                 task.cancel()
         self._forget()
+
+
+def _look_at(reading: "asyncio.Task[None]") -> None:
+    """Whatever ended a reading that nobody waits for any more, it has been seen."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 async def _fenced(bookie: Bookie, ledger_id: int, key: bytes) -> LacReply:

@@ -77,8 +77,8 @@ GRPC_MUTANTS: Final = (
         "long-polls-keep-writers-out",
         "issue 3: priority for fencing and recovery",
         _SERVICE,
-        "            if self._polls >= self._polls_max and timeout_ms:\n",
-        "            if self._polls < 0:\n",
+        "            if self.long_polls >= self._polls_max and timeout_ms:\n",
+        "            if self.long_polls < 0:\n",
         by_test(_LIMITS, "test_long_polls_never_keep_writers_out"),
     ),
     Mutant(

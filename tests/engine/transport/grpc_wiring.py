@@ -1,10 +1,10 @@
 """Bookies behind a gRPC server of this process, and a transport that dials them."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from engine.errors import BookieUnavailable
 from engine.metadata.bookies import Registration
 from engine.ports.clock import SystemClock
 from engine.transport.contract import Bookie
@@ -85,10 +85,10 @@ async def wired(
         await server.close(0)
 
 
-async def until(condition: Callable[[], bool], turns: int = 200_000) -> None:
-    """Let the loop turn until something holds; the test's own deadline ends it otherwise."""
-    for _ in range(turns):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise BookieUnavailable("the condition does not come true")
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something holds. Raises `TimeoutError` if it does not."""
+    async with asyncio.timeout(60):
+        for _ in itertools.count():
+            if condition():
+                return
+            await asyncio.sleep(0)
