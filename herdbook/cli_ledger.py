@@ -98,6 +98,9 @@ def read_ledger(
     async def read(client: LedgerClient) -> None:
         opening = client.open_ledger(ledger_id, password=password.encode(), recover=False)
         async with await opening as reader:
+            if not reader.closed:
+                # Nobody's word is no word: an end that nobody could tell is not "empty".
+                await reader.read_last_add_confirmed()
             end = reader.last_add_confirmed if last is None else last
             async for entry in reader.read(first, end):
                 if as_json:
