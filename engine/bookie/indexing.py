@@ -142,11 +142,15 @@ def gaps(places: Sequence[Place], first: int, last: int) -> list[tuple[int, int]
 
     >>> gaps([Place(1, 2, 3, 1, 0, 0, 2)], 0, 5)
     [(0, 1), (4, 5)]
+    >>> gaps([Place(1, 2, 3, 1, 0, 0, 2), Place(1, 8, 9, 1, 0, 0, 8)], 0, 2)
+    [(0, 1)]
     """
     found: list[tuple[int, int]] = []
     for place in places:
+        if place.first > last:
+            break
         if place.first > first:
-            found.append((first, min(place.first - 1, last)))
+            found.append((first, place.first - 1))
         first = max(first, place.last + 1)
     if first <= last:
         found.append((first, last))

@@ -161,6 +161,17 @@ REPAIR_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-gap-ends-before-it-begins",
+        "what the window holds further on makes no gap in an older place",
+        "engine/bookie/indexing.py",
+        "        if place.first > last:\n            break\n",
+        "",
+        by_test(
+            "engine/bookie/test_window.py",
+            "test_a_hole_of_the_window_far_behind_an_older_place_makes_no_place_of_its_own",
+        ),
+    ),
+    Mutant(
         "repairs-key-writes-new-entries",
         "repair's key is for fences and recovery alone",
         "engine/bookie/appending.py",
