@@ -199,8 +199,8 @@ async def test_readers_that_take_nothing_cost_a_bounded_number_of_bytes() -> Non
             for entry in range(8):
                 answer = await bookie.read(ReadRequest(7, entry, entry, MIB))
                 assert len(answer.runs) == 1
-            # A read that was answered gives its bytes back when its reply has left.
-            await until(lambda: made.server.calls.held_bytes == 2 * MIB)
+                # Ours gives its bytes back when the server hears that its reply has left.
+                assert made.server.calls.held_bytes <= 3 * MIB
             for call in idle:
                 call.cancel()
         await until(lambda: made.server.calls.held_bytes == 0)
