@@ -20,9 +20,8 @@ Invariants:
 
 import asyncio
 import random
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -42,10 +41,10 @@ from engine.ledger.settings import ClientSettings
 from engine.limits import ENSEMBLE_SIZE_MAX
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.switching import SWITCH_INTERVAL_S, switching_every
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 
-SWITCH_INTERVAL_S: Final = 50e-6
 _QUARANTINE_MS: Final = 500
 
 
@@ -139,7 +138,7 @@ async def open(
     ports = FolderPorts(
         SystemClock(), random.SystemRandom(), workers, SystemDisk, RocksIndex, metrics
     )
-    with _switching_every(switch_interval_s):
+    with switching_every(switch_interval_s):
         try:
             child = partial(spawn, root, folder_settings) if process else None
             member = await FolderMember.open(root, ports, folder_settings, child)
@@ -161,25 +160,3 @@ def _defaults(bookies: int) -> ClientSettings:
         ack_quorum=min(2, copies),
         quarantine_ms=_QUARANTINE_MS,
     )
-
-
-_switching: list[float] = []
-_interval_before_s = 0.0
-
-
-@contextmanager
-def _switching_every(interval_s: float | None) -> Iterator[None]:
-    """Let threads take turns that often, until the last who asked for it is done."""
-    global _interval_before_s
-    if interval_s is None:
-        yield
-        return
-    if not _switching:
-        _interval_before_s = sys.getswitchinterval()
-    _switching.append(interval_s)
-    sys.setswitchinterval(min(_switching))
-    try:
-        yield
-    finally:
-        _switching.remove(interval_s)
-        sys.setswitchinterval(min(_switching, default=_interval_before_s))

@@ -31,6 +31,7 @@ from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
 from engine.ports.clock import Clock, SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.switching import SWITCH_INTERVAL_S, switching_every
 from engine.transport.contract import Bookie, Transport
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ async def connect(
     wire: Wire = "framed",
     zookeeper: "ZooKeeperSettings | None" = None,
     metrics: Metrics = NO_METRICS,
+    switch_interval_s: float | None = SWITCH_INTERVAL_S,
 ) -> AsyncIterator[Connection]:
     """Connect to a cluster as long as the block lasts.
 
@@ -102,7 +104,7 @@ async def connect(
     to three bookies and are acknowledged when two have them. `security` is what bookies ask for
     and what is asked of them; `wire` chooses framed TCP, the quick one, or gRPC, which passes
     through proxies; `zookeeper` has the session's time-outs and credentials; `metrics` hears what
-    the client does.
+    the client does. Meanwhile threads take turns every `switch_interval_s`, as in `engine.open`.
     Raises `InvalidRequest` for a malformed url, `MetadataUnavailable` when no ZooKeeper server
     answers, `NoSuchCluster` when there is no cluster under the url's path.
     """
@@ -114,17 +116,18 @@ async def connect(
         settings = replace(settings, host=socket.gethostname())
     clock = SystemClock()
     rng = random.SystemRandom()  # noqa: TID251 (this module wires the real components together)
-    store = await _open_store(where, zookeeper, rng)
-    try:
-        bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
-        transport = _transport(bookies, security, wire, clock, rng)
-        client = Connection(where, store, transport, clock, rng, settings, metrics)
+    with switching_every(switch_interval_s):
+        store = await _open_store(where, zookeeper, rng)
         try:
-            yield client
+            bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
+            transport = _transport(bookies, security, wire, clock, rng)
+            client = Connection(where, store, transport, clock, rng, settings, metrics)
+            try:
+                yield client
+            finally:
+                await client.close()
         finally:
-            await client.close()
-    finally:
-        await store.close()
+            await store.close()
 
 
 def parse_url(url: str) -> ClusterUrl:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import engine
-from engine.cluster import SWITCH_INTERVAL_S
 from engine.errors import (
     BookieUnavailable,
     EngineError,
@@ -19,6 +18,7 @@ from engine.errors import (
     LedgerClosed,
     NotEnoughBookies,
 )
+from engine.ports.switching import SWITCH_INTERVAL_S
 from tests.engine.cluster.processes import started
 
 
