@@ -317,9 +317,11 @@ async def serve(
     security: Security = NO_SECURITY,
     metrics: Metrics = NO_METRICS,
     started: Callable[[BookieServer], None] | None = None,
+    draining: Callable[[], None] | None = None,
 ) -> None:
     """Run a server on the real machine until SIGTERM or SIGINT; a second one ends it at once.
 
+    `started` hears when it serves, `draining` when the first signal came.
     Raises as `BookieServer.start`, and `BookieUnavailable` when all its bookies have failed.
     """
     from engine.bookie.index_rocks import RocksIndex
@@ -347,6 +349,8 @@ async def serve(
             if started is not None:
                 started(server)
             await _until(ended, server)
+            if draining is not None:
+                draining()
             await server.drain()
         finally:
             await server.close()

@@ -1,7 +1,8 @@
 """`herdbook bookie`: the bookies of this machine's disks, in the foreground.
 
 Invariants:
-- The first line printed says which bookies serve, and where; it comes when they do.
+- The first line printed says which bookies serve, and where; it comes when they do. The second one
+  says that a signal came.
 - On SIGTERM and SIGINT the bookies take nothing new, finish what they took, and the status is 0; a
   second signal ends the command at once.
 - What keeps it from starting, or from going on, is one line on standard error, and the status is 1.
@@ -10,6 +11,7 @@ Invariants:
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -170,19 +172,24 @@ async def _serve(
     from engine.ports.clock import SystemClock
     from engine.server import serve
 
+    run = partial(
+        serve,
+        data,
+        open_store=open_store,
+        settings=settings,
+        security=security,
+        started=_say,
+        draining=_say_farewell,
+    )
     if not metrics_at:
-        await serve(data, open_store=open_store, settings=settings, security=security, started=_say)
+        await run()
         return
     from herdbook.metrics import MetricsServer, PrometheusMetrics
 
     measures = PrometheusMetrics()
     page = await MetricsServer.start(measures, metrics_at, SystemClock())
     try:
-        await serve(
-            data,
-            open_store=open_store,
-            settings=settings,
-            security=security,
+        await run(
             metrics=measures,
             started=lambda server: _say(server, f", metrics at {page.url}"),
         )
@@ -193,6 +200,10 @@ async def _serve(
 def _say(server: "BookieServer", more: str = "") -> None:
     also = f", gRPC at {server.grpc_address}" if server.grpc_address else ""
     typer.echo(f"serving {' '.join(server.bookies)} at {server.address}{also}{more}")
+
+
+def _say_farewell() -> None:
+    typer.echo("draining; a second signal ends it at once")
 
 
 def _repair_settings(grace_ms: int | None) -> "RepairSettings | None":

@@ -66,7 +66,8 @@ class Publisher:
         self._set_full(True)
 
     async def stop(self, *, unregister: bool) -> None:
-        """End; with `unregister` take the registration away."""
+        """End; with `unregister` take the registration away, which is tried once."""
+        unregister = unregister and not self._closed
         self._closed = True
         for unwatch in self._unwatches:
             unwatch()

@@ -31,7 +31,11 @@ class BookieProcess:
                 stderr=errors,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
-        assert self._process.stdout is not None
+        return await self.line()
+
+    async def line(self) -> str:
+        """The next line that it prints, "" if it ends instead."""
+        assert self._process is not None and self._process.stdout is not None
         return (await self._process.stdout.readline()).decode().strip()
 
     def signal(self, number: signal.Signals) -> None:
