@@ -65,7 +65,7 @@ APPEND_MUTANTS: Final = (
         "any-key-is-accepted",
         "1a: the first key is the ledger's, later ones must match",
         "engine/bookie/ledger_state.py",
-        "        if not hmac.compare_digest(hashlib.sha256(key).digest(), self.key_hash):\n"
+        "        if not hmac.compare_digest(key_hash_of(key), self.key_hash):\n"
         "            return False\n",
         "",
         by_test(_TESTS, "test_another_key_neither_appends_nor_fences"),

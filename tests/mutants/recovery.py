@@ -96,9 +96,9 @@ RECOVERY_MUTANTS: Final = (
     Mutant(
         "corrupt-copies-are-written-back",
         "design 4.1-5: recovery takes an entry only with its digest",
-        _RECOVERY,
-        "corrupt = run.first_corrupt()",
-        "corrupt = None",
+        "engine/ledger/reading.py",
+        "        corrupt = run.first_corrupt()\n        if corrupt is not None:",
+        "        corrupt = None\n        if corrupt is not None:",
         by_test(_RULES, "test_recovery_writes_back_no_corrupt_copy"),
     ),
     Mutant(
