@@ -10,10 +10,12 @@ Invariants:
 - Without any proof asked of clients, a server listens to its own machine only, unless told.
 - A server that ends takes no new appends first and takes its registrations away, finishes and
   answers what it has taken, and only then hangs up.
-- A bookie whose disk failed does not stop the others; the last one to fail ends the server.
+- A bookie whose disk failed, or whose folder is damaged, does not stop the others; the last one to
+  fail ends the server.
 """
 
 import asyncio
+import logging
 import random
 import signal
 import sys
@@ -31,6 +33,7 @@ from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
 from engine.errors import (
     BookieUnavailable,
     EngineError,
+    FolderDamaged,
     FolderError,
     FolderLocked,
     FolderMismatch,
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 
 SWITCH_INTERVAL_S: Final = 50e-6
 _BACKLOG: Final = 256
+_LOG: Final = logging.getLogger("engine.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +209,20 @@ class BookieServer:
         for folder in self._folders:
             self._locks.append(_locked(folder))
         await self._listen()
-        for folder in self._folders:
-            await self._start_bookie(folder)
+        await self._start_bookies()
         await self._start_repair()
+
+    async def _start_bookies(self) -> None:
+        """Start all; one whose folder is damaged is left out, as one that failed would be."""
+        damaged: FolderDamaged | None = None
+        for folder in self._folders:
+            try:
+                await self._start_bookie(folder)
+            except FolderDamaged as error:
+                damaged = error
+                _LOG.warning("the bookie in %s does not start: %s", folder, error)
+        if damaged is not None and not self.services:
+            raise damaged
 
     async def _listen(self) -> None:
         settings = self._settings

@@ -13,6 +13,7 @@ import pytest
 from engine.bookie.index_memory import MemoryIndex
 from engine.errors import (
     BookieUnavailable,
+    FolderDamaged,
     FolderLocked,
     FolderMismatch,
     FolderRolledBack,
@@ -216,6 +217,20 @@ async def test_a_whole_store_is_not_taken_for_a_bookies_folder(tmp_path: Path) -
         (tmp_path / "store" / "lock").touch()
         with pytest.raises(FolderMismatch, match="whole store"):
             await made.serve("store")
+
+
+async def test_a_damaged_folder_is_left_out_and_named_and_the_others_serve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site(tmp_path) as made:
+        await (await made.serve("one", "two")).close()
+        identity = tmp_path / "one" / "identity"
+        identity.write_bytes(identity.read_bytes()[:-1])
+        assert len((await made.serve("one", "two")).bookies) == 1
+        assert str(tmp_path / "one") in caplog.text
+    async with site(tmp_path) as made:
+        with pytest.raises(FolderDamaged):
+            await made.serve("one")
 
 
 async def test_a_server_goes_on_without_a_failed_disk_and_ends_with_the_last(
