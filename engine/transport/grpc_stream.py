@@ -276,6 +276,7 @@ class OrderedStream:
 
     def _end(self) -> None:
         self._over = True
+        self.finish()
         if self._reading is not None:
             self._reading.add_done_callback(_look_at)
         for task in (self._writing, *self._fences):
