@@ -14,7 +14,7 @@ JOBS        ?= 2
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test java check format sim mutants soak bench clean
+.PHONY: help venv demo test java check proto format sim mutants soak bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} \
@@ -79,6 +79,10 @@ soak: $(STAMP) ## The full sizes: 1,000 seeds, all mutants, ten million adds; wr
 	@$(BIN)/python -m tests.soak
 
 ## Keeping house
+
+proto: $(STAMP) ## Make the generated modules of the public wire anew from proto/
+	@$(BIN)/python -m grpc_tools.protoc -I engine/transport/grpc_generated=proto \
+	  --python_out=. --pyi_out=. engine/transport/grpc_generated/bookie.proto
 
 format: $(STAMP) ## Put the sources into shape
 	@$(BIN)/ruff check --fix-only --quiet .
