@@ -81,6 +81,10 @@ class Gatherer:
             if following > last or size_bytes >= max_bytes:
                 return found
             place = places[index]
+            if place.last < following:
+                # What newer places left of an older one may lie before all that was asked for.
+                index += 1
+                continue
             if place.first > following:
                 found.missing = (following, min(place.first - 1, last))
                 return found

@@ -10,6 +10,7 @@ _AUDITOR: Final = "engine/repair/auditor.py"
 _OPEN: Final = "engine/repair/open_ledger.py"
 _REPAIRER: Final = "engine/repair/repairer.py"
 _WORKER_TESTS: Final = "engine/repair/test_repairer.py"
+_OPEN_TESTS: Final = "engine/repair/test_open_ledgers.py"
 _AUDITOR_TESTS: Final = "engine/repair/test_auditor.py"
 
 REPAIR_MUTANTS: Final = (
@@ -70,7 +71,7 @@ REPAIR_MUTANTS: Final = (
         _OPEN,
         "        if metadata.state is State.OPEN and not await self._helps(metadata, bad):",
         "        if False:",
-        by_test(_WORKER_TESTS, "test_a_writer_that_goes_on_without_a_replacement_is_not_fenced"),
+        by_test(_OPEN_TESTS, "test_a_writer_that_goes_on_without_a_replacement_is_not_fenced"),
     ),
     Mutant(
         "an-open-ledger-is-fenced-at-once",
@@ -78,7 +79,7 @@ REPAIR_MUTANTS: Final = (
         _OPEN,
         "        if left_s > 0:",
         "        if False:",
-        by_test(_WORKER_TESTS, "test_an_abandoned_ledger_is_fenced_only_after_the_grace_time"),
+        by_test(_OPEN_TESTS, "test_an_abandoned_ledger_is_fenced_only_after_the_grace_time"),
     ),
     Mutant(
         "what-is-not-confirmed-is-copied",
@@ -89,7 +90,7 @@ REPAIR_MUTANTS: Final = (
         "        found.append(Extent(metadata.fragments[-1], 4))\n"
         "    else:\n        assert metadata.last_entry is not None\n",
         by_test(
-            _WORKER_TESTS,
+            _OPEN_TESTS,
             "test_what_is_past_the_last_fragments_start_of_an_open_ledger_is_never_copied",
         ),
     ),
@@ -169,6 +170,17 @@ REPAIR_MUTANTS: Final = (
         by_test(
             "engine/bookie/test_window.py",
             "test_a_hole_of_the_window_far_behind_an_older_place_makes_no_place_of_its_own",
+        ),
+    ),
+    Mutant(
+        "what-lies-before-a-read-is-read",
+        "a place that ends before the read begins is passed over",
+        "engine/bookie/reading.py",
+        "            if place.last < following:",
+        "            if False:",
+        by_test(
+            "engine/bookie/test_window.py",
+            "test_what_newer_places_left_of_an_older_one_before_the_read_is_passed_over",
         ),
     ),
     Mutant(

@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.bookie.index import Place
-from engine.bookie.window import merge
+from engine.bookie.reading import Gatherer
+from engine.bookie.window import RecentRuns, merge
+from tests.engine.bookie.stable import run_of
 
 
 def places_of(held: set[int], segment: int) -> list[Place]:
@@ -37,6 +39,19 @@ def test_a_hole_of_the_window_far_behind_an_older_place_makes_no_place_of_its_ow
         (6, 6, 3),
         (9, 9, 11),
     ]
+
+
+def test_what_newer_places_left_of_an_older_one_before_the_read_is_passed_over() -> None:
+    """The index finds a record by its end; its first part may be all that is left of it."""
+    older, newer = run_of(7, 0, 9), run_of(7, 4, 9)
+    recent = RecentRuns(1 << 20)
+    recent.add(1, 100, older)
+    recent.add(2, 200, newer)
+    places = merge([Place(7, 4, 9, 2, 200, 0, 4)], [Place(7, 0, 9, 1, 100, 0, 0)])
+    assert [(place.first, place.last) for place in places] == [(0, 3), (4, 9)]
+    found = Gatherer(None, 0, recent, 256, 0).gather(places, True, 4, 9, 1 << 20)
+    assert [(run.first, run.last) for run in found.runs] == [(4, 9)]
+    assert (found.missing, found.unknown) == (None, None)
 
 
 @given(st.sets(st.integers(0, 20)), st.sets(st.integers(0, 20)))

@@ -14,7 +14,7 @@ from engine.metadata.memory import MemoryTree
 from engine.metadata.repairs import RepairItem, RepairQueue
 from engine.ports.clock import SystemClock
 from engine.repair.auditor import Auditor
-from engine.repair.outlook import Workshop
+from engine.repair.outlook import LOST, Workshop
 from engine.repair.repairer import Repairer
 from engine.repair.settings import RepairSettings
 from engine.run import Run
@@ -179,3 +179,14 @@ class Yard(Cluster):
                 if bad or (metadata.ledger_id, entry_id) in bookie.damaged:
                     found.append((bookie.bookie_id, entry_id))
         return found
+
+
+async def given_up(yard: Yard, *names: str) -> None:
+    """Lose bookies, and give them up without waiting for the auditor."""
+    for name in names:
+        await yard.lose(name)
+        await yard.store.create(f"{LOST}/{name}", b"0")
+
+
+async def queue(yard: Yard, metadata: LedgerMetadata, *lost: str) -> None:
+    await yard.queue.request(metadata.ledger_id, RepairItem(lost=lost))
