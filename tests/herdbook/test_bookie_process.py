@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from engine.connecting import connect
+import pytest
+
+from engine.connecting import Wire, connect
+from engine.errors import BookieUnavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.limits import MIB
@@ -20,8 +23,10 @@ from tests.engine.metadata.zookeeper_fixture import (
     running_zookeeper,
     shared_zookeeper,
 )
+from tests.engine.transport.certificates import Authority
 from tests.herdbook.bookie_processes import BookieProcess, processes, reached
 
+WIRES: tuple[Wire, ...] = ("framed", "grpc")
 SECRET = b"the cows come home at six"
 
 
@@ -179,6 +184,27 @@ async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret(
         connect(made.url, settings=one, security=Security(secret=SECRET)) as client,
     ):
         assert len(await read(client, await write(client, 10))) == 10
+
+
+async def test_certificates_and_a_secret_protect_both_wires_of_a_bookie(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(SECRET)
+    herd = Authority(tmp_path, "herd")
+    cow = herd.sign("cow")
+    security = herd.security("calf", secret=SECRET)
+    one = ClientSettings(ensemble=1, write_quorum=1, ack_quorum=1)
+    more = (
+        *("--secret-file", str(tmp_path / "secret"), "--grpc", "127.0.0.1:0"),
+        *("--certificate", str(cow.certificate), "--private-key", str(cow.private_key)),
+        *("--authorities", str(herd.path)),
+    )
+    async with cluster(tmp_path, 1, *more) as made:
+        for wire in WIRES:
+            async with connect(made.url, settings=one, security=security, wire=wire) as client:
+                assert len(await read(client, await write(client, 10))) == 10
+        async with connect(made.url, settings=one, security=Security(secret=SECRET)) as client:
+            (bookie_id,) = await Bookies(client.store).available()
+            with pytest.raises(BookieUnavailable):
+                await client.transport.connect(bookie_id)
 
 
 async def test_a_bookie_process_stays_small_whatever_strangers_do(tmp_path: Path) -> None:
