@@ -26,8 +26,8 @@ JOURNAL_MUTANTS: Final = (
         "a-new-segments-name-is-not-durable",
         "design 4.3: a new segment's folder entry is synced before its first acknowledgement",
         _JOURNAL,
-        "        if rolled:\n            self._disk.sync_folder(FOLDER)\n        self._offset",
-        "        self._offset",
+        "        if rolled:\n            self._disk.sync_folder(FOLDER)\n        self._syncs_s",
+        "        self._syncs_s",
         by_test(_DISK_TESTS, "test_an_acknowledged_entry_survives_a_power_loss"),
     ),
     Mutant(
