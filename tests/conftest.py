@@ -2,11 +2,13 @@
 
 import asyncio
 import inspect
+import os
 
 import pytest
 from hypothesis import settings
 
-TEST_DEADLINE_S = 120
+TEST_DEADLINE_S = int(os.environ.get("HERDBOOK_TEST_DEADLINE_S", "120"))
+"""The soak's full sizes take longer."""
 
 # One and the same examples in every run; `make soak` draws others.
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)

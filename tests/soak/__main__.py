@@ -74,7 +74,7 @@ PARTS: tuple[Part, ...] = (
         "Five bookies and ZooKeeper under kills, cuts, pauses, full and wiped disks",
         ("-m", "pytest", "-q", "-p", "no:randomly", "-s", "tests/acceptance"),
         lines=3,
-        environment=(("HERDBOOK_ACCEPTANCE", "full"),),
+        environment=(("HERDBOOK_ACCEPTANCE", "full"), ("HERDBOOK_TEST_DEADLINE_S", "1800")),
     ),
     Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
 )
