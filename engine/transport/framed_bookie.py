@@ -10,7 +10,7 @@ Invariants:
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -32,8 +32,8 @@ from engine.transport.contract import (
 from engine.transport.framed_client import ClientConnection, PendingAppend, refuse
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.frames import Kind
+from engine.transport.splitting import JoinedReply, split
 
-_ROW_BYTES: Final = 64
 _CLOSE_S: Final = 1.0
 _RUNS_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
 
@@ -74,9 +74,9 @@ class FramedBookie:
     ) -> None:
         """Store runs of one ledger; see `Bookie.append`."""
         connection = self.connection
-        requests = list(_requests(runs))
+        requests = list(split(runs, _RUNS_BYTES_MAX))
         if len(requests) > 1:
-            reply = _Joined(reply, len(requests), runs[0].first, runs[-1].last).add
+            reply = JoinedReply(reply, len(requests), runs[0].first, runs[-1].last).add
         for request in requests:
             first, last = request[0].first, request[-1].last
             ledger_id = request[0].ledger_id
@@ -264,45 +264,6 @@ class FramedTransport:
         until, _ = self._rests.get(address, (0.0, 0))
         if self._clock.monotonic() < until:
             raise BookieUnavailable(f"{address} could not be reached a moment ago")
-
-
-class _Joined:
-    """Makes one reply of the replies to several frames."""
-
-    def __init__(
-        self, reply: Callable[[AppendReply], None], parts: int, first: int, last: int
-    ) -> None:
-        self._reply = reply
-        self._left = parts
-        self._range = (first, last)
-        self._bad: AppendReply | None = None
-
-    def add(self, part: AppendReply) -> None:
-        """One frame's reply; the last one answers the whole, with the first failure if any."""
-        self._left -= 1
-        if part.status is not Status.OK and self._bad is None:
-            self._bad = part
-        if self._left == 0:
-            said = self._bad or part
-            first, last = self._range
-            self._reply(
-                AppendReply(said.status, part.ledger_id, first, last, part.bookie_id, said.boot)
-            )
-
-
-def _requests(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
-    """Cut runs into requests that fit in frames; nearly always there is one."""
-    if sum(run.size_bytes for run in runs) + _ROW_BYTES * len(runs) <= _RUNS_BYTES_MAX:
-        yield runs
-        return
-    start = size_bytes = 0
-    for position, run in enumerate(runs):
-        run_bytes = run.size_bytes + _ROW_BYTES
-        if position > start and size_bytes + run_bytes > _RUNS_BYTES_MAX:
-            yield runs[start:position]
-            start, size_bytes = position, 0
-        size_bytes += run_bytes
-    yield runs[start:]
 
 
 def _settle(ended: "asyncio.Future[None]") -> None:
