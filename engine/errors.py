@@ -10,21 +10,30 @@ EngineError
 ├── NotFound                  looked for, and positively not there
 │   ├── NoSuchCluster         nothing of a cluster is under this address: check it
 │   ├── NoSuchLedger
-│   └── NoSuchEntry
+│   ├── NoSuchEntry
+│   ├── PositionTruncated     the log no longer keeps it: begin with a snapshot
+│   └── HistoryMissing        neither a snapshot nor the whole log is there: a replica cannot start
 ├── Unauthorized              the ledger's password does not match
 ├── OutcomeUnknown            an append may or may not be stored: read the ledger to know
 │   ├── LedgerFenced          another client recovered the ledger: stop writing
 │   ├── LedgerClosed          the ledger or the writer is closed
-│   └── AppendFailed          too few bookies acknowledged in time
+│   ├── AppendFailed          too few bookies acknowledged in time
+│   ├── Deposed               another leader has taken the log over: ask it
+│   └── RequestForgotten      too long ago to know whether the request was carried out
 ├── Unavailable               nothing is wrong with the call: retry later
 │   ├── NotEnoughBookies      start more bookies, or lower the quorums
 │   ├── DeadlineExceeded      no answer in time
 │   ├── Overloaded            a queue is full: wait for earlier calls, then retry
 │   ├── RecoveryIncomplete    too few bookies answered to decide the ledger's end
+│   ├── NotLeader             another replica leads, or none does yet: ask the one named
 │   ├── BookieUnavailable     this bookie cannot be reached or has stopped
 │   │   └── AccessRefused     a certificate or the shared secret is not accepted
 │   └── MetadataUnavailable   the metadata store cannot be reached; a write may have happened
 ├── CannotRead                an entry exists or may exist, and no intact copy answered
+├── ReplicaFailed             a replica stopped for good: see why, then start it again
+│   ├── StateDiverged         its state is not what the others have: start it from a snapshot
+│   ├── StateFailed           its state cannot be written
+│   └── LevelTooNew           the log has commands that this program does not know: upgrade it
 ├── MetadataConflict          somebody changed it first: read again
 │   ├── KeyExists
 │   └── VersionConflict
@@ -84,6 +93,17 @@ class NoSuchEntry(NotFound):
     """Every replica that could hold the entry answered that it holds none."""
 
 
+class PositionTruncated(NotFound):
+    """The log no longer keeps the entries after this position. Begin with a newer snapshot."""
+
+
+class HistoryMissing(NotFound):
+    """A replica can start from a snapshot or from the whole log, and neither is there.
+
+    Bring one of the old replicas back, or restore a backup.
+    """
+
+
 class Unauthorized(EngineError):
     """The ledger's password does not match. Do not retry with the same one."""
 
@@ -102,6 +122,14 @@ class LedgerClosed(OutcomeUnknown):
 
 class AppendFailed(OutcomeUnknown):
     """Too few bookies acknowledged in time and none could replace them. The writer is over."""
+
+
+class Deposed(OutcomeUnknown):
+    """Another leader has taken the log over. What was under way may be in it or not."""
+
+
+class RequestForgotten(OutcomeUnknown):
+    """The request's session is over, so nobody knows any more whether it was carried out."""
 
 
 class Unavailable(EngineError):
@@ -124,6 +152,20 @@ class RecoveryIncomplete(Unavailable):
     """Too few bookies answered to decide where the ledger ends; it stays in recovery. Retry."""
 
 
+class NotLeader(Unavailable):
+    """This replica does not lead; `leader` is the address of the one that does, or "" (not known).
+
+    Nothing was stored. Ask that one, or ask again a little later.
+    """
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(message, leader)
+        self.leader = leader
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class BookieUnavailable(Unavailable):
     """The bookie cannot be reached, or stopped after a disk error. Others are tried first."""
 
@@ -142,6 +184,22 @@ class MetadataUnavailable(Unavailable):
 
 class CannotRead(EngineError):
     """No intact copy answered, yet the entry is not known to be absent. Retry, or repair."""
+
+
+class ReplicaFailed(EngineError):
+    """The replica stopped for good; its cause says why. Others go on. Start it again."""
+
+
+class StateDiverged(ReplicaFailed):
+    """The state is another than that of the leader. Remove its folder; it comes from a snapshot."""
+
+
+class StateFailed(ReplicaFailed):
+    """The state could not be written. Look at the disk; nothing acknowledged is lost."""
+
+
+class LevelTooNew(ReplicaFailed):
+    """The log has commands of a level that this program does not know. Upgrade it."""
 
 
 class MetadataConflict(EngineError):
