@@ -8,7 +8,8 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 from engine.errors import (
     CannotRead,
@@ -64,7 +65,7 @@ class LedgerReader:
         """
         return _entries(self.read_batches(first, last))
 
-    def read_batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
+    def read_batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         """The same entries as `read`, in lists as they come: the quick way for many."""
         if first < 0 or last < first - 1:
             raise InvalidRequest(f"entries {first} to {last} are no range")
@@ -98,14 +99,21 @@ class LedgerReader:
 
         Raises `NoSuchLedger` when the ledger is deleted meanwhile, `CannotRead`.
         """
+        async with aclosing(self.tail_batches(from_entry)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def tail_batches(self, from_entry: int = 0) -> AsyncGenerator[list[Entry], None]:
+        """The same entries as `tail`, in lists as they come: the quick way for many."""
         if from_entry < 0:
             raise InvalidRequest(f"entry {from_entry} does not exist")
         while True:
             lac = self.last_add_confirmed
             if from_entry <= lac:
-                async for batch in self._batches(from_entry, lac):
-                    for entry in batch:
-                        yield entry
+                async with aclosing(self._batches(from_entry, lac)) as batches:
+                    async for batch in batches:
+                        yield batch
                 from_entry = lac + 1
             elif self.closed:
                 return
@@ -138,7 +146,7 @@ class LedgerReader:
                 raise
         return await self._fetch(first, last)
 
-    async def _batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
+    async def _batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         """Fetch one batch ahead of the caller."""
         if first > last:
             return

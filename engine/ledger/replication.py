@@ -113,6 +113,11 @@ class Replication:
         """Whether every replica of every confirmed entry is known to be stored."""
         return not self._lagging and not any(slot.failed for slot in self.slots)
 
+    @property
+    def whole(self) -> bool:
+        """Whether every index of the ensemble has a bookie that serves."""
+        return not any(slot.failed for slot in self.slots)
+
     async def start(self, absent: frozenset[int] = frozenset()) -> None:
         """Connect to the ensemble; indexes in `absent` are known to have no live bookie."""
         for slot in self.slots:

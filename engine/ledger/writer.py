@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-import msgspec
-
 from engine import limits
 from engine.errors import (
     DuplicateEntryId,
@@ -29,8 +27,8 @@ from engine.errors import (
     NoSuchLedger,
     Overloaded,
 )
+from engine.ledger.closing import close_at, marked, settle_late
 from engine.ledger.context import LedgerContext
-from engine.ledger.recovery import recover
 from engine.ledger.replication import Replication
 from engine.metadata.ledgers import Held, LedgerMetadata, State
 from engine.run import NO_ENTRY, Run, as_bytes
@@ -82,6 +80,7 @@ class LedgerWriter:
         self._checking: asyncio.Task[None] | None = None
         self._next_explicit = 0
         self._degraded = False
+        self._settling: asyncio.Task[None] | None = None
         metadata = held.metadata
         self._replication = Replication(
             ledger_id=self.ledger_id,
@@ -208,16 +207,16 @@ class LedgerWriter:
         self._forces.append((last, future))
         await future
 
-    async def close(self) -> int:
+    async def close(self, straggler_ms: int | None = None) -> int:
         """Wait for pending appends, then close the ledger; returns its last entry id.
 
-        Where another client has begun to recover the ledger, this finishes the recovery and
-        reports its end. May be called twice. Raises `MetadataUnavailable`, `RecoveryIncomplete`
-        (call again), `NoSuchLedger`.
+        Finishes a recovery that another client has begun. Replicas behind the ack quorum get
+        `straggler_close_ms`; the call waits for them `straggler_ms` at most. May be called twice.
+        Raises `MetadataUnavailable`, `RecoveryIncomplete` (call again), `NoSuchLedger`.
         """
         self._accepting = False
         if self._closing is None or (self._closing.done() and self._closing_failed()):
-            self._closing = self._loop.create_task(self._close())
+            self._closing = self._loop.create_task(self._close(straggler_ms))
         return await asyncio.shield(self._closing)
 
     def abandon(self, error: EngineError) -> None:
@@ -384,8 +383,8 @@ class LedgerWriter:
             if current.fragments[-1].ensemble != ensemble:
                 return None
             if wanted is None:
-                return None if current.degraded else _degraded(current)
-            return _degraded(current.with_fragment(first, wanted))
+                return None if current.degraded else marked(current)
+            return marked(current.with_fragment(first, wanted))
 
         try:
             self._held = await self._context.ledgers.update(self._held, change)
@@ -432,32 +431,35 @@ class LedgerWriter:
 
     # Closing
 
-    async def _close(self) -> int:
+    async def _close(self, straggler_ms: int | None) -> int:
         if self._error is None:
             await self._drain()
+        late, closed = False, LedgerClosed(f"ledger {self.ledger_id}: the writer is closed")
         if self._error is None:
-            timeout_ms = self._context.settings.straggler_close_ms
-            self._degraded |= not await self._replication.settled(timeout_ms)
-        degraded = self._degraded
+            patience_ms = self._context.settings.straggler_close_ms
+            wait_ms = patience_ms if straggler_ms is None else min(straggler_ms, patience_ms)
+            settled = await self._replication.settled(wait_ms)
+            late = not settled and self._replication.whole and wait_ms < patience_ms
+            self._degraded |= not settled
         last, length = self._replication.lac, self._confirmed_length
-        self._stop(LedgerClosed(f"ledger {self.ledger_id}: the writer is closed"))
-
-        def change(current: LedgerMetadata) -> LedgerMetadata | None:
-            if current.state is not State.OPEN:
-                return None
-            closed = msgspec.structs.replace(
-                current, state=State.CLOSED, last_entry=last, length=length
-            )
-            return _degraded(closed) if degraded else closed
-
-        self._held = await self._context.ledgers.update(self._held, change)
-        if self._held.metadata.state is State.IN_RECOVERY:
-            self._held = await recover(self._context, self._held)
-        elif self._held.metadata.degraded:
-            await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
+        self._stop(closed, sending=late)
+        before = self._held.metadata.degraded
+        self._held, own = await close_at(
+            self._context, self._held, last, length, degraded=self._degraded
+        )
+        if late and own and not before:
+            self._settling = self._loop.create_task(self._settle())
+        else:
+            self._replication.stop(closed)
+            if self._held.metadata.degraded:
+                await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
         self._record_close()
         assert self._held.metadata.last_entry is not None
         return self._held.metadata.last_entry
+
+    async def _settle(self) -> None:
+        await settle_late(self._context, self._held, self._replication)
+        self._replication.stop(self._refusal())
 
     async def _drain(self) -> None:
         """Wait until everything accepted is confirmed, or the writer has failed."""
@@ -477,15 +479,13 @@ class LedgerWriter:
         facts = self._context.facts(metadata, fragment.first, fragment.ensemble)
         self._replication.record(facts)
 
-    def _stop(self, error: EngineError) -> None:
-        self._replication.stop(error)
+    def _stop(self, error: EngineError, *, sending: bool = False) -> None:
+        """End the writer; with `sending` stragglers still get what was confirmed."""
+        if not sending:
+            self._replication.stop(error)
         self.on_failed(error)
         if self._checking is not None:
             self._checking.cancel()
-
-
-def _degraded(metadata: LedgerMetadata) -> LedgerMetadata:
-    return msgspec.structs.replace(metadata, degraded=True)
 
 
 def _resolve(run: Run, waiters: list[_Waiter]) -> None:

@@ -84,11 +84,9 @@ WRITER_MUTANTS: Final = (
     Mutant(
         "close-overrides-a-recovery",
         "2.4-11: a close that meets IN_RECOVERY finishes the recovery",
-        _WRITER,
-        "            if current.state is not State.OPEN:\n                return None\n"
-        "            closed = ",
-        "            if current.state is State.CLOSED:\n                return None\n"
-        "            closed = ",
+        "engine/ledger/closing.py",
+        "own = current.state is State.OPEN",
+        "own = current.state is not State.CLOSED",
         by_test(
             "engine/ledger/test_rules_recovery.py",
             "test_a_close_that_meets_a_recovery_ends_where_the_recovery_does",

@@ -1,0 +1,188 @@
+"""An endless log made of ledgers: one writer at a time, any number of readers.
+
+Invariants:
+- A takeover raises the epoch, then closes the last listed ledger by recovery, then lists its own.
+  So no older leader lists a ledger any more, none gets an append acknowledged any more, and all
+  that any of them ever acknowledged is before the first entry of the new one.
+- What is dropped is taken off the list first, then deleted: a reader that misses a ledger finds
+  the reason in the list.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable
+
+from engine.errors import CannotRead, LedgerClosed, NoSuchLedger, Unavailable
+from engine.ledger.client import LedgerClient
+from engine.ledger.writer import LedgerWriter
+from engine.log.log_list import LogList, LogLists, Pin, check_epoch, listing, raised
+from engine.log.log_reader import Batch, LogReader
+from engine.log.log_writer import LogWriter
+from engine.log.position import Position
+from engine.log.settings import LogSettings
+from engine.log.sweeping import PURPOSE_LOG, Sweeper, marks_of
+from engine.log.truncation import pinned, truncated, unpinned
+from engine.run import NO_ENTRY
+
+LedgerIds = list[int]
+
+
+class ReplicatedLog:
+    """One log of a cluster, by its name: letters, digits, '-', '_', '.', and '/' as in a path.
+
+    Making one does nothing yet. All methods are called on the client's event loop.
+    Raises `InvalidRequest` for a name that cannot be one.
+    """
+
+    def __init__(
+        self, client: LedgerClient, name: str, settings: LogSettings | None = None
+    ) -> None:
+        self.name = name
+        self.settings = settings if settings is not None else LogSettings()
+        self._client = client
+        self._lists = LogLists(client.store, name, client.rng)
+        self._reader = LogReader(client, self._lists, self.settings)
+        self._sweeper = Sweeper(client, self._lists)
+
+    async def list(self) -> LogList:
+        """The log's ledgers, epoch and pins, with all writes that returned before the call.
+
+        Raises `MetadataUnavailable`, `FormatTooNew`.
+        """
+        return (await self._lists.read_fresh()).list
+
+    async def lead(self) -> LogWriter:
+        """Take the log over: afterwards no older writer gets anything acknowledged any more.
+
+        Raises `MetadataUnavailable`, `RecoveryIncomplete`, `NotEnoughBookies` (call again),
+        `Deposed` (somebody else has begun a newer epoch meanwhile).
+        """
+        held = await self._lists.update(await self._lists.read(), raised)
+        epoch = held.list.epoch
+        last_entry = await self._close_last(held.list)
+        ledger = await self._create(epoch)
+        try:
+            change = listing(epoch, ledger.ledger_id, last_entry, self._client.clock.wall_ms())
+            held = await self._lists.update(held, change)
+        except BaseException:
+            ledger.abandon(LedgerClosed(f"ledger {ledger.ledger_id} was never used"))
+            raise
+        return LogWriter(
+            client=self._client,
+            lists=self._lists,
+            settings=self.settings,
+            epoch=epoch,
+            ledger=ledger,
+            last=held.list.last_before,
+            create=lambda: self._create(epoch),
+        )
+
+    def read(self, after: Position, last: Position) -> AsyncGenerator[Batch, None]:
+        """Every entry after `after` up to `last`, in order, across ledgers.
+
+        While iterating raises `PositionTruncated`, `EntryPastEnd`, `CannotRead`, `Unavailable`.
+        """
+        return self._reader.read(after, last)
+
+    def tail(self, after: Position) -> AsyncGenerator[Batch, None]:
+        """Every entry after `after`, in order, as they are confirmed; waits for more for ever.
+
+        What is unavailable is tried again. Raises `PositionTruncated` when entries after the last
+        one handed out are no longer kept, `CannotRead` when no bookie could tell an entry for
+        `read_patience_ms`. Close it (`contextlib.aclosing`): it watches the list.
+        """
+        return self._reader.tail(after)
+
+    async def end(self) -> Position:
+        """The newest position that is confirmed now; START if there is none.
+
+        It covers what was announced before the call; what a writer has just acknowledged may be
+        announced a moment later. Raises `Unavailable`, `CannotRead`.
+        """
+        return await self._reader.end()
+
+    async def pin(self, name: str, position: Position, expires_ms: int) -> None:
+        """Keep all entries after `position` for `expires_ms` from now on, by the wall clock.
+
+        Pinning again under the name moves and renews the pin. Raises `PositionTruncated` when they
+        are not kept any more, `InvalidRequest`, `Overloaded` (too many pins),
+        `MetadataUnavailable` (it may be pinned).
+        """
+        now_ms = self._client.clock.wall_ms()
+        pin = Pin(name, position, now_ms + expires_ms)
+
+        def change(current: LogList) -> LogList | None:
+            # Of a lost reply: the pin stands, and a truncation has respected it since.
+            return None if pin in current.pins else pinned(current, pin, now_ms, self.settings)
+
+        await self._lists.update(await self._lists.read(), change)
+
+    async def unpin(self, name: str) -> None:
+        """Let a pin go; none of that name is a success. Raises `MetadataUnavailable`."""
+        await self._lists.update(await self._lists.read(), lambda now: unpinned(now, name))
+
+    async def truncate(self, checkpoint: Position) -> Position:
+        """Drop the ledgers that neither `checkpoint`, a pin nor the retention time still needs.
+
+        `checkpoint` is a position that no replica needs to go back behind: what lies up to it is
+        in a durable snapshot, or in each replica's durable state. Returns the last entry dropped
+        so far. Raises `MetadataUnavailable`.
+        """
+        now_ms = self._client.clock.wall_ms()
+        seen: dict[int, None] = {}
+
+        def change(current: LogList) -> LogList | None:
+            seen.update(dict.fromkeys(current.ledgers))
+            return truncated(current, checkpoint, now_ms, self.settings)
+
+        held = await self._lists.update(await self._lists.read(), change)
+        await self._delete(ledger for ledger in seen if ledger not in held.list.ledgers)
+        return held.list.dropped_through
+
+    async def sweep(self, keep: set[int]) -> LedgerIds:
+        """Delete ledgers of this log that nothing references any more; returns their ids.
+
+        These are ledgers of epochs that are over, and those meant for the log that were never
+        listed or are dropped; never what the list or `keep` names. `keep` must name every snapshot
+        in use, read after the present epoch began. Raises `MetadataUnavailable`.
+        """
+        return await self._sweeper.sweep(keep)
+
+    def custom_metadata(self, purpose: str, epoch: int) -> dict[str, bytes]:
+        """What a ledger of this log says of itself, for those made beside the log: snapshots."""
+        return marks_of(self.name, purpose, epoch)
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when the list may have changed; returns the way to stop."""
+        return self._lists.watch(changed)
+
+    async def _close_last(self, current: LogList) -> int | None:
+        """Close the last listed ledger for whoever wrote it; returns its last entry."""
+        if not current.listed:
+            return None
+        ledger = current.listed[-1].ledger
+        try:
+            reader = await self._client.open_ledger(ledger, recover=True)
+        except NoSuchLedger as error:
+            check_epoch(await self.list(), current.epoch)
+            raise CannotRead(f"log {self.name}: its last ledger, {ledger}, is gone") from error
+        await reader.close()
+        assert reader.last_add_confirmed >= NO_ENTRY and reader.closed
+        return reader.last_add_confirmed
+
+    async def _create(self, epoch: int) -> LedgerWriter:
+        settings = self.settings
+        return await self._client.create_ledger(
+            settings.ensemble,
+            settings.write_quorum,
+            settings.ack_quorum,
+            metadata=marks_of(self.name, PURPOSE_LOG, epoch),
+        )
+
+    async def _delete(self, ledgers: Iterable[int]) -> None:
+        """Delete what was dropped; what is left of it goes with the next sweep."""
+        for ledger in ledgers:
+            try:
+                await self._client.delete_ledger(ledger)
+            except NoSuchLedger:
+                continue
+            except Unavailable:
+                return

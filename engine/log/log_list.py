@@ -1,0 +1,252 @@
+"""The list of a log's ledgers: its value, its rules, and the one loop that changes it.
+
+Invariants:
+- The epoch never goes back; each `lead()` raises it by a compare-and-set of its own.
+- Ledgers are listed in ascending order, each once, at the end; they leave from the front.
+- Every ledger but the last is closed, and its end stands beside it.
+- `dropped_through` is the last entry that was dropped; it never goes back.
+- Every write carries a fresh token, so that a writer whose reply was lost recognises its own value.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from engine.errors import (
+    CannotRead,
+    Deposed,
+    FormatTooNew,
+    InvalidRequest,
+    KeyExists,
+    MetadataUnavailable,
+    VersionConflict,
+)
+from engine.log.position import START, Position
+from engine.metadata.contract import MetadataStore
+from engine.run import NO_ENTRY
+
+FORMAT_MAJOR: Final = 1
+LOGS: Final = "/logs"
+NAME_BYTES_MAX: Final = 200
+_PART: Final = re.compile(r"[A-Za-z0-9._-]+")
+_KEYS_OF_A_LOG: Final = ("list", "leader", "snapshot", "replicas")
+_ATTEMPTS_MAX: Final = 64
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True):
+    """A ledger of the log. `listed_ms` is the wall clock of who listed it, for retention only."""
+
+    ledger: int
+    listed_ms: int
+    last_entry: int | None = None
+
+
+class Pin(msgspec.Struct, frozen=True, array_like=True):
+    """Entries after `position` are kept until the wall clock says `expires_ms`."""
+
+    name: str
+    position: Position
+    expires_ms: int
+
+
+class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the metadata store knows of a log. `msgspec.structs.replace` makes the next value.
+
+    `first_ledger` is the very first ledger that was ever listed, 0 before that.
+    """
+
+    epoch: int = 0
+    listed: tuple[Listed, ...] = ()
+    first_ledger: int = 0
+    dropped_through: Position = START
+    pins: tuple[Pin, ...] = ()
+    token: int = 0
+    format_major: int = FORMAT_MAJOR
+
+    def __post_init__(self) -> None:
+        ids = [listed.ledger for listed in self.listed]
+        assert ids == sorted(set(ids)), ids
+        assert not ids or 0 < self.first_ledger <= ids[0], (self.first_ledger, ids)
+        assert not ids or self.dropped_through < (ids[0], 0), (self.dropped_through, ids)
+        assert all(listed.last_entry is not None for listed in self.listed[:-1]), self.listed
+        assert not ids or self.listed[-1].last_entry is None, self.listed[-1]
+
+    @property
+    def ledgers(self) -> tuple[int, ...]:
+        """The ids of the ledgers that are kept, ascending."""
+        return tuple(listed.ledger for listed in self.listed)
+
+    @property
+    def full_history(self) -> bool:
+        """Whether nothing was ever dropped: the log can be read from START."""
+        return not self.listed or self.listed[0].ledger == self.first_ledger
+
+    @property
+    def first_position_kept(self) -> Position:
+        """Where the first entry that is kept stands, or will stand; START before any ledger."""
+        return Position(self.listed[0].ledger, 0) if self.listed else START
+
+    @property
+    def last_before(self) -> Position:
+        """The newest entry of all ledgers but the last; it never changes under this list."""
+        for listed in reversed(self.listed[:-1]):
+            assert listed.last_entry is not None
+            if listed.last_entry != NO_ENTRY:
+                return Position(listed.ledger, listed.last_entry)
+        return self.dropped_through
+
+    def keeps_after(self, position: Position) -> bool:
+        """Whether every entry after a position is kept."""
+        return position >= self.dropped_through
+
+    def with_ledger(self, ledger: int, listed_ms: int, before_last_entry: int | None) -> "LogList":
+        """Add a ledger at the end; `before_last_entry` is where the one before it was closed."""
+        kept = self.listed
+        if kept:
+            assert before_last_entry is not None, "the ledger before it is not known to be closed"
+            closed = msgspec.structs.replace(kept[-1], last_entry=before_last_entry)
+            kept = (*kept[:-1], closed)
+        return msgspec.structs.replace(
+            self,
+            listed=(*kept, Listed(ledger, listed_ms)),
+            first_ledger=self.first_ledger or ledger,
+        )
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LogList).decode
+
+
+class _Major(msgspec.Struct):
+    """What every version has."""
+
+    format_major: int = FORMAT_MAJOR
+
+
+_decode_major = msgspec.msgpack.Decoder(_Major).decode
+
+
+def decode_list(value: bytes) -> LogList:
+    """Decode a stored value. Raises `FormatTooNew`, `CannotRead`."""
+    try:
+        found = _decode_major(value)
+        if found.format_major > FORMAT_MAJOR:
+            raise FormatTooNew(
+                f"a log's list has format {found.format_major}, this program reads {FORMAT_MAJOR}"
+            )
+        return _decode(value)
+    except msgspec.MsgspecError as error:
+        raise CannotRead(f"the list of a log is damaged: {error}") from error
+
+
+class HeldList(msgspec.Struct, frozen=True):
+    """A list with the store's version of it; None: there is no list yet."""
+
+    list: LogList
+    version: int | None
+
+
+class LogLists:
+    """The list of one log, in the cluster's metadata store."""
+
+    def __init__(self, store: MetadataStore, name: str, rng: random.Random) -> None:
+        check_name(name)
+        self.name = name
+        self.key = f"{LOGS}/{name}/list"
+        self._store = store
+        self._rng = rng
+
+    async def read(self) -> HeldList:
+        """The list as this session sees it, perhaps a little old. Raises `MetadataUnavailable`."""
+        found = await self._store.get(self.key)
+        if found is None:
+            return HeldList(LogList(), None)
+        return HeldList(decode_list(found.value), found.version)
+
+    async def read_fresh(self) -> HeldList:
+        """The list with every write that had returned before the call."""
+        await self._store.sync()
+        return await self.read()
+
+    async def update(self, held: HeldList, change: Callable[[LogList], LogList | None]) -> HeldList:
+        """Change the list by compare-and-set until it holds or is not wanted any more.
+
+        `change(current)` returns the wanted value, or None when `current` is to stay; it may raise
+        to give up. It is asked again with the fresh value after each conflict, so it must know
+        what it has already done. A value that carries this call's token is this call's own.
+        Raises `MetadataUnavailable`, after which the change may have been made.
+        """
+        token = self._rng.getrandbits(63)
+        for _ in range(_ATTEMPTS_MAX):
+            wanted = change(held.list)
+            if wanted is None:
+                return held
+            wanted = msgspec.structs.replace(wanted, token=token)
+            _check_step(held.list, wanted)
+            try:
+                return HeldList(wanted, await self._write(wanted, held.version))
+            except (KeyExists, VersionConflict, MetadataUnavailable):
+                held = await self.read_fresh()
+                if held.list.token == token:
+                    return held
+        raise MetadataUnavailable(f"log {self.name}: not settled after {_ATTEMPTS_MAX} attempts")
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when the list may have changed; returns the way to stop."""
+        return self._store.watch(self.key, changed)
+
+    async def _write(self, wanted: LogList, version: int | None) -> int:
+        if version is None:
+            return await self._store.create(self.key, _encode(wanted))
+        return await self._store.set(self.key, _encode(wanted), version)
+
+
+def raised(current: LogList) -> LogList:
+    """The list of the next epoch: from here on no older leader lists a ledger."""
+    return msgspec.structs.replace(current, epoch=current.epoch + 1)
+
+
+def listing(
+    epoch: int, ledger: int, before_last_entry: int | None, now_ms: int
+) -> Callable[[LogList], LogList | None]:
+    """The change that lists a ledger under an epoch. It raises `Deposed` under another one."""
+
+    def change(current: LogList) -> LogList | None:
+        check_epoch(current, epoch)
+        if current.listed and current.listed[-1].ledger == ledger:
+            return None
+        return current.with_ledger(ledger, now_ms, before_last_entry)
+
+    return change
+
+
+def check_epoch(current: LogList, epoch: int) -> None:
+    """Raises `Deposed` unless the epoch still stands."""
+    assert current.epoch >= epoch, "an epoch went back"
+    if current.epoch != epoch:
+        raise Deposed(f"epoch {epoch} is over: another leader began epoch {current.epoch}")
+
+
+def check_name(name: str) -> None:
+    """Raises `InvalidRequest` for what is no name of a log."""
+    if len(name) > NAME_BYTES_MAX:
+        raise InvalidRequest(f"a log's name has at most {NAME_BYTES_MAX} bytes: {name[:50]!r}...")
+    for part in name.split("/"):
+        if not _PART.fullmatch(part) or part in (".", ".."):
+            raise InvalidRequest(
+                f"a log's name is a path of ASCII letters, digits, '-', '_', '.': {name!r}"
+            )
+        if part in _KEYS_OF_A_LOG:
+            raise InvalidRequest(f"{part!r} cannot be part of a log's name: {name!r}")
+
+
+def _check_step(old: LogList, new: LogList) -> None:
+    """Assert that a change keeps what must never change."""
+    assert new.epoch >= old.epoch, (old.epoch, new.epoch)
+    assert new.dropped_through >= old.dropped_through
+    assert old.first_ledger in (0, new.first_ledger)
+    if old.listed:
+        assert new.listed and new.ledgers[-1] >= old.ledgers[-1], "the last ledger stays"

@@ -1,0 +1,92 @@
+"""Finding a log's ledgers that nothing references, and deleting them.
+
+Invariants:
+- A ledger goes only if its own metadata name this log as its owner, and nothing can come to
+  reference it: its epoch is over, or it was to be listed and a higher id is.
+- Ids known to belong to others are not asked about again: ids are never reused.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from engine.errors import CannotRead, FormatTooNew, NoSuchLedger
+from engine.ledger.client import LedgerClient
+from engine.log.log_list import LogList, LogLists
+
+OWNER: Final = "owner"
+PURPOSE: Final = "purpose"
+EPOCH: Final = "epoch"
+PURPOSE_LOG: Final = "log"
+PURPOSE_SNAPSHOT: Final = "snapshot"
+_ASKED_AT_ONCE: Final = 16
+
+
+class Marks(NamedTuple):
+    """What the custom metadata of a log's ledger say."""
+
+    purpose: str
+    epoch: int
+
+
+def marks_of(name: str, purpose: str, epoch: int) -> dict[str, bytes]:
+    """The custom metadata of a ledger of a log."""
+    return {OWNER: _owner(name), PURPOSE: purpose.encode(), EPOCH: b"%d" % epoch}
+
+
+def garbage(current: LogList, ledger: int, marks: Marks) -> bool:
+    """Whether nothing references a ledger of the log, and nothing ever will.
+
+    A leader lists only under its own epoch, and only an id above all that are listed.
+    """
+    if ledger in current.ledgers:
+        return False
+    if marks.epoch < current.epoch:
+        return True
+    listed = current.ledgers
+    return marks.purpose == PURPOSE_LOG and bool(listed) and ledger < listed[-1]
+
+
+class Sweeper:
+    """Deletes what a log left behind. Remembers whose the other ledgers are."""
+
+    def __init__(self, client: LedgerClient, lists: LogLists) -> None:
+        self._client = client
+        self._lists = lists
+        self._others: set[int] = set()
+
+    async def sweep(self, keep: set[int]) -> list[int]:
+        """Delete garbage that `keep` does not name; see `ReplicatedLog.sweep`."""
+        ids = await self._client.list_ledgers()
+        self._others.intersection_update(ids)
+        unknown = [ledger for ledger in ids if ledger not in self._others and ledger not in keep]
+        own: list[tuple[int, Marks]] = []
+        for start in range(0, len(unknown), _ASKED_AT_ONCE):
+            chunk = unknown[start : start + _ASKED_AT_ONCE]
+            found = await asyncio.gather(*map(self._marks, chunk))
+            own += [(ledger, marks) for ledger, marks in zip(chunk, found, strict=True) if marks]
+        current = (await self._lists.read_fresh()).list
+        deleted = []
+        for ledger, marks in own:
+            if garbage(current, ledger, marks):
+                try:
+                    await self._client.delete_ledger(ledger)
+                except NoSuchLedger:
+                    continue
+                deleted.append(ledger)
+        return deleted
+
+    async def _marks(self, ledger: int) -> Marks | None:
+        """The marks of an own ledger; None for another's, and for what cannot be told."""
+        try:
+            custom = (await self._client.ledger_metadata(ledger)).custom
+        except (NoSuchLedger, CannotRead, FormatTooNew):
+            return None
+        epoch = custom.get(EPOCH, b"")
+        if custom.get(OWNER) != _owner(self._lists.name) or not epoch.isdigit():
+            self._others.add(ledger)
+            return None
+        return Marks(custom.get(PURPOSE, b"").decode(errors="replace"), int(epoch))
+
+
+def _owner(name: str) -> bytes:
+    return b"log:" + name.encode()

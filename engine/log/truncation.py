@@ -1,0 +1,78 @@
+"""What a log may drop, and what holds it back: pure functions over the list.
+
+Invariants:
+- A ledger is dropped whole, from the front, when the checkpoint and every pin have passed its end
+  and the next ledger was listed at least the retention time ago. The last one is never dropped.
+- Pins stand in the list itself: compare-and-set decides between a pin and a truncation.
+- A pin is over only when the clock has passed its expiry by what clocks may differ.
+"""
+
+from typing import Final
+
+import msgspec
+
+from engine.errors import InvalidRequest, Overloaded, PositionTruncated
+from engine.log.log_list import LogList, Pin
+from engine.log.position import Position
+from engine.log.settings import LogSettings
+from engine.run import NO_ENTRY
+
+PINS_MAX: Final = 1_000
+PIN_NAME_BYTES_MAX: Final = 200
+
+
+def pinned(current: LogList, pin: Pin, now_ms: int, settings: LogSettings) -> LogList:
+    """The list with a pin, in place of an older one of its name.
+
+    Raises `PositionTruncated`, `InvalidRequest`, `Overloaded` (too many pins).
+    """
+    if not 0 < len(pin.name.encode()) <= PIN_NAME_BYTES_MAX:
+        raise InvalidRequest(f"a pin's name has 1 to {PIN_NAME_BYTES_MAX} bytes: {pin.name[:50]!r}")
+    check_kept(current, pin.position)
+    others = [other for other in _standing(current, now_ms, settings) if other.name != pin.name]
+    if len(others) >= PINS_MAX:
+        raise Overloaded(f"the log has {len(others)} pins already")
+    return msgspec.structs.replace(current, pins=(*others, pin))
+
+
+def unpinned(current: LogList, name: str) -> LogList | None:
+    """The list without a pin; None if there is none of this name."""
+    kept = tuple(pin for pin in current.pins if pin.name != name)
+    return None if len(kept) == len(current.pins) else msgspec.structs.replace(current, pins=kept)
+
+
+def truncated(
+    current: LogList, checkpoint: Position, now_ms: int, settings: LogSettings
+) -> LogList | None:
+    """The list without the ledgers that nobody needs; None if all of them are needed."""
+    pins = tuple(_standing(current, now_ms, settings))
+    floor = min([checkpoint, *(pin.position for pin in pins)])
+    dropped_through = current.dropped_through
+    drop = 0
+    for listed, after in zip(current.listed, current.listed[1:], strict=False):
+        assert listed.last_entry is not None
+        end = Position(listed.ledger, listed.last_entry)
+        if end > floor or now_ms - after.listed_ms < settings.retention_ms:
+            break
+        drop += 1
+        if listed.last_entry != NO_ENTRY:
+            dropped_through = end
+    if drop == 0:
+        return None
+    return msgspec.structs.replace(
+        current, listed=current.listed[drop:], dropped_through=dropped_through, pins=pins
+    )
+
+
+def check_kept(current: LogList, position: Position) -> None:
+    """Raises `PositionTruncated` unless every entry after a position is kept."""
+    if not current.keeps_after(position):
+        raise PositionTruncated(
+            f"the log keeps nothing up to {tuple(current.dropped_through)}; "
+            f"entries after {tuple(position)} are wanted"
+        )
+
+
+def _standing(current: LogList, now_ms: int, settings: LogSettings) -> list[Pin]:
+    """The pins that are not over."""
+    return [pin for pin in current.pins if pin.expires_ms + settings.clock_difference_ms > now_ms]
