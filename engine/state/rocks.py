@@ -1,0 +1,236 @@
+"""The state in RocksDB: a folder of its own.
+
+    (empty)        format, flags, position      the mark
+    any other key  its value                    a row, as its machine wrote it
+
+No row has the empty key, so rows need no prefix.
+
+Invariants:
+- One column family and no write-ahead log: the replicated log is one. A crash loses a suffix of
+  writes, each whole with its mark, because every one is one RocksDB write.
+- A cursor that ends has told why: RocksDB's iterators stop in silence where they cannot read on.
+- A view is a cursor made at its moment: RocksDB's cursors stay at theirs. (The snapshots that the
+  library offers read past theirs, so they are not used.)
+- The folder's lock is RocksDB's own; a handle is closed in any case, or nobody could open it again.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from engine.errors import (
+    FolderDamaged,
+    FolderError,
+    FolderLocked,
+    FolderMismatch,
+    FormatTooNew,
+)
+from engine.limits import MIB
+from engine.log.position import Position
+from engine.ports.workers import Workers
+from engine.state.contract import Row
+from engine.state.cutting import KEY_BYTES_MAX, LOWEST
+from engine.state.storage import EMPTY, Change, Mark
+from engine.state.stored import StateSettings, StoredState
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict, RdictIter
+
+FORMAT_MAJOR: Final = 1
+_MARK_KEY: Final = b""
+_MARK: Final = struct.Struct(">HHQq")
+_RESTORING: Final = 1
+_ABOVE_ALL: Final = b"\xff" * (KEY_BYTES_MAX + 1)
+_MEMTABLE_BYTES: Final = 32 * MIB
+_CACHE_BYTES: Final = 32 * MIB
+_FILES_MAX: Final = 256
+
+
+async def open_rocks(
+    path: Path, workers: Workers, settings: StateSettings | None = None
+) -> StoredState:
+    """Open the state in a folder, which is made if it is missing. Close it.
+
+    Raises `FolderLocked`, `FolderDamaged`, `FolderMismatch`, `FormatTooNew`, `FolderError`.
+    """
+    storage = await workers.run(lambda: RocksStorage(path))
+    return StoredState(storage, workers, settings)
+
+
+class RocksStorage:
+    """A `Storage` in a folder. Opening takes some 20 ms: do it in a thread.
+
+    Raises as `open_rocks` does; later errors are RocksDB's own, plain `Exception`s.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Loaded on first use: who only connects needs no RocksDB.
+        from rocksdict import WriteBatch, WriteOptions
+
+        self._path = path
+        self._db = _open(path)
+        self._batch = WriteBatch
+        self._write = WriteOptions()
+        self._write.disable_wal = True  # type: ignore[method-assign, assignment]
+        self._closed = False
+        # RocksDB itself answers: no call of ours stands between.
+        self.get = self._db.get
+        try:
+            self._mark = self._first_mark()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return str(self._path)
+
+    def mark(self) -> Mark:
+        """The mark of the newest write; `EMPTY` when new."""
+        return self._mark
+
+    def rows(self, first: bytes, end: bytes | None) -> Iterator[Row]:
+        """Rows from `first` on and under `end`, in order."""
+        if end is None:
+            return _rows(self._db.iter(), first, None)
+        from rocksdict import ReadOptions
+
+        # RocksDB stops there by itself, also among rows that were removed and are still there.
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        return _rows(self._db.iter(options), first, None)
+
+    def view(self) -> "RocksView":
+        """All rows as they are now."""
+        return RocksView(self._db.iter())
+
+    def write(self, changes: Iterable[Change], mark: Mark) -> None:
+        """Change rows and the mark, all or nothing."""
+        batch = self._batch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for key, value in changes:
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        put(_MARK_KEY, _packed(mark))
+        self._db.write(batch, self._write)
+        self._mark = mark
+
+    def wipe(self) -> None:
+        """Remove every row, durably; the mark is `EMPTY`."""
+        batch = self._batch(raw_mode=True)
+        batch.delete_range(LOWEST, _ABOVE_ALL)
+        batch.put(_MARK_KEY, _packed(EMPTY))
+        self._db.write(batch, self._write)
+        self._db.flush()
+        self._mark = EMPTY
+        # Else every scan of what comes next would step over what is gone.
+        self._db.compact_range(None, None)
+
+    def flush(self) -> None:
+        """Make everything written so far durable."""
+        self._db.flush()
+
+    def close(self) -> None:
+        """Let go of it. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._db.close()
+
+    def _first_mark(self) -> Mark:
+        cursor = self._db.iter()
+        cursor.seek_to_first()
+        key, value = cursor.key(), cursor.value()
+        if key is None:
+            self._checked(cursor)
+            self._db.put(_MARK_KEY, _packed(EMPTY), self._write)
+            return EMPTY
+        if key != _MARK_KEY or len(value) < _MARK.size:
+            raise FolderMismatch(f"{self._path} holds a database that is no state")
+        major, flags, ledger, entry = _MARK.unpack_from(value)
+        if major > FORMAT_MAJOR:
+            raise FormatTooNew(f"{self._path} has format {major}, this program {FORMAT_MAJOR}")
+        if flags & _RESTORING:
+            # Of a snapshot that was never whole nothing may be seen.
+            self.wipe()
+            return EMPTY
+        return Mark(Position(ledger, entry), False)
+
+    def _checked(self, cursor: "RdictIter") -> None:
+        try:
+            cursor.status()
+        except Exception as error:
+            raise _damaged(self._path, error) from error
+
+
+class RocksView:
+    """All rows at the moment at which a cursor was made."""
+
+    def __init__(self, cursor: "RdictIter") -> None:
+        self._cursor: RdictIter | None = cursor
+
+    def rows(self, first: bytes, end: bytes | None) -> Iterator[Row]:
+        """Rows from `first` on and under `end`, in order; one reader at a time."""
+        assert self._cursor is not None, "the view is closed"
+        return _rows(self._cursor, first, end)
+
+    def close(self) -> None:
+        """Let go of it. May be called twice."""
+        self._cursor = None
+
+
+def _rows(cursor: "RdictIter", first: bytes, end: bytes | None) -> Iterator[Row]:
+    # The mark's key is empty, so no row's key is below this one.
+    cursor.seek(first or LOWEST)
+    key_at, value_at, step = cursor.key, cursor.value, cursor.next
+    while (key := key_at()) is not None:
+        if end is not None and key >= end:
+            return
+        yield key, value_at()
+        step()
+    cursor.status()
+
+
+def _packed(mark: Mark) -> bytes:
+    return _MARK.pack(FORMAT_MAJOR, _RESTORING if mark.restoring else 0, *mark.position)
+
+
+def _open(path: Path) -> "Rdict":
+    from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
+
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_write_buffer_number(3)
+    options.set_max_open_files(_FILES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_paranoid_checks(True)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(MIB)
+    options.set_compression_type(DBCompressionType.lz4())
+    # Files that a closed cursor held are removed by RocksDB's threads, not by the caller.
+    options.set_avoid_unnecessary_blocking_io(True)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(_CACHE_BYTES))
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return Rdict(str(path), options)
+    except OSError as error:
+        raise FolderError(f"{path} cannot be made: {error}") from error
+    except Exception as error:
+        if "lock hold" in str(error) or "LOCK" in str(error):
+            raise FolderLocked(f"the state in {path} is in use: {error}") from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> FolderDamaged:
+    return FolderDamaged(
+        f"the state in {path} cannot be read ({error}): "
+        "remove that folder, and its replica fills a new one from the log"
+    )
