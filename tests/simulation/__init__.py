@@ -7,7 +7,8 @@ one in words, `--seeds 1000 --jobs 2` runs many.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.simulation.scenario import Failure, Outcome, run_seed, run_seeds
+    from tests.simulation.running import Outcome
+    from tests.simulation.scenario import Failure, run_seed, run_seeds
 
 __all__ = ["Failure", "Outcome", "run_seed", "run_seeds"]
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.simulation.scenario import Outcome, run_seed
+from tests.simulation.running import Outcome
+from tests.simulation.scenario import run_seed
 
 SEEDS_FOLDER: Final = Path(__file__).parent.parent / "seeds"
 _SEEDS_A_TASK: Final = 4

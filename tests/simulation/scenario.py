@@ -8,28 +8,24 @@ Invariants:
 """
 
 import asyncio
-import gc
 import random
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from engine import limits
-from engine.bookie.settings import BookieSettings
 from engine.errors import CannotRead, EngineError, NotEnoughBookies, Unavailable
 from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.memory import MemoryTree
+from tests.simulation.drawing import draw_bookie_settings, draw_client_settings, draw_network_faults
 from tests.simulation.faults import Nemesis
-from tests.simulation.loop import SimLoop, new_loop
+from tests.simulation.loop import SimLoop
 from tests.simulation.metadata import MetadataFaults
-from tests.simulation.network import Network, NetworkFaults
+from tests.simulation.network import Network
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import LedgerOracle, Oracle, Violation
 from tests.simulation.repair import ReplicationJudge, draw_repair
+from tests.simulation.running import Outcome, check_tasks, play
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload, WorkloadPlan
 
@@ -54,19 +50,6 @@ _QUORUMS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a seed. `error` is None when every promise held."""
-
-    seed: int
-    digest: str
-    operations: int
-    faults: int
-    virtual_s: float
-    counts: dict[str, int]
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
     """A seed that broke a promise."""
 
@@ -82,66 +65,7 @@ def run_seeds(seeds: Iterable[int]) -> list[Failure]:
 
 def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
     """Run one seed. `show` is given each event in words."""
-    with _without_collector():
-        return _run_seed(seed, show)
-
-
-def _run_seed(seed: int, show: Callable[[str], None] | None) -> Outcome:
-    loop = new_loop(seed)
-    scenario = Scenario(loop, seed, show)
-    error: str | None = None
-    with _stripes_of(scenario.stripe_entries):
-        try:
-            loop.run(scenario.run(), until_s=RUN_S_MAX)
-        except Exception as raised:
-            error = f"{type(raised).__name__}: {raised}"
-            if show is not None:
-                show(f"FAILED {error}")
-                raise
-        finally:
-            loop.close()
-    trace = scenario.world.trace
-    return Outcome(
-        seed,
-        trace.digest(),
-        scenario.workload.operations,
-        trace.counts["faults"],
-        loop.now,
-        dict(trace.counts),
-        error,
-    )
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Cycles are collected after the run, so that finalisers never run at random moments.
-
-    What killed processes left in mid-air ends there, and may complain: nobody needs to hear it.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    heard = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            yield
-            gc.collect()
-    finally:
-        sys.unraisablehook = heard
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
-def _stripes_of(entries: int) -> Iterator[None]:
-    """Short stripes, so that short ledgers have many."""
-    usual = limits.STRIPE_ENTRIES
-    limits.STRIPE_ENTRIES = entries  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        limits.STRIPE_ENTRIES = usual  # type: ignore[misc]
+    return play(seed, Scenario, RUN_S_MAX, show)
 
 
 class Scenario:
@@ -153,7 +77,7 @@ class Scenario:
         self._loop = loop
         self._rng = rng
         self.stripe_entries = rng.choice([4, 16, 64, 256])
-        network = Network(loop, random.Random(f"network {seed}"), trace, _network_faults(rng))
+        network = Network(loop, random.Random(f"network {seed}"), trace, draw_network_faults(rng))
         tree = MemoryTree("simulated")
         metadata_faults = MetadataFaults(
             lost_before_share=rng.choice([0.0, 0.0, 0.02, 0.1]),
@@ -163,14 +87,19 @@ class Scenario:
         self.oracle = Oracle(tree, trace)
         bookie_count = rng.randint(3, 6)
         self._repair = draw_repair(seed)
-        settings = _bookie_settings(rng)
+        settings = draw_bookie_settings(rng)
         self.bookies = [
             BookieNode(self.world, f"bookie{number}", settings, self._repair)
             for number in range(bookie_count)
         ]
         self.workload = Workload(_plan(rng, bookie_count), self.oracle)
-        self._client_settings = _client_settings(rng)
+        self._client_settings = draw_client_settings(rng)
         self._client_count = rng.randint(2, 4)
+
+    @property
+    def operations(self) -> int:
+        """How many came to an end."""
+        return self.workload.operations
 
     async def run(self) -> None:
         """Faults and work together; then peace; then the verdict."""
@@ -190,7 +119,7 @@ class Scenario:
         await self._until(lambda: self.workload.operations >= OPERATIONS_MIN, PEACE_S_MAX)
         self.workload.stopped = True
         await self._until(self._all_ended, PEACE_S_MAX)
-        self._check_tasks()
+        check_tasks(self.world)
         await self._judge(nemesis.lossy)
         self._check_counts()
 
@@ -216,18 +145,8 @@ class Scenario:
         while not reached():
             if self._loop.now > end:
                 return
-            self._check_tasks()
+            check_tasks(self.world)
             await asyncio.sleep(0.25)
-
-    def _check_tasks(self) -> None:
-        """A task of a living process that failed with nobody to tell is a defect."""
-        for process in self.world.processes:
-            if process.alive:
-                for task in process.tasks:
-                    unheard = task.done() and getattr(task, "_log_traceback", False)
-                    error = task.exception() if unheard else None
-                    if error is not None:
-                        raise error
 
     def _check_counts(self) -> None:
         if self.workload.operations < OPERATIONS_MIN:
@@ -321,50 +240,6 @@ def _promised(ledger: LedgerOracle, lossy: set[str]) -> bool:
     return all(
         len(lossy.intersection(fragment.ensemble)) < metadata.ack_quorum
         for fragment in metadata.fragments
-    )
-
-
-def _network_faults(rng: random.Random) -> NetworkFaults:
-    return NetworkFaults(
-        lost_share=rng.choice([0.0, 0.0, 0.005, 0.03]),
-        lost_question_share=rng.choice([0.0, 0.0, 0.02, 0.3]),
-        repeated_share=rng.choice([0.0, 0.01, 0.1]),
-        silent_share=rng.choice([0.1, 0.5, 1.0]),
-        slow_share=rng.choice([0.0, 0.01, 0.1]),
-        slow_s=rng.choice([0.05, 0.5, 3.0]),
-    )
-
-
-def _bookie_settings(rng: random.Random) -> BookieSettings:
-    return BookieSettings(
-        segment_bytes=rng.choice([8_000, 60_000, 1 << 20]),
-        checkpoint_bytes=rng.choice([5_000, 50_000, 1 << 20]),
-        recent_runs_bytes_max=rng.choice([0, 2_000, 1 << 20]),
-        index_batch_records=rng.choice([1, 16, 1_024]),
-        read_gap_bytes=rng.choice([0, 0, 32_768]),
-        ledger_states_max=rng.choice([1, 3, 10_000]),
-        synced_mark_ms=rng.choice([50, 500]),
-        space_check_ms=500,
-        reserve_bytes=rng.choice([1_000, 100_000]),
-    )
-
-
-def _client_settings(rng: random.Random) -> ClientSettings:
-    append_timeout_ms = rng.choice([300, 1_000, 3_000])
-    return ClientSettings(
-        append_timeout_ms=append_timeout_ms,
-        read_timeout_ms=rng.choice([500, 2_000]),
-        recovery_timeout_ms=rng.choice([1_000, 5_000]),
-        metadata_timeout_ms=rng.choice([500, 2_000]),
-        speculative_read_ms=rng.choice([20, 100]),
-        long_poll_ms=rng.choice([200, 1_000]),
-        retry_pause_ms=20,
-        quarantine_ms=rng.choice([200, 2_000]),
-        straggler_close_ms=rng.choice([10, 200]),
-        straggler_bytes_max=rng.choice([2_000, 20_000, 1 << 20]),
-        writer_bytes_max=rng.choice([500, 5_000, 1 << 20]),
-        writer_parked_bytes_max=rng.choice([3_000, 1 << 20]),
-        read_bytes_max=rng.choice([100, 1_000, 100_000]),
     )
 
 

@@ -1,0 +1,143 @@
+"""Playing one run to its end, whatever it is a run of.
+
+Invariants:
+- Nothing of the interpreter's own moments decides anything: no cycle is collected meanwhile.
+- A task of a living process that failed with nobody to tell fails the run.
+"""
+
+import gc
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine import limits
+from tests.simulation.loop import SimLoop, new_loop
+from tests.simulation.nodes import World
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a seed. `error` is None when every promise held."""
+
+    seed: int
+    digest: str
+    operations: int
+    faults: int
+    virtual_s: float
+    counts: dict[str, int]
+    error: str | None
+
+
+class Playable(Protocol):
+    """A run that is ready to begin."""
+
+    @property
+    def world(self) -> World:
+        """Its nodes, and its loop."""
+        ...
+
+    @property
+    def operations(self) -> int:
+        """How many came to an end."""
+        ...
+
+    @property
+    def stripe_entries(self) -> int:
+        """How long the stripes of its ledgers are."""
+        ...
+
+    async def run(self) -> None:
+        """The run and its verdict. Raises what broke a promise."""
+        ...
+
+
+Show = Callable[[str], None] | None
+"""Is given each event in words."""
+
+
+def play(
+    seed: int,
+    make: Callable[[SimLoop, int, Show], Playable],
+    seconds_max: float,
+    show: Show,
+) -> Outcome:
+    """Make a run and play it. With `show` what fails is raised, too."""
+    with _without_collector():
+        return _play(seed, make, seconds_max, show)
+
+
+def _play(
+    seed: int,
+    make: Callable[[SimLoop, int, Show], Playable],
+    seconds_max: float,
+    show: Show,
+) -> Outcome:
+    loop = new_loop(seed)
+    scenario = make(loop, seed, show)
+    error: str | None = None
+    with _stripes_of(scenario.stripe_entries):
+        try:
+            loop.run(scenario.run(), until_s=seconds_max)
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            if show is not None:
+                show(f"FAILED {error}")
+                raise
+        finally:
+            loop.close()
+    trace = scenario.world.trace
+    return Outcome(
+        seed,
+        trace.digest(),
+        scenario.operations,
+        trace.counts["faults"],
+        loop.now,
+        dict(trace.counts),
+        error,
+    )
+
+
+def check_tasks(world: World) -> None:
+    """A task of a living process that failed with nobody to tell is a defect."""
+    for process in world.processes:
+        if process.alive:
+            for task in process.tasks:
+                unheard = task.done() and getattr(task, "_log_traceback", False)
+                error = task.exception() if unheard else None
+                if error is not None:
+                    raise error
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Cycles are collected after the run, so that finalisers never run at random moments.
+
+    What killed processes left in mid-air ends there, and may complain: nobody needs to hear it.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    heard = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+            gc.collect()
+    finally:
+        sys.unraisablehook = heard
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def _stripes_of(entries: int) -> Iterator[None]:
+    """Short stripes, so that short ledgers have many."""
+    usual = limits.STRIPE_ENTRIES
+    limits.STRIPE_ENTRIES = entries  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        limits.STRIPE_ENTRIES = usual  # type: ignore[misc]
