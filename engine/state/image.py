@@ -117,7 +117,7 @@ class _ImageWriter:
     ) -> None:
         self._append = append
         self._workers = workers
-        self._compressor = _compressor()
+        self._compress = _compressor().compress
         self._digest = RowsDigest()
         self._packed: list[memoryview] = []
         self._packed_bytes = 0
@@ -162,7 +162,7 @@ class _ImageWriter:
 
         def compress() -> bytes:
             self._digest.update(packed)
-            return self._compressor.compress(array)
+            return self._compress(array)
 
         frame = await _run(self._workers, compress)
         self._rows += self._packed_rows
@@ -206,7 +206,7 @@ def read_header(entry: bytes) -> ImageHeader:
         raise FormatTooNew(f"the image has format {entry[1]}, this program {FORMAT_MAJOR}")
     try:
         return _decode_header(memoryview(entry)[3:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise CannotRead(f"the header of an image is damaged: {error}") from error
 
 
@@ -274,7 +274,7 @@ class _ImageReader:
     def _check(self, entry: bytes) -> None:
         try:
             footer = _decode_footer(memoryview(entry)[1:])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise CannotRead(f"the footer of an image is damaged: {error}") from error
         found = ImageFooter(self._rows, self._size_bytes, self._entries, self._digest.text())
         if found != footer or self._pieces:
