@@ -47,3 +47,17 @@ class StateMachine(Protocol):
         Keys that begin with a zero byte belong to the replica.
         """
         ...
+
+
+class ReadRows(Protocol):
+    """What a read may do with the state: look, and keep nothing of it."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """A value, or None if there is none."""
+        ...
+
+    def scan(
+        self, first: bytes, end: bytes | None = None, limit: int = 1_000
+    ) -> list[tuple[bytes, bytes]]:
+        """At most `limit` rows with keys from `first` on and under `end`, in order."""
+        ...

@@ -1,0 +1,116 @@
+"""What a leader sees to beside proposals: snapshots, truncation, sweeping, levels.
+
+Invariants:
+- The log is truncated only up to a snapshot that is named, or that another one has overtaken, and
+  up to what the leader's own state has on its disk.
+- Ledgers are swept only after this epoch has claimed the key that names snapshots.
+- One snapshot is written at a time. Writing one takes at most a share of the event loop.
+- A duty that fails is tried again later; the term goes on.
+"""
+
+import asyncio
+import logging
+
+from engine.errors import Deposed, EngineError, ReplicaFailed
+from engine.log.log import ReplicatedLog
+from engine.log.position import START, Position
+from engine.ports.clock import Clock
+from engine.replica.applier import Applier
+from engine.replica.entries import encode_level
+from engine.replica.leading import Leading
+from engine.replica.members import Members
+from engine.replica.settings import ReplicaSettings
+from engine.replica.snapshots import Snapshots
+from engine.state.contract import State
+
+_logger = logging.getLogger(__name__)
+
+
+class Duties:
+    """The duties of one term."""
+
+    def __init__(
+        self,
+        *,
+        log: ReplicatedLog,
+        leading: Leading,
+        applier: Applier,
+        state: State,
+        snapshots: Snapshots,
+        members: Members,
+        level: int,
+        clock: Clock,
+        settings: ReplicaSettings,
+    ) -> None:
+        self._log = log
+        self._leading = leading
+        self._applier = applier
+        self._state = state
+        self._snapshots = snapshots
+        self._members = members
+        self._level = level
+        self._clock = clock
+        self._settings = settings
+        self._one_at_a_time = asyncio.Lock()
+        self._slice_began_s = clock.monotonic()
+
+    async def see_to_them(self) -> None:
+        """Until the term ends."""
+        swept = False
+        while not self._leading.over.is_set():
+            try:
+                if not swept:
+                    await self._sweep()
+                    swept = True
+                await self._raise_level()
+                if await self._snapshot_due():
+                    await self.snapshot()
+            except (Deposed, ReplicaFailed) as error:
+                self._leading.end(error)
+                return
+            except EngineError as error:
+                _logger.warning("log %s: %s", self._log.name, error)
+            await asyncio.sleep(self._settings.duties_ms / 1000)
+
+    async def snapshot(self) -> Position:
+        """Write a snapshot of now, name it, and drop what the log need not keep any more."""
+        async with self._one_at_a_time:
+            durable = await self._state.flush()
+            snapshot = self._state.snapshot()
+            try:
+                self._slice_began_s = self._clock.monotonic()
+                summary = self._applier.summary
+                record = await self._snapshots.take(
+                    snapshot, self._leading.writer.epoch, summary.entries, self._level, self._pause
+                )
+            finally:
+                snapshot.close()
+            at = record.at
+            await self._log.truncate(at if durable == START else min(at, durable))
+            return at
+
+    async def _pause(self) -> None:
+        """Leave the loop to the others for as long as keeps this one's share."""
+        worked_s = self._clock.monotonic() - self._slice_began_s
+        share = self._settings.snapshot_share
+        await asyncio.sleep(worked_s * (1 - share) / share)
+        self._slice_began_s = self._clock.monotonic()
+
+    async def _snapshot_due(self) -> bool:
+        every = self._settings.snapshot_entries
+        if not every:
+            return False
+        newest = await self._snapshots.newest()
+        taken_at = newest.log_entries if newest is not None else 0
+        return self._applier.summary.entries - taken_at >= every
+
+    async def _sweep(self) -> None:
+        kept = await self._snapshots.claim(self._leading.writer.epoch)
+        await self._log.sweep(kept)
+
+    async def _raise_level(self) -> None:
+        """Allow the newest commands that every replica knows."""
+        await self._members.register()
+        known = min([self._level, *(member.level for member in await self._members.all())])
+        if known > self._applier.summary.level:
+            await self._leading.say(encode_level(known))

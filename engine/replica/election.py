@@ -1,0 +1,290 @@
+"""Who leads: one key that its holder keeps beating, and that others take when the beat stops.
+
+The key `/logs/NAME/leader` holds a `Beat`. Its holder writes it again several times a lease; each
+write that returns prolongs the lease, counted from the moment before the write was sent. Who wants
+the key waits until it has seen the same version for a whole lease, by its own monotonic clock, and
+then takes it by compare-and-set. After Gray and Cheriton, "Leases" (SOSP 1989).
+
+Invariants:
+- A lease ends, by its holder's clock, before anybody takes the key: the taker saw the holder's last
+  beat after it was sent, and waits a lease and the clocks' drift from there.
+- The key is never removed, so its version only grows: a holder that comes back from a pause cannot
+  mistake another's beat for its own.
+- Being elected is not leading: the epoch in the log's list decides that.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from engine.errors import (
+    CannotRead,
+    FormatTooNew,
+    KeyExists,
+    MetadataUnavailable,
+    VersionConflict,
+)
+from engine.metadata.contract import MetadataStore, Versioned
+from engine.ports.clock import Clock
+
+FORMAT_MAJOR: Final = 1
+_BEATS_A_LEASE: Final = 4
+_LOOKS_A_LEASE: Final = 4
+
+
+class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the key holds. `token` tells one holding from every other."""
+
+    replica: str
+    address: str
+    token: int
+    number: int = 0
+    epoch: int = 0
+    lease_ms: int = 0
+    resigned: bool = False
+    format_major: int = FORMAT_MAJOR
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Beat).decode
+
+
+def decode_beat(value: bytes) -> Beat:
+    """Decode the key's value. Raises `FormatTooNew`, `CannotRead`."""
+    try:
+        beat = _decode(value)
+    except msgspec.MsgspecError as error:
+        raise CannotRead(f"a leader's key is damaged: {error}") from error
+    if beat.format_major > FORMAT_MAJOR:
+        raise FormatTooNew(f"a leader's key has format {beat.format_major}")
+    return beat
+
+
+class Election:
+    """One replica's view of the key. All methods are called on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        clock: Clock,
+        rng: random.Random,
+        key: str,
+        replica: str,
+        address: str,
+        lease_ms: int,
+        clock_drift: float,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = rng
+        self._key = key
+        self._identity = Beat(replica, address, 0, lease_ms=lease_ms)
+        self._drift = clock_drift
+        self._seen: Beat | None = None
+        self._seen_version = -1
+        # Whoever led before may have beaten just now.
+        self._seen_s = clock.monotonic()
+        self._tried: tuple[Beat, float] | None = None
+        self._changed = asyncio.Event()
+        self._unwatch = store.watch(key, self._changed.set)
+
+    @property
+    def leader(self) -> str:
+        """The address of who held the key when it was last looked at, "" if nobody did."""
+        return "" if self._seen is None or self._seen.resigned else self._seen.address
+
+    async def campaign(self, *, first_ever: bool) -> "Holding":
+        """Wait until the key can be taken, and take it.
+
+        `first_ever`: nobody has ever led, so there is no lease to wait for.
+        Raises `FormatTooNew`; whatever is unavailable is tried again.
+        """
+        while True:
+            pause_s = self._identity.lease_ms / 1000 / _LOOKS_A_LEASE
+            try:
+                await self._look()
+                holding = self._taken()
+                pause_s = min(pause_s, self._remaining_s(first_ever))
+                if holding is None and pause_s <= 0:
+                    holding = await self._take()
+                    pause_s = 0.0
+                if holding is not None:
+                    return holding
+            except MetadataUnavailable:
+                pass
+            # A draw keeps candidates from trying at the same moment again and again.
+            await self._wait_s(pause_s + self._rng.random() * 0.02)
+
+    async def _wait_s(self, seconds: float) -> None:
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+
+    async def _look(self) -> None:
+        """Read the key, and remember when this very beat was first seen."""
+        found = await self._store.get(self._key)
+        if found is not None:
+            self._note(found)
+
+    def _note(self, found: Versioned) -> None:
+        if found.version > self._seen_version:
+            # It was sent before it was seen, at the latest just now: its lease may run from here.
+            self._seen_s = self._clock.monotonic()
+            self._seen, self._seen_version = decode_beat(found.value), found.version
+
+    def _remaining_s(self, first_ever: bool) -> float:
+        """How long the lease of the last holder may still run."""
+        if self._seen is None and first_ever:
+            return 0.0
+        if self._seen is not None and self._seen.resigned:
+            return 0.0
+        lease_ms = max(self._identity.lease_ms, self._seen.lease_ms if self._seen else 0)
+        end_s = self._seen_s + lease_ms / 1000 * (1 + self._drift)
+        return end_s - self._clock.monotonic()
+
+    def _taken(self) -> "Holding | None":
+        """What an earlier try took, though its reply was lost."""
+        if self._tried is None or self._seen is None or self._seen.token != self._tried[0].token:
+            return None
+        beat, sent_s = self._tried
+        self._tried = None
+        return Holding(self, beat, self._seen_version, sent_s)
+
+    async def _take(self) -> "Holding | None":
+        """Take the key from the version seen; None if somebody else was quicker."""
+        beat = msgspec.structs.replace(self._identity, token=self._rng.getrandbits(63))
+        sent_s = self._clock.monotonic()
+        self._tried = (beat, sent_s)
+        try:
+            if self._seen_version < 0:
+                version = await self._store.create(self._key, _encode(beat))
+            else:
+                version = await self._store.set(self._key, _encode(beat), self._seen_version)
+        except (KeyExists, VersionConflict):
+            await self._look()
+            return self._taken()
+        self._tried = None
+        self._seen, self._seen_version = beat, version
+        return Holding(self, beat, version, sent_s)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._unwatch()
+
+
+class Holding:
+    """The key, held: beats until it is lost or given back."""
+
+    def __init__(self, election: Election, beat: Beat, version: int, sent_s: float) -> None:
+        self._election = election
+        self._store = election._store
+        self._clock = election._clock
+        self._beat = beat
+        self._version = version
+        self._lease_end_s = sent_s + beat.lease_ms / 1000
+        self._renewed = asyncio.Event()
+        self.lost = asyncio.Event()
+        """Set when somebody else has the key, or it was given back."""
+        self.epoch = 0
+        """The epoch that the holder leads in, told with each beat for people to see."""
+
+    def holds(self) -> bool:
+        """Whether nobody else can have been elected up to this moment."""
+        return not self.lost.is_set() and self._clock.monotonic() < self._lease_end_s
+
+    async def until_holds(self, timeout_ms: int) -> bool:
+        """Wait for the next beat if the lease has run out; whether it holds then."""
+        if not self.holds() and not self.lost.is_set():
+            self._renewed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._renewed.wait()
+        return self.holds()
+
+    async def keep(self, healthy: Callable[[], bool]) -> None:
+        """Beat until the key is lost. A holder that is not `healthy()` lets a beat out."""
+        pause_s = self._beat.lease_ms / 1000 / _BEATS_A_LEASE
+        while not self.lost.is_set():
+            if healthy():
+                await self._beat_once()
+            await asyncio.sleep(pause_s)
+
+    async def _beat_once(self) -> None:
+        number = self._beat.number + 1
+        self._beat = msgspec.structs.replace(self._beat, number=number, epoch=self.epoch)
+        sent_s = self._clock.monotonic()
+        try:
+            # A store that is slow once must not cost the lease: the next beat asks again.
+            async with asyncio.timeout(self._beat.lease_ms / 2000):
+                key, value = self._election._key, self._value()
+                self._version = await self._store.set(key, value, self._version)
+        except (MetadataUnavailable, TimeoutError):
+            return
+        except VersionConflict:
+            await self._settle()
+            return
+        self._prolong(sent_s)
+
+    async def resign(self) -> None:
+        """Give the key back, so that another can take it at once. `keep` has ended before."""
+        self.lost.set()
+        self._renewed.set()
+        self._beat = msgspec.structs.replace(self._beat, resigned=True)
+        with contextlib.suppress(MetadataUnavailable, VersionConflict):
+            await self._store.set(self._election._key, self._value(), self._version)
+
+    async def _settle(self) -> None:
+        """The version is another than thought: after a lost reply, or for good."""
+        try:
+            found = await self._store.get(self._election._key)
+        except MetadataUnavailable:
+            return
+        if found is None:
+            # Somebody removed the key by hand: it is nobody's now.
+            self.lost.set()
+            self._renewed.set()
+            return
+        self._election._note(found)
+        if decode_beat(found.value).token != self._beat.token:
+            self.lost.set()
+            self._renewed.set()
+            return
+        # An earlier beat of this holder whose reply was lost. The next one prolongs the lease.
+        self._version = found.version
+
+    def _prolong(self, sent_s: float) -> None:
+        self._lease_end_s = max(self._lease_end_s, sent_s + self._beat.lease_ms / 1000)
+        self._renewed.set()
+
+    def _value(self) -> bytes:
+        return _encode(self._beat)
+
+
+class Unopposed(Holding):
+    """The lead of a log that has one replica by other means: nothing to beat, nothing to lose."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self.epoch = 0
+
+    def holds(self) -> bool:
+        """As long as it was not given back."""
+        return not self.lost.is_set()
+
+    async def until_holds(self, timeout_ms: int) -> bool:
+        """At once."""
+        return self.holds()
+
+    async def keep(self, healthy: Callable[[], bool]) -> None:
+        """Until it is given back."""
+        await self.lost.wait()
+
+    async def resign(self) -> None:
+        """Give it back."""
+        self.lost.set()

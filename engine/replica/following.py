@@ -1,0 +1,144 @@
+"""Bringing a state to where the log is: from its own position, a snapshot, or the whole history.
+
+Invariants:
+- Only confirmed entries are applied, in their order, each once.
+- A state is replaced by a snapshot only if that is newer than the state, and only whole.
+- Neither a snapshot nor the entries after the state's own position: that is an error, and the state
+  is left as it is.
+"""
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Final
+
+from engine.errors import (
+    CannotRead,
+    HistoryMissing,
+    NoSuchLedger,
+    PositionTruncated,
+    ReplicaFailed,
+    Unavailable,
+)
+from engine.log.log import ReplicatedLog
+from engine.log.log_reader import Batch
+from engine.log.position import START, Position
+from engine.metadata.contract import MetadataStore
+from engine.replica.applier import Applier
+from engine.replica.settings import ReplicaSettings
+from engine.replica.snapshots import SnapshotRecord, Snapshots
+from engine.replica.waiting import Waiting
+from engine.state.contract import State
+
+_FULL_PAUSE_S: Final = 0.005
+_logger = logging.getLogger(__name__)
+
+
+class Following:
+    """One replica's way to the end of the log."""
+
+    def __init__(
+        self,
+        *,
+        log: ReplicatedLog,
+        applier: Applier,
+        state: State,
+        snapshots: Snapshots,
+        store: MetadataStore,
+        waiting: Waiting,
+        settings: ReplicaSettings,
+    ) -> None:
+        self._log = log
+        self._applier = applier
+        self._state = state
+        self._snapshots = snapshots
+        self._store = store
+        self._waiting = waiting
+        self._settings = settings
+
+    async def catch_up(self) -> None:
+        """Go on from the state, or restore the newest snapshot, whichever is possible and quicker.
+
+        Raises `HistoryMissing`, `MetadataUnavailable`, `CannotRead`.
+        """
+        while True:
+            # In this order: a snapshot is named before the log is truncated up to it.
+            await self._store.sync()
+            listed = await self._log.list()
+            record = await self._snapshots.newest()
+            position = self._state.position
+            kept = position >= listed.dropped_through
+            wanted = not kept or position == START
+            if record is None or record.at <= position or not wanted:
+                if not kept:
+                    raise self._missing(listed.dropped_through, record)
+                return
+            if record.at < listed.dropped_through:
+                raise self._missing(listed.dropped_through, record)
+            try:
+                await self._restore(record)
+                return
+            except NoSuchLedger:
+                # A newer one has taken its place meanwhile.
+                continue
+
+    async def replay(self, last: Position) -> None:
+        """Apply what is between the state and `last`."""
+        if self._applier.cursor < last:
+            async with aclosing(self._log.read(self._applier.cursor, last)) as batches:
+                async for batch in batches:
+                    await self._apply(batch)
+
+    async def tail(self, caught_up: asyncio.Event) -> None:
+        """Apply the log as it grows, for ever; what cannot be read now is tried again.
+
+        Sets `caught_up` once what was confirmed at the beginning is applied.
+        Raises `ReplicaFailed` and its kinds, `HistoryMissing`.
+        """
+        pause_s = self._settings.retry_pause_ms / 1000
+        while True:
+            try:
+                await self.catch_up()
+                end = await self._log.end()
+                if self._applier.cursor >= end:
+                    caught_up.set()
+                async with aclosing(self._log.tail(self._applier.cursor)) as batches:
+                    async for batch in batches:
+                        await self._apply(batch)
+                        pause_s = self._settings.retry_pause_ms / 1000
+                        if self._applier.cursor >= end:
+                            caught_up.set()
+            except (Unavailable, CannotRead, PositionTruncated, NoSuchLedger) as error:
+                if self._applier.failed:
+                    raise ReplicaFailed(str(error)) from error
+                _logger.info("log %s: %s", self._log.name, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._settings.lease_ms / 1000)
+
+    async def _apply(self, batch: Batch) -> None:
+        while self._state.unwritten_bytes > self._settings.unwritten_bytes_max:  # noqa: ASYNC110
+            await asyncio.sleep(_FULL_PAUSE_S)
+        self._applier.apply(batch.span, batch.bodies)
+        # Only a leader tells it.
+        self._applier.hash_due = None
+        self._waiting.reached(self._applier.cursor)
+
+    async def _restore(self, record: SnapshotRecord) -> None:
+        """Replace the state by a snapshot."""
+        await self._state.clear()
+        self._applier.load()
+        async with aclosing(self._snapshots.read(record)) as pages:
+            async for rows in pages:
+                await self._state.restore(rows)
+        await self._state.restored(record.at)
+        self._applier.load()
+        self._waiting.reached(self._applier.cursor)
+
+    def _missing(self, dropped_through: Position, record: SnapshotRecord | None) -> HistoryMissing:
+        newest = (
+            "there is no snapshot" if record is None else f"the newest snapshot is of {record.at}"
+        )
+        return HistoryMissing(
+            f"log {self._log.name} keeps entries after {tuple(dropped_through)}, the state stands "
+            f"at {tuple(self._state.position)}, and {newest}"
+        )

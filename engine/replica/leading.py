@@ -1,0 +1,218 @@
+"""A leader's term: proposals in, entries in the log, results out.
+
+Invariants:
+- A proposal is answered only when its entry is durable and applied here.
+- Entries are applied in the order of the log, which is the order of the calls.
+- What was proposed and is not answered when the term ends has an unknown outcome, and is told so.
+- Proposals that are under way hold at most `pending_bytes_max` bytes.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from engine.errors import (
+    Deposed,
+    EngineError,
+    InvalidRequest,
+    NotLeader,
+    Overloaded,
+    ReplicaFailed,
+    RequestForgotten,
+)
+from engine.log.log_writer import LogWriter
+from engine.log.position import Span
+from engine.replica.applier import Applier
+from engine.replica.election import Holding
+from engine.replica.entries import Request, encode_command, encode_hash
+from engine.replica.sessions import Forgotten, Outcome
+from engine.replica.settings import ReplicaSettings
+from engine.state.contract import State
+
+_FULL_PAUSE_S: Final = 0.005
+_Waiter = asyncio.Future[bytes] | None
+"""Who waits for an entry's result: nobody for a part of a command but the last."""
+
+
+class Leading:
+    """One term of one leader. Made and ended by the replica."""
+
+    def __init__(
+        self,
+        *,
+        writer: LogWriter,
+        holding: Holding,
+        applier: Applier,
+        state: State,
+        settings: ReplicaSettings,
+        applied: Callable[[], None],
+    ) -> None:
+        self.writer = writer
+        self.holding = holding
+        self.failure: ReplicaFailed | None = None
+        self._applier = applier
+        self._state = state
+        self._settings = settings
+        self._applied = applied
+        self._loop = asyncio.get_running_loop()
+        self._bodies: list[bytes] = []
+        self._waiters: list[_Waiter] = []
+        self._scheduled = False
+        self._pending_bytes = 0
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ended: EngineError | None = None
+        self.over = asyncio.Event()
+        """Set when this term can take no more proposals."""
+
+    def propose(self, command: bytes, level: int, request: Request | None) -> asyncio.Future[bytes]:
+        """See `Replica.propose`."""
+        self._check_open()
+        if level > self._applier.summary.level:
+            raise InvalidRequest(
+                f"commands of level {level} wait until every replica knows them; "
+                f"the log is at level {self._applier.summary.level}"
+            )
+        entries = encode_command(command, level, request)
+        return self._queue(entries)
+
+    def say(self, word: bytes) -> asyncio.Future[bytes]:
+        """Put an entry of the replica's own into the log."""
+        self._check_open()
+        return self._queue([word])
+
+    def end(self, error: EngineError) -> None:
+        """Take no more proposals, because of `error`; those not yet sent were not stored."""
+        if self._ended is None:
+            self._ended = error
+            self.over.set()
+            waiters, self._waiters = self._waiters, []
+            self._pending_bytes -= sum(map(len, self._bodies))
+            self._bodies = []
+            _fail(waiters, NotLeader(f"the term ended before this was sent: {error}"))
+
+    async def ended(self) -> None:
+        """Wait until what was sent is applied or has failed."""
+        await self._idle.wait()
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise NotLeader(f"this replica's term is over: {self._ended}")
+
+    def _queue(self, entries: list[bytes]) -> asyncio.Future[bytes]:
+        size_bytes = len(entries[0]) if len(entries) == 1 else sum(map(len, entries))
+        if self._pending_bytes and (
+            self._pending_bytes + size_bytes > self._settings.pending_bytes_max
+        ):
+            raise Overloaded(f"{self._pending_bytes} bytes of proposals are under way already")
+        self._pending_bytes += size_bytes
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._bodies += entries
+        if len(entries) > 1:
+            self._waiters += [None] * (len(entries) - 1)
+        self._waiters.append(future)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return future
+
+    def _flush(self) -> None:
+        """Send all that was proposed in this turn of the loop, in batches."""
+        self._scheduled = False
+        if self._ended is not None or not self._bodies:
+            return
+        if self._state.unwritten_bytes > self._settings.unwritten_bytes_max:
+            self._flush_later()
+            return
+        bodies, self._bodies = self._bodies, []
+        waiters, self._waiters = self._waiters, []
+        step = self._settings.batch_commands_max
+        for start in range(0, len(bodies), step):
+            batch, waiting = bodies[start : start + step], waiters[start : start + step]
+            try:
+                future = self.writer.append_many(batch)
+            except Overloaded:
+                self._bodies, self._waiters = bodies[start:], waiters[start:]
+                self._flush_later()
+                return
+            except EngineError as error:
+                self._bodies, self._waiters = bodies[start:], waiters[start:]
+                self.end(error)
+                return
+            self._under_way += 1
+            self._idle.clear()
+            future.add_done_callback(partial(self._appended, batch, waiting))
+
+    def _flush_later(self) -> None:
+        self._scheduled = True
+        self._loop.call_later(_FULL_PAUSE_S, self._flush)
+
+    def _appended(
+        self,
+        bodies: list[bytes],
+        waiters: list[_Waiter],
+        future: asyncio.Future[tuple[Span, ...]],
+    ) -> None:
+        """A batch is durable, or it is not known whether it is."""
+        self._pending_bytes -= sum(map(len, bodies))
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._idle.set()
+        failed = future.cancelled() or future.exception() is not None
+        if not failed:
+            self._apply(bodies, waiters, future.result())
+            return
+        error: BaseException | None = None if future.cancelled() else future.exception()
+        if not isinstance(error, EngineError):
+            error = Deposed(f"the log's writer failed: {error!r}")
+        _fail(waiters, error)
+        self.end(error)
+
+    def _apply(self, bodies: list[bytes], waiters: list[_Waiter], spans: Sequence[Span]) -> None:
+        start = 0
+        for span in spans:
+            end = start + span.entries
+            if self.failure is None:
+                try:
+                    outcomes = self._applier.apply(span, bodies[start:end])
+                except EngineError as error:
+                    self._fail_for_good(error)
+            if self.failure is not None:
+                _fail(waiters[start:end], self.failure)
+            else:
+                _answer(waiters[start:end], outcomes)
+            start = end
+        self._applied()
+        if self._applier.hash_due is not None and self._ended is None:
+            due, self._applier.hash_due = self._applier.hash_due, None
+            self.say(encode_hash(due))
+
+    def _fail_for_good(self, error: EngineError) -> None:
+        if not isinstance(error, ReplicaFailed):
+            failure = ReplicaFailed(str(error))
+            failure.__cause__ = error
+            error = failure
+        self.failure = error
+        self.end(error)
+
+
+def _answer(waiters: list[_Waiter], outcomes: list[Outcome]) -> None:
+    for waiter, outcome in zip(waiters, outcomes, strict=True):
+        if waiter is None or waiter.done():
+            continue
+        if type(outcome) is bytes:
+            waiter.set_result(outcome)
+        elif isinstance(outcome, Forgotten):
+            waiter.set_exception(
+                RequestForgotten("the request's session, or its answer, is no longer remembered")
+            )
+        else:
+            waiter.set_result(bytes(outcome))
+
+
+def _fail(waiters: Sequence[_Waiter], error: EngineError) -> None:
+    for waiter in waiters:
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(type(error)(*error.args))

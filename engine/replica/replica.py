@@ -1,0 +1,433 @@
+"""A state machine kept equal on several machines: one leads, the others follow.
+
+    replica = await Replica.open(client, "map", machine, state, address="10.0.0.1:7000")
+    result = await replica.propose(b"...")          # durable and applied when it returns
+    value = await replica.read(lambda rows: rows.get(b"key"))
+
+The leader writes every command to the log and then applies it; followers tail the log and apply the
+same. A follower that finds the leader silent takes the log over: it fences it, applies what is
+left, and leads.
+
+Invariants:
+- State changes only by entries of the log that are confirmed, in their order, each once.
+- A leader answers reads only while its lease holds, before and after the value was computed.
+- A replica whose state cannot be trusted or written stops for good; the others go on.
+- A replica never goes back behind its own state, and never starts from half a history.
+"""
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from engine.errors import (
+    Deposed,
+    EngineError,
+    FolderError,
+    HistoryMissing,
+    InvalidRequest,
+    NotLeader,
+    ReplicaFailed,
+    Unavailable,
+)
+from engine.ledger.client import LedgerClient
+from engine.log.log import ReplicatedLog
+from engine.log.log_list import LOGS
+from engine.log.log_writer import LogWriter
+from engine.log.position import Position
+from engine.log.settings import LogSettings
+from engine.replica.applier import Applier
+from engine.replica.contract import ReadRows, StateMachine
+from engine.replica.duties import Duties
+from engine.replica.election import Election, Holding, Unopposed
+from engine.replica.entries import Request, Term, encode_session, encode_term
+from engine.replica.following import Following
+from engine.replica.leading import Leading
+from engine.replica.members import Members
+from engine.replica.sessions import session_of
+from engine.replica.settings import ReplicaSettings
+from engine.replica.snapshots import Snapshots
+from engine.replica.waiting import Waiting
+from engine.state.contract import State
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+
+class Role(enum.Enum):
+    """What a replica is doing."""
+
+    FOLLOWER = "follower"
+    LEADER = "leader"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Replica:
+    """One replica of a state machine. Made by `Replica.open`; all methods on the event loop."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        name: str,
+        machine: StateMachine,
+        state: State,
+        *,
+        address: str,
+        replica_id: str,
+        settings: ReplicaSettings,
+        log_settings: LogSettings | None,
+        elect: bool,
+        candidate: bool,
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.replica_id = replica_id
+        self.role = Role.FOLLOWER
+        self.failure: EngineError | None = None
+        self.log = ReplicatedLog(client, name, log_settings)
+        self.settings = settings
+        self._client = client
+        self._machine = machine
+        self._state = state
+        self._elect = elect
+        self._candidate = candidate or not elect
+        self._applier = Applier(machine, state, name)
+        self._snapshots = Snapshots(client, self.log)
+        self._members = Members(client.store, name, replica_id, address, machine.level)
+        self._leading: Leading | None = None
+        self._duties: Duties | None = None
+        self._waiting = Waiting()
+        self._following = Following(
+            log=self.log,
+            applier=self._applier,
+            state=state,
+            snapshots=self._snapshots,
+            store=client.store,
+            waiting=self._waiting,
+            settings=settings,
+        )
+        self._closing = False
+        self._running: asyncio.Task[None] | None = None
+        self._election = Election(
+            store=client.store,
+            clock=client.clock,
+            rng=client.rng,
+            key=f"{LOGS}/{name}/leader",
+            replica=replica_id,
+            address=address,
+            lease_ms=settings.lease_ms,
+            clock_drift=settings.clock_drift,
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        client: LedgerClient,
+        name: str,
+        machine: StateMachine,
+        state: State,
+        *,
+        address: str = "",
+        replica_id: str = "",
+        settings: ReplicaSettings | None = None,
+        log_settings: LogSettings | None = None,
+        elect: bool = True,
+        candidate: bool = True,
+    ) -> "Replica":
+        """Start a replica of the log `name` on a state, which it closes in the end.
+
+        `address` is what clients are told to go to when this replica leads. `elect=False` is for a
+        log that has one replica by other means, such as a folder's owner: it leads at once.
+        `candidate=False` follows and never leads.
+        The state goes on from its own position, from the newest snapshot, or from the first entry
+        ever. Raises `HistoryMissing` when none of them is possible, `FolderMismatch` for the state
+        of another log, `MetadataUnavailable`, `CannotRead`.
+        """
+        replica = cls(
+            client,
+            name,
+            machine,
+            state,
+            address=address,
+            replica_id=replica_id or f"{client.rng.getrandbits(64):016x}",
+            settings=settings if settings is not None else ReplicaSettings(),
+            log_settings=log_settings,
+            elect=elect,
+            candidate=candidate,
+        )
+        try:
+            await replica._following.catch_up()
+        except BaseException:
+            replica._election.close()
+            raise
+        replica._running = asyncio.create_task(replica._run(), name=f"replica {name}")
+        return replica
+
+    # What users do
+
+    @property
+    def position(self) -> Position:
+        """The last entry applied here."""
+        return self._applier.cursor
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last term whose entries were applied here."""
+        return self._applier.summary.epoch
+
+    @property
+    def leader(self) -> str:
+        """The address of who leads as far as is known, "" if nobody does."""
+        return self.address if self.role is Role.LEADER else self._election.leader
+
+    def propose(
+        self, command: bytes, *, level: int = 1, request: Request | None = None
+    ) -> Awaitable[bytes]:
+        """Put a command into the log; await what the state machine answers to it.
+
+        With a `request` a retry is answered and not done again, by whatever replica leads then.
+        Raises at once, with nothing stored: `NotLeader`, `Overloaded`, `EntryTooLarge`,
+        `InvalidRequest` (a level that not every replica knows). The await raises an
+        `OutcomeUnknown` when the term ends meanwhile, `RequestForgotten`, `ReplicaFailed`.
+        """
+        leading = self._leading
+        if leading is None or self.role is not Role.LEADER:
+            raise self._not_leader()
+        return leading.propose(command, level, request)
+
+    async def open_session(self) -> Position:
+        """A session for `Request`: it lasts until 10,000 others were used later.
+
+        Raises what `propose` raises.
+        """
+        leading = self._leading
+        if leading is None or self.role is not Role.LEADER:
+            raise self._not_leader()
+        nonce = self._client.rng.getrandbits(63)
+        return session_of(await leading.say(encode_session(nonce)))
+
+    async def read(self, look: Callable[[ReadRows], T]) -> T:
+        """What `look` finds in the state, with every command in it that was answered before.
+
+        `look` is called on the event loop, perhaps twice, and must not keep the rows.
+        Raises `NotLeader`.
+        """
+        while True:
+            leading = self._leading
+            if leading is None or self.role is not Role.LEADER:
+                raise self._not_leader()
+            holding = leading.holding
+            if holding.holds():
+                found = look(self._state)
+                if holding.holds():
+                    return found
+            if not await holding.until_holds(self.settings.lease_ms):
+                raise self._not_leader()
+
+    def stale_read(self, look: Callable[[ReadRows], T]) -> tuple[T, Position]:
+        """What `look` finds in this replica's state, and the position that it is of."""
+        if self.role is Role.FAILED or self.role is Role.CLOSED:
+            raise self._not_leader()
+        return look(self._state), self._applier.cursor
+
+    async def wait_for(self, position: Position) -> None:
+        """Wait until this replica has applied the log up to a position. Raises `ReplicaFailed`."""
+        await self._waiting.for_position(position, self._applier.cursor)
+
+    async def until_leading(self, timeout_ms: int) -> None:
+        """Wait until this replica leads. Raises `NotLeader` when the time is over."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while self.role is not Role.LEADER:
+                    await self._waiting.for_change()
+        except TimeoutError:
+            raise self._not_leader() from None
+
+    async def snapshot(self) -> Position:
+        """Write a snapshot of now to a ledger, and drop what the log need not keep any more.
+
+        Only the leader does it. Raises `NotLeader`, `Deposed`, what writing raises.
+        """
+        if self._duties is None:
+            raise self._not_leader()
+        return await self._duties.snapshot()
+
+    async def close(self) -> None:
+        """End the term, if this replica leads, so that another can lead at once; close the state.
+
+        May be called twice. Raises `StateFailed`.
+        """
+        if not self._closing:
+            self._closing = True
+            if self._leading is not None:
+                self._leading.end(Deposed(f"{self.name}: the replica was closed"))
+            self._waiting.changed()
+        if self._running is not None:
+            if self._leading is None:
+                self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        if self.role is not Role.CLOSED:
+            self._set_role(Role.CLOSED)
+            self._waiting.end(NotLeader(f"{self.name}: the replica is closed"))
+            self._election.close()
+            await self._members.close()
+            await self._state.close()
+
+    # Running
+
+    async def _run(self) -> None:
+        """Follow and lead by turns, until the replica is closed or cannot be trusted any more."""
+        pause_s = self.settings.retry_pause_ms / 1000
+        while not self._closing:
+            began_s = self._client.clock.monotonic()
+            try:
+                await self._members.register()
+                holding = await self._follow() if self._elect else Unopposed()
+                await self._lead(holding)
+            except (ReplicaFailed, FolderError, HistoryMissing, InvalidRequest) as error:
+                self._fail(error)
+                return
+            except EngineError as error:
+                _logger.info("replica %s of log %s: %s", self.replica_id, self.name, error)
+            if self._client.clock.monotonic() - began_s > self.settings.lease_ms / 1000:
+                pause_s = self.settings.retry_pause_ms / 1000
+            if not self._closing:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, self.settings.lease_ms / 1000)
+
+    async def _follow(self) -> Holding:
+        """Apply what the leader writes, until this replica is elected."""
+        caught_up = asyncio.Event()
+        tailing = asyncio.create_task(self._following.tail(caught_up))
+        campaigning = asyncio.create_task(self._campaign(caught_up))
+        try:
+            await asyncio.wait({tailing, campaigning}, return_when=asyncio.FIRST_COMPLETED)
+            if not campaigning.done():
+                tailing.result()
+                raise AssertionError("a tail has no end")
+            return campaigning.result()
+        finally:
+            for task in (tailing, campaigning):
+                task.cancel()
+            await asyncio.gather(tailing, campaigning, return_exceptions=True)
+
+    async def _campaign(self, caught_up: asyncio.Event) -> Holding:
+        """Be elected, once there is not much left to apply."""
+        await caught_up.wait()
+        if not self._candidate:
+            await asyncio.Event().wait()
+        while True:
+            try:
+                listed = await self.log.list()
+                return await self._election.campaign(first_ever=listed.epoch == 0)
+            except Unavailable:
+                await asyncio.sleep(self.settings.retry_pause_ms / 1000)
+
+    async def _lead(self, holding: Holding) -> None:
+        """Take the log over and lead it, until somebody else does."""
+        beating = asyncio.create_task(holding.keep(self._healthy))
+        writer: LogWriter | None = None
+        try:
+            writer = await self.log.lead()
+            holding.epoch = writer.epoch
+            # The state may have been cut off in the middle of a restoration.
+            await self._following.catch_up()
+            await self._following.replay(writer.last)
+            await self._serve(writer, holding)
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+            if writer is not None:
+                await self._end_writer(writer, lost=holding.lost.is_set())
+            if not holding.lost.is_set():
+                await holding.resign()
+
+    async def _serve(self, writer: LogWriter, holding: Holding) -> None:
+        """Answer proposals and reads until the term is over."""
+        leading = Leading(
+            writer=writer,
+            holding=holding,
+            applier=self._applier,
+            state=self._state,
+            settings=self.settings,
+            applied=self._applied,
+        )
+        ending: list[asyncio.Future[Any]] = [
+            asyncio.create_task(holding.lost.wait()),
+            asyncio.create_task(writer.ended()),
+            asyncio.create_task(leading.over.wait()),
+        ]
+        duties: list[asyncio.Task[None]] = []
+        try:
+            now_ms = self._client.clock.wall_ms()
+            said = leading.say(encode_term(Term(writer.epoch, now_ms, self.address)))
+            await asyncio.wait([said, *ending], return_when=asyncio.FIRST_COMPLETED)
+            if not said.done():
+                return
+            said.result()
+            self._leading = leading
+            if self._closing:
+                leading.end(Deposed(f"{self.name}: the replica was closed"))
+            self._duties = self._duties_of(leading)
+            duties.append(asyncio.create_task(self._duties.see_to_them()))
+            self._set_role(Role.LEADER)
+            await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._leading = self._duties = None
+            if self.role is Role.LEADER:
+                self._set_role(Role.FOLLOWER)
+            leading.end(Deposed(f"log {self.name}: this replica leads no more"))
+            for task in [*ending, *duties]:
+                task.cancel()
+            await asyncio.gather(*ending, *duties, return_exceptions=True)
+            await self._end_writer(writer, lost=holding.lost.is_set())
+            await leading.ended()
+        if leading.failure is not None:
+            raise leading.failure
+
+    def _duties_of(self, leading: Leading) -> Duties:
+        return Duties(
+            log=self.log,
+            leading=leading,
+            applier=self._applier,
+            state=self._state,
+            snapshots=self._snapshots,
+            members=self._members,
+            level=self._machine.level,
+            clock=self._client.clock,
+            settings=self.settings,
+        )
+
+    async def _end_writer(self, writer: LogWriter, *, lost: bool) -> None:
+        """Close the log's writer; what it leaves open the next leader recovers."""
+        if lost:
+            writer.abandon(Deposed(f"log {self.name}: another replica was elected"))
+        with contextlib.suppress(EngineError):
+            await writer.close()
+
+    def _applied(self) -> None:
+        self._waiting.reached(self._applier.cursor)
+
+    def _healthy(self) -> bool:
+        return not self._applier.failed and not self._closing
+
+    def _fail(self, error: EngineError) -> None:
+        """Stop for good: the state is not to be trusted, or not to be written."""
+        _logger.error("replica %s of log %s stopped: %s", self.replica_id, self.name, error)
+        self.failure = error
+        self._set_role(Role.FAILED)
+        self._waiting.end(error)
+
+    def _set_role(self, role: Role) -> None:
+        self.role = role
+        self._waiting.changed()
+
+    def _not_leader(self) -> EngineError:
+        if self.failure is not None:
+            return self.failure
+        leader = self._election.leader
+        where = f"{leader or 'nobody, as far as is known,'} does"
+        return NotLeader(f"this replica of log {self.name} does not lead, {where}", leader)

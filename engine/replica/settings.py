@@ -1,0 +1,35 @@
+"""How a replica behaves: plain values, no components."""
+
+from dataclasses import dataclass
+
+from engine import limits
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """Bounds of one replica. Times in milliseconds, sizes in bytes.
+
+    `lease_ms` is how long a leader may serve reads after it was last confirmed, and how long the
+    others wait before they take over from one that is not heard of. All replicas of a log should
+    have the same.
+    `clock_drift` is by how much the machines' clocks may differ in speed.
+    `pending_bytes_max` bounds proposals that are under way; beyond it `propose` raises.
+    `unwritten_bytes_max` bounds changes that the state's disk has not taken; beyond it proposals
+    wait.
+    `batch_commands_max` bounds what is sent and applied at one go, so that the event
+    loop stays free.
+    `snapshot_entries` is after how many entries the leader takes a snapshot, 0 for never;
+    `snapshot_share` is how much of the event loop writing one may take.
+    `duties_ms` is how often the leader looks whether a snapshot or a new level is due.
+    `retry_pause_ms` is the first pause after something was unavailable; it doubles up to a lease.
+    """
+
+    lease_ms: int = 1_500
+    clock_drift: float = 0.05
+    pending_bytes_max: int = 64 * limits.MIB
+    unwritten_bytes_max: int = 64 * limits.MIB
+    batch_commands_max: int = 1_024
+    snapshot_entries: int = 1_000_000
+    snapshot_share: float = 0.3
+    duties_ms: int = 1_000
+    retry_pause_ms: int = 50

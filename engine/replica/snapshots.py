@@ -1,0 +1,218 @@
+"""Snapshots of a state in ledgers, the newest named by one key.
+
+The key `/logs/NAME/snapshot` holds a `SnapshotRecord`. A snapshot is written whole to a ledger of
+its own and named by compare-and-set; the one before is deleted then.
+
+Invariants:
+- The key's position never goes back, and its epoch neither.
+- Nobody of an older epoch names a snapshot any more once a leader has claimed the key: what its
+  sweeper deletes is therefore never named afterwards.
+- A ledger that the key names is closed and whole.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.errors import (
+    CannotRead,
+    Deposed,
+    EngineError,
+    FormatTooNew,
+    KeyExists,
+    MetadataUnavailable,
+    NoSuchLedger,
+    VersionConflict,
+)
+from engine.ledger.client import LedgerClient
+from engine.log.log import ReplicatedLog
+from engine.log.log_list import LOGS
+from engine.log.position import START, Position
+from engine.state.contract import Row, Snapshot
+from engine.state.image import ImageHeader, read_image, write_image
+
+FORMAT_MAJOR: Final = 1
+PURPOSE: Final = "snapshot"
+_ATTEMPTS_MAX: Final = 64
+
+
+class SnapshotRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the key holds. `ledger_id` 0: there is no snapshot yet."""
+
+    epoch: int
+    token: int
+    ledger_id: int = 0
+    position: tuple[int, int] = (START.ledger, START.entry)
+    log_entries: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    taken_ms: int = 0
+    format_major: int = FORMAT_MAJOR
+
+    @property
+    def at(self) -> Position:
+        """The position that the snapshot is of."""
+        return Position(*self.position)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(SnapshotRecord).decode
+
+
+class Snapshots:
+    """The snapshots of one log."""
+
+    def __init__(self, client: LedgerClient, log: ReplicatedLog) -> None:
+        self._client = client
+        self._store = client.store
+        self._log = log
+        self._log_name = log.name
+        self._key = f"{LOGS}/{log.name}/snapshot"
+
+    async def newest(self) -> SnapshotRecord | None:
+        """The newest snapshot, or None. Raises `MetadataUnavailable`, `FormatTooNew`."""
+        record, _ = await self._read()
+        return record if record is not None and record.ledger_id else None
+
+    async def claim(self, epoch: int) -> set[int]:
+        """Keep older epochs from naming snapshots; the ledgers that are named, to be kept."""
+
+        def change(current: SnapshotRecord | None, token: int) -> SnapshotRecord | None:
+            if current is None:
+                return SnapshotRecord(epoch, token)
+            self._check_epoch(current, epoch)
+            if current.epoch == epoch:
+                return None
+            return msgspec.structs.replace(current, epoch=epoch, token=token)
+
+        record, _ = await self._update(change)
+        return {record.ledger_id} if record.ledger_id else set()
+
+    async def take(
+        self,
+        snapshot: Snapshot,
+        epoch: int,
+        log_entries: int,
+        level: int,
+        pause: Callable[[], Awaitable[None]],
+    ) -> SnapshotRecord:
+        """Write a snapshot to a ledger and name it; returns what the key holds then.
+
+        `pause` is awaited between slices of work. Raises `Deposed` when a newer epoch has claimed
+        the key, what writing a ledger raises, and `MetadataUnavailable`.
+        """
+        writer = await self._client.create_ledger(
+            metadata=self._log.custom_metadata(PURPOSE, epoch)
+        )
+        try:
+            header = ImageHeader(self._log_name, snapshot.position, epoch, level)
+            footer = await write_image(snapshot, header, writer.append, pause=pause)
+            await writer.close()
+            wanted = SnapshotRecord(
+                epoch=epoch,
+                token=0,
+                ledger_id=writer.ledger_id,
+                position=(snapshot.position.ledger, snapshot.position.entry),
+                log_entries=log_entries,
+                rows=footer.rows,
+                size_bytes=footer.size_bytes,
+                taken_ms=self._client.clock.wall_ms(),
+            )
+            record, before = await self._name(wanted)
+        except (EngineError, asyncio.CancelledError):
+            # After a lost reply it may be named: then it stays, and a sweeper sees to it later.
+            if not await self._perhaps_named(writer.ledger_id):
+                await self._delete(writer.ledger_id)
+            raise
+        if record.ledger_id != writer.ledger_id:
+            await self._delete(writer.ledger_id)
+        elif before is not None and before.ledger_id:
+            await self._delete(before.ledger_id)
+        return record
+
+    async def read(self, record: SnapshotRecord) -> AsyncGenerator[Sequence[Row], None]:
+        """The rows of a snapshot, in pages.
+
+        Raises `NoSuchLedger` when a newer one has replaced it, `CannotRead`.
+        """
+        reader = await self._client.open_ledger(record.ledger_id, recover=False)
+        try:
+            if not reader.closed:
+                raise CannotRead(f"ledger {record.ledger_id} of a snapshot was never closed")
+
+            async def bodies() -> AsyncIterator[bytes]:
+                async for batch in reader.read_batches(0, reader.last_add_confirmed):
+                    for entry in batch:
+                        yield entry.body
+
+            async for rows in read_image(bodies()):
+                yield rows
+        finally:
+            await reader.close()
+
+    async def _name(self, wanted: SnapshotRecord) -> tuple[SnapshotRecord, SnapshotRecord | None]:
+        def change(current: SnapshotRecord | None, token: int) -> SnapshotRecord | None:
+            if current is not None:
+                self._check_epoch(current, wanted.epoch)
+                if current.at >= wanted.at:
+                    return None
+            return msgspec.structs.replace(wanted, token=token)
+
+        return await self._update(change)
+
+    def _check_epoch(self, current: SnapshotRecord, epoch: int) -> None:
+        if current.epoch > epoch:
+            raise Deposed(f"log {self._log_name}: epoch {current.epoch} names snapshots now")
+
+    async def _update(
+        self, change: Callable[[SnapshotRecord | None, int], SnapshotRecord | None]
+    ) -> tuple[SnapshotRecord, SnapshotRecord | None]:
+        """Compare-and-set until it holds; what the key holds, and what it held just before."""
+        token = self._client.rng.getrandbits(63)
+        before: SnapshotRecord | None = None
+        for _ in range(_ATTEMPTS_MAX):
+            current, version = await self._read()
+            if current is not None and current.token == token:
+                return current, before
+            before = current
+            wanted = change(current, token)
+            if wanted is None:
+                assert current is not None
+                return current, None
+            try:
+                if current is None:
+                    await self._store.create(self._key, _encode(wanted))
+                else:
+                    await self._store.set(self._key, _encode(wanted), version)
+                return wanted, before
+            except (KeyExists, VersionConflict, MetadataUnavailable):
+                continue
+        raise MetadataUnavailable(f"log {self._log_name}: its snapshot could not be named")
+
+    async def _read(self) -> tuple[SnapshotRecord | None, int]:
+        found = await self._store.get(self._key)
+        if found is None:
+            return None, -1
+        try:
+            record = _decode(found.value)
+        except msgspec.MsgspecError as error:
+            raise CannotRead(f"{self._key} is damaged: {error}") from error
+        if record.format_major > FORMAT_MAJOR:
+            raise FormatTooNew(f"{self._key} has format {record.format_major}")
+        return record, found.version
+
+    async def _perhaps_named(self, ledger_id: int) -> bool:
+        try:
+            await self._store.sync()
+            record, _ = await self._read()
+        except EngineError:
+            return True
+        return record is not None and record.ledger_id == ledger_id
+
+    async def _delete(self, ledger_id: int) -> None:
+        """Delete a ledger that nobody needs; where that fails, a sweeper finds it."""
+        with contextlib.suppress(MetadataUnavailable, NoSuchLedger):
+            await self._client.delete_ledger(ledger_id)
