@@ -1,0 +1,237 @@
+"""One seed is one run of three replicas on five bookies: work, faults, peace and a verdict.
+
+Invariants:
+- A run does at least `OPERATIONS_MIN` calls and meets at least `FAULTS_MIN` faults.
+- When the faults have stopped, one replica leads, all come to the same position with the same
+  state, and everything that was ever acknowledged is in it, also in a replica that starts empty.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from engine.ledger.settings import ClientSettings
+from engine.log.settings import LogSettings
+from engine.metadata.memory import MemoryTree
+from engine.replica import applier
+from engine.replica.replica import Role
+from engine.replica.settings import ReplicaSettings
+from engine.state.stored import StateSettings
+from tests.simulation.drawing import draw_bookie_settings, draw_client_settings, draw_network_faults
+from tests.simulation.loop import SimLoop
+from tests.simulation.metadata import MetadataFaults
+from tests.simulation.network import Network
+from tests.simulation.nodes import BookieNode, ClientNode, World
+from tests.simulation.oracles import Oracle, Violation
+from tests.simulation.repair import draw_repair
+from tests.simulation.replica_faults import ReplicaNemesis
+from tests.simulation.replica_nodes import DRIFT, ReplicaNode, ReplicaPlan
+from tests.simulation.replica_oracle import ReplicaOracle
+from tests.simulation.replica_workload import ReplicaLoad, ReplicaWorkload
+from tests.simulation.running import Outcome, Show, check_tasks, play
+from tests.simulation.trace import Trace
+from tests.simulation.workload import Workload, WorkloadPlan
+
+OPERATIONS_MIN: Final = 250
+FAULTS_MIN: Final = 12
+FAULTY_S_MAX: Final = 240.0
+PEACE_S_MAX: Final = 300.0
+RUN_S_MAX: Final = 3_000.0
+REPLICAS: Final = 3
+BOOKIES: Final = 5
+_HASH_EVERY: Final = 20
+_LOOK_S: Final = 0.25
+_QUORUMS: Final = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 4, 3), (3, 3, 3))
+
+
+def run_replica_seed(seed: int, show: Show = None) -> Outcome:
+    """Run one seed. `show` is given each event in words."""
+    with _hashing_often():
+        return play(seed, ReplicaScenario, RUN_S_MAX, show)
+
+
+@contextmanager
+def _hashing_often() -> Iterator[None]:
+    """Replicas tell each other their hashes every few entries."""
+    usual = applier.HASH_EVERY
+    applier.HASH_EVERY = _HASH_EVERY  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        applier.HASH_EVERY = usual  # type: ignore[misc]
+
+
+class ReplicaScenario:
+    """One run."""
+
+    def __init__(self, loop: SimLoop, seed: int, show: Show) -> None:
+        rng = random.Random(f"replica scenario {seed}")
+        trace = Trace(loop, show)
+        self._loop = loop
+        self._rng = rng
+        self.stripe_entries = rng.choice([4, 16, 64, 256])
+        network = Network(loop, random.Random(f"network {seed}"), trace, draw_network_faults(rng))
+        tree = MemoryTree("simulated")
+        faults = MetadataFaults(
+            lost_before_share=rng.choice([0.0, 0.0, 0.02, 0.1]),
+            lost_after_share=rng.choice([0.0, 0.0, 0.02, 0.1]),
+        )
+        self.world = World(loop, seed, trace, network, tree, faults)
+        self.oracle = ReplicaOracle()
+        settings, repair = draw_bookie_settings(rng), draw_repair(seed)
+        self.bookies = [
+            BookieNode(self.world, f"bookie{number}", settings, repair) for number in range(BOOKIES)
+        ]
+        self._plan = _plan(rng)
+        self._load = _load(rng)
+        self.replicas: list[ReplicaNode] = []
+        self.workload: ReplicaWorkload | None = None
+
+    @property
+    def operations(self) -> int:
+        """How many calls were answered."""
+        return self.workload.operations if self.workload is not None else 0
+
+    async def run(self) -> None:
+        """Faults and work together; then peace; then the verdict."""
+        for node in self.bookies:
+            node.start()
+        await asyncio.sleep(1.0)
+        self.replicas = [
+            ReplicaNode(self.world, f"replica{number}", self._plan, self.oracle)
+            for number in range(REPLICAS)
+        ]
+        bystander = ClientNode(self.world, "bystander", ClientSettings(), lambda node: None)
+        workload = ReplicaWorkload(self.world, self._load, self.replicas, self.oracle)
+        self.workload = workload
+        workload.start()
+        nemesis = ReplicaNemesis(
+            self.world, self._rng, self.bookies, self.replicas, bystander, self._no_work()
+        )
+        harming = asyncio.create_task(nemesis.run(), name="nemesis")
+        await self._until(self._enough, FAULTY_S_MAX)
+        nemesis.stop()
+        harming.cancel()
+        self.world.trace.event("peace")
+        await self._until(lambda: workload.operations >= OPERATIONS_MIN, PEACE_S_MAX)
+        workload.stopped = True
+        await self._until(lambda: workload.ended, PEACE_S_MAX)
+        await self._judge(workload)
+
+    def _no_work(self) -> Workload:
+        """For the nemesis, which could give clients of ledgers work."""
+        plan = WorkloadPlan((), 0, (), 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0)
+        return Workload(plan, Oracle(self.world.tree, self.world.trace))
+
+    def _enough(self) -> bool:
+        return self.operations >= OPERATIONS_MIN and self.world.trace.counts["faults"] >= FAULTS_MIN
+
+    async def _until(self, reached: Callable[[], bool], seconds_max: float) -> bool:
+        end_s = self._loop.now + seconds_max
+        while not reached():
+            if self._loop.now > end_s:
+                return False
+            check_tasks(self.world)
+            for node in self.replicas:
+                node.look()
+            await asyncio.sleep(_LOOK_S)
+        return True
+
+    # The verdict
+
+    async def _judge(self, workload: ReplicaWorkload) -> None:
+        """In peace everything works, and everything promised is there."""
+        if not workload.ended:
+            raise Violation(f"work does not end in peace: {self._loop.waiting()}")
+        if workload.operations < OPERATIONS_MIN:
+            raise Violation(f"only {workload.operations} calls were answered: {self._status()}")
+        self.oracle.judge_history()
+        await self._converge()
+        empty = self._rng.choice(self.replicas)
+        empty.crash()
+        empty.wipe()
+        empty.start()
+        await self._converge()
+        if self.world.trace.counts["faults"] < FAULTS_MIN:
+            raise Violation(f"only {self.world.trace.counts['faults']} faults: a tame run")
+
+    async def _converge(self) -> None:
+        """One leads, all stand at one position, and all that was acknowledged is in their rows."""
+        if not await self._until(self._converged, PEACE_S_MAX):
+            raise Violation(f"replicas do not come together: {self._status()}")
+        rows = [self._rows(node) for node in self.replicas]
+        if rows.count(rows[0]) != len(rows):
+            raise Violation(f"replicas at {self._status()} have different rows")
+        for command in self.oracle.acknowledged:
+            if b"m%d" % command not in rows[0]:
+                raise Violation(f"command {command} was acknowledged and is lost")
+        self.world.trace.event("converged", len(rows[0]))
+
+    def _converged(self) -> bool:
+        running = [node.replica for node in self.replicas if node.replica is not None]
+        roles = [replica.role for replica in running]
+        return (
+            len(running) == REPLICAS
+            and roles.count(Role.LEADER) == 1
+            and len({replica.position for replica in running}) == 1
+        )
+
+    def _rows(self, node: ReplicaNode) -> dict[bytes, bytes]:
+        assert node.replica is not None
+        found, _ = node.replica.stale_read(lambda rows: rows.scan(b"\x01", None, 1_000_000))
+        return dict(found)
+
+    def _status(self) -> str:
+        return "; ".join(
+            f"{node.name} {'down' if node.replica is None else node.replica.role.value} "
+            f"{'' if node.replica is None else tuple(node.replica.position)}"
+            for node in self.replicas
+        )
+
+
+def _plan(rng: random.Random) -> ReplicaPlan:
+    ensemble, write_quorum, ack_quorum = rng.choice(_QUORUMS)
+    lease_ms = rng.choice([400, 1_000, 1_500])
+    return ReplicaPlan(
+        client=draw_client_settings(rng),
+        log=LogSettings(
+            ensemble=ensemble,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            roll_bytes=rng.choice([2_000, 20_000, 1 << 20]),
+            roll_entries=rng.choice([5, 30, 1_000]),
+            roll_ms=rng.choice([0, 2_000]),
+            pending_bytes_max=rng.choice([2_000, 1 << 20]),
+            retention_ms=rng.choice([0, 0, 3_000]),
+            turn_timeout_ms=rng.choice([3_000, 20_000]),
+            look_interval_ms=rng.choice([200, 2_000]),
+        ),
+        replica=ReplicaSettings(
+            lease_ms=lease_ms,
+            clock_drift=DRIFT,
+            pending_bytes_max=rng.choice([1_000, 1 << 20]),
+            unwritten_bytes_max=rng.choice([500, 1 << 20]),
+            batch_commands_max=rng.choice([1, 4, 1_024]),
+            snapshot_entries=rng.choice([0, 20, 100]),
+        ),
+        state=StateSettings(
+            gather_bytes=rng.choice([200, 100_000]), gather_ms=rng.choice([10, 50, 1_000])
+        ),
+    )
+
+
+def _load(rng: random.Random) -> ReplicaLoad:
+    return ReplicaLoad(
+        clients=rng.randint(2, 4),
+        registers=rng.randint(1, 4),
+        reads_share=rng.choice([0.2, 0.5]),
+        conditional_share=rng.choice([0.0, 0.3, 0.8]),
+        session_share=rng.choice([0.0, 0.5, 1.0]),
+        repeated_share=rng.choice([0.0, 0.2]),
+        sizes_bytes=rng.choice([(0,), (0, 200), (0, 0, 0, 1_500)]),
+        think_s=rng.choice([0.05, 0.3, 1.0]),
+        patience_s=rng.choice([4.0, 15.0]),
+        answer_s=rng.choice([1.0, 3.0]),
+    )
