@@ -24,7 +24,6 @@ from engine.errors import (
     EntryTooLarge,
     LedgerClosed,
     MetadataUnavailable,
-    OutcomeUnknown,
     Overloaded,
     Unavailable,
 )
@@ -149,10 +148,11 @@ class LogWriter:
         self._closing = True
         if self._age is not None:
             self._age.cancel()
-        while self._turning is not None and self._error is None:
-            await asyncio.wait([self._turning])
-        if (self._sent or self._waiting) and self._error is None:
-            if self._drained is None:
+        while self._error is None and (self._turning or self._sent or self._waiting):
+            if self._turning is not None:
+                await asyncio.wait([self._turning])
+                continue
+            if self._drained is None or self._drained.done():
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
         if self._error is None:
@@ -204,7 +204,7 @@ class LogWriter:
             stored = asyncio.ensure_future(ledger.append_many(batch.bodies))
         except Overloaded:
             return False
-        except OutcomeUnknown:
+        except EngineError:
             self._go_on_elsewhere()
             return False
         batch.first = self._next
@@ -279,15 +279,16 @@ class LogWriter:
         self._bytes = 0
         self._taking = True
         self._failed = False
+        if self._age is not None:
+            self._age.cancel()
+            self._age = None
         if self._settings.roll_ms and not self._closing:
             self._age = self._loop.call_later(self._settings.roll_ms / 1000, self._aged)
 
     def _aged(self) -> None:
-        self._age = None
+        self._age = self._loop.call_later(self._settings.roll_ms / 1000, self._aged)
         if self._next:
             self._roll_if_due()
-        if self._turning is None and self._error is None:
-            self._age = self._loop.call_later(self._settings.roll_ms / 1000, self._aged)
 
     def _roll_if_due(self) -> None:
         if self._turning is None and not self._closing:
