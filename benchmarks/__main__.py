@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import blobs, ledger
+from benchmarks import blobs, ledger, replica
 from benchmarks.result import Result, show
 from benchmarks.setting import Setting, note
 
@@ -40,6 +40,14 @@ def measure_blobs(
 ) -> None:
     """Objects of 35 KiB and of 1 MiB, put and got."""
     _measure(blobs.SCENARIOS, as_json, only, Setting(folder, quick))
+
+
+@app.command("replica")
+def measure_replica(
+    as_json: AsJson = False, quick: Quick = False, only: Only = None, folder: Folder = HERE
+) -> None:
+    """Commands of the example's replicated map, and what a snapshot costs them."""
+    _measure(replica.SCENARIOS, as_json, only, Setting(folder, quick))
 
 
 def _measure(
