@@ -12,7 +12,7 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from engine import limits
@@ -30,19 +30,10 @@ from engine.errors import (
 from engine.ledger.closing import close_at, marked, settle_late
 from engine.ledger.context import LedgerContext
 from engine.ledger.replication import Replication
+from engine.ledger.waiters import ManyFuture, Waiter, resolve
 from engine.metadata.ledgers import Held, LedgerMetadata, State
 from engine.run import NO_ENTRY, Run, as_bytes
 from engine.transport.contract import LedgerFacts
-
-
-class _ManyFuture(asyncio.Future[list[int]]):
-    """Resolves with all ids of one `append_many`."""
-
-    count = 0
-
-
-_Waiter = asyncio.Future[Any] | None
-"""One entry's future; None for all but the last entry of an `append_many`."""
 
 
 class LedgerWriter:
@@ -55,6 +46,8 @@ class LedgerWriter:
         self, context: LedgerContext, held: Held, *, deferred_sync: bool, explicit_ids: bool
     ) -> None:
         self.ledger_id = held.metadata.ledger_id
+        self.ended: Callable[[], None] | None = None
+        """Called on the loop, soon after the writer took its last append, for whatever reason."""
         self._context = context
         self._held = held
         self._deferred_sync = deferred_sync
@@ -63,7 +56,7 @@ class LedgerWriter:
         self._error: EngineError | None = None
         self._closing: asyncio.Task[int] | None = None
         self._bodies: list[bytes] = []
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[Waiter] = []
         self._scheduled = False
         self._pending_bytes = 0
         self._parked: deque[tuple[list[bytes], asyncio.Future[Any], int]] = deque()
@@ -72,7 +65,7 @@ class LedgerWriter:
         self._roomy_bytes_max = context.settings.writer_bytes_max - limits.ENTRY_BYTES_MAX
         self._roomy_bytes = self._roomy_bytes_max
         self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = {}
-        self._sent: deque[tuple[Run, list[_Waiter]]] = deque()
+        self._sent: deque[tuple[Run, list[Waiter]]] = deque()
         self._length = 0
         self._confirmed_length = 0
         self._forces: list[tuple[int, asyncio.Future[None]]] = []
@@ -153,7 +146,7 @@ class LedgerWriter:
         """
         if not self._accepting:
             raise self._refusal()
-        future = _ManyFuture(loop=self._loop)
+        future = ManyFuture(loop=self._loop)
         if len(bodies) == 0:
             future.set_result([])
             return future
@@ -313,7 +306,7 @@ class LedgerWriter:
         if self._deferred_sync:
             start = 0
             for run in runs:
-                _resolve(run, waiters[start : start + run.count])
+                resolve(run, waiters[start : start + run.count])
                 start += run.count
 
     def _run_end(self, bodies: list[bytes], start: int, first: int) -> int:
@@ -338,7 +331,7 @@ class LedgerWriter:
             self._pending_bytes -= len(run.body)
             self._confirmed_length = run.length
             if not self._deferred_sync:
-                _resolve(run, waiters)
+                resolve(run, waiters)
         if self._parked:
             self._unpark()
         if self._forces:
@@ -352,6 +345,8 @@ class LedgerWriter:
         self._error = error
         self._accepting = False
         self._unwatch()
+        if self.ended is not None:
+            self._loop.call_soon(self.ended)
         waiting = [future for _, group in self._sent for future in group]
         waiting += self._waiters
         waiting += [future for _, future, _ in self._parked]
@@ -486,15 +481,3 @@ class LedgerWriter:
         self.on_failed(error)
         if self._checking is not None:
             self._checking.cancel()
-
-
-def _resolve(run: Run, waiters: list[_Waiter]) -> None:
-    """Give each waiting future its id; abandoned ones are passed over."""
-    entry_id = run.first
-    for future in waiters:
-        if future is not None and not future.done():
-            if type(future) is _ManyFuture:
-                future.set_result(list(range(entry_id - future.count + 1, entry_id + 1)))
-            else:
-                future.set_result(entry_id)
-        entry_id += 1

@@ -275,6 +275,7 @@ class LogWriter:
     def _use(self, ledger: LedgerWriter) -> None:
         """Append to a ledger that is listed, and whose predecessor is closed."""
         self._ledger = ledger
+        ledger.ended = partial(self._on_ledger_ended, ledger)
         self._next = 0
         self._bytes = 0
         self._taking = True
@@ -303,6 +304,11 @@ class LogWriter:
             self._troubled_s = self._clock.monotonic()
         if self._turning is None and self._error is None:
             self._turning = self._loop.create_task(self._turn())
+
+    def _on_ledger_ended(self, ledger: LedgerWriter) -> None:
+        """An idle ledger that failed may hold entries that nobody has announced: leave it."""
+        if ledger is self._ledger and self._taking and not self._closing:
+            self._go_on_elsewhere()
 
     async def _turn(self) -> EngineError | None:
         """Go on in another ledger, once, and again as long as the new one fails at once.
