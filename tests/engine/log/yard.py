@@ -183,6 +183,7 @@ class Tailing:
     """A tail that collects what it is given until it has been cancelled."""
 
     def __init__(self, log: ReplicatedLog, after: Position = START) -> None:
+        self.after = after
         self.found: list[tuple[Position, bytes]] = []
         self._grown = asyncio.Event()
         self._task = asyncio.ensure_future(self._follow(log, after))
