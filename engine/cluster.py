@@ -34,6 +34,7 @@ from engine.errors import InvalidRequest
 from engine.folder.following import FolderStore, FolderTransport
 from engine.folder.forks import guard
 from engine.folder.member import FolderMember
+from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts, FolderSettings
 from engine.folder.process import spawn
 from engine.ledger.client import LedgerClient
@@ -127,6 +128,7 @@ async def open(
     bookies where they run in this process.
     Raises `FolderError` and its kinds, `InvalidRequest`, `MetadataUnavailable`.
     """
+    refuse_url(path, "a cluster is reached by engine.connect(url)")
     if not 1 <= bookies <= ENSEMBLE_SIZE_MAX:
         raise InvalidRequest(f"a folder has 1 to {ENSEMBLE_SIZE_MAX} bookies, not {bookies}")
     if folder_settings is None:

@@ -16,17 +16,17 @@ Invariants:
 """
 
 import random
-import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from engine.errors import InvalidRequest, NoSuchCluster
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.cluster_url import ClusterUrl, parse_url
 from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
 from engine.ports.clock import Clock, SystemClock
@@ -39,23 +39,8 @@ if TYPE_CHECKING:
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
     from engine.transport.security import Security
 
-SCHEME: Final = "herdbook://"
-ZOOKEEPER_PORT: Final = 2181
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
-_CHROOT: Final = re.compile(r"(/[A-Za-z0-9._-]+)*")
-
 Wire = Literal["framed", "grpc"]
 Dial = Callable[[Registration], Awaitable[Bookie]]
-
-
-class ClusterUrl(NamedTuple):
-    """Where a cluster's metadata is: `hosts` as "host:port,host:port", `chroot` as "/path"."""
-
-    hosts: str
-    chroot: str
-
-    def __str__(self) -> str:
-        return f"{SCHEME}{self.hosts}{self.chroot if self.chroot != '/' else ''}"
 
 
 class Connection(LedgerClient):
@@ -128,31 +113,6 @@ async def connect(
                 await client.close()
         finally:
             await store.close()
-
-
-def parse_url(url: str) -> ClusterUrl:
-    """The parts of "herdbook://host:port,host:port/chroot"; a port left out is ZooKeeper's 2181.
-
-    Raises `InvalidRequest`.
-
-    >>> parse_url("herdbook://one:2182,two/prod")
-    ClusterUrl(hosts='one:2182,two:2181', chroot='/prod')
-    """
-    if not url.startswith(SCHEME):
-        raise InvalidRequest(f"not the url of a cluster: {url!r}: it begins with {SCHEME}")
-    servers, slash, path = url.removeprefix(SCHEME).partition("/")
-    chroot = (slash + path).rstrip("/")
-    hosts = []
-    for server in servers.split(","):
-        match = _HOST.fullmatch(server)
-        port = int(match[2] or ZOOKEEPER_PORT) if match is not None else 0
-        if match is None or not 0 < port < 65_536:
-            raise InvalidRequest(f"{server!r} in {url!r} is no host:port of a ZooKeeper server")
-        hosts.append(f"{match[1]}:{port}")
-    names = chroot.split("/")
-    if not _CHROOT.fullmatch(chroot) or "." in names or ".." in names or chroot == "/zookeeper":
-        raise InvalidRequest(f"{chroot!r} in {url!r} is no path that a cluster could be under")
-    return ClusterUrl(",".join(hosts), chroot or "/")
 
 
 async def _open_store(

@@ -40,6 +40,7 @@ from engine.errors import (
     InvalidRequest,
 )
 from engine.folder.lock import BOOKIE_PREFIX, LOCK_NAME, METADATA_NAME, FolderLock
+from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
@@ -138,6 +139,8 @@ class BookieServer:
         another cluster, `FolderRolledBack`, `FolderDamaged`, `FormatTooNew`, `InvalidRequest` for
         an address or security that cannot be used, `MetadataUnavailable`, `OSError`.
         """
+        for folder in folders:
+            refuse_url(folder, "a bookie keeps its entries in a folder of this machine")
         server = cls(
             [folder.absolute() for folder in folders],
             store,

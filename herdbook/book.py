@@ -16,11 +16,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from os import PathLike
 from pathlib import Path
+from typing import Final
 
 from blobit import AsyncBlobs, Blobs, BlobSettings
 from engine import cluster
+from engine.folder.naming import refuse_url
 from engine.ports.system_loop import BackgroundLoop, background_loop
 from engine.ports.system_workers import ThreadWorkers
+
+_CLUSTERS: Final = (
+    "ledgers of a cluster are reached by engine.connect(url), objects by "
+    "blobit.AsyncBlobs(client) on what that gives"
+)
 
 
 class AsyncBook:
@@ -39,8 +46,10 @@ async def open_async(
 ) -> AsyncIterator[AsyncBook]:
     """Open a folder, making it if it is not there, as long as the block lasts.
 
-    `bookies` is how many copies a new folder keeps. Raises `engine.FolderError`.
+    `bookies` is how many copies a new folder keeps. Raises `engine.FolderError`, and
+    `engine.InvalidRequest` for the url of a cluster.
     """
+    refuse_url(path, _CLUSTERS)
     async with cluster.open(Path(path), bookies=bookies) as ledgers:
         workers = ThreadWorkers(asyncio.get_running_loop())
         blobs = AsyncBlobs(ledgers, settings, workers)
@@ -84,7 +93,8 @@ def open(
 ) -> Book:
     """Open a folder, making it if it is not there. Close the book, or use it in a `with` block.
 
-    `bookies` is how many copies a new folder keeps. Raises `engine.FolderError`.
+    `bookies` is how many copies a new folder keeps. Raises `engine.FolderError`, and
+    `engine.InvalidRequest` for the url of a cluster.
     """
 
     async def hold() -> AsyncIterator[AsyncBook]:

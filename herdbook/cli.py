@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from herdbook import cli_bookie, cli_bookies, cli_ledger, cli_repair
-from herdbook.cli_store import run
+from herdbook.cli_store import refuse_url_as_data, run
 from herdbook.cli_zookeeper import zookeeper
 from herdbook.demo import demonstrate
 from herdbook.demo_report import Report
@@ -57,6 +57,7 @@ def demo(
     if not source.is_dir():
         raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")
     if data is not None:
+        refuse_url_as_data(data, "the demonstration stores into a folder")
         report = _demonstrate(source, data)
     else:
         with tempfile.TemporaryDirectory(prefix="herdbook-demo-") as temporary:

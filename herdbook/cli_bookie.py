@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engine.errors import EngineError, InvalidRequest
+from herdbook.cli_store import refuse_url_as_data
 
 if TYPE_CHECKING:
     from engine.metadata.contract import MetadataStore
@@ -99,6 +100,8 @@ def bookie(
     if not data or not zookeeper:
         missing = "--data" if not data else "--zookeeper"
         raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=missing)
+    for folder in data:
+        refuse_url_as_data(folder, "a bookie keeps its entries in a folder of this machine")
     from engine.ports.system_loop import new_event_loop
     from engine.server import ServerSettings
 
@@ -149,7 +152,7 @@ def _content(file: Path | None) -> bytes:
 
 def _store(zookeeper: str, user: str, password_file: Path | None) -> OpenStore:
     """The way to open the cluster's metadata. Raises `InvalidRequest`."""
-    from engine.connecting import SCHEME, parse_url
+    from engine.metadata.cluster_url import SCHEME, parse_url
     from engine.metadata.zookeeper import ZooKeeperStore
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
 

@@ -9,6 +9,7 @@ Invariants:
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -17,7 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from engine.errors import EngineError
+from engine.errors import EngineError, InvalidRequest
+from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.ports.system_loop import new_event_loop
 from herdbook.finding import StoreNotFound, open_store
@@ -36,6 +38,14 @@ Url = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 LedgerId = Annotated[int, typer.Argument(help="The ledger's id.", min=0)]
+
+
+def refuse_url_as_data(data: Path, instead: str) -> None:
+    """End the command if --data is a url and no folder."""
+    try:
+        refuse_url(data, instead)
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error), param_hint="--data") from error
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import EngineError
+from herdbook.cli_store import refuse_url_as_data
 from herdbook.zookeeper_server import ZooKeeperServer
 
 PORT_DEFAULT = 2181
@@ -32,6 +33,7 @@ def zookeeper(
     ] = "127.0.0.1",
 ) -> None:
     """Run a ZooKeeper server until it is told to stop. Its address is the first line printed."""
+    refuse_url_as_data(data, "the server keeps its data in a folder of this machine")
     server = ZooKeeperServer(data, port=port, host=listen)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ask)

@@ -34,9 +34,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from engine.connecting import SCHEME, connect
+from engine.connecting import connect
 from engine.errors import InvalidRequest
 from engine.ledger.client import LedgerClient
+from engine.metadata.cluster_url import SCHEME
 
 if TYPE_CHECKING:
     from engine.metadata.zookeeper_settings import ZooKeeperSettings

@@ -23,8 +23,11 @@ from engine.bookie.tools_check import CheckReport, Problem, check_folder
 from engine.bookie.tools_dump import dump_folder, to_json
 from engine.bookie.tools_folder import quiet_folders
 from engine.bookie.tools_inspect import inspect_folder
-from engine.bookie.tools_rebuild import rebuild_folder
-from engine.errors import EngineError
+from engine.bookie.tools_rebuild import OpenStore, into_cluster, into_folder, rebuild_folder
+from engine.errors import EngineError, InvalidRequest
+from engine.folder.naming import refuse_url
+from engine.metadata.cluster_url import SCHEME
+from engine.metadata.zookeeper_settings import ZooKeeperSettings
 
 _PROBLEMS_SHOWN_MAX = 100
 
@@ -94,14 +97,33 @@ def inspect(folder: Folder, ledger: OneLedger = None, json: AsJson = False) -> N
 @app.command("rebuild-metadata")
 def rebuild_metadata(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Bookies' folders.")],
-    into: Annotated[Path, typer.Option("--into", help="The local metadata folder to fill.")],
+    into: Annotated[
+        str,
+        typer.Option(
+            "--into",
+            metavar="FOLDER|URL",
+            help="What to fill: a folder's metadata/, or a cluster, herdbook://host:port/path.",
+        ),
+    ],
+    zookeeper_user: Annotated[
+        str, typer.Option(help="Who this is to the cluster's ZooKeeper: a digest's user.")
+    ] = "",
+    zookeeper_password_file: Annotated[
+        Path | None, typer.Option(help="A file with the password of that user.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Bring lost ledger metadata back from what the bookies' folders remember."""
+    """Bring lost ledger metadata back from what the bookies' folders remember.
+
+    A cluster that has lost its ZooKeeper wants the folders of all its bookies, copied to one
+    machine; they start again when it is done.
+    """
 
     def look() -> bool:
+        rng = random.SystemRandom()
+        store = _target(into, zookeeper_user, zookeeper_password_file, rng)
         with quiet_folders(folders) as found:
-            report = rebuild_folder(found, into, random.SystemRandom())
+            report = rebuild_folder(found, store, rng)
         if json:
             _print_json(asdict(report))
         else:
@@ -109,6 +131,18 @@ def rebuild_metadata(
         return not report.unfit
 
     _end(look)
+
+
+def _target(into: str, user: str, password_file: Path | None, rng: random.Random) -> OpenStore:
+    """The way to the store to fill. Raises `InvalidRequest`."""
+    if not into.startswith(SCHEME):
+        refuse_url(into, f"name a folder, or a cluster as {SCHEME}host:port/path")
+        return into_folder(Path(into), rng)
+    try:
+        password = "" if password_file is None else password_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"cannot read {password_file}: {error}") from error
+    return into_cluster(into, ZooKeeperSettings(user=user, password=password), rng)
 
 
 def _end(look: Callable[[], bool]) -> None:

@@ -60,13 +60,15 @@ class ZooKeeperStore:
         settings: ZooKeeperSettings,
         rng: random.Random,
         make: bool,
+        cluster_id: str,
     ) -> None:
         self._make = make
         self._settings = settings
         self._layout = layout
         self._loop = asyncio.get_running_loop()
-        self._fresh_cluster_id = f"{rng.getrandbits(128):032x}"
+        self._fresh_cluster_id = cluster_id or f"{rng.getrandbits(128):032x}"
         self._cluster_id = ""
+        self._made = False
         self._losses = Losses()
         self._watches = Watches(layout)
         self._client = ZooKeeperClient(hosts, settings, self._on_link, self._watches.on_event)
@@ -86,18 +88,21 @@ class ZooKeeperStore:
         settings: ZooKeeperSettings | None = None,
         rng: random.Random | None = None,
         make: bool = True,
+        cluster_id: str = "",
     ) -> "ZooKeeperStore":
         """Begin a session with one of `hosts` ("zk1:2181,zk2:2181"), below `chroot`.
 
-        What is missing of the chroot is made, and the cluster's id with it, drawn from `rng`;
-        unless `make` is false: then a chroot without a cluster raises `NoSuchCluster`.
+        What is missing of the chroot is made, and the cluster's id with it: `cluster_id`, or one
+        drawn from `rng`; unless `make` is false: then a chroot without a cluster raises
+        `NoSuchCluster`. An id that a cluster there has already stands.
         Raises `MetadataUnavailable` after `connect_timeout_ms`, `InvalidRequest`, `Unauthorized`,
         `FormatTooNew`.
         """
         if not hosts or "/" in hosts:
             raise InvalidRequest(f"not a list of ZooKeeper hosts: {hosts!r}")
         settings = settings or ZooKeeperSettings()
-        store = ZooKeeperStore(hosts, Layout(chroot), settings, rng or random.Random(), make)
+        rng = rng or random.Random()
+        store = ZooKeeperStore(hosts, Layout(chroot), settings, rng, make, cluster_id)
         try:
             store._client.start()
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
@@ -115,6 +120,11 @@ class ZooKeeperStore:
     def cluster_id(self) -> str:
         """The random id given to the cluster when its chroot was first used."""
         return self._cluster_id
+
+    @property
+    def made(self) -> bool:
+        """Whether this store made the cluster: there was none under the chroot."""
+        return self._made
 
     @property
     def session(self) -> tuple[int, bytes] | None:
@@ -287,6 +297,7 @@ class ZooKeeperStore:
             try:
                 await client.make_folders(ancestors(path))
                 await client.create(path, msgspec.json.encode(node))
+                self._made = True
             except KeyExists:
                 continue
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from engine.connecting import ClusterUrl, connect, parse_url
+from engine.connecting import connect
 from engine.errors import InvalidRequest
+from engine.metadata.cluster_url import ClusterUrl, parse_url
 
 
 def test_a_url_names_servers_and_a_path() -> None:
