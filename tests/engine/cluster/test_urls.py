@@ -10,7 +10,6 @@ import engine
 import herdbook
 from engine.bookie.__main__ import app
 from engine.errors import InvalidRequest
-from engine.folder.naming import refuse_url
 from herdbook.cli import app as herdbook_app
 
 URLS = ("herdbook://zk:2181/prod", "herdbook:", "file:///data", Path("herdbook://zk:2181/prod"))
@@ -47,11 +46,10 @@ def test_metadata_are_rebuilt_into_no_folder_called_like_a_url(empty_folder: Pat
     assert os.listdir(empty_folder) == []
 
 
-@pytest.mark.parametrize(
-    "path", ["./herdbook:/x", "/data/a:/b", "a", "C:/data", "data:x", "a/b:/c"]
-)
-def test_what_is_no_url_stays_a_path(path: str) -> None:
-    refuse_url(path, "")
+@pytest.mark.parametrize("path", ["./herdbook:/x", "x:y", "a", "C:/data", "data:x", "a/b:/c"])
+async def test_what_is_no_url_stays_a_path(path: str, empty_folder: Path) -> None:
+    async with engine.open(path) as client:
+        assert client.path == empty_folder / path and client.path.is_dir()
 
 
 @pytest.mark.parametrize(
