@@ -1,0 +1,277 @@
+"""The leader's key and its lease, in virtual time: no moment has two holders."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from engine.errors import CannotRead, FormatTooNew, MetadataUnavailable
+from engine.metadata.contract import Versioned
+from engine.metadata.memory import MemoryStore, MemoryTree
+from engine.replica.election import Election, Holding, decode_beat
+from tests.simulation.loop import SimLoop, new_loop
+
+KEY = "/logs/log/leader"
+LEASE_MS = 1_000
+
+
+class _Clock:
+    """The loop's time, running at another speed."""
+
+    def __init__(self, speed: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._speed = speed
+
+    def monotonic(self) -> float:
+        return self._loop.time() * self._speed
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class _Store(MemoryStore):
+    """A session whose writes and answers the test may lose."""
+
+    lose_answers = False
+    away = False
+    hold: "asyncio.Event | None" = None
+
+    async def get(self, key: str) -> Versioned | None:
+        self._check()
+        return await super().get(key)
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        return await self._write(super().create(key, value, ephemeral=ephemeral))
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        if self.hold is not None:
+            await self.hold.wait()
+        return await self._write(super().set(key, value, version))
+
+    async def _write(self, call: Coroutine[Any, Any, int]) -> int:
+        if self.away:
+            call.close()
+            self._check()
+        version = await call
+        if self.lose_answers:
+            raise MetadataUnavailable("the answer was lost")
+        return version
+
+    def _check(self) -> None:
+        if self.away:
+            raise MetadataUnavailable("away")
+
+
+class _Candidate:
+    """One who wants the key."""
+
+    def __init__(self, tree: MemoryTree, name: str, seed: int, speed: float = 1.0) -> None:
+        self.name = name
+        self.store = _Store(tree, seed)
+        self.election = Election(
+            store=self.store,
+            clock=_Clock(speed),
+            rng=random.Random(seed),
+            key=KEY,
+            replica=name,
+            address=f"{name}:1",
+            lease_ms=LEASE_MS,
+            clock_drift=0.1,
+        )
+        self.holding: Holding | None = None
+        self.keeping: asyncio.Task[None] | None = None
+        self.healthy = True
+
+    async def campaign(self, *, first_ever: bool = False) -> float:
+        """Be elected and keep the key; returns when that was."""
+        self.holding = await self.election.campaign(first_ever=first_ever)
+        self.keeping = asyncio.create_task(self.holding.keep(lambda: self.healthy))
+        return asyncio.get_running_loop().time()
+
+    def holds(self) -> bool:
+        return self.holding is not None and self.holding.holds()
+
+    def stop_beating(self) -> None:
+        """As a process does that is paused or killed."""
+        assert self.keeping is not None
+        self.keeping.cancel()
+
+
+Script = Callable[[MemoryTree], Awaitable[None]]
+
+
+def _virtually(script: Script) -> None:
+    loop: SimLoop = new_loop(1)
+
+    async def main() -> None:
+        await script(MemoryTree("cluster"))
+
+    try:
+        loop.run(main(), until_s=2_000.0)
+    finally:
+        loop.close()
+
+
+def test_the_first_leader_ever_waits_for_nobody() -> None:
+    async def script(tree: MemoryTree) -> None:
+        start_s = asyncio.get_running_loop().time()
+        one = _Candidate(tree, "one", 1)
+        assert await one.campaign(first_ever=True) - start_s < 0.01
+        assert one.holds() and one.election.leader == "one:1"
+
+    _virtually(script)
+
+
+def test_who_finds_no_key_though_somebody_led_waits_a_lease() -> None:
+    async def script(tree: MemoryTree) -> None:
+        start_s = asyncio.get_running_loop().time()
+        elected_s = await _Candidate(tree, "one", 1).campaign(first_ever=False) - start_s
+        assert LEASE_MS / 1000 <= elected_s < 1.5
+
+    _virtually(script)
+
+
+@pytest.mark.parametrize("speed", [0.95, 1.0, 1.04])
+def test_a_silent_holder_lost_its_lease_before_another_takes_the_key(speed: float) -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2, speed)
+        await one.campaign(first_ever=True)
+        campaign = asyncio.create_task(two.campaign())
+        await asyncio.sleep(5)
+        assert one.holds() and not campaign.done()
+        one.stop_beating()
+        silent_s = asyncio.get_running_loop().time()
+        while not campaign.done():
+            held = one.holds()
+            await asyncio.sleep(0.001)
+        assert not held and not one.holds() and two.holds()
+        assert await campaign - silent_s < 2 * LEASE_MS / 1000
+
+    _virtually(script)
+
+
+def test_a_holder_that_resigns_is_followed_at_once() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
+        await one.campaign(first_ever=True)
+        campaign = asyncio.create_task(two.campaign())
+        await asyncio.sleep(3.1)
+        one.stop_beating()
+        assert one.holding is not None
+        await one.holding.resign()
+        resigned_s = asyncio.get_running_loop().time()
+        assert not one.holds() and two.election.leader == "one:1"
+        assert await campaign - resigned_s < 0.05
+        assert two.election.leader == "two:1"
+
+    _virtually(script)
+
+
+def test_a_holder_that_comes_back_finds_its_key_taken() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
+        await one.campaign(first_ever=True)
+        one.healthy = False
+        await two.campaign()
+        # Beats of the new one must not make the versions meet again.
+        await asyncio.sleep(3)
+        one.healthy = True
+        assert one.holding is not None
+        await one.holding.lost.wait()
+        assert not one.holds() and two.holds()
+
+    _virtually(script)
+
+
+def test_a_beat_whose_answer_was_lost_does_not_cost_the_key() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
+        await one.campaign(first_ever=True)
+        campaign = asyncio.create_task(two.campaign())
+        for _ in range(20):
+            one.store.lose_answers = not one.store.lose_answers
+            await asyncio.sleep(0.26)
+            assert not campaign.done()
+        one.store.lose_answers = False
+        await asyncio.sleep(0.6)
+        assert one.holds()
+        campaign.cancel()
+
+    _virtually(script)
+
+
+def test_a_take_whose_answer_was_lost_is_noticed() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Candidate(tree, "one", 1)
+        one.store.lose_answers = True
+        campaign = asyncio.create_task(one.campaign(first_ever=True))
+        await asyncio.sleep(0.01)
+        one.store.lose_answers = False
+        start_s = asyncio.get_running_loop().time()
+        assert await campaign - start_s < 0.5
+        assert one.holds()
+
+    _virtually(script)
+
+
+def test_a_beat_that_hangs_in_the_store_prolongs_nothing() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Candidate(tree, "one", 1)
+        await one.campaign(first_ever=True)
+        await asyncio.sleep(1.1)
+        hold = one.store.hold = asyncio.Event()
+        await asyncio.sleep(1.05)
+        assert not one.holds()
+        one.store.hold = None
+        hold.set()
+        assert one.holding is not None
+        assert await one.holding.until_holds(LEASE_MS)
+
+    _virtually(script)
+
+
+def test_a_read_waits_for_the_next_beat_and_not_for_ever() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Candidate(tree, "one", 1)
+        await one.campaign(first_ever=True)
+        one.store.away = True
+        await asyncio.sleep(2)
+        assert one.holding is not None
+        assert not await one.holding.until_holds(200)
+        one.store.away = False
+        assert await one.holding.until_holds(LEASE_MS)
+
+    _virtually(script)
+
+
+def test_of_many_candidates_one_is_elected() -> None:
+    async def script(tree: MemoryTree) -> None:
+        crowd = [_Candidate(tree, f"c{number}", number) for number in range(8)]
+        campaigns = [asyncio.create_task(one.campaign()) for one in crowd]
+        await asyncio.sleep(10)
+        assert sum(task.done() for task in campaigns) == 1
+        assert sum(one.holds() for one in crowd) == 1
+        for task in campaigns:
+            task.cancel()
+
+    _virtually(script)
+
+
+def test_an_unhealthy_holder_lets_the_key_go() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
+        await one.campaign(first_ever=True)
+        one.healthy = False
+        await two.campaign()
+        assert two.holds() and not one.holds()
+
+    _virtually(script)
+
+
+def test_a_key_of_a_newer_format_or_damaged_is_an_error() -> None:
+    with pytest.raises(CannotRead):
+        decode_beat(b"\xff\x00")
+    with pytest.raises(FormatTooNew):
+        decode_beat(b"\x84\xa7replica\xa1a\xa7address\xa1b\xa5token\x01\xacformat_major\x02")

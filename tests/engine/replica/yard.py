@@ -1,0 +1,90 @@
+"""Replicas over a cluster of scripted bookies, each with a session of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from engine.ledger.client import LedgerClient
+from engine.log.settings import LogSettings
+from engine.metadata.memory import MemoryStore
+from engine.replica.contract import StateMachine
+from engine.replica.replica import Replica
+from engine.replica.settings import ReplicaSettings
+from engine.state.contract import State
+from engine.state.memory import MemoryState
+from tests.engine.ledger.scripted import QUICK, Cluster
+from tests.engine.replica.machines import Register
+
+SETTINGS = ReplicaSettings(lease_ms=300, snapshot_entries=0, duties_ms=10, retry_pause_ms=5)
+LOG_SETTINGS = LogSettings(look_interval_ms=50, retry_pause_ms=5, turn_timeout_ms=3_000)
+PATIENCE_MS = 10_000
+
+
+class Yard:
+    """A cluster, and the replicas that were started in it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.stores: dict[str, MemoryStore] = {}
+        self._replicas: list[Replica] = []
+
+    async def start(
+        self,
+        name: str,
+        *,
+        state: State | None = None,
+        machine: StateMachine | None = None,
+        elect: bool = True,
+        candidate: bool = True,
+        settings: ReplicaSettings = SETTINGS,
+        log_settings: LogSettings = LOG_SETTINGS,
+    ) -> Replica:
+        """Start a replica whose address is its name."""
+        replica = await Replica.open(
+            self.client(name),
+            "log",
+            machine or Register(),
+            state if state is not None else MemoryState(),
+            address=name,
+            replica_id=name,
+            settings=settings,
+            log_settings=log_settings,
+            elect=elect,
+            candidate=candidate,
+        )
+        self._replicas.append(replica)
+        return replica
+
+    async def leader(self, name: str = "one", **how: object) -> Replica:
+        """Start a replica and wait until it leads."""
+        replica = await self.start(name, **how)  # type: ignore[arg-type]
+        await replica.until_leading(PATIENCE_MS)
+        return replica
+
+    def client(self, name: str) -> LedgerClient:
+        """A client with a session of its own, named so that the test can end it."""
+        store = self.stores[name] = self.cluster.tree.session()
+        return self.cluster.client(replace(QUICK, metadata_timeout_ms=500), store=store)
+
+    async def close(self) -> None:
+        """Close every replica."""
+        for replica in self._replicas:
+            await replica.close()
+
+
+@asynccontextmanager
+async def yard(bookies: int = 3) -> AsyncIterator[Yard]:
+    """A yard, and everything closed in the end."""
+    made = Yard(await Cluster.of(bookies))
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Wait for a condition, not for ever."""
+    async with asyncio.timeout(PATIENCE_MS / 1000):
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
