@@ -79,9 +79,11 @@ class Leading:
         return self._queue(entries)
 
     def say(self, word: bytes) -> asyncio.Future[bytes]:
-        """Put an entry of the replica's own into the log."""
+        """Put an entry of the replica's own into the log. Nobody needs to hear what became of it."""
         self._check_open()
-        return self._queue([word])
+        future = self._queue([word], bounded=False)
+        future.add_done_callback(_heard)
+        return future
 
     def end(self, error: EngineError) -> None:
         """Take no more proposals, because of `error`; those not yet sent were not stored."""
@@ -101,13 +103,12 @@ class Leading:
         if self._ended is not None:
             raise NotLeader(f"this replica's term is over: {self._ended}")
 
-    def _queue(self, entries: list[bytes]) -> asyncio.Future[bytes]:
+    def _queue(self, entries: list[bytes], *, bounded: bool = True) -> asyncio.Future[bytes]:
         size_bytes = len(entries[0]) if len(entries) == 1 else sum(map(len, entries))
-        if self._pending_bytes and (
-            self._pending_bytes + size_bytes > self._settings.pending_bytes_max
-        ):
+        wanted_bytes = self._pending_bytes + size_bytes
+        if bounded and self._pending_bytes and wanted_bytes > self._settings.pending_bytes_max:
             raise Overloaded(f"{self._pending_bytes} bytes of proposals are under way already")
-        self._pending_bytes += size_bytes
+        self._pending_bytes = wanted_bytes
         future: asyncio.Future[bytes] = self._loop.create_future()
         self._bodies += entries
         if len(entries) > 1:
@@ -216,3 +217,9 @@ def _fail(waiters: Sequence[_Waiter], error: EngineError) -> None:
     for waiter in waiters:
         if waiter is not None and not waiter.done():
             waiter.set_exception(type(error)(*error.args))
+
+
+def _heard(future: asyncio.Future[bytes]) -> None:
+    """What became of it is no news: the term's end is told by others."""
+    if not future.cancelled():
+        future.exception()
