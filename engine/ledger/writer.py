@@ -101,9 +101,13 @@ class LedgerWriter:
         """The ledger's metadata as this writer last wrote or read it."""
         return self._held.metadata
 
-    async def start(self, absent: frozenset[int]) -> None:
-        """Connect to the ensemble. Called once, by the client."""
+    async def start(self, absent: frozenset[int]) -> frozenset[str]:
+        """Connect to the ensemble. Called once, by the client.
+
+        Returns the bookies that refused this client, if without them nothing can be appended.
+        """
         await self._replication.start(absent)
+        return self._replication.refused
 
     def append(self, body: bytes) -> Awaitable[int]:
         """Append one entry; await the result for its id, given when the entry is durable.
@@ -210,6 +214,10 @@ class LedgerWriter:
         self._accepting = False
         if self._closing is None or (self._closing.done() and self._closing_failed()):
             self._closing = self._loop.create_task(self._close(straggler_ms))
+            # Who waits for it hears of its failure; perhaps nobody does any more.
+            self._closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            # Whoever waits may be cancelled; then nobody needs to hear of a failure.
+            self._closing.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._closing)
 
     def abandon(self, error: EngineError) -> None:

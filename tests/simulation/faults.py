@@ -10,13 +10,12 @@ Invariants:
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from tests.simulation.network import Link
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import Oracle
 from tests.simulation.repair import repairer_name
-from tests.simulation.workload import Workload
 
 N = TypeVar("N", BookieNode, ClientNode)
 
@@ -43,6 +42,14 @@ _KINDS: Final = (
 )
 
 
+class TakesOver(Protocol):
+    """The work that a takeover disturbs."""
+
+    def take_over(self, node: ClientNode, rng: random.Random) -> None:
+        """Let a client take over, now, what another one writes."""
+        ...
+
+
 class Nemesis:
     """Does harm at random moments, and mends it a while later."""
 
@@ -53,7 +60,7 @@ class Nemesis:
         oracle: Oracle,
         bookies: Sequence[BookieNode],
         clients: Sequence[ClientNode],
-        workload: Workload,
+        workload: TakesOver,
     ) -> None:
         self._world = world
         self._rng = rng
