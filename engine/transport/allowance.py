@@ -8,6 +8,7 @@ Invariants:
 - Requests of one kind are granted in the order in which they came.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -33,6 +34,7 @@ class Allowance:
         self._urgent_bytes = urgent_bytes
         self._urgent: deque[_Waiting] = deque()
         self._usual: deque[_Waiting] = deque()
+        self._granting = False
 
     @property
     def exhausted(self) -> bool:
@@ -48,6 +50,27 @@ class Allowance:
         queue.append(_Waiting(size_bytes, granted))
         return False
 
+    async def acquire(self, size_bytes: int, *, urgent: bool = False) -> None:
+        """Take bytes as soon as they are free. Who is cancelled meanwhile holds none."""
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def grant() -> None:
+            if granted.cancelled():
+                self.give_back(size_bytes)
+            else:
+                granted.set_result(None)
+
+        if self.ask(size_bytes, grant, urgent=urgent):
+            return
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.give_back(size_bytes)
+            else:
+                self.withdraw(grant)
+            raise
+
     def take(self, size_bytes: int) -> None:
         """Count bytes that are here already."""
         self.taken_bytes += size_bytes
@@ -56,9 +79,16 @@ class Allowance:
         """Bytes are free again: grant them to who waits."""
         assert 0 <= size_bytes <= self.taken_bytes, (size_bytes, self.taken_bytes)
         self.taken_bytes -= size_bytes
-        for waiting in self._next():
-            self.taken_bytes += waiting.size_bytes
-            waiting.granted()
+        if self._granting:
+            # Who was just granted has no use for it: the loop below goes on with the next.
+            return
+        self._granting = True
+        try:
+            for waiting in self._next():
+                self.taken_bytes += waiting.size_bytes
+                waiting.granted()
+        finally:
+            self._granting = False
 
     def withdraw(self, granted: Callable[[], None]) -> bool:
         """Wait no more. Tells whether it still waited; else it was granted."""

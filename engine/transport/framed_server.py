@@ -49,7 +49,7 @@ class FramedServer:
         self.connections: dict[ServerConnection, None] = {}
         self.frames = Allowance(self.settings.frames_bytes_max, self.settings.urgent_bytes)
         self.appends = Allowance(self.settings.appends_bytes_max, self.settings.urgent_bytes)
-        self.reads = Allowance(self.settings.reads_bytes_max)
+        self.reads = Allowance(self.settings.reads_bytes_max, self.settings.urgent_bytes)
         self.context: ssl.SSLContext | None = security.server_context()
         self._security = security
         self._binding = security.binding()

@@ -13,11 +13,12 @@ class FramedSettings:
     long poll: on top of its own time). `send_bytes_max` bounds what waits to be sent; beyond it
     appends are answered OVERLOADED. `append_bytes_max` and `read_bytes_max` bound what a server
     holds of unanswered appends and of running reads before it stops reading from the connection.
-    `calls_max` bounds long polls and metadata calls that run at once.
+    `calls_max` bounds long polls and metadata calls that run at once. Until its reply is known a
+    read counts as the biggest entry, as long as it does not ask for more.
 
     All connections of a server together hold at most about `frames_bytes_max` of big frames that
     are arriving, `appends_bytes_max` of unanswered appends, and `reads_bytes_max` of running reads;
-    of the first two the last `urgent_bytes` are for recoveries. A peer that takes no answers is cut
+    of each the last `urgent_bytes` are for recoveries. A peer that takes no answers is cut
     off after the request time, one that has begun a big frame when it sends less than
     `frame_bytes_a_second`.
     """
@@ -46,4 +47,4 @@ class FramedSettings:
         assert self.frames_bytes_max >= self.urgent_bytes + FRAME_BYTES_MAX
         assert self.appends_bytes_max >= self.urgent_bytes + FRAME_BYTES_MAX
         assert self.frame_bytes_a_second > 0
-        assert self.reads_bytes_max >= FRAME_BYTES_MAX
+        assert self.reads_bytes_max >= self.urgent_bytes + FRAME_BYTES_MAX

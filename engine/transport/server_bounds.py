@@ -6,6 +6,8 @@ Invariants:
 - Of a big frame nothing but its first piece is taken in before there is room for the whole; a frame
   of one usual run is not big, and never waits for those that are.
 - Urgent frames need not wait for others.
+- A read has room for a whole entry before a bookie hears of it, however few bytes it asks for;
+  what its reply does not take is free again when the reply is known.
 - A peer that is slow to send a big frame, or takes no answers, is cut off in time.
 - What a connection was granted is given back once, also when it is lost.
 """
@@ -23,6 +25,8 @@ from engine.transport.frames import HEADER_BYTES, Frame
 
 BIG_FRAME_BYTES: Final = RUN_BYTES_MAX + 32 * KIB
 _FRAME_PATIENCE_S: Final = 2.0
+_READ_BYTES: Final = 8 * KIB
+"""What a read costs that waits for its turn: its task and its request."""
 
 
 class ConnectionBounds:
@@ -50,6 +54,7 @@ class ConnectionBounds:
         self._waits_for_room = False
         self._append_bytes = 0
         self._appends_held = False
+        self._own_reads = Allowance(settings.read_bytes_max)
         self._read_bytes = 0
         self._reads_held = False
         self._stalled: asyncio.TimerHandle | None = None
@@ -153,39 +158,36 @@ class ConnectionBounds:
 
     # Reads and answers
 
-    def read_begins(self, size_bytes: int) -> None:
+    def read_begins(self) -> None:
         """A read is to be begun."""
-        self._read_bytes += size_bytes
+        self._read_bytes += _READ_BYTES
         if self._read_bytes > self._settings.read_bytes_max and not self._reads_held:
             self._reads_held = True
             self._wire.hold()
 
-    async def read_room(self, size_bytes: int) -> None:
-        """Wait until there is room for what the read may bring; `read_ends` gives it back."""
-        granted: asyncio.Future[None] = self._loop.create_future()
-
-        def grant() -> None:
-            if granted.cancelled():
-                self._reads.give_back(size_bytes)
-            else:
-                granted.set_result(None)
-
-        if self._reads.ask(size_bytes, grant):
-            return
+    async def read_room(self, size_bytes: int, *, urgent: bool) -> None:
+        """Wait until there is room for what the read may bring; `read_leaves` gives it back."""
+        await self._own_reads.acquire(size_bytes)
         try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
-                self._reads.give_back(size_bytes)
-            else:
-                self._reads.withdraw(grant)
+            await self._reads.acquire(size_bytes, urgent=urgent)
+        except BaseException:
+            self._own_reads.give_back(size_bytes)
             raise
 
-    def read_ends(self, size_bytes: int, *, had_room: bool) -> None:
+    def read_brought(self, room_bytes: int, size_bytes: int) -> None:
+        """A reply is known: what it takes is held from now on, in place of the room for it."""
+        for reads in (self._own_reads, self._reads):
+            reads.take(size_bytes)
+            reads.give_back(room_bytes)
+
+    def read_leaves(self, size_bytes: int) -> None:
+        """A reply has left, or there is none: give back what is held for it."""
+        self._own_reads.give_back(size_bytes)
+        self._reads.give_back(size_bytes)
+
+    def read_ends(self) -> None:
         """A read was answered, or given up."""
-        if had_room:
-            self._reads.give_back(size_bytes)
-        self._read_bytes -= size_bytes
+        self._read_bytes -= _READ_BYTES
         if self._reads_held and self._read_bytes <= self._settings.read_bytes_max // 2:
             self._reads_held = False
             self._wire.release()

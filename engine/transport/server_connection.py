@@ -29,6 +29,7 @@ from engine.limits import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, MIB
 from engine.metadata.contract import MetadataStore
 from engine.metadata.remote_messages import Watch
 from engine.metadata.remote_session import serve
+from engine.run import NO_ENTRY
 from engine.transport import messages
 from engine.transport.address import may_trust, peer_user
 from engine.transport.connection import FramedConnection
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _READ_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * ENTRY_BYTES_MAX
 _APPEND_OVERHEAD_BYTES: Final = 512
 _REPLIES_MAX: Final = 10_000
+_FENCES_MAX: Final = 1_024
 _WATCHES_MAX: Final = 100_000
 _LINGER_S: Final = 1.0
 _QUEUED_BYTES: Final = 1 * MIB
@@ -92,6 +94,7 @@ class ServerConnection:
         self._options: dict[str, Any] | None = None
         self._targets: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fences = 0
         self._session: MetadataStore | None = None
         self._watches: dict[int, Callable[[], None]] = {}
         self._replies: list[tuple[int, AppendReply]] = []
@@ -283,28 +286,33 @@ class ServerConnection:
     def _read(self, frame: Frame) -> None:
         bookie = self._bookie(frame)
         request = messages.read_request(frame.head, _READ_BYTES_MAX)
-        size_bytes = request.max_bytes
-        self._bounds.read_begins(size_bytes)
+        self._bounds.read_begins()
 
         async def read() -> None:
-            had_room = False
+            held_bytes = 0
             try:
-                await self._bounds.read_room(size_bytes)
-                had_room = True
+                # The answer to a read of one byte is a whole entry.
+                room_bytes = max(request.max_bytes, ENTRY_BYTES_MAX)
+                await self._bounds.read_room(room_bytes, urgent=request.fence_key is not None)
+                held_bytes = room_bytes
                 if bookie is None:
                     reply = ReadReply(Status.UNAVAILABLE, (), None, None, -1, "", 0)
                 else:
                     reply = await bookie.read(request)
                 head, body = messages.encode_read_reply(request.ledger_id, _fitting(reply))
+                held_bytes = sum(map(len, body))
+                self._bounds.read_brought(room_bytes, held_bytes)
                 self._reply(Kind.READ_REPLY, frame.request, head, body)
                 if self.wire.queued_bytes > _QUEUED_BYTES:
                     # What waits to be taken is still held.
                     del reply, body
                     await self._taken()
             finally:
-                self._bounds.read_ends(size_bytes, had_room=had_room)
+                if held_bytes:
+                    self._bounds.read_leaves(held_bytes)
+                self._bounds.read_ends()
 
-        self._start(frame.request, read(), bounded=False)
+        self._begin(frame.request, read())
 
     async def _taken(self) -> None:
         taken: asyncio.Future[None] = self._loop.create_future()
@@ -317,16 +325,29 @@ class ServerConnection:
         await taken
 
     def _fence(self, frame: Frame) -> None:
+        """Long polls never keep a fence out: fences are counted by themselves."""
         asked = messages.decode(frame.head, messages.Fence)
-        self._tell_lac(frame, lambda bookie: bookie.fence(asked.ledger_id, asked.key))
+        if self._fences >= _FENCES_MAX:
+            head = messages.encode(messages.Lac(int(Status.OVERLOADED), NO_ENTRY, 0))
+            self._reply(Kind.LAC_REPLY, frame.request, head)
+            return
+        fencing = self._lac_told(frame, lambda bookie: bookie.fence(asked.ledger_id, asked.key))
+        self._fences += 1
+        self._begin(frame.request, fencing).add_done_callback(self._fence_ended)
+
+    def _fence_ended(self, _task: asyncio.Task[None]) -> None:
+        self._fences -= 1
 
     def _wait_lac(self, frame: Frame) -> None:
         asked = messages.decode(frame.head, messages.WaitLac)
-        self._tell_lac(
+        polling = self._lac_told(
             frame, lambda bookie: bookie.wait_lac(asked.ledger_id, asked.above, asked.timeout_ms)
         )
+        self._start(frame.request, polling)
 
-    def _tell_lac(self, frame: Frame, ask: Callable[[Bookie], Awaitable[LacReply]]) -> None:
+    def _lac_told(
+        self, frame: Frame, ask: Callable[[Bookie], Awaitable[LacReply]]
+    ) -> Coroutine[Any, Any, None]:
         bookie = self._bookie(frame)
 
         async def answer() -> None:
@@ -334,7 +355,7 @@ class ServerConnection:
             head = messages.encode(messages.Lac(int(reply.status), reply.lac, reply.boot))
             self._reply(Kind.LAC_REPLY, frame.request, head)
 
-        self._start(frame.request, answer(), bounded=frame.kind != Kind.FENCE)
+        return answer()
 
     def _info(self, frame: Frame) -> None:
         bookie = self._bookie(frame)
@@ -391,18 +412,21 @@ class ServerConnection:
 
     # Answers
 
-    def _start(
-        self, request: int, work: Coroutine[Any, Any, None], *, bounded: bool = True
-    ) -> None:
-        """Do what takes time beside the connection; the next frame is looked at after it began."""
-        if bounded and len(self._tasks) >= self._settings.calls_max:
+    def _start(self, request: int, work: Coroutine[Any, Any, None]) -> None:
+        """`_begin`, if not too much was begun."""
+        if len(self._tasks) >= self._settings.calls_max:
             work.close()
             self._refuse(request, Overloaded("too many calls of this connection run at once"))
-            return
+        else:
+            self._begin(request, work)
+
+    def _begin(self, request: int, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do what takes time beside the connection; the next frame is looked at after it began."""
         task = self._loop.create_task(self._guarded(request, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         self.wire.pass_turn()
+        return task
 
     async def _guarded(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         try:
