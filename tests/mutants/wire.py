@@ -12,6 +12,7 @@ _DIALING: Final = "engine/transport/dialing.py"
 _SERVER: Final = "engine/server.py"
 _SECURITY_TESTS: Final = "engine/transport/test_security.py"
 _HOSTILE_TESTS: Final = "engine/transport/test_hostile.py"
+_READS_TESTS: Final = "engine/transport/test_hostile_reads.py"
 _DIALING_TESTS: Final = "engine/transport/test_dialing.py"
 
 WIRE_MUTANTS: Final = (
@@ -154,5 +155,32 @@ DIALING_MUTANTS: Final = (
             "engine/test_server.py",
             "test_without_proofs_a_server_listens_to_its_own_machine_only",
         ),
+    ),
+    Mutant(
+        "a-read-counts-as-what-it-asks-for",
+        "a read has room for a whole entry before a bookie hears of it",
+        _CONNECTION,
+        "room_bytes = max(request.max_bytes, ENTRY_BYTES_MAX)",
+        "room_bytes = request.max_bytes",
+        by_test(
+            _READS_TESTS,
+            "test_reads_of_one_byte_count_as_the_whole_entries_that_answer_them",
+        ),
+    ),
+    Mutant(
+        "a-recoverys-read-waits-with-the-others",
+        "of the room for reads a part is kept for recoveries",
+        _CONNECTION,
+        "urgent=request.fence_key is not None",
+        "urgent=False",
+        by_test(_READS_TESTS, "test_a_recovery_reads_from_a_server_that_is_full_of_reads"),
+    ),
+    Mutant(
+        "fences-without-number",
+        "one connection makes a bounded number of fences wait",
+        _CONNECTION,
+        "        if self._fences >= _FENCES_MAX:\n",
+        "        if self._fences < 0:\n",
+        by_test(_READS_TESTS, "test_fences_beyond_a_thousand_are_told_so_and_others_are_served"),
     ),
 )
