@@ -9,28 +9,41 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
+from tests.simulation.logs import run_log_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
+from tests.simulation.replicas import run_replica_seed
+from tests.simulation.running import RunSeed
 from tests.simulation.scenario import run_seed
+
+RUNS: Final[dict[str, RunSeed]] = {
+    "": run_seed,
+    "--log": run_log_seed,
+    "--replicas": run_replica_seed,
+}
 
 
 def main() -> int:
     """Run what the arguments ask for; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--log", action="store_true", help="of a log, not of ledgers")
+    parser.add_argument("--replicas", action="store_true", help="of replicas, not of ledgers")
     parser.add_argument("--seed", type=int, help="replay this seed and print every event")
     parser.add_argument("--quiet", action="store_true", help="with --seed: only the last line")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     arguments = parser.parse_args()
+    kind = "--log" if arguments.log else "--replicas" if arguments.replicas else ""
     if arguments.seed is not None:
-        return _replay(arguments.seed, quiet=arguments.quiet)
+        return _replay(arguments.seed, kind, quiet=arguments.quiet)
     wanted = range(arguments.first, arguments.first + arguments.seeds)
-    return _many([*committed_seeds(), *wanted], arguments.jobs)
+    return _many([*([] if kind else committed_seeds()), *wanted], kind, arguments.jobs)
 
 
-def _replay(seed: int, *, quiet: bool) -> int:
-    outcome = run_seed(seed, show=None if quiet else print)
+def _replay(seed: int, kind: str, *, quiet: bool) -> int:
+    outcome = RUNS[kind](seed, None if quiet else print)
     print(
         f"seed {seed}: trace {outcome.digest}, {outcome.operations} operations, "
         f"{outcome.faults} faults, {outcome.virtual_s:.0f} virtual seconds"
@@ -40,15 +53,15 @@ def _replay(seed: int, *, quiet: bool) -> int:
     return 0 if outcome.error is None else 1
 
 
-def _many(seeds: Sequence[int], jobs: int) -> int:
+def _many(seeds: Sequence[int], kind: str, jobs: int) -> int:
     started_s = time.monotonic()
     failed = 0
     totals: Counter[str] = Counter()
-    for outcome in run_many(seeds, jobs):
+    for outcome in run_many(seeds, jobs, RUNS[kind]):
         totals.update(operations=outcome.operations, faults=outcome.faults)
         if outcome.error is not None:
             failed += 1
-            print(describe(outcome), flush=True)
+            print(describe(outcome, kind), flush=True)
     print(
         f"{len(seeds)} seeds, {totals['operations']} operations, {totals['faults']} faults, "
         f"{failed} failed, in {time.monotonic() - started_s:.0f} s"

@@ -10,21 +10,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.simulation.running import Outcome
+from tests.simulation.running import Outcome, RunSeed
 from tests.simulation.scenario import run_seed
 
 SEEDS_FOLDER: Final = Path(__file__).parent.parent / "seeds"
 _SEEDS_A_TASK: Final = 4
 
 
-def run_many(seeds: Sequence[int], jobs: int) -> Iterator[Outcome]:
+def run_many(seeds: Sequence[int], jobs: int, run: RunSeed = run_seed) -> Iterator[Outcome]:
     """Run seeds in `jobs` processes (1: in this one) and yield what came of each."""
     if jobs <= 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs) as pool:
-        yield from pool.imap(run_seed, seeds, chunksize=_SEEDS_A_TASK)
+        yield from pool.imap(run, seeds, chunksize=_SEEDS_A_TASK)
 
 
 def committed_seeds() -> list[int]:
@@ -37,6 +37,9 @@ def committed_seeds() -> list[int]:
     return list(found)
 
 
-def describe(outcome: Outcome) -> str:
-    """A failure in words, with the command that replays it."""
-    return f"SEED={outcome.seed} {outcome.error}\nreplay: make sim SEED={outcome.seed}"
+def describe(outcome: Outcome, kind: str = "") -> str:
+    """A failure in words, with the command that replays it; `kind` is the option of its run."""
+    replay = f"make sim SEED={outcome.seed}"
+    if kind:
+        replay = f"python -m tests.simulation {kind} --seed {outcome.seed}"
+    return f"SEED={outcome.seed} {outcome.error}\nreplay: {replay}"

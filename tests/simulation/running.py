@@ -58,6 +58,14 @@ Show = Callable[[str], None] | None
 """Is given each event in words."""
 
 
+class RunSeed(Protocol):
+    """Runs one seed of some kind of run."""
+
+    def __call__(self, seed: int, show: Show = None) -> Outcome:
+        """What came of it."""
+        ...
+
+
 def play(
     seed: int,
     make: Callable[[SimLoop, int, Show], Playable],
