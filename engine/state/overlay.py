@@ -1,6 +1,10 @@
 """Changes that are not in the storage yet, laid over its rows.
 
+What reads see is one dict; what is written is the same changes in parts of some whole commits each,
+because a write keeps the interpreter for itself as long as it takes.
+
 Invariants:
+- The parts, one after the other, make the dict; each ends with a commit.
 - An overlay's entry, also one that removes a row, hides what lies below it.
 - Keys stay once they are in: so those that a dict has taken in last are those not sorted yet.
 - A sealed overlay never changes; threads may read it.
@@ -12,19 +16,34 @@ from heapq import merge
 from itertools import islice
 from typing import Final
 
+from engine.limits import KIB
 from engine.log.position import START, Position
 from engine.state.contract import Row
 
+PART_ROWS_MAX: Final = 256
+PART_BYTES_MAX: Final = 64 * KIB
 _INSORT_KEYS_MAX: Final = 32
+
+
+class Part:
+    """Commits that are written together, and the position of the last of them."""
+
+    __slots__ = ("position", "rows", "size_bytes")
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes | None] = {}
+        self.position = START
+        self.size_bytes = 0
 
 
 class Overlay:
     """Changes by key; None removes a row."""
 
-    __slots__ = ("_ordered", "position", "rows", "sealed", "size_bytes")
+    __slots__ = ("_ordered", "parts", "position", "rows", "sealed", "size_bytes")
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes | None] = {}
+        self.parts: list[Part] = []
         self.position = START
         self.size_bytes = 0
         self.sealed = False
@@ -37,11 +56,25 @@ class Overlay:
         self.rows.update(changes)
         self.size_bytes += size_bytes
         self.position = position
+        part = self._part(len(changes), size_bytes)
+        part.rows.update(changes)
+        part.size_bytes += size_bytes
+        part.position = position
         return size_bytes
+
+    def _part(self, rows: int, size_bytes: int) -> Part:
+        """The part that so many more rows and bytes belong to."""
+        if self.parts:
+            last = self.parts[-1]
+            fits = last.size_bytes + size_bytes <= PART_BYTES_MAX
+            if fits and len(last.rows) + rows <= PART_ROWS_MAX:
+                return last
+        self.parts.append(Part())
+        return self.parts[-1]
 
     def clear(self) -> None:
         """Forget all changes."""
-        assert not self.sealed
+        assert not self.sealed and not self.parts
         self.rows.clear()
         self.size_bytes = 0
         self._ordered.clear()

@@ -8,6 +8,8 @@ No row has the empty key, so rows need no prefix.
 Invariants:
 - One column family and no write-ahead log: the replicated log is one. A crash loses a suffix of
   writes, each whole with its mark, because every one is one RocksDB write.
+- A write keeps the interpreter for itself, so it is short and does not stall. Where RocksDB would
+  make it wait, the thread waits before, in calls that let others run.
 - A cursor that ends has told why: RocksDB's iterators stop in silence where they cannot read on.
 - A view is a cursor made at its moment: RocksDB's cursors stay at theirs. (The snapshots that the
   library offers read past theirs, so they are not used.)
@@ -26,7 +28,7 @@ from engine.errors import (
     FolderMismatch,
     FormatTooNew,
 )
-from engine.limits import MIB
+from engine.limits import KIB, MIB
 from engine.log.position import Position
 from engine.ports.workers import Workers
 from engine.state.contract import Row
@@ -44,7 +46,12 @@ _RESTORING: Final = 1
 _ABOVE_ALL: Final = b"\xff" * (KEY_BYTES_MAX + 1)
 _MEMTABLE_BYTES: Final = 32 * MIB
 _CACHE_BYTES: Final = 32 * MIB
+_BLOCK_BYTES: Final = 4 * KIB
 _FILES_MAX: Final = 256
+_MEMTABLES_MAX: Final = 4
+_TOP_FILES_MAX: Final = 24
+_WAITING: Final = "rocksdb.num-immutable-mem-table"
+_TOP_FILES: Final = "rocksdb.num-files-at-level0"
 
 
 async def open_rocks(
@@ -116,8 +123,17 @@ class RocksStorage:
             else:
                 put(key, value)
         put(_MARK_KEY, _packed(mark))
+        self._wait_for_room()
         self._db.write(batch, self._write)
         self._mark = mark
+
+    def _wait_for_room(self) -> None:
+        """Let RocksDB catch up before it has to make a write wait."""
+        number = self._db.property_int_value
+        if (number(_WAITING) or 0) >= _MEMTABLES_MAX - 2:
+            self._db.flush()
+            if int(self._db.property_value(_TOP_FILES) or 0) >= _TOP_FILES_MAX:
+                self._db.compact_range(None, None)
 
     def wipe(self) -> None:
         """Remove every row, durably; the mark is `EMPTY`."""
@@ -204,7 +220,9 @@ def _open(path: Path) -> "Rdict":
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(_MEMTABLE_BYTES)
-    options.set_max_write_buffer_number(3)
+    options.set_max_write_buffer_number(_MEMTABLES_MAX)
+    options.set_level_zero_slowdown_writes_trigger(2 * _TOP_FILES_MAX)
+    options.set_level_zero_stop_writes_trigger(4 * _TOP_FILES_MAX)
     options.set_max_open_files(_FILES_MAX)
     options.set_max_background_jobs(2)
     options.set_paranoid_checks(True)
@@ -214,7 +232,8 @@ def _open(path: Path) -> "Rdict":
     # Files that a closed cursor held are removed by RocksDB's threads, not by the caller.
     options.set_avoid_unnecessary_blocking_io(True)
     table = BlockBasedOptions()
-    table.set_block_cache(Cache(_CACHE_BYTES))
+    # Of another kind each part of the cache would be too small for the filter of one large file.
+    table.set_block_cache(Cache.new_hyper_clock_cache(_CACHE_BYTES, _BLOCK_BYTES))
     table.set_cache_index_and_filter_blocks(True)
     table.set_bloom_filter(10, False)
     options.set_block_based_table_factory(table)

@@ -5,8 +5,7 @@
     sealed ones    on their way into the storage, oldest last
     the storage    everything else
 
-A read looks through them in this order. Nothing is written on the event loop, and a row that
-changes a hundred times in a moment is written once.
+A read looks through them in this order. Nothing is written on the event loop.
 
 Invariants:
 - What is written together ends with a commit and carries its position: a crash loses whole commits.
@@ -27,8 +26,8 @@ from engine.log.position import START, Position
 from engine.ports.workers import Workers
 from engine.state.contract import Row
 from engine.state.cutting import KEY_BYTES_MAX, VALUE_BYTES_MAX, after, cut_page, misfit
-from engine.state.overlay import Overlay, laid_over
-from engine.state.storage import EMPTY, Change, Mark, Storage, View
+from engine.state.overlay import PART_ROWS_MAX, Overlay, laid_over
+from engine.state.storage import Change, Mark, Storage, View
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class StateSettings:
 class _Job(NamedTuple):
     """Something for the thread to do, and who waits for it."""
 
-    changes: Iterable[Change]
-    mark: Mark
+    writes: Sequence[tuple[Iterable[Change], Mark]] = ()
     wipe: bool = False
     overlay: Overlay | None = None
     done: "asyncio.Future[None] | None" = None
@@ -161,7 +159,8 @@ class StoredState:
         if self._durable < self._position:
             self._seal()
             if self._written < self._position:
-                await self._do(_Job((), Mark(self._position, False)))
+                # Behind what was just sealed.
+                await self._do(_Job())
             written = self._written
             await self._run_flush()
             # While it waited, the state may have been cleared.
@@ -178,7 +177,7 @@ class StoredState:
         self._uncommitted.clear()
         self._unwritten_bytes -= self._gathered.size_bytes
         self._gathered = Overlay()
-        await self._do(_Job((), EMPTY, wipe=True))
+        await self._do(_Job(wipe=True))
         self._position = self._written = self._durable = START
         self._restoring = False
         self._relayer()
@@ -188,13 +187,15 @@ class StoredState:
         self._check()
         assert self._position == START and not self._sealed and not self._uncommitted.rows
         self._restoring = True
-        await self._do(_Job(rows, Mark(START, True)))
+        mark = Mark(START, True)
+        starts = range(0, len(rows), PART_ROWS_MAX)
+        await self._do(_Job([(rows[start : start + PART_ROWS_MAX], mark) for start in starts]))
 
     async def restored(self, position: Position) -> None:
         """The rows are whole: this is the state at `position`, durably. Raises `StateFailed`."""
         self._check()
         assert self._position == START and not self._sealed
-        await self._do(_Job((), Mark(position, False)))
+        await self._do(_Job([((), Mark(position, False))]))
         await self._run_flush()
         self._position = self._written = self._durable = position
         self._restoring = False
@@ -234,8 +235,8 @@ class StoredState:
         self._sealed.insert(0, overlay)
         self._gathered = Overlay()
         self._relayer()
-        mark = Mark(overlay.position, False)
-        self._batcher.put(_Job(overlay.rows.items(), mark, overlay=overlay))
+        writes = [(part.rows.items(), Mark(part.position, False)) for part in overlay.parts]
+        self._batcher.put(_Job(writes, overlay=overlay))
 
     def _relayer(self) -> None:
         """Which overlays a read looks through, the newest first."""
@@ -262,8 +263,8 @@ class StoredState:
             for job in jobs:
                 if job.wipe:
                     self._storage.wipe()
-                else:
-                    self._storage.write(job.changes, job.mark)
+                for changes, mark in job.writes:
+                    self._storage.write(changes, mark)
         except BaseException:
             self._thread_failed = True
             raise
