@@ -10,6 +10,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.placement import PLACEMENT_MUTANTS
 from tests.mutants.recovery import RECOVERY_MUTANTS
 from tests.mutants.repair import REPAIR_MUTANTS
+from tests.mutants.replica import REPLICA_MUTANTS
 from tests.mutants.sessions import SESSION_MUTANTS
 from tests.mutants.storage import JOURNAL_MUTANTS, UPKEEP_MUTANTS
 from tests.mutants.wire import DIALING_MUTANTS, WIRE_MUTANTS
@@ -28,6 +29,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *JOURNAL_MUTANTS,
     *UPKEEP_MUTANTS,
     *REPAIR_MUTANTS,
+    *REPLICA_MUTANTS,
     *WIRE_MUTANTS,
     *DIALING_MUTANTS,
     *GRPC_MUTANTS,

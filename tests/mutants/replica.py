@@ -1,0 +1,183 @@
+"""Mutants of replicas: what is applied, who leads, what a lease and a snapshot are worth."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_APPLIER: Final = "engine/replica/applier.py"
+_ELECTION: Final = "engine/replica/election.py"
+_FOLLOWING: Final = "engine/replica/following.py"
+_LEADING: Final = "engine/replica/leading.py"
+_REPLICA: Final = "engine/replica/replica.py"
+_SESSIONS: Final = "engine/replica/sessions.py"
+_SNAPSHOTS: Final = "engine/replica/snapshots.py"
+_APPLIER_TESTS: Final = "engine/replica/test_applier.py"
+_ELECTION_TESTS: Final = "engine/replica/test_election.py"
+_REPLICA_TESTS: Final = "engine/replica/test_replica.py"
+_SESSION_TESTS: Final = "engine/replica/test_sessions.py"
+
+REPLICA_MUTANTS: Final = (
+    Mutant(
+        "a-gap-in-the-log-is-passed-over",
+        "defect 2 of HerdDB: a follower checks that entries follow each other",
+        _APPLIER,
+        "            follows = span.ledger > cursor.ledger and span.first == 0",
+        "            follows = span.ledger > cursor.ledger",
+        by_test(_APPLIER_TESTS, "test_entries_that_do_not_follow_stop_the_replica"),
+    ),
+    Mutant(
+        "the-position-passes-an-open-command",
+        "design 4.4: the stored position never passes the first part of an open batch",
+        _APPLIER,
+        "            position, self._committable = self._committable, None",
+        "            position, self._committable = self.cursor, None",
+        by_test(_APPLIER_TESTS, "test_the_position_never_passes_the_first_part_of_an_open_command"),
+    ),
+    Mutant(
+        "parts-outlive-their-leader",
+        "design 4.4: parts without a commit die at an epoch change",
+        _APPLIER,
+        "        parts, self._parts = self._parts, []",
+        "        parts, self._parts = self._parts, self._parts if kind == kinds.TERM else []",
+        by_test(_APPLIER_TESTS, "test_parts_without_an_end_die_when_a_term_begins"),
+    ),
+    Mutant(
+        "hashes-are-not-compared",
+        "design 4.4: a replica whose state hash differs stops",
+        _APPLIER,
+        "        if own is not None and own != told.value:",
+        "        if own is not None and own < 0:",
+        by_test(_APPLIER_TESTS, "test_a_replica_whose_state_is_another_stops_at_the_next_hash"),
+    ),
+    Mutant(
+        "the-hash-knows-the-batches",
+        "the hash depends on the entries alone, not on how they came",
+        _APPLIER,
+        "        if effects:\n            self.summary.hash",
+        "        effects.append(b'.')\n        if effects:\n            self.summary.hash",
+        by_test(_APPLIER_TESTS, "test_the_hash_depends_on_the_entries_and_not_on_the_batches"),
+    ),
+    Mutant(
+        "what-a-failed-machine-did-is-committed",
+        "a commit holds whole entries; after a failure nothing is committed",
+        _APPLIER,
+        "            self.failed = True\n"
+        '            raise ReplicaFailed(f"the state machine failed',
+        "            self.failed = True\n            self.cursor = position\n"
+        "            self._commit()\n"
+        '            raise ReplicaFailed(f"the state machine failed',
+        by_test(
+            _APPLIER_TESTS, "test_a_machine_that_fails_stops_the_replica_with_nothing_committed"
+        ),
+    ),
+    Mutant(
+        "unknown-commands-are-tried",
+        "design 4.4: new kinds of command wait for a level that every replica knows",
+        _APPLIER,
+        "        if level > self._machine.level:",
+        "        if level > 255:",
+        by_test(_APPLIER_TESTS, "test_a_command_of_an_unknown_level_stops_the_replica"),
+    ),
+    Mutant(
+        "a-retry-is-done-again",
+        "design 4.4: a retry after an unknown outcome is answered, not applied again",
+        _SESSIONS,
+        "    if known is not None:",
+        "    if known is not None and not known:",
+        by_test(_SESSION_TESTS, "test_a_repeated_request_is_answered_and_not_done_again"),
+    ),
+    Mutant(
+        "a-late-repeat-is-done-again",
+        "RIFL: what is under the floor was answered, so it is refused",
+        _SESSIONS,
+        "    if request.sequence < session.floor or len",
+        "    if len",
+        by_test(
+            _SESSION_TESTS,
+            "test_what_was_answered_for_certain_is_dropped_and_a_late_repeat_is_refused",
+        ),
+    ),
+    Mutant(
+        "a-lease-runs-from-the-answer",
+        "a lease is counted from before its beat was sent",
+        _ELECTION,
+        "        self._lease_end_s = max(self._lease_end_s, sent_s + self._beat.lease_ms / 1000)",
+        "        self._lease_end_s = self._clock.monotonic() + 1.3 * self._beat.lease_ms / 1000",
+        by_test(
+            _ELECTION_TESTS,
+            "test_a_silent_holder_lost_its_lease_before_another_takes_the_key",
+        ),
+    ),
+    Mutant(
+        "a-new-candidate-does-not-wait",
+        "a lease that was never seen may still run",
+        _ELECTION,
+        "        self._seen_s = clock.monotonic()\n        self._tried",
+        "        self._seen_s = -1e9\n        self._tried",
+        by_test(_ELECTION_TESTS, "test_who_finds_no_key_though_somebody_led_waits_a_lease"),
+    ),
+    Mutant(
+        "the-key-is-removed-and-made-anew",
+        "versions only grow, or a holder that comes back takes another's beat for its own",
+        _ELECTION,
+        "                version = await self._store.set(self._key, _encode(beat), self._seen_version)",
+        "                await self._store.delete(self._key, self._seen_version)\n"
+        "                version = await self._store.create(self._key, _encode(beat))",
+        by_test(_ELECTION_TESTS, "test_a_holder_that_comes_back_finds_its_key_taken"),
+    ),
+    Mutant(
+        "a-lost-reply-costs-the-key",
+        "a beat whose answer was lost is settled by its token",
+        _ELECTION,
+        "        if decode_beat(found.value).token != self._beat.token:",
+        "        if decode_beat(found.value) != self._beat or True:",
+        by_test(_ELECTION_TESTS, "test_a_beat_whose_answer_was_lost_does_not_cost_the_key"),
+    ),
+    Mutant(
+        "reads-without-a-lease",
+        "design 4.4: a leader serves a read only while its lease holds",
+        _REPLICA,
+        "            if not await holding.until_holds(self.settings.lease_ms):",
+        "            if not await holding.until_holds(self.settings.lease_ms):\n"
+        "                return look(self._state)\n"
+        "            if not holding.holds():",
+        by_test(
+            _REPLICA_TESTS,
+            "test_a_leader_whose_store_is_gone_is_replaced_and_answers_no_more_reads",
+        ),
+    ),
+    Mutant(
+        "half-a-history-is-good-enough",
+        "a replica refuses to start when neither snapshot nor full history is there",
+        _FOLLOWING,
+        "                if not kept:\n                    raise",
+        "                if kept is None:\n                    raise",
+        by_test(
+            _REPLICA_TESTS, "test_without_snapshot_and_without_history_a_replica_refuses_to_start"
+        ),
+    ),
+    Mutant(
+        "snapshots-of-old-epochs-are-named",
+        "design 4.4: what a sweeper deletes is never named afterwards",
+        _SNAPSHOTS,
+        "        if current.epoch > epoch:",
+        "        if current.epoch > epoch + 1_000:",
+        by_test(_REPLICA_TESTS, "test_a_snapshot_of_an_older_epoch_is_not_named"),
+    ),
+    Mutant(
+        "old-snapshots-stay",
+        "a snapshot that was overtaken is deleted",
+        _SNAPSHOTS,
+        "            await self._delete(before.ledger_id)",
+        "            pass",
+        by_test(_REPLICA_TESTS, "test_snapshots_never_stop_proposals_and_older_ones_are_deleted"),
+    ),
+    Mutant(
+        "proposals-without-a-bound",
+        "design 4.2.8: every queue is bounded in bytes and pushes back",
+        _LEADING,
+        "        if bounded and self._pending_bytes and",
+        "        if bounded and not size_bytes and",
+        by_test(_REPLICA_TESTS, "test_what_is_under_way_is_bounded"),
+    ),
+)
