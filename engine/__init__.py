@@ -15,7 +15,9 @@ from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
 from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
+from engine.metadata.zookeeper_settings import ZooKeeperSettings
 from engine.run import NO_ENTRY, Entry
+from engine.transport.security import Security
 
 __all__ = [
     "NO_ENTRY",
@@ -27,6 +29,8 @@ __all__ = [
     "LedgerClient",
     "LedgerReader",
     "LedgerWriter",
+    "Security",
+    "ZooKeeperSettings",
     "connect",
     "errors",
     "limits",

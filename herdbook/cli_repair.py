@@ -93,7 +93,7 @@ def scrub(
     Exit status 1 if anything was, or a bookie did not answer; with --wait only if it still is.
     """
 
-    async def work(client: LedgerClient) -> tuple[ScrubMark, list[int]]:
+    async def work(client: LedgerClient) -> tuple[ScrubMark, list[int], str]:
         workshop = _workshop(client)
         with progress() as bar:
             task = bar.add_task("scrubbing", total=None)
@@ -110,9 +110,9 @@ def scrub(
             if wait and left:
                 async with _repairing(client):
                     left = await _settled(workshop, left, bar)
-        return mark, left
+        return mark, left, workshop.troubles.tell(workshop.troubles.bookies)
 
-    mark, left = with_store(url, work)
+    mark, left, troubles = with_store(url, work)
     if as_json:
         print_json([{**plain(mark), "unrepaired": left}])
     else:
@@ -120,6 +120,8 @@ def scrub(
             f"{mark.ledgers:,} ledgers and {mark.entries:,} entries were read; {mark.faults:,} "
             f"ledgers were faulty, {len(left):,} still are; {mark.silent:,} replicas gave no answer"
         )
+    if mark.silent and troubles:
+        typer.echo(f"bookies that could not be reached:{troubles}", err=True)
     if left or mark.silent:
         raise typer.Exit(1)
 

@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine import limits
-from engine.errors import InvalidRequest, LedgerClosed, QuorumsInvalid, Unauthorized, Unavailable
+from engine.errors import (
+    AccessRefused,
+    InvalidRequest,
+    LedgerClosed,
+    NotEnoughBookies,
+    QuorumsInvalid,
+    Unauthorized,
+    Unavailable,
+)
 from engine.ledger.context import LedgerContext
 from engine.ledger.keys import key_hash, key_matches, key_of
 from engine.ledger.measures import ClientMeasures
@@ -22,11 +30,12 @@ from engine.ledger.quorum import Quorums
 from engine.ledger.reader import LedgerReader
 from engine.ledger.recovery import recover as recover_ledger
 from engine.ledger.settings import ClientSettings
+from engine.ledger.troubles import Troubles
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
-from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers
+from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, Ledgers
 from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.transport.contract import Transport
@@ -58,6 +67,7 @@ class LedgerClient:
         self._ledgers = Ledgers(self.store, rng)
         self._bookies = Bookies(self.store)
         self._measures = ClientMeasures(metrics)
+        self._troubles = Troubles()
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._placement = Placement(
             self._bookies, rng, clock, self.settings.quarantine_ms, self.settings.host
@@ -80,12 +90,39 @@ class LedgerClient:
         durable on `ack_quorum` of them; what is not named comes from the client's settings.
         `metadata` is kept with the ledger and never changes. `deferred_sync=True` resolves appends
         before they are durable; `explicit_ids=True` takes ids from the caller (`append_at`).
-        Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`.
+        Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`, and
+        `AccessRefused` when bookies that are needed want another proof than this client has.
         """
         quorums = self._quorums(ensemble, write_quorum, ack_quorum)
         custom = _checked(metadata or {})
         context = self._context(key_of(password))
-        chosen, absent = await self._placement.new_ensemble(quorums)
+        refusal: AccessRefused | None = None
+        while True:
+            try:
+                chosen, absent = await self._placement.new_ensemble(quorums)
+            except NotEnoughBookies as error:
+                raise refusal or error from error
+            held = await self._create(context, quorums, chosen, bool(absent), custom)
+            writer = LedgerWriter(
+                context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids
+            )
+            refused = await writer.start(absent)
+            if not refused:
+                self._writers.add(writer)
+                return writer
+            # Others may let this client in; each round leaves those out that did not.
+            refusal = AccessRefused(f"no ledger can be written{self._troubles.tell(chosen)}")
+            await self._withdraw(writer, refused, refusal)
+
+    async def _create(
+        self,
+        context: LedgerContext,
+        quorums: Quorums,
+        chosen: tuple[str, ...],
+        degraded: bool,
+        custom: dict[str, bytes],
+    ) -> Held:
+        """Store the metadata of a new ledger."""
         held = await self._ledgers.create(
             LedgerMetadata(
                 ledger_id=await self._ledgers.new_id(),
@@ -97,16 +134,22 @@ class LedgerClient:
                 key_hash=key_hash(context.key),
                 created_ms=self.clock.wall_ms(),
                 token=0,
-                degraded=bool(absent),
+                degraded=degraded,
                 custom=custom,
             )
         )
-        if absent:
+        if degraded:
             await self._ledgers.request_repair(held.metadata.ledger_id, "created without a bookie")
-        writer = LedgerWriter(context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids)
-        self._writers.add(writer)
-        await writer.start(absent)
-        return writer
+        return held
+
+    async def _withdraw(
+        self, writer: LedgerWriter, refused: frozenset[str], refusal: AccessRefused
+    ) -> None:
+        """Take back a ledger that nobody ever held, for bookies that let this client not in."""
+        for bookie_id in sorted(refused):
+            self._placement.note_failure(bookie_id)
+        writer.abandon(refusal)
+        await self._ledgers.delete(writer.ledger_id)
 
     async def open_ledger(
         self, ledger_id: int, *, password: bytes = b"", recover: bool = True
@@ -184,6 +227,7 @@ class LedgerClient:
             settings=self.settings,
             measures=self._measures,
             key=key,
+            troubles=self._troubles,
         )
 
 

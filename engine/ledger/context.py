@@ -1,17 +1,19 @@
 """What every part of the ledger's client works with: the components of one client and one key."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from engine.errors import BookieUnavailable
 from engine.ledger.measures import UNMEASURED, ClientMeasures
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.settings import ClientSettings
+from engine.ledger.troubles import Troubles
 from engine.metadata.bookies import Bookies
 from engine.metadata.ledgers import LedgerMetadata, Ledgers
 from engine.ports.clock import Clock
 from engine.run import NO_ENTRY
-from engine.transport.contract import LedgerFacts, Transport
+from engine.transport.contract import Bookie, LedgerFacts, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,17 @@ class LedgerContext:
     settings: ClientSettings
     key: bytes
     measures: ClientMeasures = UNMEASURED
+    troubles: Troubles = field(default_factory=Troubles)
+
+    async def connect(self, bookie_id: str) -> Bookie:
+        """A connection to a bookie. Raises `BookieUnavailable`, and remembers why."""
+        try:
+            bookie = await self.transport.connect(bookie_id)
+        except BookieUnavailable as error:
+            self.troubles.note(bookie_id, error)
+            raise
+        self.troubles.over(bookie_id)
+        return bookie
 
     def quorums(self, metadata: LedgerMetadata) -> Quorums:
         """The sizes of a ledger."""

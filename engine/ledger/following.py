@@ -74,7 +74,11 @@ class LacFollower:
             for task in tasks:
                 task.cancel()
         if not covered(quorums, answered):
-            raise Unavailable(f"too few bookies of {', '.join(ensemble)} told their LAC")
+            troubles = self._context.troubles
+            raise Unavailable(
+                f"ledger {self.metadata.ledger_id}: too few bookies of {', '.join(ensemble)} "
+                f"told how far it may be read{troubles.tell(ensemble)}"
+            ) from troubles.of(ensemble)
 
     async def wait_above(self, entry_id: int) -> None:
         """Wait until the LAC is over `entry_id` or the ledger is closed.
@@ -134,7 +138,7 @@ class LacFollower:
         patience_s = (timeout_ms + self._context.settings.read_timeout_ms) / 1000
         try:
             async with asyncio.timeout(patience_s):
-                bookie = await self._context.transport.connect(bookie_id)
+                bookie = await self._context.connect(bookie_id)
                 reply = await bookie.wait_lac(self.metadata.ledger_id, above, timeout_ms)
         except (BookieUnavailable, TimeoutError):
             return LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)

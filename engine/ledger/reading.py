@@ -60,9 +60,11 @@ class ReplicaReader:
             answers.cancel()
         if absent == metadata.write_quorum:
             raise NoSuchEntry(f"ledger {self._ledger_id}: no replica holds entry {first}")
+        troubles = self._context.troubles
         raise CannotRead(
             f"ledger {self._ledger_id}: entry {first} was not readable on {', '.join(unreadable)}"
-        )
+            f"{troubles.tell(unreadable)}"
+        ) from troubles.of(unreadable)
 
     def _replicas(self, metadata: LedgerMetadata, first: int, last: int) -> tuple[list[str], int]:
         """The bookies to ask, best first, and the last id that all of them should hold."""
@@ -139,7 +141,7 @@ class _Answers:
 async def ask(context: LedgerContext, bookie_id: str, request: ReadRequest) -> ReadReply:
     """One request to one bookie; not reaching it is an answer that says nothing."""
     try:
-        bookie = await context.transport.connect(bookie_id)
+        bookie = await context.connect(bookie_id)
         reply = await bookie.read(request)
     except BookieUnavailable:
         return silent(bookie_id)

@@ -149,14 +149,15 @@ class _Recovery:
                 raise Unauthorized(f"ledger {self._metadata.ledger_id}: wrong password")
             if covered(self._quorums, fenced):
                 return lac
+        troubles, names = self._context.troubles, self._frozen.ensemble
         raise RecoveryIncomplete(
             f"ledger {self._metadata.ledger_id}: only {len(fenced)} of "
-            f"{self._quorums.ensemble} bookies could be fenced"
-        )
+            f"{self._quorums.ensemble} bookies could be fenced{troubles.tell(names)}"
+        ) from troubles.of(names)
 
     async def _fence_one(self, bookie_id: str) -> LacReply:
         try:
-            bookie = await self._context.transport.connect(bookie_id)
+            bookie = await self._context.connect(bookie_id)
             reply = await bookie.fence(self._metadata.ledger_id, self._context.key)
         except BookieUnavailable:
             return LacReply(Status.UNAVAILABLE, NO_ENTRY, bookie_id, 0)

@@ -89,7 +89,7 @@ class Replication:
         self._key = context.key
         self._recovery = recovery
         self._owner = owner
-        self._transport = context.transport
+        self._context = context
         self._clock = context.clock
         self._settings = context.settings
         self._measures = context.measures
@@ -117,6 +117,14 @@ class Replication:
     def whole(self) -> bool:
         """Whether every index of the ensemble has a bookie that serves."""
         return not any(slot.failed for slot in self.slots)
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The bookies that let this client not in, if those that did are too few to append."""
+        if self._alive_enough():
+            return frozenset()
+        failed = (slot.bookie_id for slot in self.slots if slot.failed)
+        return frozenset(name for name in failed if self._context.troubles.refused(name))
 
     async def start(self, absent: frozenset[int] = frozenset()) -> None:
         """Connect to the ensemble; indexes in `absent` are known to have no live bookie."""
@@ -206,7 +214,7 @@ class Replication:
     async def _connect(self, slot: Slot) -> None:
         try:
             async with asyncio.timeout(self._settings.append_timeout_ms / 1000):
-                slot.bookie = await self._transport.connect(slot.bookie_id)
+                slot.bookie = await self._context.connect(slot.bookie_id)
         except (BookieUnavailable, TimeoutError):
             slot.failed = True
 
@@ -410,7 +418,11 @@ class Replication:
                     for index in failed:
                         self._lose(self.slots[index])
                 elif self._unconfirmed and self._clock.monotonic() > deadline:
-                    raise AppendFailed(f"ledger {self.ledger_id}: too few bookies are left")
+                    troubles = self._context.troubles
+                    raise AppendFailed(
+                        f"ledger {self.ledger_id}: too few bookies are left"
+                        f"{troubles.tell(self.ensemble)}"
+                    ) from troubles.of(self.ensemble)
                 else:
                     pause_s = await self._pause(pause_s)
         except EngineError as error:

@@ -235,7 +235,9 @@ class LedgerWriter:
             return InvalidRequest("this ledger takes explicit entry ids: use append_at")
         if self._error is None:
             return LedgerClosed(f"ledger {self.ledger_id}: the writer is closed")
-        return type(self._error)(*self._error.args)
+        refusal = type(self._error)(*self._error.args)
+        refusal.__cause__ = self._error.__cause__
+        return refusal
 
     def _reserve_parking(self, size_bytes: int) -> None:
         if self._parked_bytes + size_bytes > self._context.settings.writer_parked_bytes_max:

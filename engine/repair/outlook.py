@@ -14,6 +14,7 @@ from typing import Final
 from engine.errors import Unavailable
 from engine.ledger.context import LedgerContext
 from engine.ledger.placement import Placement
+from engine.ledger.troubles import Troubles
 from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
@@ -84,6 +85,8 @@ class Workshop:
         self.placement = Placement(self.bookies, rng, clock, self.settings.quarantine_ms)
         self.pace = Pace(clock, self.settings.copy_bytes_a_second)
         self._client_settings = self.settings.client()
+        self.troubles = Troubles()
+        """Why bookies could not be reached."""
         self._newest: Outlook | None = None
         self._newest_s = 0.0
 
@@ -98,6 +101,7 @@ class Workshop:
             rng=self.rng,
             settings=self._client_settings,
             key=repair_key(metadata.key_hash),
+            troubles=self.troubles,
         )
 
     async def connect(self, bookie_id: str) -> Bookie | None:

@@ -219,7 +219,7 @@ class FragmentWalk:
 
         try:
             async with asyncio.timeout(self._settings.append_timeout_ms / 1000):
-                bookie = await self._context.transport.connect(bookie_id)
+                bookie = await self._context.connect(bookie_id)
                 bookie.append(runs, settle, key=self._context.key, facts=self._facts, recovery=True)
                 reply = await answered
         except (Unavailable, TimeoutError):
@@ -235,7 +235,10 @@ class FragmentWalk:
             for index in sorted(finding.silent)
             if index not in self._targets and self._fragment.ensemble[index] in self._reachable
         ]
-        finding.troubles += [f"bookie {name} does not answer" for name in silent_names]
+        finding.troubles += [
+            f"bookie {name} does not answer{self._context.troubles.tell([name])}"
+            for name in silent_names
+        ]
         if len(finding.unreadable) > 1:
             finding.troubles.append(f"{len(finding.unreadable)} stripes have unreadable entries")
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from engine.errors import BookieUnavailable, EngineError, MetadataUnavailable
+from engine.errors import AccessRefused, BookieUnavailable, EngineError, MetadataUnavailable
 from engine.metadata.bookies import Bookies, Registration
 from engine.ports.clock import Clock
 from engine.transport.contract import Bookie
@@ -76,6 +76,7 @@ class _Rest:
     until_s: float
     pause_ms: int
     registration: Registration
+    reason: BookieUnavailable
 
 
 class DialingTransport:
@@ -248,20 +249,18 @@ class DialingTransport:
             async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
                 bookie = await self._dial(registration)
         except TimeoutError as error:
-            self._rest(registration)
-            raise BookieUnavailable(f"bookie {bookie_id} could not be reached in time") from error
-        except BookieUnavailable:
-            self._rest(registration)
+            late = BookieUnavailable(f"bookie {bookie_id} could not be reached in time")
+            raise self._rest(registration, late) from error
+        except BookieUnavailable as error:
+            self._rest(registration, error)
             raise
         except EngineError as error:
-            self._rest(registration)
-            raise BookieUnavailable(f"bookie {bookie_id} cannot be used: {error}") from error
+            unfit = BookieUnavailable(f"bookie {bookie_id} cannot be used: {error}")
+            raise self._rest(registration, unfit) from error
         if bookie.bookie_id != bookie_id:
-            self._rest(registration)
             self._end(bookie)
-            raise BookieUnavailable(
-                f"at the address of bookie {bookie_id} answers {bookie.bookie_id}"
-            )
+            other = f"at the address of bookie {bookie_id} answers {bookie.bookie_id}"
+            raise self._rest(registration, BookieUnavailable(other))
         self._rests.pop(bookie_id, None)
         self._known[bookie_id] = _Known(registration, bookie)
         return bookie
@@ -271,22 +270,25 @@ class DialingTransport:
         if not done.cancelled():
             done.exception()
 
-    def _rest(self, registration: Registration) -> None:
+    def _rest(self, registration: Registration, reason: BookieUnavailable) -> BookieUnavailable:
+        """Leave a bookie alone for a while; returns the reason."""
         rest = self._rests.get(registration.bookie_id)
         known = rest is not None and _same_place(rest.registration, registration)
         pause_ms = rest.pause_ms if rest is not None and known else self._settings.redial_first_ms
         until_s = self._clock.monotonic() + pause_ms * self._rng.uniform(0.5, 1.0) / 1000
         longer_ms = min(2 * pause_ms, self._settings.redial_max_ms)
-        self._rests[registration.bookie_id] = _Rest(until_s, longer_ms, registration)
+        self._rests[registration.bookie_id] = _Rest(until_s, longer_ms, registration, reason)
+        return reason
 
     def _check_rest(self, registration: Registration) -> None:
         rest = self._rests.get(registration.bookie_id)
         if rest is None or not _same_place(rest.registration, registration):
             return
         if self._clock.monotonic() < rest.until_s:
-            raise BookieUnavailable(
-                f"bookie {registration.bookie_id} could not be reached a moment ago"
-            )
+            kind = AccessRefused if isinstance(rest.reason, AccessRefused) else BookieUnavailable
+            raise kind(
+                f"bookie {registration.bookie_id} could not be reached a moment ago: {rest.reason}"
+            ) from rest.reason
 
     def _drop(self, bookie_id: str) -> None:
         known = self._known.pop(bookie_id, None)

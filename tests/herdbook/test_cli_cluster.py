@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import engine
 from engine.connecting import connect
+from engine.errors import AccessRefused
 from herdbook.cli import app
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
 
@@ -62,9 +64,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, lis
         yield f"herdbook://{address}", line.partition(" at ")[0].split()[1:]
 
 
-async def write(url: str, entries: int) -> int:
+async def write(url: str, entries: int, security: engine.Security | None = None) -> int:
     """A closed ledger."""
-    async with connect(url) as client:
+    async with connect(url, security=security) as client:
         writer = await client.create_ledger()
         await writer.append_many([b"moo"] * entries)
         await writer.close()
@@ -176,6 +178,8 @@ def test_a_secret_in_the_configuration_file_opens_a_guarded_cluster(
     (tmp_path / "other").write_text("known to another one, perhaps\n")
     guarded = ("--secret-file", str(tmp_path / "secret"), "--grpc", "127.0.0.1:0")
     with serving(tmp_path, address, *guarded):
+        security = engine.Security((tmp_path / "secret").read_bytes().strip())
+        ledger_id = asyncio.run(write(f"herdbook://{address}", 3, security))
         for wire in ("framed", "grpc"):
             for name, works in (("secret", True), ("other", False), ("", False)):
                 file = tmp_path / f"{wire}-{name}.toml"
@@ -190,3 +194,12 @@ def test_a_secret_in_the_configuration_file_opens_a_guarded_cluster(
                 assert len(problems) == 4
                 assert all((problem == "") is works for problem in problems), problems
                 assert checked.exit_code == (0 if works else 1)
+                read = call("ledger", "read", str(ledger_id))
+                scrubbed = call("repair", "scrub", str(ledger_id))
+                if works:
+                    assert read.stdout == "moomoomoo" and scrubbed.exit_code == 0
+                else:
+                    assert "AccessRefused: " in read.stderr and "secret" in read.stderr
+                    assert scrubbed.exit_code == 1 and "AccessRefused: " in scrubbed.stderr
+        with pytest.raises(AccessRefused, match="secret"):
+            asyncio.run(write(f"herdbook://{address}", 3))

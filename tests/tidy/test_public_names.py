@@ -23,6 +23,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "LedgerClient",
         "LedgerReader",
         "LedgerWriter",
+        "Security",
+        "ZooKeeperSettings",
         "connect",
         "errors",
         "limits",
