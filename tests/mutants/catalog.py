@@ -5,6 +5,12 @@ from typing import Final
 from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
 from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
 from tests.mutants.grpc_wire import GRPC_MUTANTS
+from tests.mutants.log import (
+    KEEPING_MUTANTS,
+    LEADING_MUTANTS,
+    ROLLING_MUTANTS,
+    TAILING_MUTANTS,
+)
 from tests.mutants.metadata import METADATA_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.placement import PLACEMENT_MUTANTS
@@ -33,4 +39,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *WIRE_MUTANTS,
     *DIALING_MUTANTS,
     *GRPC_MUTANTS,
+    *LEADING_MUTANTS,
+    *ROLLING_MUTANTS,
+    *TAILING_MUTANTS,
+    *KEEPING_MUTANTS,
 )

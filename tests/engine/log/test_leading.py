@@ -12,6 +12,7 @@ from engine.errors import (
     RecoveryIncomplete,
 )
 from engine.log.position import START, Position
+from engine.metadata.bookies import Registration
 from engine.metadata.ledgers import State
 from engine.metadata.memory import FaultyStore
 from tests.engine.log.yard import LIST, ToldStore, Yard, bodies, led, numbered, positions, whole
@@ -227,8 +228,7 @@ async def test_an_epoch_raised_by_somebody_who_then_listed_nothing_stops_the_old
         await yard.log().lead()
     assert isinstance(await old.ended(), Deposed)
     for bookie in yard.bookies[:2]:
-        await yard.add(bookie.bookie_id)
-        yard.transport.bookies[bookie.bookie_id] = bookie
+        await yard.registry.register(Registration(bookie.bookie_id, bookie.boot))
     log, writer = await led(yard)
     assert writer.epoch == 3
     await writer.append(b"two")

@@ -7,6 +7,7 @@ import pytest
 
 from engine.errors import (
     AppendFailed,
+    Deposed,
     EntryTooLarge,
     InvalidRequest,
     LedgerClosed,
@@ -131,6 +132,19 @@ async def test_a_ledger_that_was_fenced_under_a_standing_epoch_is_left_and_nothi
     assert {span.ledger for span in spans} == {writer.ledger} != {first}
     assert await bodies(log) == numbered(0, 6)
     assert (await log.list()).epoch == writer.epoch == 1
+
+
+async def test_a_deposed_leader_does_not_touch_its_ledger_again() -> None:
+    yard = await Yard.of(3)
+    told = ToldStore(yard.tree.session())
+    told.deaf = True
+    old = await yard.log(store=told).lead()
+    await old.append(b"one")
+    await yard.log().lead()
+    told.writes.clear()
+    with pytest.raises(Deposed):
+        await old.append(b"too late")
+    assert told.writes == [], "a deposed leader neither closes nor creates a ledger"
 
 
 async def test_what_the_end_of_a_fenced_ledger_proves_durable_is_not_appended_again() -> None:

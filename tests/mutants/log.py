@@ -1,0 +1,403 @@
+"""Mutants of the endless log: takeover, roll, tail, truncation, sweep."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_LOG: Final = "engine/log/log.py"
+_LIST: Final = "engine/log/log_list.py"
+_WRITER: Final = "engine/log/log_writer.py"
+_READER: Final = "engine/log/log_reader.py"
+_TRUNCATION: Final = "engine/log/truncation.py"
+_SWEEPING: Final = "engine/log/sweeping.py"
+_LEADING_TESTS: Final = "engine/log/test_leading.py"
+_ROLLING_TESTS: Final = "engine/log/test_rolling.py"
+_TAILING_TESTS: Final = "engine/log/test_tailing.py"
+_TRUNCATION_TESTS: Final = "engine/log/test_truncation.py"
+_LIST_TESTS: Final = "engine/log/test_log_list.py"
+_ROLL_ORDER: Final = by_test(
+    _ROLLING_TESTS, "test_a_roll_creates_then_closes_then_lists_and_only_then_acknowledges"
+)
+
+LEADING_MUTANTS: Final = (
+    Mutant(
+        "takeover-recovers-before-it-raises-the-epoch",
+        "design 4.4: raise the epoch in the list, then recover the last listed ledger",
+        _LOG,
+        "        held = await self._lists.update(await self._lists.read(), raised)\n"
+        "        epoch = held.list.epoch\n"
+        "        last_entry = await self._close_last(held.list)\n",
+        "        last_entry = await self._close_last((await self._lists.read()).list)\n"
+        "        held = await self._lists.update(await self._lists.read(), raised)\n"
+        "        epoch = held.list.epoch\n",
+        by_test(_LEADING_TESTS, "test_a_takeover_raises_the_epoch_then_recovers_then_lists"),
+    ),
+    Mutant(
+        "takeover-does-not-recover",
+        "design 4.4: a takeover recovers the last listed ledger, and with it fences its writer",
+        _LOG,
+        "self._client.open_ledger(ledger, recover=True)",
+        "self._client.open_ledger(ledger, recover=False)",
+        by_test(
+            _LEADING_TESTS,
+            "test_an_old_leader_that_cannot_hear_the_list_is_stopped_by_the_bookies",
+        ),
+    ),
+    Mutant(
+        "takeover-takes-a-missing-ledger-for-an-empty-one",
+        "CONTRIBUTING: not found and cannot read are different answers",
+        _LOG,
+        '            raise CannotRead(f"log {self.name}: its last ledger, {ledger}, is gone") '
+        "from error",
+        "            return NO_ENTRY",
+        by_test(
+            _LEADING_TESTS,
+            "test_a_log_whose_last_ledger_was_deleted_is_not_taken_for_an_empty_one",
+        ),
+    ),
+    Mutant(
+        "listing-without-a-look-at-the-epoch",
+        "design 4.4: a ledger is listed only under the epoch that created it",
+        _LIST,
+        "        check_epoch(current, epoch)\n        if current.listed and",
+        "        if current.listed and",
+        by_test(_LEADING_TESTS, "test_a_leader_that_was_overtaken_while_it_recovered_is_deposed"),
+    ),
+    Mutant(
+        "the-epoch-is-not-raised",
+        "design 4.4: each takeover has an epoch of its own",
+        _LIST,
+        "epoch=current.epoch + 1",
+        "epoch=max(1, current.epoch)",
+        by_test(
+            _LEADING_TESTS,
+            "test_the_epoch_counts_on_when_leaders_race_and_one_writer_is_left",
+        ),
+    ),
+    Mutant(
+        "a-lost-reply-about-the-list-is-a-conflict",
+        "design 4.2-7: after a lost reply the loop takes its own token as success",
+        _LIST,
+        "                if held.list.token == token:\n                    return held\n",
+        "",
+        by_test(_LEADING_TESTS, "test_a_lost_reply_about_the_epoch_is_settled_by_the_token"),
+    ),
+    Mutant(
+        "a-newer-list-is-read",
+        "design 3: a newer major version is refused",
+        _LIST,
+        "if found.format_major > FORMAT_MAJOR:",
+        "if found.format_major > FORMAT_MAJOR + 1:",
+        by_test(_LIST_TESTS, "test_a_log_of_a_newer_version_is_left_alone"),
+    ),
+    Mutant(
+        "an-idle-leader-does-not-look-at-the-list",
+        "a leader that appends nothing hears of its successor, too",
+        _WRITER,
+        "                check_epoch((await self._lists.read()).list, self.epoch)\n"
+        "        except MetadataUnavailable:",
+        "                await self._lists.read()\n        except MetadataUnavailable:",
+        by_test(_LEADING_TESTS, "test_an_idle_leader_hears_of_its_successor"),
+    ),
+)
+
+ROLLING_MUTANTS: Final = (
+    Mutant(
+        "roll-lists-before-it-closes",
+        "design 4.4: no ledger is listed while its predecessor is open",
+        _WRITER,
+        "            last_entry = await self._insist(\n",
+        "            if ahead is not None:\n"
+        "                await self._insist(partial(self._list, ahead.ledger_id, self._next - 1))\n"
+        "            last_entry = await self._insist(\n",
+        _ROLL_ORDER,
+    ),
+    Mutant(
+        "roll-appends-before-it-lists",
+        "design 4.4: no entry is acknowledged in a ledger before it is listed",
+        _WRITER,
+        "            await self._insist(partial(self._list, ahead.ledger_id, last_entry))\n"
+        "            self._use(ahead)\n",
+        "            self._use(ahead)\n"
+        "            self._feed()\n"
+        "            await self._insist(partial(self._list, ahead.ledger_id, last_entry))\n",
+        _ROLL_ORDER,
+    ),
+    Mutant(
+        "roll-appends-while-the-predecessor-is-open",
+        "design 4.4: no entry is acknowledged while the predecessor is open",
+        _WRITER,
+        "            self._taking = False\n            if self._failed:\n",
+        "            self._taking = self._failed is False\n            if self._failed:\n",
+        _ROLL_ORDER,
+    ),
+    Mutant(
+        "a-fenced-leader-does-not-look-at-the-epoch",
+        "design 4.4: only while its epoch stands does a leader go on in another ledger",
+        _WRITER,
+        "            if self._failed:\n                await self._insist(self._check_epoch)\n",
+        "",
+        by_test(
+            _ROLLING_TESTS,
+            "test_a_deposed_leader_does_not_touch_its_ledger_again",
+        ),
+    ),
+    Mutant(
+        "a-fenced-ledger-ends-the-leader",
+        "design 4.4: a leader that a repair fenced by mistake recovers its own ledger and rolls",
+        _WRITER,
+        "        self._failed = True\n        self._taking = False\n",
+        "        self._failed = True\n        self._taking = False\n"
+        '        self._end(AppendFailed("fenced"))\n',
+        by_test(
+            _ROLLING_TESTS,
+            "test_a_ledger_that_was_fenced_under_a_standing_epoch_is_left_and_nothing_is_lost",
+        ),
+    ),
+    Mutant(
+        "what-is-durable-is-appended-again",
+        "issue 4, A: what the end of the own ledger proves durable counts as acknowledged",
+        _WRITER,
+        "            self._count(last_entry)\n",
+        "            self._count(last_entry if not self._failed else -1)\n",
+        by_test(
+            _ROLLING_TESTS,
+            "test_what_the_end_of_a_fenced_ledger_proves_durable_is_not_appended_again",
+        ),
+    ),
+    Mutant(
+        "what-is-not-durable-waits-in-the-wrong-order",
+        "issue 4, A: the rest is appended to the next ledger, in order",
+        _WRITER,
+        "self._waiting.extendleft(reversed(self._sent))",
+        "self._waiting.extend(self._sent)",
+        by_test(
+            _ROLLING_TESTS,
+            "test_what_the_end_of_a_fenced_ledger_proves_durable_is_not_appended_again",
+        ),
+    ),
+    Mutant(
+        "an-append-overtakes-those-that-wait",
+        "futures resolve in the order of the calls",
+        _WRITER,
+        "if self._waiting or not self._taking or not self._hand(batch):",
+        "if not self._taking or not self._hand(batch):",
+        by_test(_ROLLING_TESTS, "test_a_ledger_writer_that_is_full_makes_appends_wait_in_order"),
+    ),
+    Mutant(
+        "pending-bytes-of-a-log-without-bound",
+        "design 4.2-8: every queue is bounded in bytes and pushes back",
+        _WRITER,
+        "if waiting_bytes and waiting_bytes + size_bytes > self._settings.pending_bytes_max:",
+        "if size_bytes < 0:",
+        by_test(
+            _ROLLING_TESTS, "test_bytes_that_wait_are_bounded_and_refused_appends_store_nothing"
+        ),
+    ),
+    Mutant(
+        "an-idle-ledger-that-failed-is-kept",
+        "what a failed ledger acknowledged last may not be announced: the leader leaves it",
+        _WRITER,
+        "        ledger.ended = partial(self._on_ledger_ended, ledger)\n",
+        "",
+        by_test(_ROLLING_TESTS, "test_a_ledger_whose_bookies_fail_is_left_for_another"),
+    ),
+    Mutant(
+        "a-failed-roll-ends-the-leader",
+        "a roll that finds no bookies waits, and the old ledger goes on",
+        _WRITER,
+        "            if self._taking:\n                raise\n            return None",
+        "            return None",
+        by_test(
+            _ROLLING_TESTS, "test_a_roll_that_finds_no_bookies_waits_and_the_old_ledger_goes_on"
+        ),
+    ),
+    Mutant(
+        "a-roll-waits-for-stragglers",
+        "a straggling bookie does not stall the log",
+        _WRITER,
+        "partial(self._ledger.close, self._settings.roll_straggler_ms)",
+        "self._ledger.close",
+        by_test(
+            _ROLLING_TESTS,
+            "test_a_roll_does_not_wait_for_a_straggler_and_the_mark_falls_when_it_has_caught_up",
+        ),
+    ),
+    Mutant(
+        "a-straggler-that-never-came-is-forgotten",
+        "design 4.2-4: what lacks a replica enters the repair queue at its close",
+        "engine/ledger/closing.py",
+        "        if settled:\n",
+        "        if settled or True:\n",
+        by_test(
+            _ROLLING_TESTS,
+            "test_a_straggler_that_never_catches_up_puts_the_rolled_ledger_into_the_repair_queue",
+        ),
+    ),
+)
+
+TAILING_MUTANTS: Final = (
+    Mutant(
+        "a-tail-carries-the-old-entry-number",
+        "herddb-blobit.md 4-2: the next ledger begins at its first entry",
+        _READER,
+        "return after.entry + 1 if ledger == after.ledger else 0",
+        "return after.entry + 1",
+        by_test(_TAILING_TESTS, "test_a_late_tail_begins_each_ledger_at_its_first_entry"),
+    ),
+    Mutant(
+        "a-tail-skips-the-ledgers-between",
+        "tailing crosses rolls without losing an entry",
+        _READER,
+        "        for listed in current.listed:\n            first = _first_in(listed.ledger, at)\n",
+        "        for listed in reversed(current.listed):\n"
+        "            first = _first_in(listed.ledger, at)\n",
+        by_test(
+            _TAILING_TESTS, "test_tails_see_one_sequence_over_random_rolls_fences_and_takeovers"
+        ),
+    ),
+    Mutant(
+        "a-tail-does-not-look-for-itself",
+        "a watch that tells nothing delays a tail, never blinds it",
+        _READER,
+        "            async with asyncio.timeout(self._reader.settings.look_interval_ms / 1000):",
+        "            async with asyncio.timeout(None):",
+        by_test(_TAILING_TESTS, "test_a_tail_whom_nobody_tells_of_changes_looks_for_itself"),
+    ),
+    Mutant(
+        "a-tail-passes-over-what-was-dropped",
+        "reading what is no longer kept is a clear error",
+        _READER,
+        "        current = (await self._lists.read()).list\n        check_kept(current, at)\n"
+        "        for listed in current.listed:\n            first",
+        "        current = (await self._lists.read()).list\n"
+        "        for listed in current.listed:\n            first",
+        by_test(_TAILING_TESTS, "test_a_position_that_is_no_longer_kept_is_a_clear_error"),
+    ),
+    Mutant(
+        "the-end-is-guessed",
+        "the end of an open log is not guessed when bookies are silent",
+        _READER,
+        "return await reader.read_last_add_confirmed()",
+        "return reader.last_add_confirmed",
+        by_test(
+            _TAILING_TESTS, "test_the_end_of_an_open_log_is_not_guessed_when_bookies_are_silent"
+        ),
+    ),
+)
+
+KEEPING_MUTANTS: Final = (
+    Mutant(
+        "truncation-past-a-pin",
+        "design 4.4: truncation goes by the slowest pin, too",
+        _TRUNCATION,
+        "floor = min([checkpoint, *(pin.position for pin in pins)])",
+        "floor = checkpoint",
+        by_test(_TRUNCATION_TESTS, "test_a_pin_holds_the_ledgers_after_its_position"),
+    ),
+    Mutant(
+        "truncation-past-the-checkpoint",
+        "design 4.4: truncation goes by the durable checkpoint",
+        _TRUNCATION,
+        "if end > floor or",
+        "if end.ledger > floor.ledger or",
+        by_test(
+            _TRUNCATION_TESTS, "test_a_ledger_with_one_entry_past_the_checkpoint_is_kept_whole"
+        ),
+    ),
+    Mutant(
+        "truncation-before-the-retention-time",
+        "design 4.4: truncation goes by the retention time",
+        _TRUNCATION,
+        "now_ms - after.listed_ms < settings.retention_ms",
+        "now_ms - listed.listed_ms < settings.retention_ms - 1",
+        by_test(
+            _TRUNCATION_TESTS,
+            "test_a_ledger_is_kept_for_the_retention_time_after_the_next_was_listed",
+        ),
+    ),
+    Mutant(
+        "truncation-deletes-first",
+        "the list first, then the ledgers",
+        _LOG,
+        "        held = await self._lists.update(await self._lists.read(), change)\n"
+        "        await self._delete(",
+        "        before = await self._lists.read()\n"
+        "        after = change(before.list)\n"
+        "        await self._delete(x for x in seen if after and x not in after.ledgers)\n"
+        "        held = await self._lists.update(before, change)\n"
+        "        await self._delete(",
+        by_test(_TRUNCATION_TESTS, "test_ledgers_leave_the_list_before_they_are_deleted"),
+    ),
+    Mutant(
+        "a-lost-reply-leaves-dropped-ledgers",
+        "what any try of a truncation has dropped is deleted",
+        _LOG,
+        "        held = await self._lists.update(await self._lists.read(), change)\n"
+        "        await self._delete(",
+        "        held = await self._lists.update(await self._lists.read(), change)\n"
+        "        seen = dict.fromkeys(held.list.ledgers)\n"
+        "        await self._delete(",
+        by_test(_TRUNCATION_TESTS, "test_truncation_drops_whole_ledgers_up_to_the_checkpoint"),
+    ),
+    Mutant(
+        "a-pin-on-what-is-gone",
+        "pinning what is not kept is refused",
+        _TRUNCATION,
+        "    check_kept(current, pin.position)\n",
+        "",
+        by_test(_TRUNCATION_TESTS, "test_a_truncation_that_comes_first_wins_against_a_pin"),
+    ),
+    Mutant(
+        "a-pin-ends-at-once",
+        "clocks may differ: a pin holds a little longer than asked for",
+        _TRUNCATION,
+        "pin.expires_ms + settings.clock_difference_ms > now_ms",
+        "pin.expires_ms > now_ms",
+        by_test(
+            _TRUNCATION_TESTS,
+            "test_a_pin_is_over_only_after_its_expiry_and_what_clocks_may_differ",
+        ),
+    ),
+    Mutant(
+        "an-empty-ledger-moves-what-was-dropped",
+        "dropped_through is the last entry that was dropped",
+        _TRUNCATION,
+        "        if listed.last_entry != NO_ENTRY:\n            dropped_through = end\n",
+        "        dropped_through = end\n",
+        by_test(_TRUNCATION_TESTS, "test_dropping_an_empty_ledger_takes_no_position_away"),
+    ),
+    Mutant(
+        "the-sweeper-deletes-the-present-epoch",
+        "design 4.4: the sweeper deletes ledgers of older epochs",
+        _SWEEPING,
+        "if marks.epoch < current.epoch:",
+        "if marks.epoch <= current.epoch:",
+        by_test(
+            _TRUNCATION_TESTS,
+            "test_the_sweeper_leaves_what_the_standing_leader_is_about_to_list",
+        ),
+    ),
+    Mutant(
+        "the-sweeper-deletes-what-is-kept",
+        "design 4.4: the sweeper deletes what nothing references",
+        _SWEEPING,
+        "if ledger not in self._others and ledger not in keep]",
+        "if ledger not in self._others]",
+        by_test(
+            _TRUNCATION_TESTS,
+            "test_the_sweeper_deletes_what_older_epochs_created_and_never_listed",
+        ),
+    ),
+    Mutant(
+        "the-sweeper-deletes-what-is-another-logs",
+        "a ledger goes only if its own metadata name this log",
+        _SWEEPING,
+        "if custom.get(OWNER) != _owner(self._lists.name) or not epoch.isdigit():",
+        "if not epoch.isdigit():",
+        by_test(
+            _TRUNCATION_TESTS,
+            "test_the_sweeper_touches_nothing_of_others_and_asks_about_it_once",
+        ),
+    ),
+)
