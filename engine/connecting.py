@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from engine.errors import InvalidRequest, NoSuchCluster
+from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import Bookies, Registration
@@ -140,7 +141,8 @@ def _transport(
     security = security if security is not None else Security()
     dial: Dial
     if wire == "grpc":
-        from engine.transport.grpc_client import grpc_dial
+        with needing_cluster():
+            from engine.transport.grpc_client import grpc_dial
 
         dial = grpc_dial(security, clock)
     else:

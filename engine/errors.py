@@ -6,6 +6,7 @@ EngineError
 │   ├── QuorumsInvalid        ensemble >= write quorum >= ack quorum >= 1 does not hold
 │   ├── EntryPastEnd          the range goes past what may be read
 │   └── DuplicateEntryId      an explicit id was used before
+├── ExtraMissing              a library is not installed: install the extra that is named
 ├── FrameInvalid              bytes on a connection are not this protocol's: it is closed
 ├── NotFound                  looked for, and positively not there
 │   ├── NoSuchCluster         nothing of a cluster is under this address: check it
@@ -68,6 +69,10 @@ class EntryPastEnd(InvalidRequest):
 
 class DuplicateEntryId(InvalidRequest):
     """An explicit entry id was used before. Choose a higher one. Nothing was stored."""
+
+
+class ExtraMissing(EngineError):
+    """A library of an optional extra is not installed. Install what the message names."""
 
 
 class FrameInvalid(EngineError):

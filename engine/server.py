@@ -39,6 +39,7 @@ from engine.errors import (
     FolderMismatch,
     InvalidRequest,
 )
+from engine.extras import needing_cluster
 from engine.folder.lock import BOOKIE_PREFIX, LOCK_NAME, METADATA_NAME, FolderLock
 from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts
@@ -247,7 +248,8 @@ class BookieServer:
 
     async def _listen_grpc(self) -> None:
         # gRPC loads on first use.
-        from engine.transport.grpc_server import GrpcServer
+        with needing_cluster():
+            from engine.transport.grpc_server import GrpcServer
 
         settings = self._settings
         host, _ = parse_host_port(settings.grpc)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from engine.errors import InvalidRequest
+from engine.extras import needing_cluster
 from engine.ports.clock import Clock
 from engine.ports.metrics import LATENCY_BOUNDS_S, Counter, Histogram, Metrics
 
@@ -35,7 +36,8 @@ class PrometheusMetrics:
 
     def __init__(self) -> None:
         # Loads on first use: only whoever serves metrics needs it.
-        from prometheus_client import CollectorRegistry
+        with needing_cluster():
+            from prometheus_client import CollectorRegistry
 
         self.registry = CollectorRegistry()
         self._families: dict[str, Any] = {}

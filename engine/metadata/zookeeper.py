@@ -108,11 +108,14 @@ class ZooKeeperStore:
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
                 await store._linked()
         except BaseException as error:
+            words = store._client.last_words
             await store.close()
             if store._failure is not None:
                 raise store._failure from error
             if isinstance(error, TimeoutError):
-                raise MetadataUnavailable(f"no ZooKeeper answered in time at {hosts}") from error
+                raise MetadataUnavailable(
+                    f"no ZooKeeper answered in time at {hosts}{f': {words}' if words else ''}"
+                ) from error
             raise
         return store
 

@@ -1,7 +1,8 @@
 """One session with ZooKeeper for the event loop: the only module that knows kazoo.
 
 Invariants:
-- kazoo's threads touch nothing here but `loop.call_soon_threadsafe`; all state is the loop's.
+- kazoo's threads touch nothing here but `loop.call_soon_threadsafe`, and leave their last words;
+  all other state is the loop's.
 - What is on its way to the server is bounded in requests and in bytes; more has to wait.
 - When the connection goes, everything on its way fails with `ConnectionLost`, whatever kazoo still
   knows of it: a write among it may have happened.
@@ -26,6 +27,7 @@ from engine.errors import (
     Unauthorized,
     VersionConflict,
 )
+from engine.extras import needing_cluster
 from engine.metadata.contract import Versioned
 from engine.metadata.zookeeper_paths import ancestors
 from engine.metadata.zookeeper_settings import (
@@ -73,7 +75,8 @@ class ZooKeeperClient:
         self._sent: dict[asyncio.Future[Any], int] = {}
         self._sent_bytes = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._kazoo = _new_kazoo(hosts, settings)
+        self._words = _LastWords()
+        self._kazoo = _new_kazoo(hosts, settings, self._words)
         self._kazoo.add_listener(self._link_in_thread)
 
     def start(self) -> None:
@@ -91,6 +94,11 @@ class ZooKeeperClient:
         # Stopping waits for kazoo's threads; it has to happen beside the loop, on one of its own.
         self._kazoo.handler.spawn(self._stop_in_thread, stopped)
         await asyncio.wait([stopped], timeout=self._settings.close_timeout_ms / 1000)
+
+    @property
+    def last_words(self) -> str:
+        """What kazoo said last, for whoever cannot connect; "" if it said nothing."""
+        return self._words.said
 
     @property
     def session(self) -> tuple[int, bytes] | None:
@@ -275,13 +283,35 @@ def _create_folder(path: str, kazoo: Any) -> Any:
     return kazoo.create_async(path, b"")
 
 
-def _new_kazoo(hosts: str, settings: ZooKeeperSettings) -> Any:
-    from kazoo.client import KazooClient
-    from kazoo.security import make_digest_acl
+class _LastWords(logging.Filter):
+    """Keeps what kazoo said last, and lets only errors through, each a line without a traceback.
 
-    logger = _LOG.getChild("kazoo")
-    # Each failed attempt to connect is a warning there; here each loss is one, and each return.
-    logger.setLevel(logging.ERROR)
+    Each failed attempt to connect is a warning there; here each loss is one, and each return.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Judge what a thread of kazoo wants to say."""
+        said = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            said = f"{said}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        self.said = " ".join(said.split())
+        record.msg, record.args, record.exc_info = self.said, (), None
+        return record.levelno >= logging.ERROR
+
+
+def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> Any:
+    with needing_cluster():
+        from kazoo.client import KazooClient
+        from kazoo.security import make_digest_acl
+
+    # One of its own for each client: what one of them said last is no other's business.
+    logger = logging.Logger(f"{_LOG.name}.kazoo", logging.WARNING)
+    logger.parent = _LOG
+    logger.addFilter(words)
     options: dict[str, Any] = {}
     if settings.user:
         options["auth_data"] = [("digest", f"{settings.user}:{settings.password}")]

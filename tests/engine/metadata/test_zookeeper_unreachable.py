@@ -1,0 +1,54 @@
+"""What keeps a client from ZooKeeper is said in one line: a library, a name, what answers there."""
+
+import asyncio
+import logging
+import sys
+
+import pytest
+
+from engine.connecting import connect
+from engine.errors import ExtraMissing, MetadataUnavailable
+from engine.extras import needing_cluster
+from engine.metadata.zookeeper import ZooKeeperStore
+from engine.metadata.zookeeper_settings import ZooKeeperSettings
+
+HASTY = ZooKeeperSettings(connect_timeout_ms=1_500)
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("kazoo", "kazoo.client", "kazoo.security"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+async def test_without_kazoo_the_extra_is_named(nothing_installed: None) -> None:
+    with pytest.raises(ExtraMissing, match=r"kazoo.*pip install 'herdbook\[cluster\]'"):
+        async with connect("herdbook://127.0.0.1:1/prod"):
+            raise AssertionError("connected")
+
+
+def test_another_missing_module_is_a_fault_of_ours() -> None:
+    with pytest.raises(ModuleNotFoundError, match="nowhere"), needing_cluster():
+        __import__("nowhere")
+
+
+async def test_a_host_that_does_not_exist_is_named() -> None:
+    with pytest.raises(MetadataUnavailable, match=r"at nowhere\.invalid:2181: .*resolve"):
+        await ZooKeeperStore.connect("nowhere.invalid:2181", settings=HASTY)
+
+
+async def test_a_server_that_is_no_zookeeper_costs_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 50)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with caplog.at_level(logging.INFO), pytest.raises(MetadataUnavailable) as failure:
+        await ZooKeeperStore.connect(f"127.0.0.1:{port}", settings=HASTY)
+    server.close()
+    assert f"at 127.0.0.1:{port}: " in str(failure.value) and "\n" not in str(failure.value)
+    assert all(record.exc_info is None for record in caplog.records)
