@@ -1,16 +1,17 @@
-"""Whose folder this is: the bookie's id, its cluster, and how often it was started.
+"""Whose folder this is: the bookie's id, its cluster, and its age.
 
     offset  bytes  field
     0       8      magic "HERDBKIE"
     8       2      format major
     10      2      format minor
     12      4      CRC32C of what follows
-    16      n      msgpack map: bookie_id, cluster_id, boot, salt
+    16      n      msgpack map: bookie_id, cluster_id, boot, salt, mark
 
 Invariants:
 - The id is random, made with the folder and never changed: a wiped folder is a new bookie.
-- The boot count is raised in the metadata store, then here, before the bookie serves anything.
-- A folder that the store remembers with more starts was rolled back, and does not start.
+- Each start raises the folder's age here, durably, then in the metadata store, and only then
+  serves. So the store never remembers more than the folder held, whatever the moment of a crash.
+- A folder that the store remembers as older was rolled back: it does not start, nor change.
 """
 
 import random
@@ -20,25 +21,34 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from engine.errors import FolderDamaged, FolderMismatch, FormatTooNew
-from engine.metadata.bookies import Bookies
+from engine.errors import FolderDamaged, FolderMismatch, FolderRolledBack, FormatTooNew
+from engine.metadata.bookies import Bookies, FolderAge
 from engine.ports.disk import Disk
 
 FILE_NAME: Final = "identity"
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 0
+FORMAT_MINOR: Final = 1
 _HEADER: Final = struct.Struct(">8sHHI")
 _MAGIC: Final = b"HERDBKIE"
 _FILE_BYTES_MAX: Final = 4096
 
 
-class FolderIdentity(msgspec.Struct, frozen=True):
-    """What the identity file holds. `salt` seeds the journal's CRCs."""
+class FolderIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the identity file holds. `salt` seeds the journal's CRCs.
+
+    `boot` counts starts, `mark` the marks since the last one (`engine.bookie.marking`).
+    """
 
     bookie_id: str
     cluster_id: str
     boot: int
     salt: int
+    mark: int = 0
+
+    @property
+    def age(self) -> FolderAge:
+        """What the metadata store remembers of the folder."""
+        return FolderAge(self.boot, self.mark)
 
 
 def read_identity(disk: Disk) -> FolderIdentity | None:
@@ -77,7 +87,8 @@ async def start_folder(disk: Disk, bookies: Bookies, rng: random.Random) -> Fold
     """Make or read the folder's identity and count one more start of it.
 
     Raises `FolderMismatch` for another cluster's folder, `FolderRolledBack`, `FolderDamaged`,
-    `FormatTooNew`, `MetadataUnavailable`; the folder is unchanged then.
+    `FormatTooNew`, `CannotRead`; the folder is unchanged then. After `MetadataUnavailable` it may
+    count a start more, which is harmless.
     """
     cluster_id = bookies.store.cluster_id
     identity = read_identity(disk)
@@ -89,7 +100,13 @@ async def start_folder(disk: Disk, bookies: Bookies, rng: random.Random) -> Fold
         raise FolderMismatch(
             f"the folder belongs to cluster {identity.cluster_id}, not to {cluster_id}"
         )
-    boot = await bookies.raise_boot(identity.bookie_id, identity.boot)
-    identity = msgspec.structs.replace(identity, boot=boot)
-    write_identity(disk, identity)
-    return identity
+    await bookies.check_age(identity.bookie_id, identity.age)
+    started = msgspec.structs.replace(identity, boot=identity.boot + 1, mark=0)
+    write_identity(disk, started)
+    try:
+        await bookies.raise_age(started.bookie_id, started.age)
+    except FolderRolledBack:
+        # Another copy was started meanwhile: this one must stay behind what the store remembers.
+        write_identity(disk, identity)
+        raise
+    return started

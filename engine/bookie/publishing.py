@@ -33,6 +33,7 @@ class Publisher:
     ) -> None:
         self.gate = Gate()
         self.space = Space(0, 0)
+        self.reached = False
         self._bookies = bookies
         self._identity = identity
         self._settings = settings
@@ -66,7 +67,10 @@ class Publisher:
         self._set_full(True)
 
     async def stop(self, *, unregister: bool) -> None:
-        """End; with `unregister` take the registration away, which is tried once."""
+        """End; with `unregister` take the registration away, which is tried once.
+
+        `reached` tells afterwards whether the store took it.
+        """
         unregister = unregister and not self._closed
         self._closed = True
         for unwatch in self._unwatches:
@@ -78,6 +82,7 @@ class Publisher:
         if unregister:
             try:
                 await self._bookies.unregister(self._identity.bookie_id)
+                self.reached = True
             except EngineError:
                 # The store takes it away with the session.
                 return

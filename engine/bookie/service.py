@@ -20,6 +20,7 @@ from engine.bookie.index import Index, Position
 from engine.bookie.indexing import FACTS, FENCE, fact_key, number_of_key, pack_number
 from engine.bookie.journal import Job
 from engine.bookie.ledger_state import LedgerState
+from engine.bookie.marking import Marker
 from engine.bookie.measures import BookieMeasures
 from engine.bookie.publishing import Publisher
 from engine.bookie.replay import replay
@@ -64,6 +65,7 @@ class BookieService:
         self,
         storage: Callable[["BookieService"], Storage],
         publisher: Publisher,
+        marker: Marker,
         identity: FolderIdentity,
         clock: Clock,
     ) -> None:
@@ -73,10 +75,11 @@ class BookieService:
         self._boot = identity.boot
         self._clock = clock
         self._publisher = publisher
+        self._marker = marker
         self._gate = publisher.gate
         self._failed = asyncio.Event()
         self._retiring: asyncio.Task[None] | None = None
-        self._closed = False
+        self._began = self._closed = False
         self.storage = storage(self)
         self._show(self.storage.measures)
         self._appender = Appender(
@@ -111,6 +114,7 @@ class BookieService:
         identity = await start_folder(disk, Bookies(store), rng)
         index = await workers.run(open_index)
         publisher = Publisher(Bookies(store), identity, settings, disk, workers)
+        marker = Marker(disk, workers, Bookies(store), identity, settings.mark_interval_ms)
         service: BookieService | None = None
         try:
             replay_all = partial(replay, disk, index, identity.bookie_id, identity.salt)
@@ -130,15 +134,13 @@ class BookieService:
                     measures=BookieMeasures(metrics, identity.bookie_id),
                 )
 
-            service = BookieService(make_storage, publisher, identity, clock)
+            service = BookieService(make_storage, publisher, marker, identity, clock)
             await service._begin(replayed.again, Ledgers(store, rng))
         except (Exception, asyncio.CancelledError) as error:
             # Whoever tries again opens the same index: nothing may hold it.
             with contextlib.suppress(Exception):
                 await (service.close() if service else workers.run(index.close))
-            if type(error) is Exception:
-                raise _index_damaged(identity, error) from error
-            raise
+            raise _start_failure(identity, error) from error.__cause__
         return service
 
     async def _begin(self, again: Sequence[Record], ledgers: Ledgers) -> None:
@@ -153,6 +155,8 @@ class BookieService:
                 newest = held[-1]
             await self.storage.set_doubt(pack_number(newest))
         await self._publisher.start()
+        self._marker.start()
+        self._began = True
 
     def _show(self, measures: BookieMeasures) -> None:
         """What is to be seen whenever somebody looks."""
@@ -433,12 +437,15 @@ class BookieService:
         if self._closed:
             return
         self._closed = True
+        await self._marker.stop()
         await self._publisher.stop(unregister=True)
         self._stop()
         await self._appender.close()
         if self._retiring is not None:
             await self._retiring
         await self.storage.close()
+        if self._began and self.failure is None and self._publisher.reached:
+            await self._marker.mark()
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:
@@ -458,13 +465,6 @@ class BookieService:
             raise BookieUnavailable(f"bookie {self._id} has stopped") from self.failure
 
 
-def _unreadable_index(bookie_id: str, error: Exception) -> FolderDamaged:
-    return FolderDamaged(
-        f"bookie {bookie_id}: its index cannot be read ({error}): remove the "
-        "folder `index` beside its journal, and the next start makes it anew"
-    )
-
-
 def _settled(job: Job) -> None:
     """Facts have nobody who waits for them."""
 
@@ -480,8 +480,10 @@ def _wake(woken: "asyncio.Future[None]") -> None:
         woken.set_result(None)
 
 
-def _index_damaged(identity: FolderIdentity, error: Exception) -> FolderDamaged:
-    """RocksDB's errors are of no class of their own."""
+def _start_failure(identity: FolderIdentity, error: BaseException) -> BaseException:
+    """What a start raises: RocksDB's errors are of no class of their own, all others speak."""
+    if type(error) is not Exception:
+        return error
     return FolderDamaged(
         f"bookie {identity.bookie_id}: its index cannot be read ({error}): remove the folder "
         "`index` beside its journal, and the next start makes it anew"

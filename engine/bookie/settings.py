@@ -16,7 +16,8 @@ class BookieSettings:
     `synced_mark_ms` of silence make it state in the journal that all before is synced. The journal
     trusts a look at the disk's space for `space_known_ms`. Index records wait `index_delay_ms` for
     company. Up to `read_gap_bytes` of other ledgers are read along rather than passed over.
-    `checkpoint_bytes` of journal, at most about so many, are replayed at a start.
+    `checkpoint_bytes` of journal, at most about so many, are replayed at a start. Every
+    `mark_interval_ms` the folder and the metadata store remember that the bookie still ran.
     """
 
     address: str = ""
@@ -35,6 +36,7 @@ class BookieSettings:
     ledger_states_max: int = limits.LEDGER_STATES_MAX
     synced_mark_ms: int = 500
     space_check_ms: int = 5_000
+    mark_interval_ms: int = 600_000
     space_known_ms: int = 200
     full_ratio: float = 0.95
     full_ratio_low: float = 0.93
@@ -44,4 +46,5 @@ class BookieSettings:
     def __post_init__(self) -> None:
         assert 0 < self.full_ratio_low <= self.full_ratio <= 1
         assert self.index_batch_records <= self.index_queue_records_max
+        assert self.mark_interval_ms > 0
         assert self.segment_bytes > 0 and self.checkpoint_bytes > 0

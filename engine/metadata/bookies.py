@@ -1,23 +1,47 @@
-"""Which bookies there are: registrations, boot counts, the cluster's id.
+"""Which bookies there are: registrations, the ages of their folders, the cluster's id.
 
 Invariants:
 - A bookie's id never changes; its address stands only in its registration.
 - A registration is ephemeral: it goes with the bookie's session.
-- `/boots/<id>` counts the starts of a bookie and never goes back.
+- `/boots/<id>` holds the age of a bookie's folder and never goes back. The folder knew each age
+  before the store did, so a folder that is younger than the store says was put back.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.errors import FolderRolledBack, KeyExists, VersionConflict
+from engine.errors import CannotRead, FolderRolledBack, KeyExists, VersionConflict
 from engine.metadata.contract import MetadataStore
 
 AVAILABLE: Final = "/bookies"
 BOOTS: Final = "/boots"
 DECOMMISSIONS: Final = "/repair/decommission"
+
+
+class FolderAge(NamedTuple):
+    """How often a folder was started, and how many marks were set since its last start.
+
+    Ages are ordered: a start is older than all marks of the one before.
+    """
+
+    boot: int
+    mark: int = 0
+
+    def pack(self) -> bytes:
+        """The age as the store holds it."""
+        return (f"{self.boot}.{self.mark}" if self.mark else f"{self.boot}").encode()
+
+    @classmethod
+    def unpack(cls, value: bytes) -> "FolderAge":
+        """The age that `pack` packed. Raises `CannotRead`."""
+        try:
+            boot, _, mark = value.decode("ascii").partition(".")
+            return cls(int(boot), int(mark or 0))
+        except ValueError as error:
+            raise CannotRead(f"{value[:40]!r} is no age of a bookie's folder") from error
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,30 +113,43 @@ class Bookies:
 
         return end
 
-    async def raise_boot(self, bookie_id: str, folder_boot: int) -> int:
-        """Count one more start of a bookie whose folder remembers `folder_boot` of them.
+    async def check_age(self, bookie_id: str, age: FolderAge) -> None:
+        """Refuse a folder that is younger than the store remembers.
 
-        Returns the new count. The caller writes it to the folder before it serves, so the store
-        is at most one ahead: a start that ended between the two writes, and never served.
-        Raises `FolderRolledBack` when the store remembers more than that.
+        Raises `FolderRolledBack`, `CannotRead`, `MetadataUnavailable`.
+        """
+        # A store that lags behind may not know of the newest start yet.
+        await self.store.sync()
+        versioned = await self.store.get(f"{BOOTS}/{bookie_id}")
+        if versioned is not None and FolderAge.unpack(versioned.value) > age:
+            raise _rolled_back(bookie_id, age, FolderAge.unpack(versioned.value))
+
+    async def raise_age(self, bookie_id: str, age: FolderAge) -> None:
+        """Let the store remember an age that the folder has reached, and holds durably.
+
+        What an earlier write that was called lost does later is below `age`: each try has an age
+        of its own. So an equal one is another's, who runs on a copy of the folder. Raises
+        `FolderRolledBack`, `CannotRead`, `MetadataUnavailable` (it may be remembered or not).
         """
         key = f"{BOOTS}/{bookie_id}"
         while True:
             versioned = await self.store.get(key)
-            stored = int(versioned.value) if versioned is not None else 0
-            if stored > folder_boot + 1:
-                raise FolderRolledBack(
-                    f"bookie {bookie_id}: its folder counts {folder_boot} starts, the metadata "
-                    f"store {stored}: an old copy of the folder was put back"
-                )
-            boot = folder_boot + 1
             try:
-                if stored == boot:
-                    return boot
                 if versioned is None:
-                    await self.store.create(key, str(boot).encode())
-                else:
-                    await self.store.set(key, str(boot).encode(), versioned.version)
-                return boot
+                    await self.store.create(key, age.pack())
+                    return
+                stored = FolderAge.unpack(versioned.value)
+                if stored >= age:
+                    raise _rolled_back(bookie_id, age, stored)
+                await self.store.set(key, age.pack(), versioned.version)
+                return
             except (KeyExists, VersionConflict):
                 continue
+
+
+def _rolled_back(bookie_id: str, age: FolderAge, stored: FolderAge) -> FolderRolledBack:
+    return FolderRolledBack(
+        f"bookie {bookie_id}: its folder counts {age.boot} starts and {age.mark} marks, the "
+        f"metadata store {stored.boot} and {stored.mark}: an old copy of the folder was put back, "
+        "or another copy of it runs"
+    )

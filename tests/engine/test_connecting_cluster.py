@@ -10,7 +10,7 @@ from engine.connecting import connect
 from engine.errors import MetadataUnavailable, NoSuchCluster
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
-from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.bookies import Bookies, FolderAge, Registration
 from engine.metadata.zookeeper import ZooKeeperStore
 from engine.metadata.zookeeper_settings import ZooKeeperSettings
 from engine.transport.contract import Bookie
@@ -33,7 +33,7 @@ async def one_bookie(hosts: str, chroot: str) -> AsyncIterator[None]:
     server = await GrpcServer.start(bookies, listen="127.0.0.1:0", security=NO_SECURITY)
     store = await ZooKeeperStore.connect(hosts, chroot=chroot)
     registry = Bookies(store)
-    await registry.raise_boot("b1", 0)
+    await registry.raise_age("b1", FolderAge(1))
     await registry.register(Registration("b1", 1, grpc=f"127.0.0.1:{server.port}", host="here"))
     try:
         yield

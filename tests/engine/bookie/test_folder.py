@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.bookie.folder import FILE_NAME, read_identity, start_folder
-from engine.errors import FolderDamaged, FolderMismatch, FolderRolledBack, FormatTooNew
+from engine.bookie.folder import FILE_NAME, FolderIdentity, read_identity, start_folder
+from engine.errors import (
+    FolderDamaged,
+    FolderMismatch,
+    FolderRolledBack,
+    FormatTooNew,
+    MetadataUnavailable,
+)
 from engine.metadata.bookies import Bookies
-from engine.metadata.memory import MemoryTree
+from engine.metadata.memory import FaultyStore, MemoryTree
 from engine.ports.system_disk import SystemDisk
 
 RNG = random.Random(1)
@@ -42,25 +48,69 @@ async def test_a_folder_of_another_cluster_is_refused_and_unchanged(tmp_path: Pa
     assert (tmp_path / FILE_NAME).read_bytes() == before
 
 
-async def test_a_folder_that_was_rolled_back_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("starts", [1, 2])
+async def test_a_folder_that_was_rolled_back_is_refused(tmp_path: Path, starts: int) -> None:
     disk, bookies = SystemDisk(tmp_path), registry()
     await start_folder(disk, bookies, RNG)
     old = (tmp_path / FILE_NAME).read_bytes()
-    for _ in range(2):
+    for _ in range(starts):
         await start_folder(disk, bookies, RNG)
     (tmp_path / FILE_NAME).write_bytes(old)
-    with pytest.raises(FolderRolledBack):
-        await start_folder(SystemDisk(tmp_path), bookies, RNG)
+    for _ in range(2):
+        with pytest.raises(FolderRolledBack):
+            await start_folder(SystemDisk(tmp_path), bookies, RNG)
+        assert (tmp_path / FILE_NAME).read_bytes() == old
 
 
-async def test_a_start_that_ended_before_the_folder_was_written_is_no_roll_back(
+async def test_a_start_may_end_at_any_moment_and_the_next_one_is_no_roll_back(
     tmp_path: Path,
 ) -> None:
-    disk, bookies = SystemDisk(tmp_path), registry()
-    identity = await start_folder(disk, bookies, RNG)
-    for _ in range(3):
-        assert await bookies.raise_boot(identity.bookie_id, identity.boot) == 2
-    assert (await start_folder(disk, bookies, RNG)).boot == 2
+    disk, tree = SystemDisk(tmp_path), MemoryTree("cluster")
+    before = await start_folder(disk, Bookies(tree.session()), RNG)
+    for harm in (FaultyStore.lose_request, FaultyStore.lose_reply, FaultyStore.lose_request):
+        store = FaultyStore(tree.session())
+        harm(store)
+        with pytest.raises(MetadataUnavailable):
+            await start_folder(disk, Bookies(store), RNG)
+        after = await start_folder(disk, Bookies(tree.session()), RNG)
+        assert after.boot > before.boot
+        before = after
+
+
+async def test_what_the_store_remembers_the_folder_held_before(tmp_path: Path) -> None:
+    disk, tree = SystemDisk(tmp_path), MemoryTree("cluster")
+    seen: list[FolderIdentity | None] = []
+
+    async def look() -> None:
+        seen.append(read_identity(disk))
+
+    for boot in (1, 2):
+        store = FaultyStore(tree.session())
+        store.before_write(look)
+        await start_folder(disk, Bookies(store), RNG)
+        found = seen.pop()
+        assert found is not None and found.boot == boot
+
+
+async def test_of_two_copies_started_at_once_one_runs_and_the_other_never_does(
+    tmp_path: Path,
+) -> None:
+    first, tree = SystemDisk(tmp_path / "first"), MemoryTree("cluster")
+    second = SystemDisk(tmp_path / "second")
+    first.make_folder("")
+    second.make_folder("")
+    await start_folder(first, Bookies(tree.session()), RNG)
+    second.replace(FILE_NAME, first.read(FILE_NAME, 0, 4096))
+    store = FaultyStore(tree.session())
+
+    async def start_first() -> None:
+        await start_folder(first, Bookies(tree.session()), RNG)
+
+    store.before_write(start_first)
+    for bookies in (Bookies(store), Bookies(tree.session())):
+        with pytest.raises(FolderRolledBack):
+            await start_folder(second, bookies, RNG)
+    assert (await start_folder(first, Bookies(tree.session()), RNG)).boot == 3
 
 
 async def test_a_newer_format_and_damage_are_told_apart_and_nothing_is_changed(

@@ -1,18 +1,25 @@
 """Whose folder a bookie starts on, and what its replies say of it."""
 
+import asyncio
+import errno
+from dataclasses import replace
+
 import pytest
 
-from engine.bookie.segment import (
-    name_of,
-)
+from engine.bookie.folder import read_identity
+from engine.bookie.index_memory import MemoryIndex
+from engine.bookie.marking import Marker
+from engine.bookie.segment import name_of
 from engine.errors import FolderMismatch, FolderRolledBack
 from engine.metadata.bookies import Bookies
-from engine.metadata.memory import MemoryTree
+from engine.metadata.memory import FaultyStore, MemoryTree
 from tests.engine.bookie.stable import (
+    SETTINGS,
     Stable,
     append,
     run_of,
     three_batches,
+    turns,
     writable,
 )
 
@@ -41,15 +48,105 @@ async def test_a_folder_of_another_cluster_does_not_start() -> None:
         await yard.start()
 
 
-async def test_a_folder_that_was_rolled_back_does_not_start() -> None:
+def read_mark(yard: Stable) -> int:
+    identity = read_identity(yard.disk)
+    assert identity is not None
+    return identity.mark
+
+
+def copy_of(yard: Stable) -> dict[str, bytes]:
+    """What a backup holds of the folder."""
+    names = ["identity", *(f"journal/{name}" for name in yard.disk.names("journal"))]
+    return {name: yard.disk.read(name, 0, 1 << 26) for name in names}
+
+
+def put_back(yard: Stable, copy: dict[str, bytes]) -> None:
+    for name in yard.disk.names("journal"):
+        yard.disk.remove(f"journal/{name}")
+    for name, data in copy.items():
+        yard.disk.replace(name, data)
+    yard.index = MemoryIndex()
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+async def test_a_folder_that_was_rolled_back_does_not_start(starts: int) -> None:
     yard = Stable()
     await (await yard.start()).close()
-    old = yard.disk.read("identity", 0, 4096)
-    for _ in range(2):
-        await (await yard.start()).close()
-    yard.disk.replace("identity", old)
+    old = copy_of(yard)
+    for _ in range(starts):
+        service = await yard.start()
+        await append(service, run_of(7, 0, 3))
+        await yard.crash()
+    put_back(yard, old)
     with pytest.raises(FolderRolledBack):
         await yard.start()
+
+
+async def test_a_copy_made_while_the_bookie_ran_does_not_start_once_it_has_ended_well() -> None:
+    yard = Stable()
+    service = await yard.start()
+    old = copy_of(yard)
+    await append(service, run_of(7, 0, 3))
+    await service.close()
+    new = copy_of(yard)
+    put_back(yard, old)
+    with pytest.raises(FolderRolledBack):
+        await yard.start()
+    put_back(yard, new)
+    assert (await yard.start()).boot == 2
+
+
+async def test_a_copy_older_than_the_last_mark_does_not_start_after_a_crash() -> None:
+    yard = Stable(settings=replace(SETTINGS, mark_interval_ms=1))
+    service = await yard.start()
+    old = copy_of(yard)
+    async with asyncio.timeout(10):
+        while read_mark(yard) < 2:
+            await turns(1)
+    await service._marker.stop()
+    assert (await yard.crash()).boot == 2
+    put_back(yard, old)
+    with pytest.raises(FolderRolledBack):
+        await yard.start()
+
+
+async def test_a_mark_that_the_disk_refused_is_the_last_and_harms_no_start() -> None:
+    yard = Stable()
+    service = await yard.start()
+    before = read_mark(yard)
+
+    def refuse(name: str, data: bytes) -> None:
+        raise OSError(errno.EIO, "bad sector")
+
+    yard.disk.replace = refuse  # type: ignore[method-assign]
+    await service.close()
+    del yard.disk.replace
+    assert read_mark(yard) == before
+    assert (await yard.start()).boot == 2
+
+
+async def test_a_mark_whose_reply_was_lost_harms_no_start() -> None:
+    yard = Stable()
+    await (await yard.start()).close()
+    identity = read_identity(yard.disk)
+    assert identity is not None
+    store = FaultyStore(yard.tree.session())
+    marker = Marker(yard.disk, yard.workers, Bookies(store), identity, 60_000)
+    store.lose_reply()
+    await marker.mark()
+    await marker.mark()
+    store.lose_request()
+    await marker.mark()
+    assert (await yard.start()).boot == 2
+
+
+async def test_no_mark_says_that_a_bookie_ended_well_whose_disk_failed() -> None:
+    yard = Stable()
+    service = await yard.start()
+    before = read_mark(yard)
+    service._fail(OSError(errno.EIO, "bad sector"))
+    await service.close()
+    assert read_mark(yard) == before
 
 
 async def test_a_segment_of_another_bookie_is_refused() -> None:

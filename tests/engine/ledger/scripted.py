@@ -10,7 +10,7 @@ import msgspec
 from engine.errors import BookieUnavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
-from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.bookies import Bookies, FolderAge, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
@@ -189,7 +189,8 @@ class Cluster:
         """Start one more bookie."""
         bookie = ScriptedBookie(bookie_id)
         self.transport.bookies[bookie_id] = bookie
-        bookie.boot = await self.registry.raise_boot(bookie_id, 0)
+        bookie.boot = 1
+        await self.registry.raise_age(bookie_id, FolderAge(bookie.boot))
         await self.registry.register(Registration(bookie_id, bookie.boot))
         return bookie
 

@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import AppendFailed, LedgerFenced, NotEnoughBookies, OutcomeUnknown
 from engine.ledger.writer import LedgerWriter
-from engine.metadata.bookies import Registration
+from engine.metadata.bookies import FolderAge, Registration
 from engine.metadata.ledgers import LedgerMetadata, State
 from engine.metadata.memory import FaultyStore
 from engine.transport.contract import Status
@@ -181,7 +181,8 @@ async def test_a_bookie_that_comes_back_is_taken_into_the_ensemble_again() -> No
     await cluster.registry.unregister(lost.bookie_id)
     assert await writer.append(b"without") == 0
     lost.down, lost.append_status = False, Status.OK
-    lost.boot = await cluster.registry.raise_boot(lost.bookie_id, lost.boot)
+    lost.boot += 1
+    await cluster.registry.raise_age(lost.bookie_id, FolderAge(lost.boot))
     await cluster.registry.register(Registration(lost.bookie_id, lost.boot))
     await turns(100)
     first = await writer.append(b"with")

@@ -7,7 +7,7 @@ import pytest
 from engine.errors import NotEnoughBookies
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
-from engine.metadata.bookies import DECOMMISSIONS, Bookies, Registration
+from engine.metadata.bookies import DECOMMISSIONS, Bookies, FolderAge, Registration
 from engine.metadata.memory import MemoryTree
 
 THREE = Quorums(3, 3, 2, 256)
@@ -41,7 +41,7 @@ class Yard:
     ) -> None:
         """Register a bookie at "host/rack"."""
         host, _, rack = place.partition("/")
-        await self.bookies.raise_boot(name, boot - 1)
+        await self.bookies.raise_age(name, FolderAge(boot))
         found = Registration(name, boot, host=host, rack=rack, writable=writable)
         await self.bookies.register(found)
 

@@ -1,11 +1,11 @@
-"""Registrations and boot counts of bookies."""
+"""Registrations of bookies, and the ages of their folders."""
 
 import asyncio
 
 import pytest
 
-from engine.errors import FolderRolledBack, MetadataUnavailable
-from engine.metadata.bookies import Bookies, Registration
+from engine.errors import CannotRead, FolderRolledBack, MetadataUnavailable
+from engine.metadata.bookies import BOOTS, Bookies, FolderAge, Registration
 from engine.metadata.contract import Versioned
 from engine.metadata.memory import FaultyStore, MemoryStore, MemoryTree
 
@@ -65,57 +65,80 @@ async def test_registrations_are_asked_for_together_not_one_after_the_other() ->
     assert list(found) == ["a", "b", "c"]
 
 
-async def test_each_start_is_counted_once() -> None:
+async def test_an_age_that_was_reached_is_remembered() -> None:
     bookies = Bookies(MemoryTree("cluster").session())
-    for folder_boot in range(5):
-        assert await bookies.raise_boot("a", folder_boot) == folder_boot + 1
-    assert await bookies.raise_boot("b", 0) == 1
+    for age in (FolderAge(1), FolderAge(1, 1), FolderAge(1, 12), FolderAge(2), FolderAge(9, 3)):
+        await bookies.raise_age("a", age)
+        await bookies.check_age("a", age)
+        assert FolderAge.unpack(age.pack()) == age
+    await bookies.raise_age("b", FolderAge(1))
     assert await bookies.known() == ["a", "b"]
-
-
-async def test_a_start_that_ended_before_its_folder_knew_gets_the_same_count() -> None:
-    bookies = Bookies(MemoryTree("cluster").session())
-    assert await bookies.raise_boot("a", 0) == 1
-    assert await bookies.raise_boot("a", 0) == 1
 
 
 async def test_a_folder_that_was_put_back_is_refused() -> None:
     bookies = Bookies(MemoryTree("cluster").session())
-    await bookies.raise_boot("a", 0)
-    await bookies.raise_boot("a", 1)
-    with pytest.raises(FolderRolledBack):
-        await bookies.raise_boot("a", 0)
-    assert await bookies.raise_boot("a", 2) == 3
+    await bookies.raise_age("a", FolderAge(2, 10))
+    for younger in (FolderAge(2, 9), FolderAge(2), FolderAge(1, 11)):
+        with pytest.raises(FolderRolledBack):
+            await bookies.check_age("a", younger)
+    for older in (FolderAge(2, 10), FolderAge(3)):
+        await bookies.check_age("a", older)
 
 
 async def test_a_store_that_was_put_back_takes_the_folders_count() -> None:
     bookies = Bookies(MemoryTree("cluster").session())
-    assert await bookies.raise_boot("a", 7) == 8
+    await bookies.check_age("a", FolderAge(7))
+    await bookies.raise_age("a", FolderAge(8))
     with pytest.raises(FolderRolledBack):
-        await bookies.raise_boot("a", 6)
+        await bookies.check_age("a", FolderAge(7))
 
 
-async def test_a_lost_reply_does_not_count_a_start_twice() -> None:
+async def test_a_lost_reply_does_not_refuse_the_next_start() -> None:
     store = FaultyStore(MemoryTree("cluster").session())
     bookies = Bookies(store)
-    for folder_boot in range(3):
+    for boot in range(1, 7, 2):
         store.lose_reply()
         with pytest.raises(MetadataUnavailable):
-            await bookies.raise_boot("a", folder_boot)
-        assert await bookies.raise_boot("a", folder_boot) == folder_boot + 1
+            await bookies.raise_age("a", FolderAge(boot))
+        await bookies.check_age("a", FolderAge(boot))
+        await bookies.raise_age("a", FolderAge(boot + 1))
 
 
-async def test_a_conflict_is_decided_anew() -> None:
+async def test_a_write_that_comes_late_is_passed_and_an_equal_age_is_anothers() -> None:
     tree = MemoryTree("cluster")
     store = FaultyStore(tree.session())
     bookies, other = Bookies(store), Bookies(tree.session())
-    store.before_write(lambda: other.raise_boot("a", 0))
-    assert await bookies.raise_boot("a", 0) == 1
+    store.before_write(lambda: other.raise_age("a", FolderAge(1)))
+    await bookies.raise_age("a", FolderAge(2))
 
-    async def two_starts() -> None:
-        await other.raise_boot("a", 1)
-        await other.raise_boot("a", 2)
-
-    store.before_write(two_starts)
+    store.before_write(lambda: other.raise_age("a", FolderAge(3)))
     with pytest.raises(FolderRolledBack):
-        await bookies.raise_boot("a", 1)
+        await bookies.raise_age("a", FolderAge(3))
+
+
+async def test_an_age_that_cannot_be_read_is_no_young_one() -> None:
+    store = MemoryTree("cluster").session()
+    await store.create(f"{BOOTS}/a", b"young")
+    with pytest.raises(CannotRead):
+        await Bookies(store).check_age("a", FolderAge(1))
+    with pytest.raises(CannotRead):
+        await Bookies(store).raise_age("a", FolderAge(2))
+
+
+class LaggingStore(FaultyStore):
+    """A store that knows of nothing before it is told to catch up."""
+
+    behind = True
+
+    async def get(self, key: str) -> Versioned | None:
+        return None if self.behind else await super().get(key)
+
+    async def sync(self) -> None:
+        self.behind = False
+
+
+async def test_a_store_that_lags_behind_lets_no_old_folder_start() -> None:
+    store = LaggingStore(MemoryTree("cluster").session())
+    await Bookies(store).raise_age("a", FolderAge(2))
+    with pytest.raises(FolderRolledBack):
+        await Bookies(store).check_age("a", FolderAge(1))

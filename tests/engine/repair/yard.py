@@ -7,7 +7,7 @@ from typing import Any
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
-from engine.metadata.bookies import Registration
+from engine.metadata.bookies import FolderAge, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import LedgerMetadata
 from engine.metadata.memory import MemoryTree
@@ -96,7 +96,8 @@ class Yard(Cluster):
     async def add(self, bookie_id: str) -> ScriptedBookie:
         bookie = MendedBookie(bookie_id)
         self.transport.bookies[bookie_id] = bookie
-        bookie.boot = await self.registry.raise_boot(bookie_id, 0)
+        bookie.boot = 1
+        await self.registry.raise_age(bookie_id, FolderAge(bookie.boot))
         await self.registry.register(Registration(bookie_id, bookie.boot))
         return bookie
 
