@@ -140,7 +140,8 @@ class BookieService:
             # Whoever tries again opens the same index: nothing may hold it.
             with contextlib.suppress(Exception):
                 await (service.close() if service else workers.run(index.close))
-            raise _start_failure(identity, error) from error.__cause__
+            failure = _start_failure(identity, error)
+            raise failure from failure.__cause__
         return service
 
     async def _begin(self, again: Sequence[Record], ledgers: Ledgers) -> None:
@@ -484,7 +485,9 @@ def _start_failure(identity: FolderIdentity, error: BaseException) -> BaseExcept
     """What a start raises: RocksDB's errors are of no class of their own, all others speak."""
     if type(error) is not Exception:
         return error
-    return FolderDamaged(
+    damaged = FolderDamaged(
         f"bookie {identity.bookie_id}: its index cannot be read ({error}): remove the folder "
         "`index` beside its journal, and the next start makes it anew"
     )
+    damaged.__cause__ = error
+    return damaged
