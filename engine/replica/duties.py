@@ -57,6 +57,7 @@ class Duties:
     async def see_to_them(self) -> None:
         """Until the term ends."""
         swept = False
+        told = ""
         while not self._leading.over.is_set():
             try:
                 if not swept:
@@ -69,7 +70,10 @@ class Duties:
                 self._leading.end(error)
                 return
             except EngineError as error:
-                _logger.warning("log %s: %s", self._log.name, error)
+                # Once, however often it is tried again.
+                if str(error) != told:
+                    told = str(error)
+                    _logger.warning("log %s: %s", self._log.name, error)
             await asyncio.sleep(self._settings.duties_ms / 1000)
 
     async def snapshot(self) -> Position:

@@ -79,7 +79,7 @@ class Leading:
         return self._queue(entries)
 
     def say(self, word: bytes) -> asyncio.Future[bytes]:
-        """Put an entry of the replica's own into the log. Nobody needs to hear what became of it."""
+        """Put an entry of the replica's own into the log. Nobody has to hear what became of it."""
         self._check_open()
         future = self._queue([word], bounded=False)
         future.add_done_callback(_heard)

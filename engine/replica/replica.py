@@ -38,6 +38,7 @@ from engine.log.log_list import LOGS
 from engine.log.log_writer import LogWriter
 from engine.log.position import Position
 from engine.log.settings import LogSettings
+from engine.metadata.contract import MetadataStore
 from engine.replica.applier import Applier
 from engine.replica.contract import ReadRows, StateMachine
 from engine.replica.duties import Duties
@@ -100,27 +101,10 @@ class Replica:
         self._leading: Leading | None = None
         self._duties: Duties | None = None
         self._waiting = Waiting()
-        self._following = Following(
-            log=self.log,
-            applier=self._applier,
-            state=state,
-            snapshots=self._snapshots,
-            store=client.store,
-            waiting=self._waiting,
-            settings=settings,
-        )
+        self._following = self._following_of(client.store)
         self._closing = False
         self._running: asyncio.Task[None] | None = None
-        self._election = Election(
-            store=client.store,
-            clock=client.clock,
-            rng=client.rng,
-            key=f"{LOGS}/{name}/leader",
-            replica=replica_id,
-            address=address,
-            lease_ms=settings.lease_ms,
-            clock_drift=settings.clock_drift,
-        )
+        self._election = self._election_of(client)
 
     @classmethod
     async def open(
@@ -387,6 +371,29 @@ class Replica:
             await leading.ended()
         if leading.failure is not None:
             raise leading.failure
+
+    def _following_of(self, store: MetadataStore) -> Following:
+        return Following(
+            log=self.log,
+            applier=self._applier,
+            state=self._state,
+            snapshots=self._snapshots,
+            store=store,
+            waiting=self._waiting,
+            settings=self.settings,
+        )
+
+    def _election_of(self, client: LedgerClient) -> Election:
+        return Election(
+            store=client.store,
+            clock=client.clock,
+            rng=client.rng,
+            key=f"{LOGS}/{self.name}/leader",
+            replica=self.replica_id,
+            address=self.address,
+            lease_ms=self.settings.lease_ms,
+            clock_drift=self.settings.clock_drift,
+        )
 
     def _duties_of(self, leading: Leading) -> Duties:
         return Duties(

@@ -120,8 +120,8 @@ REPLICA_MUTANTS: Final = (
         "the-key-is-removed-and-made-anew",
         "versions only grow, or a holder that comes back takes another's beat for its own",
         _ELECTION,
-        "                version = await self._store.set(self._key, _encode(beat), self._seen_version)",
-        "                await self._store.delete(self._key, self._seen_version)\n"
+        "version = await self._store.set(self._key, _encode(beat), self._seen_version)",
+        "await self._store.delete(self._key, self._seen_version)\n"
         "                version = await self._store.create(self._key, _encode(beat))",
         by_test(_ELECTION_TESTS, "test_a_holder_that_comes_back_finds_its_key_taken"),
     ),

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from engine.errors import CannotRead, FormatTooNew, MetadataUnavailable
 from engine.metadata.contract import Versioned
 from engine.metadata.memory import MemoryStore, MemoryTree
 from engine.replica.election import Election, Holding, decode_beat
-from tests.simulation.loop import SimLoop, new_loop
+from tests.simulation.virtual import elapse, virtually
 
 KEY = "/logs/log/leader"
 LEASE_MS = 1_000
@@ -104,19 +104,11 @@ async def _version(tree: MemoryTree) -> int:
     return -1 if found is None else found.version
 
 
-Script = Callable[[MemoryTree], Awaitable[None]]
+Script = Callable[[MemoryTree], Coroutine[Any, Any, None]]
 
 
 def _virtually(script: Script) -> None:
-    loop: SimLoop = new_loop(1)
-
-    async def main() -> None:
-        await script(MemoryTree("cluster"))
-
-    try:
-        loop.run(main(), until_s=2_000.0)
-    finally:
-        loop.close()
+    virtually(script(MemoryTree("cluster")))
 
 
 def test_the_first_leader_ever_waits_for_nobody() -> None:
@@ -144,13 +136,13 @@ def test_a_silent_holder_lost_its_lease_before_another_takes_the_key(speed: floa
         one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2, speed)
         await one.campaign(first_ever=True)
         campaign = asyncio.create_task(two.campaign())
-        await asyncio.sleep(5)
+        await elapse(5)
         assert one.holds() and not campaign.done()
         one.stop_beating()
         silent_s = asyncio.get_running_loop().time()
         while not campaign.done():
             held = one.holds()
-            await asyncio.sleep(0.001)
+            await elapse(0.001)
         assert not held and not one.holds() and two.holds()
         assert await campaign - silent_s < 2 * LEASE_MS / 1000
 
@@ -162,7 +154,7 @@ def test_a_holder_that_resigns_is_followed_at_once() -> None:
         one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
         await one.campaign(first_ever=True)
         campaign = asyncio.create_task(two.campaign())
-        await asyncio.sleep(3.1)
+        await elapse(3.1)
         one.stop_beating()
         assert one.holding is not None
         await one.holding.resign()
@@ -178,13 +170,13 @@ def test_a_holder_that_comes_back_finds_its_key_taken() -> None:
     async def script(tree: MemoryTree) -> None:
         one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
         await one.campaign(first_ever=True)
-        await asyncio.sleep(1.1)
+        await elapse(1.1)
         one.healthy = False
         await two.campaign()
         assert one.holding is not None
         # Were versions counted anew, this is when one's next beat would fit two's key.
         while await _version(tree) < one.holding._version:
-            await asyncio.sleep(0.01)
+            await elapse(0.01)
         one.healthy = True
         await one.holding.lost.wait()
         assert not one.holds() and two.holds()
@@ -199,10 +191,10 @@ def test_a_beat_whose_answer_was_lost_does_not_cost_the_key() -> None:
         campaign = asyncio.create_task(two.campaign())
         for _ in range(20):
             one.store.lose_answers = not one.store.lose_answers
-            await asyncio.sleep(0.26)
+            await elapse(0.26)
             assert not campaign.done()
         one.store.lose_answers = False
-        await asyncio.sleep(0.6)
+        await elapse(0.6)
         assert one.holds()
         campaign.cancel()
 
@@ -214,7 +206,7 @@ def test_a_take_whose_answer_was_lost_is_noticed() -> None:
         one = _Candidate(tree, "one", 1)
         one.store.lose_answers = True
         campaign = asyncio.create_task(one.campaign(first_ever=True))
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
         one.store.lose_answers = False
         start_s = asyncio.get_running_loop().time()
         assert await campaign - start_s < 0.5
@@ -227,9 +219,9 @@ def test_a_beat_that_hangs_in_the_store_prolongs_nothing() -> None:
     async def script(tree: MemoryTree) -> None:
         one = _Candidate(tree, "one", 1)
         await one.campaign(first_ever=True)
-        await asyncio.sleep(1.1)
+        await elapse(1.1)
         hold = one.store.hold = asyncio.Event()
-        await asyncio.sleep(1.05)
+        await elapse(1.05)
         assert not one.holds()
         one.store.hold = None
         hold.set()
@@ -244,7 +236,7 @@ def test_a_read_waits_for_the_next_beat_and_not_for_ever() -> None:
         one = _Candidate(tree, "one", 1)
         await one.campaign(first_ever=True)
         one.store.away = True
-        await asyncio.sleep(2)
+        await elapse(2)
         assert one.holding is not None
         assert not await one.holding.until_holds(200)
         one.store.away = False
@@ -257,7 +249,7 @@ def test_of_many_candidates_one_is_elected() -> None:
     async def script(tree: MemoryTree) -> None:
         crowd = [_Candidate(tree, f"c{number}", number) for number in range(8)]
         campaigns = [asyncio.create_task(one.campaign()) for one in crowd]
-        await asyncio.sleep(10)
+        await elapse(10)
         assert sum(task.done() for task in campaigns) == 1
         assert sum(one.holds() for one in crowd) == 1
         for task in campaigns:

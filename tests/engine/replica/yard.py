@@ -87,4 +87,4 @@ async def until(reached: Callable[[], bool]) -> None:
     """Wait for a condition, not for ever."""
     async with asyncio.timeout(PATIENCE_MS / 1000):
         while not reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
