@@ -157,11 +157,8 @@ class RocksStorage:
             self._db.close()
 
     def _first_mark(self) -> Mark:
-        cursor = self._db.iter()
-        cursor.seek_to_first()
-        key, value = cursor.key(), cursor.value()
+        key, value = _first_row(self._db.iter(), self._path)
         if key is None:
-            self._checked(cursor)
             self._db.put(_MARK_KEY, _packed(EMPTY), self._write)
             return EMPTY
         if key != _MARK_KEY or len(value) < _MARK.size:
@@ -174,12 +171,6 @@ class RocksStorage:
             self.wipe()
             return EMPTY
         return Mark(Position(ledger, entry), False)
-
-    def _checked(self, cursor: "RdictIter") -> None:
-        try:
-            cursor.status()
-        except Exception as error:
-            raise _damaged(self._path, error) from error
 
 
 class RocksView:
@@ -199,15 +190,31 @@ class RocksView:
 
 
 def _rows(cursor: "RdictIter", first: bytes, end: bytes | None) -> Iterator[Row]:
-    # The mark's key is empty, so no row's key is below this one.
-    cursor.seek(first or LOWEST)
     key_at, value_at, step = cursor.key, cursor.value, cursor.next
-    while (key := key_at()) is not None:
-        if end is not None and key >= end:
-            return
-        yield key, value_at()
-        step()
-    cursor.status()
+    try:
+        # The mark's key is empty, so no row's key is below this one.
+        cursor.seek(first or LOWEST)
+        while (key := key_at()) is not None:
+            if end is not None and key >= end:
+                return
+            yield key, value_at()
+            step()
+        cursor.status()
+    finally:
+        # An error that somebody keeps must not keep the cursor, and so the folder, with it.
+        del cursor, key_at, value_at, step
+
+
+def _first_row(cursor: "RdictIter", path: Path) -> tuple[bytes | None, bytes]:
+    try:
+        cursor.seek_to_first()
+        key: bytes | None = cursor.key()
+        cursor.status()
+        return key, b"" if key is None else cursor.value()
+    except Exception as error:
+        raise _damaged(path, error) from error
+    finally:
+        del cursor
 
 
 def _packed(mark: Mark) -> bytes:

@@ -1,6 +1,7 @@
 """Where states live in tests: nowhere, in a folder, in a simulated machine."""
 
 import asyncio
+import contextlib
 import random
 import shutil
 from pathlib import Path
@@ -50,13 +51,37 @@ class RocksMachine:
         self._left_behind.append(state)
         before = self.path
         self._crashes += 1
-        shutil.copytree(before, self.path, ignore=shutil.ignore_patterns("LOCK"))
+        copy_at_a_moment(before, self.path)
         return await self.open()
 
     async def bury(self) -> None:
         """Close what the crashes left open."""
         for state in self._left_behind:
             await state.close()
+
+
+def copy_at_a_moment(source: Path, target: Path) -> None:
+    """Copy a folder that RocksDB has open, as it is while no file comes, goes or grows."""
+    while True:
+        before = sizes(source)
+        for name in before:
+            # What RocksDB removes meanwhile makes this try one of those that do not count.
+            with contextlib.suppress(FileNotFoundError):
+                target.mkdir(exist_ok=True)
+                shutil.copyfile(source / name, target / name)
+        if sizes(source) == before == sizes(target):
+            return
+        shutil.rmtree(target)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """The files that make a state, and how long they are."""
+    found = {}
+    for file in sorted(folder.iterdir()):
+        with contextlib.suppress(FileNotFoundError):
+            if not file.name.startswith("LO"):
+                found[file.name] = file.stat().st_size
+    return found
 
 
 class SimMachine:
