@@ -9,11 +9,11 @@ Invariants:
 """
 
 import asyncio
+import logging
 import socket
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,12 +21,15 @@ from engine.errors import EngineError, InvalidRequest
 from herdbook.cli_store import refuse_url_as_data
 
 if TYPE_CHECKING:
-    from engine.metadata.contract import MetadataStore
     from engine.repair.settings import RepairSettings
     from engine.server import BookieServer, ServerSettings
     from engine.transport.security import Security
+    from herdbook.bookie_cluster import ClusterDoor
 
-OpenStore = Callable[[], Awaitable["MetadataStore"]]
+OPEN_ZOOKEEPER: Final = (
+    "warning: bookies ask for a proof and ZooKeeper does not: whoever reaches it can delete "
+    "ledgers and switch repair off; give --zookeeper-user and --zookeeper-password-file"
+)
 
 app = typer.Typer(
     help="Run bookies, and look at those of a cluster.",
@@ -118,8 +121,11 @@ def bookie(
         )
         security = security_of(secret_file, certificate, private_key, authorities)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            store = _store(zookeeper, zookeeper_user, zookeeper_password_file)
-            runner.run(_serve(data, store, settings, security, metrics))
+            _log_with_times()
+            door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data)
+            if security.on and not zookeeper_user:
+                _say_aside(OPEN_ZOOKEEPER)
+            runner.run(_serve(data, door, settings, security, metrics))
     except (EngineError, OSError) as error:
         typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from error
@@ -150,24 +156,20 @@ def _content(file: Path | None) -> bytes:
     return content
 
 
-def _store(zookeeper: str, user: str, password_file: Path | None) -> OpenStore:
-    """The way to open the cluster's metadata. Raises `InvalidRequest`."""
+def _door(zookeeper: str, user: str, password_file: Path | None, data: list[Path]) -> "ClusterDoor":
+    """The way to the cluster's metadata. Raises `InvalidRequest`."""
     from engine.metadata.cluster_url import SCHEME, parse_url
-    from engine.metadata.zookeeper import ZooKeeperStore
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
+    from herdbook.bookie_cluster import ClusterDoor
 
     where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
     settings = ZooKeeperSettings(user=user, password=_content(password_file).decode())
-
-    async def open_store() -> "MetadataStore":
-        return await ZooKeeperStore.connect(where.hosts, chroot=where.chroot, settings=settings)
-
-    return open_store
+    return ClusterDoor(where, settings, data, _say_aside)
 
 
 async def _serve(
     data: list[Path],
-    open_store: OpenStore,
+    door: "ClusterDoor",
     settings: "ServerSettings",
     security: "Security",
     metrics_at: str,
@@ -175,13 +177,17 @@ async def _serve(
     from engine.ports.clock import SystemClock
     from engine.server import serve
 
+    def started(server: "BookieServer", more: str = "") -> None:
+        door.remember()
+        _say(server, more)
+
     run = partial(
         serve,
         data,
-        open_store=open_store,
+        open_store=door.open,
         settings=settings,
         security=security,
-        started=_say,
+        started=started,
         draining=_say_farewell,
     )
     if not metrics_at:
@@ -194,7 +200,7 @@ async def _serve(
     try:
         await run(
             metrics=measures,
-            started=lambda server: _say(server, f", metrics at {page.url}"),
+            started=lambda server: started(server, f", metrics at {page.url}"),
         )
     finally:
         await page.close()
@@ -203,6 +209,18 @@ async def _serve(
 def _say(server: "BookieServer", more: str = "") -> None:
     also = f", gRPC at {server.grpc_address}" if server.grpc_address else ""
     typer.echo(f"serving {' '.join(server.bookies)} at {server.address}{also}{more}")
+
+
+def _log_with_times() -> None:
+    """What happens to the cluster goes to standard error, each line with its moment."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("engine").setLevel(logging.INFO)
+
+
+def _say_aside(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _say_farewell() -> None:
