@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 FORMAT_MAJOR: Final = 1
 _MARK_KEY: Final = b""
 _MARK: Final = struct.Struct(">HHQq")
+MARK_BYTES: Final = _MARK.size
 _RESTORING: Final = 1
 _ABOVE_ALL: Final = b"\xff" * (KEY_BYTES_MAX + 1)
 _MEMTABLE_BYTES: Final = 32 * MIB

@@ -13,6 +13,7 @@ from engine import limits
 from engine.bookie import folder, segment
 from engine.folder import lock
 from engine.metadata import facts_format, ledgers, remote_messages, zookeeper
+from engine.state import image, rocks
 from engine.transport import frames
 from engine.transport.contract import LedgerFacts, Status
 
@@ -43,6 +44,7 @@ def field_ends(text: str, title: str) -> list[int]:
         (section("Journal segments"), "segment header (84)", segment.SEGMENT_HEADER_BYTES),
         (section("Journal segments"), "record header (56)", segment.RECORD_HEADER_BYTES),
         (section("Frames"), "frame header (28)", frames.HEADER_BYTES),
+        (section("State of a replica"), "mark (20)", rocks.MARK_BYTES),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 40 else "",
 )
@@ -90,6 +92,8 @@ def test_every_code_is_listed_with_its_number(title: str, codes: type[enum.IntEn
         ("values of the metadata store", f"`format_major` {ledgers.FORMAT_MAJOR}"),
         ("nodes in ZooKeeper", f"`format_major` {zookeeper.FORMAT_MAJOR}"),
         ("frames", f"{frames.WIRE_MAJOR}.{frames.WIRE_MINOR}"),
+        ("state of a replica", f"{rocks.FORMAT_MAJOR}"),
+        ("image of a state", f"{image.FORMAT_MAJOR}.{image.FORMAT_MINOR}"),
         ("object id", f"{object_id.FORMAT}"),
     ],
     ids=lambda value: value.replace(" ", "-"),
