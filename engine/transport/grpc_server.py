@@ -49,7 +49,7 @@ class GrpcServer:
         calls = BookieCalls(bookies, settings)
         server = aio.server(
             handlers=[calls.handlers()],
-            interceptors=[secret_gate(security.secret)] if security.secret else [],
+            interceptors=[secret_gate(security.secret, settings)] if security.secret else [],
             options=server_options(settings),
             maximum_concurrent_rpcs=settings.calls_max,
         )

@@ -169,11 +169,11 @@ class BookieCalls:
             while first <= asked.last and left_bytes > 0:
                 chunk_bytes = min(left_bytes, self._settings.read_chunk_bytes)
                 part = ReadRequest(asked.ledger_id, first, asked.last, chunk_bytes, asked.fence_key)
-                reply = await self._send_part(context, connection, said.bookie_id, part)
-                if reply is None:
+                following = await self._send_part(context, connection, said.bookie_id, part)
+                if following is None:
                     return
-                first = reply.runs[-1].last + 1
-                left_bytes -= sum(run.size_bytes for run in reply.runs)
+                first, size_bytes = following
+                left_bytes -= size_bytes
         finally:
             connection, calls = self._connections[peer]
             if calls == 1:
@@ -183,27 +183,46 @@ class BookieCalls:
 
     async def _send_part(
         self, context: Any, connection: ByteBudget, bookie_id: str, part: ReadRequest
-    ) -> ReadReply | None:
-        """Read and send one message's worth; None if nothing may follow it."""
-        await connection.acquire(part.max_bytes)
+    ) -> tuple[int, int] | None:
+        """Read and send one message's worth.
+
+        Returns the first id that follows it, and its size in bytes; None if nothing may follow.
+        """
+        # The answer to a read of one byte is a whole entry.
+        held_bytes = max(part.max_bytes, ENTRY_BYTES_MAX)
+        await connection.acquire(held_bytes)
         try:
-            await self._reads.acquire(part.max_bytes)
+            await self._reads.acquire(held_bytes)
             try:
-                bookie = self._bookies.get(bookie_id)
-                reply = ReadReply(Status.UNAVAILABLE, (), None, None, NO_ENTRY, bookie_id, 0)
-                if bookie is not None:
-                    answer = await bookie.read(part)
-                    reply = answer if answer.bookie_id == bookie_id else reply
-                reply = _fitting(reply)
-                message = self._wire.ReadReply()
-                read_reply_to_wire(message, part.ledger_id, reply)
-                await context.write(message.SerializeToString())
+                data, following = await self._part(bookie_id, part)
+                room_bytes, held_bytes = held_bytes, len(data)
+                for reads in (connection, self._reads):
+                    reads.take(held_bytes)
+                    reads.give(room_bytes)
+                await context.write(data)
             finally:
-                self._reads.give(part.max_bytes)
+                self._reads.give(held_bytes)
         finally:
-            connection.give(part.max_bytes)
+            connection.give(held_bytes)
+        return following
+
+    async def _part(
+        self, bookie_id: str, part: ReadRequest
+    ) -> tuple[bytes, tuple[int, int] | None]:
+        """A message of a bookie's answer, and what `_send_part` returns; nothing else is held."""
+        bookie = self._bookies.get(bookie_id)
+        reply = ReadReply(Status.UNAVAILABLE, (), None, None, NO_ENTRY, bookie_id, 0)
+        if bookie is not None:
+            answer = await bookie.read(part)
+            reply = answer if answer.bookie_id == bookie_id else reply
+        reply = _fitting(reply)
+        message = self._wire.ReadReply()
+        read_reply_to_wire(message, part.ledger_id, reply)
+        data = message.SerializeToString()
         ended = reply.status is not Status.OK or not reply.runs
-        return None if ended or reply.missing or reply.unknown else reply
+        if ended or reply.missing or reply.unknown:
+            return data, None
+        return data, (reply.runs[-1].last + 1, sum(run.size_bytes for run in reply.runs))
 
     # What all have in common
 

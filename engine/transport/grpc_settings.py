@@ -30,9 +30,10 @@ class GrpcSettings:
     OVERLOADED. A message gathers orders up to about `gather_bytes`. A server stops reading from a
     stream of which it holds `stream_bytes_max` of unanswered appends, and from all while it holds
     `append_bytes_max`; reads wait while `connection_read_bytes_max` or `read_bytes_max` are on
-    their way. `calls_max` bounds the calls that run at once in a server, of which half at most are
-    long polls, `connections_max` its connections; one without a call is ended after
-    `idle_timeout_ms`.
+    their way, where a read counts as the biggest entry until its reply is known. `calls_max` bounds
+    the calls that run at once in a server, of which half at most are long polls and
+    `open_calls_max` those of callers who show no secret; `connections_max` bounds its connections;
+    one without a call is ended after `idle_timeout_ms`.
     """
 
     request_timeout_ms: int = 30_000
@@ -48,6 +49,7 @@ class GrpcSettings:
     read_bytes_max: int = 128 * MIB
     idle_timeout_ms: int = 300_000
     calls_max: int = 8_192
+    open_calls_max: int = 128
     connections_max: int = 1_200
 
     def __post_init__(self) -> None:
@@ -56,6 +58,7 @@ class GrpcSettings:
         assert self.read_chunk_bytes + ENTRY_BYTES_MAX < MESSAGE_BYTES_MAX
         assert self.stream_bytes_max <= self.append_bytes_max
         assert self.read_chunk_bytes <= self.connection_read_bytes_max <= self.read_bytes_max
+        assert self.connection_read_bytes_max >= ENTRY_BYTES_MAX
 
 
 Options = list[tuple[str, int]]

@@ -69,8 +69,8 @@ GRPC_MUTANTS: Final = (
         "grpc-readers-hold-bytes-without-bound",
         "4.2-8: every queue is bounded in bytes and pushes back",
         _SERVICE,
-        "        await connection.acquire(part.max_bytes)\n",
-        "        connection.take(part.max_bytes)\n",
+        "        await connection.acquire(held_bytes)\n",
+        "        connection.take(held_bytes)\n",
         by_test(_LIMITS, "test_readers_that_take_nothing_cost_a_bounded_number_of_bytes"),
     ),
     Mutant(
@@ -128,5 +128,32 @@ GRPC_MUTANTS: Final = (
         "            while self._unanswered or self._writing is not None:\n",
         "            while self._writing is not None:\n",
         by_test(_TESTS, "test_a_server_that_closes_answers_what_it_took_and_ends_long_polls"),
+    ),
+    Mutant(
+        "strangers-calls-without-number",
+        "callers without the secret never take the calls of those who have it",
+        _SECURITY,
+        "            if self._running >= self._calls_max:\n",
+        "            if self._running < 0:\n",
+        by_test(
+            _SECURITY_TESTS,
+            "test_strangers_never_take_the_calls_of_those_who_know_the_secret",
+        ),
+    ),
+    Mutant(
+        "strangers-watch-health",
+        "without the secret nothing is open but a health check",
+        _SECURITY,
+        "handler_call_details.method == _OPEN_METHOD:",
+        "handler_call_details.method.startswith('/grpc.'):",
+        by_test(_SECURITY_TESTS, "test_a_health_check_is_open_to_everybody_and_nothing_else_is"),
+    ),
+    Mutant(
+        "a-grpc-read-counts-as-what-it-asks-for",
+        "a read has room for a whole entry before a bookie hears of it",
+        _SERVICE,
+        "held_bytes = max(part.max_bytes, ENTRY_BYTES_MAX)",
+        "held_bytes = part.max_bytes",
+        by_test(_LIMITS, "test_a_read_of_one_byte_counts_as_the_entry_that_may_answer_it"),
     ),
 )

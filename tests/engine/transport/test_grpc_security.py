@@ -15,6 +15,7 @@ from engine.errors import AccessRefused, BookieUnavailable, InvalidRequest
 from engine.transport.contract import Bookie, Status
 from engine.transport.grpc_security import SECRET_METADATA, channel_credentials
 from engine.transport.grpc_server import GrpcServer
+from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.security import NO_SECURITY, Security
 from tests.engine.transport.bookie_contract import BookieContract, Scenario, append, runs_of
 from tests.engine.transport.certificates import Authority
@@ -161,22 +162,70 @@ def test_verification_cannot_be_turned_off() -> None:
         channel_credentials(Security(verify=False), "localhost:4181")
 
 
-async def test_health_and_reflection_are_open_to_everybody() -> None:
+CHECK = "/grpc.health.v1.Health/Check"
+WATCH = "/grpc.health.v1.Health/Watch"
+REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+def asked_for_health() -> bytes:
+    request = health_pb2.HealthCheckRequest(service="herdbook.v1.Bookie")
+    return bytes(request.SerializeToString())
+
+
+async def test_a_health_check_is_open_to_everybody_and_nothing_else_is() -> None:
     async with wired(server_security=Security(secret=SECRET)) as made:
         channel = aio.insecure_channel(made.address)
-        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
-        asked = health_pb2.HealthCheckRequest(service="herdbook.v1.Bookie")
-        said = health_pb2.HealthCheckResponse.FromString(await check(asked.SerializeToString()))
+        check: Any = channel.unary_unary(CHECK, None, None)
+        said = health_pb2.HealthCheckResponse.FromString(await check(asked_for_health()))
         assert said.status == health_pb2.HealthCheckResponse.SERVING
-        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-        reflect: Any = channel.stream_stream(path, None, None)
-        stream = reflect()
+        watch: Any = channel.unary_stream(WATCH, None, None)
+        assert await watch(asked_for_health()).code() is StatusCode.UNAUTHENTICATED
+        reflect: Any = channel.stream_stream(REFLECT, None, None)
+        assert await reflect().code() is StatusCode.UNAUTHENTICATED
+        await channel.close(None)
+
+
+async def test_reflection_tells_the_service_to_who_knows_the_secret() -> None:
+    async with wired(server_security=Security(secret=SECRET)) as made:
+        channel = aio.insecure_channel(made.address)
+        reflect: Any = channel.stream_stream(REFLECT, None, None)
+        stream = reflect(metadata=[(SECRET_METADATA, SECRET)])
         listing = reflection_pb2.ServerReflectionRequest(list_services="")
         await stream.write(listing.SerializeToString())
         found = reflection_pb2.ServerReflectionResponse.FromString(await stream.read())
         names = [service.name for service in found.list_services_response.service]
         assert "herdbook.v1.Bookie" in names
         stream.cancel()
+        await channel.close(None)
+
+
+async def test_strangers_never_take_the_calls_of_those_who_know_the_secret() -> None:
+    """They begin checks and never say what they check; others are served all the while."""
+    settings = GrpcSettings(calls_max=64, open_calls_max=3)
+    async with wired(settings, server_security=Security(secret=SECRET)) as made:
+        strangers = aio.insecure_channel(made.address)
+        half: Any = strangers.stream_stream(CHECK, None, None)
+        calls = [half() for _ in range(20)]
+        refused = {asyncio.ensure_future(call.code()) for call in calls}
+        await until(lambda: sum(code.done() for code in refused) == 17)
+        codes = {code.result() for code in refused if code.done()}
+        assert codes == {StatusCode.RESOURCE_EXHAUSTED}
+        assert await serves(made, Security(secret=SECRET))
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(refused)
+        await strangers.close(None)
+
+
+async def test_a_check_that_asks_nothing_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._OPEN_CALL_S", 0.05)
+    async with wired(server_security=Security(secret=SECRET)) as made:
+        channel = aio.insecure_channel(made.address)
+        half: Any = channel.stream_stream(CHECK, None, None)
+        assert await half().code() is StatusCode.DEADLINE_EXCEEDED
+        finished = half()
+        await finished.done_writing()
+        assert await finished.code() is StatusCode.OK, "an end without a request harms nobody"
         await channel.close(None)
 
 
