@@ -18,6 +18,7 @@ from engine.ports.clock import Clock
 from engine.replica.applier import Applier
 from engine.replica.entries import encode_level
 from engine.replica.leading import Leading
+from engine.replica.measures import ReplicaMeasures
 from engine.replica.members import Members
 from engine.replica.settings import ReplicaSettings
 from engine.replica.snapshots import Snapshots
@@ -39,6 +40,7 @@ class Duties:
         snapshots: Snapshots,
         members: Members,
         level: int,
+        measures: ReplicaMeasures,
         clock: Clock,
         settings: ReplicaSettings,
     ) -> None:
@@ -49,6 +51,7 @@ class Duties:
         self._snapshots = snapshots
         self._members = members
         self._level = level
+        self._measures = measures
         self._clock = clock
         self._settings = settings
         self._one_at_a_time = asyncio.Lock()
@@ -89,6 +92,7 @@ class Duties:
                 )
             finally:
                 snapshot.close()
+            self._measures.snapshots.add()
             at = record.at
             await self._log.truncate(at if durable == START else min(at, durable))
             return at

@@ -23,9 +23,11 @@ from engine.errors import (
 )
 from engine.log.log_writer import LogWriter
 from engine.log.position import Span
+from engine.ports.clock import Clock
 from engine.replica.applier import Applier
 from engine.replica.election import Holding
 from engine.replica.entries import Request, encode_command, encode_hash
+from engine.replica.measures import ReplicaMeasures
 from engine.replica.sessions import Forgotten, Outcome
 from engine.replica.settings import ReplicaSettings
 from engine.state.contract import State
@@ -46,6 +48,8 @@ class Leading:
         applier: Applier,
         state: State,
         settings: ReplicaSettings,
+        clock: Clock,
+        measures: ReplicaMeasures,
         applied: Callable[[], None],
     ) -> None:
         self.writer = writer
@@ -55,6 +59,8 @@ class Leading:
         self._state = state
         self._settings = settings
         self._applied = applied
+        self._clock = clock
+        self._measures = measures
         self._loop = asyncio.get_running_loop()
         self._bodies: list[bytes] = []
         self._waiters: list[_Waiter] = []
@@ -84,6 +90,11 @@ class Leading:
         future = self._queue([word], bounded=False)
         future.add_done_callback(_heard)
         return future
+
+    @property
+    def pending_bytes(self) -> int:
+        """The bytes of proposals that are under way."""
+        return self._pending_bytes
 
     def end(self, error: EngineError) -> None:
         """Take no more proposals, because of `error`; those not yet sent were not stored."""
@@ -144,7 +155,10 @@ class Leading:
                 return
             self._under_way += 1
             self._idle.clear()
-            future.add_done_callback(partial(self._appended, batch, waiting))
+            self._measures.batches.add()
+            self._measures.commands.add(len(batch))
+            sent_s = self._clock.monotonic()
+            future.add_done_callback(partial(self._appended, batch, waiting, sent_s))
 
     def _flush_later(self) -> None:
         self._scheduled = True
@@ -154,6 +168,7 @@ class Leading:
         self,
         bodies: list[bytes],
         waiters: list[_Waiter],
+        sent_s: float,
         future: asyncio.Future[tuple[Span, ...]],
     ) -> None:
         """A batch is durable, or it is not known whether it is."""
@@ -163,6 +178,7 @@ class Leading:
             self._idle.set()
         failed = future.cancelled() or future.exception() is not None
         if not failed:
+            self._measures.commit_seconds.observe(self._clock.monotonic() - sent_s)
             self._apply(bodies, waiters, future.result())
             return
         error: BaseException | None = None if future.cancelled() else future.exception()

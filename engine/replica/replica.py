@@ -39,6 +39,7 @@ from engine.log.log_writer import LogWriter
 from engine.log.position import Position
 from engine.log.settings import LogSettings
 from engine.metadata.contract import MetadataStore
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.replica.applier import Applier
 from engine.replica.contract import ReadRows, StateMachine
 from engine.replica.duties import Duties
@@ -46,6 +47,7 @@ from engine.replica.election import Election, Holding, Unopposed
 from engine.replica.entries import Request, Term, encode_session, encode_term
 from engine.replica.following import Following
 from engine.replica.leading import Leading
+from engine.replica.measures import ReplicaMeasures
 from engine.replica.members import Members
 from engine.replica.sessions import session_of
 from engine.replica.settings import ReplicaSettings
@@ -82,6 +84,7 @@ class Replica:
         log_settings: LogSettings | None,
         elect: bool,
         candidate: bool,
+        metrics: Metrics,
     ) -> None:
         self.name = name
         self.address = address
@@ -102,6 +105,7 @@ class Replica:
         self._duties: Duties | None = None
         self._waiting = Waiting()
         self._following = self._following_of(client.store)
+        self._measures = self._measures_of(metrics)
         self._closing = False
         self._running: asyncio.Task[None] | None = None
         self._election = self._election_of(client)
@@ -120,12 +124,13 @@ class Replica:
         log_settings: LogSettings | None = None,
         elect: bool = True,
         candidate: bool = True,
+        metrics: Metrics = NO_METRICS,
     ) -> "Replica":
         """Start a replica of the log `name` on a state, which it closes in the end.
 
         `address` is what clients are told to go to when this replica leads. `elect=False` is for a
         log that has one replica by other means, such as a folder's owner: it leads at once.
-        `candidate=False` follows and never leads.
+        `candidate=False` follows and never leads. `metrics` hears what the replica does.
         The state goes on from its own position, from the newest snapshot, or from the first entry
         ever. Raises `HistoryMissing` when none of them is possible, `FolderMismatch` for the state
         of another log, `MetadataUnavailable`, `CannotRead`.
@@ -141,11 +146,13 @@ class Replica:
             log_settings=log_settings,
             elect=elect,
             candidate=candidate,
+            metrics=metrics,
         )
         try:
             await replica._following.catch_up()
         except BaseException:
             replica._election.close()
+            replica._measures.end()
             raise
         replica._running = asyncio.create_task(replica._run(), name=f"replica {name}")
         return replica
@@ -257,6 +264,7 @@ class Replica:
             self._set_role(Role.CLOSED)
             self._waiting.end(NotLeader(f"{self.name}: the replica is closed"))
             self._election.close()
+            self._measures.end()
             await self._members.close()
             await self._state.close()
 
@@ -337,6 +345,8 @@ class Replica:
             applier=self._applier,
             state=self._state,
             settings=self.settings,
+            clock=self._client.clock,
+            measures=self._measures,
             applied=self._applied,
         )
         ending: list[asyncio.Future[Any]] = [
@@ -358,6 +368,7 @@ class Replica:
             self._duties = self._duties_of(leading)
             duties.append(asyncio.create_task(self._duties.see_to_them()))
             self._set_role(Role.LEADER)
+            self._measures.terms.add()
             await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._leading = self._duties = None
@@ -383,6 +394,19 @@ class Replica:
             settings=self.settings,
         )
 
+    def _measures_of(self, metrics: Metrics) -> ReplicaMeasures:
+        measures = ReplicaMeasures(metrics, self.name)
+        measures.watch(
+            leader=lambda: self.role is Role.LEADER,
+            failed=lambda: self.role is Role.FAILED,
+            epoch=lambda: self.epoch,
+            entries=lambda: self._applier.summary.entries,
+            position=lambda: self.position,
+            unwritten_bytes=lambda: self._state.unwritten_bytes,
+            pending_bytes=lambda: self._leading.pending_bytes if self._leading else 0,
+        )
+        return measures
+
     def _election_of(self, client: LedgerClient) -> Election:
         return Election(
             store=client.store,
@@ -404,6 +428,7 @@ class Replica:
             snapshots=self._snapshots,
             members=self._members,
             level=self._machine.level,
+            measures=self._measures,
             clock=self._client.clock,
             settings=self.settings,
         )

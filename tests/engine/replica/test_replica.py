@@ -22,6 +22,7 @@ from engine.replica import applier as applying
 from engine.replica.entries import Request
 from engine.replica.replica import Replica, Role
 from engine.state.memory import MemoryState
+from herdbook.metrics import PrometheusMetrics
 from tests.engine.replica.machines import Failing, Forgetful, Newer, Register
 from tests.engine.replica.yard import LOG_SETTINGS, PATIENCE_MS, SETTINGS, until, yard
 
@@ -334,6 +335,20 @@ async def test_a_lost_session_costs_the_registration_and_not_the_lead() -> None:
                 listed = await made.cluster.store.children("/logs/log/replicas")
                 await asyncio.sleep(0)
         assert one.role is Role.LEADER and one.epoch == 1
+
+
+async def test_a_replica_tells_what_it_does_once_a_batch_and_no_more_when_it_is_closed() -> None:
+    async with yard() as made:
+        metrics = PrometheusMetrics()
+        one = await made.leader("one", metrics=metrics)
+        await asyncio.gather(*[one.propose(b"a=%d" % n) for n in range(500)])
+        told = metrics.text().decode()
+        assert 'herdbook_replica_leader{log="log"} 1.0' in told
+        assert 'herdbook_replica_commands_total{log="log"} 501.0' in told
+        assert 'herdbook_replica_batches_total{log="log"} 2.0' in told
+        assert 'herdbook_replica_entries{log="log"} 501.0' in told
+        await one.close()
+        assert "herdbook_replica_leader{" not in metrics.text().decode()
 
 
 class _Kept(MemoryState):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
 from engine.metadata.memory import MemoryStore
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.replica.contract import StateMachine
 from engine.replica.replica import Replica
 from engine.replica.settings import ReplicaSettings
@@ -39,6 +40,7 @@ class Yard:
         candidate: bool = True,
         settings: ReplicaSettings = SETTINGS,
         log_settings: LogSettings = LOG_SETTINGS,
+        metrics: Metrics = NO_METRICS,
     ) -> Replica:
         """Start a replica whose address is its name."""
         replica = await Replica.open(
@@ -52,6 +54,7 @@ class Yard:
             log_settings=log_settings,
             elect=elect,
             candidate=candidate,
+            metrics=metrics,
         )
         self._replicas.append(replica)
         return replica
