@@ -12,7 +12,7 @@ from engine.state.memory import MemoryState
 from engine.state.rocks import open_rocks
 from tests.engine.state.state_contract import Scenario
 from tests.simulation.disk import SimDisk
-from tests.simulation.loop import Process, new_loop
+from tests.simulation.loop import Process, SimLoop, new_loop
 from tests.simulation.state import SimStates
 from tests.simulation.workers import SimWorkers
 
@@ -108,6 +108,15 @@ class SimMachine:
         self.states.crash()
         self._start()
         return await self.open()
+
+
+async def pass_time(seconds: float) -> None:
+    """Wait in the virtual time of a simulated machine."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    over: asyncio.Future[None] = loop.create_future()
+    loop.call_later(seconds, over.set_result, None)
+    await over
 
 
 def run_in_memory(scenario: Scenario) -> None:

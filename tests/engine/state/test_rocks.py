@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -245,7 +246,7 @@ async def test_pages_may_be_read_in_a_thread_while_commits_go_on(tmp_path: Path)
         entry = 3
         while True:
             above = rows[-1][0] if rows else None
-            reading = asyncio.ensure_future(workers.run(lambda a=above: snapshot.page(a, 3_000)))  # type: ignore[misc]
+            reading = asyncio.ensure_future(workers.run(partial(snapshot.page, above, 3_000)))
             while not reading.done():
                 fill(state, numbered(entry, entry + 300, b"later"), entry)
                 state.scan(b"%06d" % entry, None, 10)

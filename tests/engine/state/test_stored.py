@@ -8,7 +8,7 @@ import pytest
 from engine.errors import StateFailed
 from engine.log.position import START
 from engine.state.stored import StateSettings, StoredState
-from tests.engine.state.machines import SimMachine
+from tests.engine.state.machines import SimMachine, pass_time
 from tests.engine.state.state_contract import all_rows, at, fill, numbered, paged
 from tests.simulation.state import SimStorage
 
@@ -41,7 +41,7 @@ def test_commits_gather_and_are_written_together_some_moments_later() -> None:
         for entry in range(20):
             fill(state, {b"hot": b"%d" % entry, b"%d" % entry: b""}, entry)
         assert storage.writes == [] and state.unwritten_bytes > 0
-        await asyncio.sleep(1)
+        await pass_time(1)
         assert storage.writes == [(21, 19)] and state.unwritten_bytes == 0
         assert state.durable == START
         await state.close()
@@ -56,7 +56,7 @@ def test_much_that_has_gathered_is_written_at_once() -> None:
         state = simulated(machine, storage)
         fill(state, {b"large": b"x" * 10_000}, 1)
         fill(state, {b"later": b"x"}, 2)
-        await asyncio.sleep(0.049)
+        await pass_time(0.049)
         assert storage.writes == [(1, 1)]
         await state.close()
         assert storage.writes == [(1, 1), (1, 2)]
@@ -92,7 +92,7 @@ def test_whatever_moment_a_crash_comes_whole_commits_are_left() -> None:
             flushing = None
             for entry in range(rng.randint(1, 100)):
                 fill(state, {b"%d" % key: b"%d" % entry for key in range(20)}, entry)
-                await asyncio.sleep(rng.random() * 0.002)
+                await pass_time(rng.random() * 0.002)
                 if entry % 40 == 30:
                     flushing = asyncio.ensure_future(state.flush())
             durable = state.durable
@@ -121,7 +121,7 @@ def test_a_snapshot_taken_while_the_thread_writes_is_of_its_commit() -> None:
                 fill(state, {**numbered(entry * 5, entry * 5 + 150, b"%d/" % entry), **gone}, entry)
                 if rng.random() < 0.3:
                     taken.append((state.snapshot(), sorted(all_rows(state).items())))
-                await asyncio.sleep(rng.random() * 0.01)
+                await pass_time(rng.random() * 0.01)
                 for snapshot, rows in rng.sample(taken, min(2, len(taken))):
                     assert paged(snapshot, 500) == rows
             for snapshot, rows in taken:
@@ -177,7 +177,7 @@ def test_a_failed_write_lets_none_behind_it_pass() -> None:
         await asyncio.sleep(0)
         fill(state, {b"a": b"2"}, 2)
         state.snapshot()
-        await asyncio.sleep(1)
+        await pass_time(1)
         storage.fail_after = None
         with pytest.raises(StateFailed):
             fill(state, {b"a": b"3"}, 3)
@@ -237,7 +237,7 @@ def test_a_flush_under_way_while_the_state_is_cleared_claims_nothing() -> None:
         state = machine.states.open(machine.workers, SLOW)
         fill(state, {b"a": b"1"}, 1)
         flushing = asyncio.ensure_future(state.flush())
-        await asyncio.sleep(0.0001)
+        await pass_time(0.0001)
         await state.clear()
         await flushing
         assert state.durable == state.position == START and all_rows(state) == {}
