@@ -149,7 +149,9 @@ async def test_a_deposed_leader_does_not_touch_its_ledger_again() -> None:
 
 async def test_what_the_end_of_a_fenced_ledger_proves_durable_is_not_appended_again() -> None:
     yard = await Yard.of(3)
-    log, writer = await led(yard)
+    told = ToldStore(yard.tree.session())
+    log = yard.log(store=told)
+    writer = await log.lead()
     first = writer.ledger
     await writer.append(b"entry 0")
     for bookie in yard.bookies:
@@ -162,6 +164,13 @@ async def test_what_the_end_of_a_fenced_ledger_proves_durable_is_not_appended_ag
         for entry in (3, 4):
             del bookie.entries[first][entry]
     assert await yard.fence(first) == 2
+    newest: list[asyncio.Future[Position]] = []
+
+    async def append_meanwhile(kind: str, key: str) -> None:
+        if not newest:
+            newest.append(writer.append(b"entry 7"))
+
+    told.before = append_meanwhile
     later = writer.append_many(numbered(5, 2))
     spans = await pending
     assert positions(spans) == [
@@ -171,8 +180,8 @@ async def test_what_the_end_of_a_fenced_ledger_proves_durable_is_not_appended_ag
         Position(writer.ledger, 1),
     ]
     assert positions(await later) == [Position(writer.ledger, 2), Position(writer.ledger, 3)]
-    assert await bodies(log) == numbered(0, 7)
-    assert writer.last == Position(writer.ledger, 3)
+    assert await newest[0] == writer.last == Position(writer.ledger, 4)
+    assert await bodies(log) == numbered(0, 8)
 
 
 async def test_a_ledger_whose_bookies_fail_is_left_for_another() -> None:
@@ -274,6 +283,16 @@ async def test_a_ledger_writer_that_is_full_makes_appends_wait_in_order() -> Non
     found = await asyncio.gather(*futures)
     assert found == sorted(found)
     assert await bodies(log) == numbered(0, 200)
+
+
+async def test_a_small_append_does_not_overtake_a_big_one_that_waits() -> None:
+    yard = await Yard.of(3)
+    tight = replace(yard.client().settings, writer_bytes_max=50, writer_parked_bytes_max=50)
+    log = yard.log(client=yard.client(tight))
+    writer = await log.lead()
+    entries = [b"a" * 40, b"b" * 45, b"c" * 60, b"d"]
+    await asyncio.gather(*map(writer.append, entries))
+    assert await bodies(log) == entries
 
 
 async def test_what_is_no_entry_is_refused_at_once() -> None:

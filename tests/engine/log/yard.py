@@ -196,13 +196,14 @@ class Tailing:
 
     async def until(self, count: int) -> list[bytes]:
         """Wait until so many entries came; returns the bodies of all that did."""
-        while len(self.found) < count:
-            self._grown.clear()
-            growing = asyncio.ensure_future(self._grown.wait())
-            await asyncio.wait([growing, self._task], return_when=asyncio.FIRST_COMPLETED)
-            growing.cancel()
-            if self._task.done():
-                self._task.result()
+        async with asyncio.timeout(10):
+            while len(self.found) < count:
+                self._grown.clear()
+                growing = asyncio.ensure_future(self._grown.wait())
+                await asyncio.wait([growing, self._task], return_when=asyncio.FIRST_COMPLETED)
+                growing.cancel()
+                if self._task.done():
+                    self._task.result()
         return [body for _, body in self.found]
 
     async def stop(self) -> None:
