@@ -208,11 +208,10 @@ class Holding:
         return self.holds()
 
     async def keep(self, healthy: Callable[[], bool]) -> None:
-        """Beat until the key is lost. A holder that is not `healthy()` lets a beat out."""
+        """Beat until the key is lost. A holder that is not `healthy()` only looks who has it."""
         pause_s = self._beat.lease_ms / 1000 / _BEATS_A_LEASE
         while not self.lost.is_set():
-            if healthy():
-                await self._beat_once()
+            await (self._beat_once() if healthy() else self._settle())
             await asyncio.sleep(pause_s)
 
     async def _beat_once(self) -> None:
@@ -240,7 +239,7 @@ class Holding:
             await self._store.set(self._election._key, self._value(), self._version)
 
     async def _settle(self) -> None:
-        """The version is another than thought: after a lost reply, or for good."""
+        """Look who has the key: this holder, perhaps after a lost reply, or another one."""
         try:
             found = await self._store.get(self._election._key)
         except MetadataUnavailable:

@@ -8,6 +8,7 @@ Invariants:
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -66,7 +67,7 @@ class Leading:
         self._waiters: list[_Waiter] = []
         self._scheduled = False
         self._pending_bytes = 0
-        self._under_way = 0
+        self._sent_s: deque[float] = deque()
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended: EngineError | None = None
@@ -90,6 +91,13 @@ class Leading:
         future = self._queue([word], bounded=False)
         future.add_done_callback(_heard)
         return future
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the oldest append has been under way for too long."""
+        if not self._sent_s:
+            return False
+        return self._clock.monotonic() - self._sent_s[0] > self._settings.stall_ms / 1000
 
     @property
     def pending_bytes(self) -> int:
@@ -153,12 +161,11 @@ class Leading:
                 self._bodies, self._waiters = bodies[start:], waiters[start:]
                 self.end(error)
                 return
-            self._under_way += 1
             self._idle.clear()
             self._measures.batches.add()
             self._measures.commands.add(len(batch))
-            sent_s = self._clock.monotonic()
-            future.add_done_callback(partial(self._appended, batch, waiting, sent_s))
+            self._sent_s.append(self._clock.monotonic())
+            future.add_done_callback(partial(self._appended, batch, waiting))
 
     def _flush_later(self) -> None:
         self._scheduled = True
@@ -168,13 +175,12 @@ class Leading:
         self,
         bodies: list[bytes],
         waiters: list[_Waiter],
-        sent_s: float,
         future: asyncio.Future[tuple[Span, ...]],
     ) -> None:
         """A batch is durable, or it is not known whether it is."""
         self._pending_bytes -= sum(map(len, bodies))
-        self._under_way -= 1
-        if self._under_way == 0:
+        sent_s = self._sent_s.popleft()
+        if not self._sent_s:
             self._idle.set()
         failed = future.cancelled() or future.exception() is not None
         if not failed:

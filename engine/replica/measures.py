@@ -29,23 +29,22 @@ class ReplicaMeasures:
     def __init__(self, metrics: Metrics, log_name: str) -> None:
         self._metrics = metrics
         self._log = log_name
-        label = {"log": log_name}
         self.commands = metrics.counter(
-            "herdbook_replica_commands_total", "Entries that this replica proposed.", **label
+            "herdbook_replica_commands_total", "Entries that this replica proposed.", log=log_name
         )
         self.batches = metrics.counter(
-            "herdbook_replica_batches_total", "Appends that carried them.", **label
+            "herdbook_replica_batches_total", "Appends that carried them.", log=log_name
         )
         self.commit_seconds = metrics.histogram(
             "herdbook_replica_commit_seconds",
             "From sending a batch to the log until it was durable.",
-            **label,
+            log=log_name,
         )
         self.terms = metrics.counter(
-            "herdbook_replica_terms_total", "Terms that this replica began to lead.", **label
+            "herdbook_replica_terms_total", "Terms that this replica began to lead.", log=log_name
         )
         self.snapshots = metrics.counter(
-            "herdbook_replica_snapshots_total", "Snapshots that this replica wrote.", **label
+            "herdbook_replica_snapshots_total", "Snapshots that this replica wrote.", log=log_name
         )
         self._ends: list[Callable[[], None]] = []
 

@@ -16,7 +16,6 @@ Invariants:
 """
 
 import asyncio
-import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable
@@ -437,14 +436,20 @@ class Replica:
         """Close the log's writer; what it leaves open the next leader recovers."""
         if lost:
             writer.abandon(Deposed(f"log {self.name}: another replica was elected"))
-        with contextlib.suppress(EngineError):
-            await writer.close()
+        try:
+            async with asyncio.timeout(self.settings.lease_ms / 1000):
+                await writer.close()
+        except EngineError:
+            return
+        except TimeoutError:
+            writer.abandon(Deposed(f"log {self.name}: its end took too long"))
 
     def _applied(self) -> None:
         self._waiting.reached(self._applier.cursor)
 
     def _healthy(self) -> bool:
-        return not self._applier.failed and not self._closing
+        stalled = self._leading is not None and self._leading.stalled
+        return not self._applier.failed and not self._closing and not stalled
 
     def _fail(self, error: EngineError) -> None:
         """Stop for good: the state is not to be trusted, or not to be written."""

@@ -12,6 +12,7 @@ class ReplicaSettings:
     `lease_ms` is how long a leader may serve reads after it was last confirmed, and how long the
     others wait before they take over from one that is not heard of. All replicas of a log should
     have the same.
+    `stall_ms` is how long a leader may wait for one append before it lets another replica try.
     `clock_drift` is by how much the machines' clocks may differ in speed.
     `pending_bytes_max` bounds proposals that are under way; beyond it `propose` raises.
     `unwritten_bytes_max` bounds changes that the state's disk has not taken; beyond it proposals
@@ -25,6 +26,7 @@ class ReplicaSettings:
     """
 
     lease_ms: int = 1_500
+    stall_ms: int = 10_000
     clock_drift: float = 0.05
     pending_bytes_max: int = 64 * limits.MIB
     unwritten_bytes_max: int = 64 * limits.MIB

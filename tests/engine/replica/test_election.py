@@ -171,14 +171,14 @@ def test_a_holder_that_comes_back_finds_its_key_taken() -> None:
         one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
         await one.campaign(first_ever=True)
         await elapse(1.1)
-        one.healthy = False
+        one.stop_beating()
         await two.campaign()
         assert one.holding is not None
         # Were versions counted anew, this is when one's next beat would fit two's key.
         while await _version(tree) < one.holding._version:
             await elapse(0.01)
-        one.healthy = True
-        await one.holding.lost.wait()
+        await one.holding._beat_once()
+        assert one.holding.lost.is_set()
         assert not one.holds() and two.holds()
 
     _virtually(script)
@@ -258,12 +258,14 @@ def test_of_many_candidates_one_is_elected() -> None:
     _virtually(script)
 
 
-def test_an_unhealthy_holder_lets_the_key_go() -> None:
+def test_an_unhealthy_holder_lets_the_key_go_and_hears_of_it() -> None:
     async def script(tree: MemoryTree) -> None:
         one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
         await one.campaign(first_ever=True)
         one.healthy = False
         await two.campaign()
+        assert one.holding is not None
+        await one.holding.lost.wait()
         assert two.holds() and not one.holds()
 
     _virtually(script)
