@@ -12,6 +12,7 @@ from blobit import object_id
 from engine import limits
 from engine.bookie import folder, segment
 from engine.folder import lock
+from engine.log import log_list
 from engine.metadata import facts_format, ledgers, remote_messages, zookeeper
 from engine.state import image, rocks
 from engine.transport import frames
@@ -90,6 +91,7 @@ def test_every_code_is_listed_with_its_number(title: str, codes: type[enum.IntEn
         ),
         ("lock", f"`format_major` {lock.FORMAT_MAJOR}"),
         ("values of the metadata store", f"`format_major` {ledgers.FORMAT_MAJOR}"),
+        ("list of a log", f"`format_major` {log_list.FORMAT_MAJOR}"),
         ("nodes in ZooKeeper", f"`format_major` {zookeeper.FORMAT_MAJOR}"),
         ("frames", f"{frames.WIRE_MAJOR}.{frames.WIRE_MINOR}"),
         ("state of a replica", f"{rocks.FORMAT_MAJOR}"),
@@ -111,6 +113,25 @@ def test_every_field_of_a_ledgers_metadata_is_described() -> None:
         if f"`{field.name}`" not in described
     ]
     assert missing == []
+
+
+def test_every_field_of_a_logs_list_is_described() -> None:
+    described = section("Logs")
+    missing = [
+        field.name
+        for field in msgspec.structs.fields(log_list.LogList)
+        if f"`{field.name}`" not in described
+    ]
+    assert missing == []
+
+
+def test_the_example_of_a_logs_list_is_what_is_written() -> None:
+    words = re.search(r"^    (86 [0-9a-f\s]+?)\n\n", section("Logs"), re.MULTILINE)
+    assert words is not None
+    value = bytes.fromhex("".join(words[1].split()))
+    decoded = log_list.decode_list(value)
+    assert msgspec.msgpack.encode(decoded) == value
+    assert (decoded.epoch, decoded.ledgers, decoded.token) == (3, (7, 9), 99)
 
 
 def test_the_number_of_facts_about_a_ledger_is_that_of_the_description() -> None:
