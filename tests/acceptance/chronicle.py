@@ -15,9 +15,11 @@ from engine.errors import EngineError, OutcomeUnknown, Unavailable
 from engine.ledger.writer import LedgerWriter
 from engine.run import Entry
 
-LEDGER_ENTRIES: Final = 500
+# Big ones stay open for longer than an append or a session may be silent.
+LEDGER_ENTRIES: Final = (100, 500, 5_000)
 BATCH_ENTRIES: Final = 10
 _PAUSE_S: Final = 0.05
+_BREATH_S: Final = 0.02
 
 
 def body_of(ledger_id: int, entry_id: int) -> bytes:
@@ -33,12 +35,16 @@ class Chronicle:
         self.seen: dict[int, int] = {}
         self.adds = 0
         self.longest_stall_s = 0.0
+        self.ensemble_changes = 0
+        self.writer: LedgerWriter | None = None
         self._client = client
         self._ending = False
         self._readers: list[asyncio.Task[None]] = []
+        self._acknowledged_s = 0.0
 
     async def write(self) -> None:
         """Append until `end` is called, whatever happens to the machines."""
+        self._acknowledged_s = asyncio.get_running_loop().time()
         while not self._ending:
             try:
                 writer = await self._client.create_ledger()
@@ -47,7 +53,13 @@ class Chronicle:
                 continue
             self.acknowledged[writer.ledger_id] = -1
             self._readers.append(asyncio.create_task(self._follow(writer.ledger_id)))
-            await self._fill(writer)
+            self.writer = writer
+            await self._fill(writer, LEDGER_ENTRIES[len(self.acknowledged) % len(LEDGER_ENTRIES)])
+            self.ensemble_changes += len(writer.metadata.fragments) - 1
+
+    def ensemble(self) -> tuple[str, ...]:
+        """The bookies that the writer writes to now."""
+        return () if self.writer is None else self.writer.metadata.fragments[-1].ensemble
 
     def end(self) -> None:
         """Let the writer come to an end."""
@@ -57,24 +69,29 @@ class Chronicle:
         """Wait for the readers, which end with their ledgers. Raises what one of them found."""
         await asyncio.gather(*self._readers)
 
-    async def _fill(self, writer: LedgerWriter) -> None:
+    async def _fill(self, writer: LedgerWriter, entries: int) -> None:
         ledger_id = writer.ledger_id
-        loop = asyncio.get_running_loop()
         try:
-            for first in range(0, LEDGER_ENTRIES, BATCH_ENTRIES):
+            for first in range(0, entries, BATCH_ENTRIES):
                 ids = range(first, first + BATCH_ENTRIES)
-                began_s = loop.time()
                 got = await writer.append_many([body_of(ledger_id, number) for number in ids])
                 assert got == list(ids), (got, ids)
-                self.longest_stall_s = max(self.longest_stall_s, loop.time() - began_s)
                 self.acknowledged[ledger_id] = got[-1]
-                self.adds += len(got)
+                self._count(len(got))
                 if self._ending:
                     break
+                await asyncio.sleep(_BREATH_S)
         except OutcomeUnknown:
             # Whoever reads it recovers it: this writer is not asked again.
             pass
         await self._close(writer)
+
+    def _count(self, adds: int) -> None:
+        """A stall is from one acknowledgement to the next, whatever lies between them."""
+        now_s = asyncio.get_running_loop().time()
+        self.longest_stall_s = max(self.longest_stall_s, now_s - self._acknowledged_s)
+        self._acknowledged_s = now_s
+        self.adds += adds
 
     async def _close(self, writer: LedgerWriter) -> None:
         while True:

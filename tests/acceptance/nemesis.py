@@ -2,15 +2,20 @@
 
 Invariants:
 - At most one machine is away at a time, and none is wiped while a replica is missing anywhere.
-- Each misfortune lasts until the writer has gone on beside it.
+- Each misfortune lasts until the writer has gone on beside it; some last for longer than an append
+  may be unanswered or a session be silent, and some until the bookie is given up and its replicas
+  are made elsewhere.
+- Who is cut off, killed or paused is a machine that is being written to.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from engine.connecting import Connection
+from engine.errors import Unavailable
 from engine.metadata.bookies import Bookies
 from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.chronicle import Chronicle
@@ -18,15 +23,20 @@ from tests.acceptance.full_disk import SmallDisk
 from tests.acceptance.machines import Machine, until
 
 REPAIRED_S: Final = 120.0
+_AWAY_S: Final = (0.1, 6.0)
 
 
 @dataclass(frozen=True)
 class Misfortunes:
-    """How many of each, and how many adds are acknowledged in all."""
+    """How many of each, and how many adds are acknowledged in all.
+
+    `lasting` of the cuts and as many of the pauses last until the bookie is given up.
+    """
 
     kills: int
     cuts: int
     pauses: int
+    lasting: int
     fills: int
     wipes: int
     zookeeper_restarts: int
@@ -46,6 +56,9 @@ class Nemesis:
         rng: random.Random,
     ) -> None:
         self.done: list[str] = []
+        self.expired = 0
+        self.given_up = 0
+        self.moved = 0
         self._machines = machines
         self._small = small
         self._zookeeper = zookeeper
@@ -58,8 +71,10 @@ class Nemesis:
         """All of them, in the order that chance draws."""
         actions: list[Callable[[], Awaitable[None]]] = [
             *[self._kill] * misfortunes.kills,
-            *[self._cut] * misfortunes.cuts,
-            *[self._pause] * misfortunes.pauses,
+            *[self._cut] * (misfortunes.cuts - misfortunes.lasting),
+            *[self._long_cut] * misfortunes.lasting,
+            *[self._pause] * (misfortunes.pauses - misfortunes.lasting),
+            *[self._long_pause] * misfortunes.lasting,
             *[self._fill] * misfortunes.fills,
             *[self._wipe] * misfortunes.wipes,
             *[self._restart_zookeeper] * misfortunes.zookeeper_restarts,
@@ -85,25 +100,51 @@ class Nemesis:
     # One each
 
     async def _kill(self) -> None:
-        machine = self._rng.choice(self._machines)
-        machine.kill()
-        await self._go_on(50)
-        machine.start()
-        await self.everybody_serves()
+        await self._away(Machine.kill, Machine.start, self._a_while)
 
     async def _cut(self) -> None:
-        machine = self._rng.choice(self._machines)
-        machine.cut()
-        await self._go_on(50)
-        machine.heal()
-        await self.everybody_serves()
+        await self._away(Machine.cut, Machine.heal, self._a_while)
+
+    async def _long_cut(self) -> None:
+        await self._away(Machine.cut, Machine.heal, self._until_replaced)
 
     async def _pause(self) -> None:
-        machine = self._rng.choice(self._machines)
-        machine.pause()
+        await self._away(Machine.pause, Machine.resume, self._a_while)
+
+    async def _long_pause(self) -> None:
+        await self._away(Machine.pause, Machine.resume, self._until_replaced)
+
+    async def _away(
+        self,
+        go: Callable[[Machine], None],
+        come: Callable[[Machine], None],
+        stay: Callable[[str], Awaitable[None]],
+    ) -> None:
+        machine, bookie_id = await self._victim()
+        go(machine)
+        await stay(bookie_id)
         await self._go_on(50)
-        machine.resume()
+        self.expired += bookie_id not in await self._bookies.available()
+        come(machine)
         await self.everybody_serves()
+
+    async def _a_while(self, _bookie_id: str) -> None:
+        await asyncio.sleep(self._rng.uniform(*_AWAY_S))
+
+    async def _until_replaced(self, bookie_id: str) -> None:
+        """Wait until a bookie is given up, and a replica of it was made elsewhere."""
+        held = await self._ledgers_of(bookie_id)
+
+        async def is_given_up() -> bool:
+            return bookie_id in await self._bookies.given_up()
+
+        async def has_moved() -> bool:
+            return bool(held - await self._ledgers_of(bookie_id))
+
+        await until(f"{bookie_id} is given up", is_given_up, REPAIRED_S)
+        self.given_up += 1
+        await until(f"a replica of {bookie_id} is made elsewhere", has_moved, REPAIRED_S)
+        self.moved += 1
 
     async def _fill(self) -> None:
         self._small.fill()
@@ -140,11 +181,38 @@ class Nemesis:
         return holds
 
     async def _all_serve(self) -> bool:
-        registered = {one.address: one for one in (await self._bookies.available()).values()}
-        return all(
-            machine.address in registered and registered[machine.address].writable
-            for machine in self._machines
-        )
+        return len(await self._serving()) == len(self._machines)
+
+    async def _serving(self) -> dict[str, Machine]:
+        """The machines whose bookies take appends, by the bookies' ids.
+
+        A registration may be left of a bookie that is gone, so each is asked.
+        """
+        machines = {machine.address: machine for machine in self._machines}
+        serving: dict[str, Machine] = {}
+        for bookie_id, one in (await self._bookies.available()).items():
+            try:
+                said = await (await self._client.transport.connect(bookie_id)).info()
+            except Unavailable:
+                continue
+            if said.writable and one.writable and said.boot == one.boot:
+                serving[bookie_id] = machines[one.address]
+        return serving
+
+    async def _victim(self) -> tuple[Machine, str]:
+        """A machine that is being written to, and its bookie."""
+        serving = await self._serving()
+        ensemble = [name for name in self._chronicle.ensemble() if name in serving]
+        bookie_id = self._rng.choice(ensemble or sorted(serving))
+        return serving[bookie_id], bookie_id
+
+    async def _ledgers_of(self, bookie_id: str) -> set[int]:
+        """Those that name a bookie."""
+        named: set[int] = set()
+        for ledger_id in await self._client.list_ledgers():
+            if bookie_id in (await self._client.ledger_metadata(ledger_id)).bookies():
+                named.add(ledger_id)
+        return named
 
     async def _is_whole(self) -> bool:
         there = await self._bookies.available()

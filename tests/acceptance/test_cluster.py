@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from engine.connecting import Connection, connect
 from engine.errors import NoSuchCluster
 from engine.ledger.reading import intact
@@ -25,18 +27,21 @@ from tests.acceptance.machines import Machine, free_port, until
 from tests.acceptance.nemesis import Misfortunes, Nemesis
 
 FULL: Final = Misfortunes(
-    kills=40, cuts=20, pauses=10, fills=4, wipes=4, zookeeper_restarts=2, adds=50_000
+    kills=40, cuts=20, pauses=10, lasting=4, fills=4, wipes=4, zookeeper_restarts=2, adds=50_000
 )
 SMALL: Final = Misfortunes(
-    kills=4, cuts=2, pauses=1, fills=1, wipes=1, zookeeper_restarts=1, adds=5_000
+    kills=3, cuts=2, pauses=2, lasting=1, fills=1, wipes=1, zookeeper_restarts=1, adds=5_000
 )
 CHROOT: Final = "/acceptance"
 STALL_S_MAX: Final = 20.0
+SESSION_MS: Final = 4_000
 
 
 async def test_no_acknowledged_entry_is_lost_or_changed_whatever_happens_to_the_machines(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Sessions end within the time that a test can wait for.
+    monkeypatch.setattr("herdbook.zookeeper_server.SESSION_TIMEOUT_MAX_MS", SESSION_MS)
     misfortunes = FULL if os.environ.get("HERDBOOK_ACCEPTANCE") == "full" else SMALL
     async with cluster(tmp_path) as (machines, small, zookeeper):
         settings = ClientSettings(append_timeout_ms=3_000, quarantine_ms=2_000)
@@ -58,9 +63,13 @@ async def test_no_acknowledged_entry_is_lost_or_changed_whatever_happens_to_the_
             await every_copy_is_there(client, chronicle)
     print(
         f"{chronicle.adds} adds in {len(chronicle.acknowledged)} ledgers, "
-        f"none lost beside {', '.join(nemesis.done)}; "
+        f"none lost beside {', '.join(nemesis.done)}; {nemesis.expired} sessions expired, "
+        f"{nemesis.given_up} bookies given up, {chronicle.ensemble_changes} ensembles changed; "
         f"longest wait {chronicle.longest_stall_s:.1f} s"
     )
+    assert nemesis.expired >= nemesis.given_up == nemesis.moved == 2 * misfortunes.lasting
+    assert chronicle.ensemble_changes > misfortunes.lasting
+    assert chronicle.longest_stall_s < STALL_S_MAX
     assert chronicle.adds >= misfortunes.adds
     assert chronicle.seen.keys() == {
         one for one, last in chronicle.acknowledged.items() if last >= 0
