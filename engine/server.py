@@ -295,6 +295,7 @@ class BookieServer:
         assert self._framed is not None
         self._framed.add(service)
         self._served[service.bookie_id] = service
+        _LOG.info("bookie %s serves from %s", service.bookie_id, folder)
         self._upkeep.append(
             start_upkeep(
                 service,

@@ -19,6 +19,7 @@ from rich.progress import Progress, TaskID
 
 from engine.ledger.client import LedgerClient
 from engine.metadata.repairs import RepairQueue
+from engine.ports.clock import SystemClock
 from engine.repair.decommission import Decommission, DecommissionProgress
 from engine.repair.node import RepairNode
 from engine.repair.outlook import Workshop
@@ -55,7 +56,7 @@ def show_status(
     if as_json:
         print_json([plain(status)])
     else:
-        _show(status)
+        _show(status, SystemClock().wall_ms())
 
 
 @app.command("off")
@@ -233,11 +234,22 @@ def _say_switch(on: bool, as_json: bool) -> None:
         typer.echo(f"repair is {'on' if on else 'off'}")
 
 
-def _show(status: RepairStatus) -> None:
+def _absences(status: RepairStatus, now_ms: int) -> list[str]:
+    """Who is away, and how long the auditor will wait; its grace counts, not the bookie's own."""
+    found = []
+    for name, due_ms in status.away_bookies.items():
+        minutes, seconds = divmod(max(0, due_ms - now_ms) // 1000, 60)
+        left = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+        found.append(f"{name}, given up in {left}")
+    return found
+
+
+def _show(status: RepairStatus, now_ms: int) -> None:
     switch = "on" if status.disabled is None else f"off: {status.disabled}"
     facts: dict[str, Any] = {
         "repair": switch,
         "auditor": status.auditor or "none",
+        "bookies away": "; ".join(_absences(status, now_ms)) or "none",
         "lost bookies": ", ".join(status.lost_bookies) or "none",
         "leaving bookies": ", ".join(status.leaving_bookies) or "none",
         "ledgers that wait": f"{status.queued:,}",

@@ -84,6 +84,8 @@ def plain(value: Any) -> Any:
     """A structure as plain values, with every field: `to_builtins` leaves out what is usual."""
     if isinstance(value, msgspec.Struct):
         return {name: plain(each) for name, each in msgspec.structs.asdict(value).items()}
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
 
 

@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from engine.bookie.appending import Gate
@@ -18,6 +19,7 @@ from engine.ports.disk import Disk, Space
 from engine.ports.workers import Workers
 
 _RETRY_S = 0.5
+_LOG = logging.getLogger("engine.bookie")
 
 
 class Publisher:
@@ -45,6 +47,10 @@ class Publisher:
         self._unwatches: list[Callable[[], None]] = []
         self._session_lost = False
         self._closed = False
+
+    @property
+    def _name(self) -> str:
+        return self._identity.bookie_id
 
     async def start(self) -> None:
         """Register. Raises `MetadataUnavailable`."""
@@ -90,11 +96,16 @@ class Publisher:
     def _set_full(self, full: bool) -> None:
         if full != self.gate.full:
             self.gate.full = full
+            if full:
+                _LOG.warning("bookie %s: its disk is full, it takes reads only", self._name)
+            else:
+                _LOG.info("bookie %s: its disk has room again", self._name)
             if self._published is not None:
                 self._publish()
 
     def _on_session_lost(self) -> None:
         self._session_lost = True
+        _LOG.warning("bookie %s: its registration went with the session", self._name)
         if self._published is not None:
             self._publish()
 
@@ -111,6 +122,7 @@ class Publisher:
                     if not missing and self._published is not self.gate.full:
                         return
                     await self._register()
+                    _LOG.info("bookie %s is registered again", self._name)
                 except EngineError:
                     # What is there now may still be an earlier session's.
                     self._session_lost = True

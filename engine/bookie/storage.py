@@ -7,6 +7,7 @@ Invariants:
 - Damage that a read finds is remembered, so that recovery and repair may write those ids again.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 
 from engine.bookie.folder import FolderIdentity
@@ -38,6 +39,7 @@ from engine.transport.contract import LedgerFacts
 
 _LOOKUPS_MAX = 3
 _EVERY_LEDGER = 2**64
+_LOG = logging.getLogger("engine.bookie")
 
 
 class Storage:
@@ -71,6 +73,7 @@ class Storage:
         self._disk = disk
         self._workers = workers
         self._salt = identity.salt
+        self._bookie_id = identity.bookie_id
         self._gap_bytes = settings.read_gap_bytes
         self._on_space = on_space
         self._on_failure = on_failure
@@ -111,6 +114,15 @@ class Storage:
 
     def mark_damaged(self, place: Place) -> None:
         """The record of a place cannot be read: its ids count as not held from now on."""
+        _LOG.warning(
+            "bookie %s: entries %d to %d of ledger %d are damaged, in segment %d at byte %d",
+            self._bookie_id,
+            place.first,
+            place.last,
+            place.ledger_id,
+            place.segment,
+            place.offset,
+        )
         self.writer.add(Moved(damaged(place), Origin(place.segment, place.offset)))
         self.writer.reached(self.journal.end)
 

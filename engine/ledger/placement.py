@@ -53,7 +53,11 @@ class Placement:
         if len(chosen) < size:
             known = await self._bookies.known()
             away = [name for name in known if name not in present and name not in leaving]
-            picked = self._rng.sample(sorted(away), min(len(away), size - len(chosen)))
+            # Whoever was given up may never come back: it is taken last.
+            given_up = frozenset(await self._bookies.given_up())
+            picked = self._rng.sample(sorted(away), len(away))
+            picked.sort(key=given_up.__contains__)
+            picked = picked[: size - len(chosen)]
             mixed = [*chosen, *picked]
             self._rng.shuffle(mixed)
             chosen = tuple(mixed)

@@ -19,6 +19,7 @@ from engine.metadata.contract import MetadataStore
 AVAILABLE: Final = "/bookies"
 BOOTS: Final = "/boots"
 DECOMMISSIONS: Final = "/repair/decommission"
+LOST: Final = "/repair/lost"
 
 
 class FolderAge(NamedTuple):
@@ -92,6 +93,10 @@ class Bookies:
     async def known(self) -> list[str]:
         """The ids of all bookies that ever started, running or not, in order."""
         return await self.store.children(BOOTS)
+
+    async def given_up(self) -> list[str]:
+        """The ids of the bookies that were away for too long, in order."""
+        return await self.store.children(LOST)
 
     async def decommissioning(self) -> list[str]:
         """The ids of the bookies that are to go, in order: no new ledger is placed on them."""

@@ -15,17 +15,21 @@ Invariants:
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from engine.errors import EngineError, KeyExists, VersionConflict
+from engine.metadata.bookies import LOST
 from engine.metadata.ledgers import LedgerMetadata, State
 from engine.metadata.repairs import DISABLED, RepairItem
+from engine.repair.absences import Absences
 from engine.repair.claim import Claim
-from engine.repair.outlook import LOST, Outlook, Workshop
+from engine.repair.outlook import Outlook, Workshop
 from engine.repair.survey import ask_for, survey
 
 AUDITOR: Final = "/repair/auditor"
+_LOG: Final = logging.getLogger("engine.repair")
 MISSING: Final = "a replica is missing"
 UNFINISHED: Final = "its recovery was left unfinished"
 
@@ -41,6 +45,7 @@ class Auditor:
         self._workshop = workshop
         self._claim = Claim(workshop.store, AUDITOR, node)
         self._absent_s: dict[str, float] = {}
+        self._absences = Absences(workshop.store, 3 * workshop.settings.look_interval_ms)
         self._looked_s: float | None = None
         self._surveyed_s: float | None = None
         self._leaving: frozenset[str] = frozenset()
@@ -77,6 +82,8 @@ class Auditor:
         if not await self._claim.hold():
             self._end_term()
             return
+        if not self.elected:
+            _LOG.info("this process is the auditor now")
         self.elected = True
         if await self._workshop.queue.disabled() is not None:
             self._looked_s = None
@@ -107,6 +114,7 @@ class Auditor:
         self.elected = False
         self._looked_s = self._surveyed_s = None
         self._absent_s.clear()
+        self._absences.forget()
 
     # Bookies
 
@@ -127,11 +135,35 @@ class Auditor:
             for name in known
             if name not in registered
         }
+        self._tell(before, registered, given_up)
         gone = [name for name, away_s in self._absent_s.items() if away_s >= grace_s]
         fresh = [name for name in gone if name not in given_up]
         for name in fresh:
             await self._give_up(name)
+        now_ms = workshop.clock.wall_ms()
+        await self._absences.publish(
+            {
+                name: now_ms + round(1000 * (grace_s - away_s))
+                for name, away_s in self._absent_s.items()
+                if name not in gone and name not in given_up
+            }
+        )
         return bool(fresh)
+
+    def _tell(
+        self,
+        before: Mapping[str, float],
+        registered: Mapping[str, object],
+        given_up: Collection[str],
+    ) -> None:
+        """Log who went away since the last look, and who came back."""
+        grace_s = self._workshop.settings.lost_bookie_grace_ms / 1000
+        for name in self._absent_s:
+            if name not in before and name not in given_up:
+                _LOG.warning("bookie %s is away: given up in %.0f s", name, grace_s)
+        for name in before:
+            if name in registered:
+                _LOG.info("bookie %s is back", name)
 
     def _elapsed_s(self) -> float:
         """How much of the time since the last look counts as looked at."""
@@ -147,6 +179,7 @@ class Auditor:
             await self._workshop.store.create(f"{LOST}/{bookie_id}", when)
         except KeyExists:
             return
+        _LOG.warning("bookie %s was away for too long: its ledgers are copied again", bookie_id)
 
     async def _welcome(self, returned: frozenset[str]) -> None:
         """Take back what was asked only because of bookies that are there again."""

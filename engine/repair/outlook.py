@@ -15,7 +15,7 @@ from engine.errors import Unavailable
 from engine.ledger.context import LedgerContext
 from engine.ledger.placement import Placement
 from engine.ledger.troubles import Troubles
-from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.bookies import LOST, Bookies, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
 from engine.metadata.ledgers import LedgerMetadata, Ledgers
@@ -26,7 +26,6 @@ from engine.repair.settings import RepairSettings
 from engine.transport.contract import Bookie, Transport
 from engine.transport.repair_key import repair_key
 
-LOST: Final = "/repair/lost"
 _OUTLOOK_AGE_S_MAX: Final = 1.0
 
 

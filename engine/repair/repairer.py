@@ -11,20 +11,23 @@ Invariants:
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from engine.errors import EngineError, VersionConflict
+from engine.metadata.bookies import LOST
 from engine.metadata.repairs import DISABLED, REPAIRS, HeldItem
 from engine.repair.claim import Claim
 from engine.repair.ledger_repair import LedgerRepair, Memory, RepairCounts
-from engine.repair.outlook import LOST, Outlook, Workshop
+from engine.repair.outlook import Outlook, Workshop
 from engine.repair.replicas import Stopped
 
 LOCKS: Final = "/repair/locks"
 _SKIPS_MAX: Final = 7
+_LOG: Final = logging.getLogger("engine.repair")
 
 
 class Repairer:
@@ -188,6 +191,7 @@ class Repairer:
             await self._note(held_item, memory, f"{type(error).__name__}: {error}")
             return
         if not blocked:
+            _LOG.info("ledger %d is whole again", held_item.ledger_id)
             self._memory.pop(held_item.ledger_id, None)
             return
         self.counts.tries_blocked += 1
@@ -209,6 +213,7 @@ class Repairer:
         """Let the item say why it is still there. Written only where that is news."""
         if held_item.item.blocked == blocked:
             return
+        _LOG.warning("ledger %d cannot be made whole now: %s", held_item.ledger_id, blocked)
         item = msgspec.structs.replace(held_item.item, blocked=blocked)
         try:
             memory.version = (await self._workshop.queue.write(held_item, item)).version

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from engine.metadata.bookies import DECOMMISSIONS
+from engine.metadata.bookies import DECOMMISSIONS, Bookies
 from engine.metadata.contract import MetadataStore
 from engine.metadata.repairs import RepairItem, RepairQueue
+from engine.repair.absences import read_absences
 from engine.repair.auditor import AUDITOR
-from engine.repair.outlook import LOST
 from engine.repair.repairer import LOCKS
 from engine.repair.scrub import ScrubMark, read_mark
 
@@ -21,11 +21,16 @@ class QueuedLedger(msgspec.Struct, frozen=True):
 
 
 class RepairStatus(msgspec.Struct, frozen=True):
-    """Everything at a glance. `queued` counts all, `ledgers` are at most those asked for."""
+    """Everything at a glance. `queued` counts all, `ledgers` are at most those asked for.
+
+    `away_bookies` are not there now and will be given up at a moment of the wall clock, in
+    milliseconds, unless they come back. Forgotten bookies are not among the lost.
+    """
 
     disabled: str | None
     auditor: str | None
     lost_bookies: tuple[str, ...]
+    away_bookies: dict[str, int]
     leaving_bookies: tuple[str, ...]
     queued: int
     ledgers: tuple[QueuedLedger, ...]
@@ -34,7 +39,8 @@ class RepairStatus(msgspec.Struct, frozen=True):
 
 async def repair_status(store: MetadataStore, ledgers_max: int = 100) -> RepairStatus:
     """Read the state of repair. Raises `MetadataUnavailable`."""
-    queue = RepairQueue(store)
+    queue, bookies = RepairQueue(store), Bookies(store)
+    known = set(await bookies.known())
     auditor = await store.get(AUDITOR)
     ids = await queue.ids()
     locked = set(await store.children(LOCKS))
@@ -48,7 +54,8 @@ async def repair_status(store: MetadataStore, ledgers_max: int = 100) -> RepairS
     return RepairStatus(
         disabled=await queue.disabled(),
         auditor=None if auditor is None else auditor.value.decode(errors="replace"),
-        lost_bookies=tuple(await store.children(LOST)),
+        lost_bookies=tuple(name for name in await bookies.given_up() if name in known),
+        away_bookies=await read_absences(store),
         leaving_bookies=tuple(await store.children(DECOMMISSIONS)),
         queued=len(ids),
         ledgers=tuple(ledgers),

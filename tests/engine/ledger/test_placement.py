@@ -7,7 +7,7 @@ import pytest
 from engine.errors import NotEnoughBookies
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
-from engine.metadata.bookies import DECOMMISSIONS, Bookies, FolderAge, Registration
+from engine.metadata.bookies import DECOMMISSIONS, LOST, Bookies, FolderAge, Registration
 from engine.metadata.memory import MemoryTree
 
 THREE = Quorums(3, 3, 2, 256)
@@ -170,3 +170,16 @@ async def test_too_few_bookies_are_counted_by_what_is_wrong_with_them() -> None:
         "besides there are 1 read-only, 1 failing, and tried again later, 1 being "
         "decommissioned, 1 known but not registered"
     )
+
+
+async def test_a_bookie_that_was_given_up_is_taken_after_those_that_are_just_away() -> None:
+    yard = Yard()
+    for name in ("a", "b"):
+        await yard.add(name)
+    for name in ("c", "d", "e"):
+        await yard.bookies.raise_age(name, FolderAge(0))
+    for name in ("c", "e"):
+        await yard.bookies.store.create(f"{LOST}/{name}", b"0")
+    for _ in range(20):
+        chosen, absent = await yard.placement.new_ensemble(THREE)
+        assert {chosen[index] for index in absent} == {"d"}

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import msgspec
 
+from engine.metadata.bookies import LOST
 from engine.metadata.ledgers import Held
 from engine.metadata.memory import MemoryTree
 from engine.metadata.repairs import RepairItem
 from engine.repair.auditor import AUDITOR, Auditor
 from engine.repair.doubt import Doubts
-from engine.repair.outlook import LOST
 from engine.repair.survey import survey
 from tests.engine.repair.yard import GRACE_MS, SETTINGS, Yard
 

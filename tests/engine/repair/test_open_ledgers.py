@@ -2,8 +2,8 @@
 
 import msgspec
 
+from engine.metadata.bookies import LOST
 from engine.metadata.ledgers import State
-from engine.repair.outlook import LOST
 from tests.engine.ledger.scripted import turns
 from tests.engine.repair.yard import OPEN_GRACE_MS, Yard, given_up, queue
 

@@ -7,14 +7,14 @@ from typing import Any
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
-from engine.metadata.bookies import FolderAge, Registration
+from engine.metadata.bookies import LOST, FolderAge, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import LedgerMetadata
 from engine.metadata.memory import MemoryTree
 from engine.metadata.repairs import RepairItem, RepairQueue
 from engine.ports.clock import SystemClock
 from engine.repair.auditor import Auditor
-from engine.repair.outlook import LOST, Workshop
+from engine.repair.outlook import Workshop
 from engine.repair.repairer import Repairer
 from engine.repair.settings import RepairSettings
 from engine.run import Run

@@ -1,0 +1,64 @@
+"""What repair tells people: who is away and for how long yet, and what happened, line by line."""
+
+import logging
+
+import pytest
+
+from engine.repair.absences import AWAY, read_absences
+from engine.repair.status import repair_status
+from tests.engine.repair.yard import GRACE_MS, Yard
+
+GRACE_S = GRACE_MS / 1_000
+
+
+async def test_who_is_away_is_told_with_the_moment_of_giving_up() -> None:
+    yard = await Yard.of(4)
+    auditor = yard.auditor()
+    await auditor.look()
+    assert await yard.store.get(AWAY) is None
+    gone_ms = yard.clock.wall_ms()
+    await yard.lose("b1")
+    await yard.look(auditor, GRACE_S - 4)
+    assert await read_absences(yard.store) == {"b1": gone_ms + GRACE_MS}
+    assert (await repair_status(yard.store)).away_bookies == {"b1": gone_ms + GRACE_MS}
+    written = await yard.store.get(AWAY)
+    assert written is not None and written.version == 0, "written once, not at each look"
+    await yard.look(auditor, 8)
+    status = await repair_status(yard.store)
+    assert (status.away_bookies, status.lost_bookies) == ({}, ("b1",))
+
+
+async def test_a_pause_of_the_auditor_moves_the_moment() -> None:
+    yard = await Yard.of(4)
+    auditor = yard.auditor()
+    await auditor.look()
+    await yard.lose("b1")
+    await auditor.look()
+    yard.clock.now_s += 100 * GRACE_S
+    await auditor.look()
+    due_ms = (await read_absences(yard.store))["b1"]
+    assert 0 < due_ms - yard.clock.wall_ms() < GRACE_MS
+
+
+async def test_losses_returns_and_repairs_are_lines_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "engine.repair")
+    yard = await Yard.of(4)
+    metadata = await yard.written()
+    auditor, repairer = yard.auditor(), yard.repairer()
+    await auditor.look()
+    name = metadata.fragments[0].ensemble[0]
+    await yard.lose(name)
+    await yard.look(auditor, GRACE_S + 8)
+    await repairer.run_once()
+    await yard.bring_back(name)
+    await auditor.look()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "this process is the auditor now",
+        f"bookie {name} is away: given up in 10 s",
+        f"bookie {name} was away for too long: its ledgers are copied again",
+        f"ledger {metadata.ledger_id} is whole again",
+        f"bookie {name} is back",
+    ]
