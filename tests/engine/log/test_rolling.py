@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -58,7 +59,13 @@ async def test_a_log_rolls_by_age_but_not_while_its_ledger_is_empty() -> None:
     yard = await Yard.of(3)
     log, writer = await led(yard, replace(SETTINGS, roll_ms=5))
     first = writer.ledger
-    await asyncio.sleep(0.03)
+    loop = asyncio.get_running_loop()
+    several_ages_s = loop.time() + 0.03
+
+    async def aged() -> bool:
+        return loop.time() > several_ages_s
+
+    await until(aged)
     assert writer.ledger == first
     await writer.append(b"one")
     await until(lambda: _left(writer, first))
@@ -109,7 +116,7 @@ async def test_appends_resolve_in_the_order_of_the_calls_across_rolls() -> None:
     futures = []
     for number in range(100):
         future = writer.append_many([b"%d" % number] * (number % 3 + 1))
-        future.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
+        future.add_done_callback(partial(lambda number, _: order.append(number), number))
         futures.append(future)
         if number % 5 == 0:
             await asyncio.sleep(0)
@@ -270,8 +277,9 @@ async def test_bytes_that_wait_are_bounded_and_refused_appends_store_nothing() -
 
 async def test_one_append_over_the_bound_is_taken_when_nothing_waits() -> None:
     yard = await Yard.of(3)
-    _, writer = await led(yard, replace(SETTINGS, pending_bytes_max=10))
+    log, writer = await led(yard, replace(SETTINGS, pending_bytes_max=10))
     await writer.append(b"x" * 100)
+    assert await bodies(log) == [b"x" * 100]
 
 
 async def test_a_ledger_writer_that_is_full_makes_appends_wait_in_order() -> None:
