@@ -39,7 +39,7 @@ def main() -> int:
     if arguments.seed is not None:
         return _replay(arguments.seed, kind, quiet=arguments.quiet)
     wanted = range(arguments.first, arguments.first + arguments.seeds)
-    return _many([*([] if kind else committed_seeds()), *wanted], kind, arguments.jobs)
+    return _many([*committed_seeds(kind), *wanted], kind, arguments.jobs)
 
 
 def _replay(seed: int, kind: str, *, quiet: bool) -> int:

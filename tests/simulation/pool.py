@@ -27,10 +27,13 @@ def run_many(seeds: Sequence[int], jobs: int, run: RunSeed = run_seed) -> Iterat
         yield from pool.imap(run, seeds, chunksize=_SEEDS_A_TASK)
 
 
-def committed_seeds() -> list[int]:
-    """The seeds that failed once: the first word of each line of `tests/seeds/*.txt`."""
+def committed_seeds(kind: str = "") -> list[int]:
+    """The seeds that failed once: the first word of each line of `tests/seeds/*.txt`.
+
+    Those of another kind of run are in the folder of its option's name.
+    """
     found: dict[int, None] = {}
-    for file in sorted(SEEDS_FOLDER.glob("*.txt")):
+    for file in sorted((SEEDS_FOLDER / kind.strip("-")).glob("*.txt")):
         for line in file.read_text().splitlines():
             if line.strip() and not line.startswith("#"):
                 found[int(line.split()[0])] = None

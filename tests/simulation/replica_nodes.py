@@ -172,7 +172,12 @@ class ReplicaNode(ClientNode):
             workers = SimWorkers(
                 self.world.loop, process, SimDisk(self.world.rng("disk")), self.world.rng("workers")
             )
-            state = self.states.open(workers, self.plan.state)
+            try:
+                state = self.states.open(workers, self.plan.state)
+            except OSError:
+                # Half a restoration is there, and the disk takes no writes.
+                await asyncio.sleep(_RETRY_S)
+                continue
             try:
                 self.replica = await Replica.open(
                     self.client,

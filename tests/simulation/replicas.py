@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,12 +55,14 @@ def run_replica_seed(seed: int, show: Show = None) -> Outcome:
 
 @contextmanager
 def _hashing_often() -> Iterator[None]:
-    """Replicas tell each other their hashes every few entries."""
+    """Replicas tell each other their hashes every few entries; what they log nobody reads."""
     usual = applier.HASH_EVERY
     applier.HASH_EVERY = _HASH_EVERY  # type: ignore[misc]
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.disable(logging.NOTSET)
         applier.HASH_EVERY = usual  # type: ignore[misc]
 
 
