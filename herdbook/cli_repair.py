@@ -10,7 +10,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
@@ -23,13 +23,14 @@ from engine.ports.clock import SystemClock
 from engine.repair.decommission import Decommission, DecommissionProgress
 from engine.repair.node import RepairNode
 from engine.repair.outlook import Workshop
-from engine.repair.scrub import Scrub, ScrubMark
+from engine.repair.scrub import Found, Scrub, ScrubMark
 from engine.repair.settings import RepairSettings
 from engine.repair.status import RepairStatus, repair_status
 from herdbook.cli_bookies import BookieId, find_bookie
 from herdbook.cli_store import (
     AsJson,
     Url,
+    moment_of,
     plain,
     print_json,
     print_table,
@@ -121,6 +122,7 @@ def scrub(
             f"{mark.ledgers:,} ledgers and {mark.entries:,} entries were read; {mark.faults:,} "
             f"ledgers were faulty, {len(left):,} still are; {mark.silent:,} replicas gave no answer"
         )
+        _show_findings([found for found in mark.findings if found.at_ms >= mark.started_ms])
     if mark.silent and troubles:
         typer.echo(f"bookies that could not be reached:{troubles}", err=True)
     if left or mark.silent:
@@ -263,6 +265,17 @@ def _show(status: RepairStatus, now_ms: int) -> None:
                 (each.ledger_id, each.reason, "yes" if each.under_way else "", each.blocked)
                 for each in status.ledgers
             ),
+        )
+    if status.scrub is not None and status.scrub.findings:
+        typer.echo("what scrubs found last:")
+        _show_findings(status.scrub.findings)
+
+
+def _show_findings(findings: Sequence[Found]) -> None:
+    if findings:
+        print_table(
+            ("ledger", "found at", "what"),
+            ((each.ledger_id, moment_of(each.at_ms), each.what) for each in findings),
         )
 
 

@@ -9,6 +9,7 @@ Invariants:
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -87,6 +88,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def moment_of(wall_ms: int) -> str:
+    """A moment of the wall clock, in the time zone of whoever looks."""
+    return datetime.fromtimestamp(wall_ms / 1000).astimezone().isoformat(" ", "seconds")
 
 
 def print_facts(facts: dict[str, Any]) -> None:

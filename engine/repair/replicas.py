@@ -51,11 +51,13 @@ class Finding:
     """What came of one fragment. Replicas are named by their index in the ensemble.
 
     `whole` were read or written to the end; `lacking` had to be written to, or would have to be;
-    `silent` did not answer; `refused` did not take a write. `troubles` are for people.
+    `lacking_from` is the first such entry; `silent` did not answer; `refused` did not take a
+    write. `troubles` are for people.
     """
 
     whole: set[int] = field(default_factory=set)
     lacking: dict[int, int] = field(default_factory=dict)
+    lacking_from: dict[int, int] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
     refused: dict[int, str] = field(default_factory=dict)
     unreadable: list[int] = field(default_factory=list)
@@ -184,6 +186,7 @@ class FragmentWalk:
             elif answer.silent:
                 finding.silent.add(index)
             elif answer.end < end:
+                finding.lacking_from.setdefault(index, answer.end + 1)
                 finding.lacking[index] = finding.lacking.get(index, 0) + end - answer.end
                 if self._mend and index not in finding.refused:
                     lacking = _cut(source, answer.end + 1, end)

@@ -8,6 +8,7 @@ Invariants:
   interrupted goes on behind it.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
@@ -24,6 +25,17 @@ from engine.repair.survey import read_many, survey
 
 SCRUB: Final = "/repair/scrub"
 _FAULTS_NAMED_MAX: Final = 100
+_FINDINGS_MAX: Final = 20
+_WORDS_MAX: Final = 1_000
+_LOG: Final = logging.getLogger("engine.repair")
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What one scrub found wrong with one ledger, when (wall clock, milliseconds)."""
+
+    ledger_id: int
+    what: str
+    at_ms: int
 
 
 class ScrubMark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,6 +43,7 @@ class ScrubMark(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `last_ledger` and all below it were read. `faulty` names at most the first hundred ledgers that
     were queued, `faults` counts them all; `silent` counts replicas whose bookie did not answer.
+    `findings` are the newest ones, the last first, those of earlier scrubs among them.
     """
 
     last_ledger: int = -1
@@ -41,6 +54,7 @@ class ScrubMark(msgspec.Struct, frozen=True, omit_defaults=True):
     faults: int = 0
     silent: int = 0
     faulty: tuple[int, ...] = ()
+    findings: tuple[Found, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -70,9 +84,11 @@ class Scrub:
 
         Raises `MetadataUnavailable` (run it again: it goes on where it was), `Stopped`.
         """
-        mark = await read_mark(self._workshop.store) if resume else None
+        newest = await read_mark(self._workshop.store)
+        mark = newest if resume else None
         if mark is None or mark.finished:
-            mark = ScrubMark(started_ms=self._now_ms())
+            findings = () if newest is None else newest.findings
+            mark = ScrubMark(started_ms=self._now_ms(), findings=findings)
         total = len(await self._workshop.ledgers.ids())
         async for metadata in survey(self._workshop, above=mark.last_ledger):
             mark = await self._ledger(metadata, mark)
@@ -115,8 +131,7 @@ class Scrub:
         if faults:
             item = RepairItem(reasons=tuple(dict.fromkeys(faults)))
             await self._workshop.queue.request(metadata.ledger_id, item)
-            named = (*mark.faulty, metadata.ledger_id)[:_FAULTS_NAMED_MAX]
-            mark = msgspec.structs.replace(mark, faulty=named)
+            mark = self._noted(mark, metadata.ledger_id, "; ".join(faults))
         return msgspec.structs.replace(
             mark,
             last_ledger=metadata.ledger_id,
@@ -124,6 +139,17 @@ class Scrub:
             entries=mark.entries + entries,
             faults=mark.faults + bool(faults),
             silent=mark.silent + silent,
+        )
+
+    def _noted(self, mark: ScrubMark, ledger_id: int, what: str) -> ScrubMark:
+        """Keep for people what was found; that it is to be repaired stands in the queue."""
+        _LOG.warning("ledger %d: %s", ledger_id, what)
+        what = what if len(what) <= _WORDS_MAX else what[: _WORDS_MAX - 3] + "..."
+        newest = Found(ledger_id, what, self._now_ms())
+        return msgspec.structs.replace(
+            mark,
+            faulty=(*mark.faulty, ledger_id)[:_FAULTS_NAMED_MAX],
+            findings=(newest, *mark.findings)[:_FINDINGS_MAX],
         )
 
     async def _look(
@@ -163,8 +189,8 @@ def _faults(extent: Extent, finding: Finding) -> list[str]:
     """What is wrong with a fragment, in words that do not grow with it."""
     first, last = extent.fragment.first, extent.last
     faults = [
-        f"the scrub found {count} entries of {first} to {last} lacking on bookie "
-        f"{extent.fragment.ensemble[index]}"
+        f"the scrub found {count} entries of {first} to {last} lacking, from "
+        f"{finding.lacking_from[index]} on, on bookie {extent.fragment.ensemble[index]}"
         for index, count in sorted(finding.lacking.items())
     ]
     if finding.unreadable and not finding.silent:

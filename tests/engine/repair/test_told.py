@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from engine.repair.absences import AWAY, read_absences
+from engine.repair.scrub import Scrub, read_mark
 from engine.repair.status import repair_status
 from tests.engine.repair.yard import GRACE_MS, Yard
 
@@ -62,3 +63,19 @@ async def test_losses_returns_and_repairs_are_lines_of_the_log(
         f"ledger {metadata.ledger_id} is whole again",
         f"bookie {name} is back",
     ]
+
+
+async def test_what_a_scrub_found_is_named_and_outlives_the_next_scrub() -> None:
+    yard = await Yard.of(3)
+    metadata = await yard.written()
+    name = metadata.fragments[0].ensemble[1]
+    yard.transport.bookies[name].corrupt(metadata.ledger_id, 4)
+    mark = await Scrub(yard.workshop()).run()
+    (found,) = mark.findings
+    assert found.ledger_id == metadata.ledger_id and found.at_ms == yard.clock.wall_ms()
+    assert f"from 4 on, on bookie {name}" in found.what
+    await yard.repairer().run_once()
+    yard.clock.now_s += 60
+    mark = await Scrub(yard.workshop()).run()
+    assert (mark.faults, mark.findings) == (0, (found,))
+    assert await read_mark(yard.store) == mark
