@@ -18,6 +18,7 @@ from tests.mutants.recovery import RECOVERY_MUTANTS
 from tests.mutants.repair import REPAIR_MUTANTS
 from tests.mutants.replica import REPLICA_MUTANTS
 from tests.mutants.sessions import SESSION_MUTANTS
+from tests.mutants.state import STATE_MUTANTS
 from tests.mutants.storage import JOURNAL_MUTANTS, UPKEEP_MUTANTS
 from tests.mutants.wire import DIALING_MUTANTS, WIRE_MUTANTS
 
@@ -36,6 +37,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *UPKEEP_MUTANTS,
     *REPAIR_MUTANTS,
     *REPLICA_MUTANTS,
+    *STATE_MUTANTS,
     *WIRE_MUTANTS,
     *DIALING_MUTANTS,
     *GRPC_MUTANTS,

@@ -289,6 +289,24 @@ class StateContract(ABC):
 
         self.run(scenario)
 
+    def test_the_end_of_one_snapshot_is_not_that_of_another(self) -> None:
+        async def scenario(machine: Machine) -> None:
+            state = await machine.open()
+            fill(state, numbered(0, 1_000), 1)
+            before = sorted(all_rows(state).items())
+            first, second = state.snapshot(), state.snapshot()
+            first.close()
+            fill(state, numbered(0, 1_000, b"later"), 2)
+            third = state.snapshot()
+            assert paged(second) == before
+            second.close()
+            fill(state, numbered(0, 1_000, b"last"), 3)
+            assert {value[:5] for _, value in paged(third)} == {b"later"}
+            third.close()
+            await state.close()
+
+        self.run(scenario)
+
     def test_a_page_has_the_rows_that_fit_and_one_at_least(self) -> None:
         async def scenario(machine: Machine) -> None:
             state = await machine.open()

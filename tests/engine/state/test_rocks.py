@@ -7,7 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from engine.state.contract import Row
 from engine.state.digest import digest
 from engine.state.memory import MemoryState
 from engine.state.rocks import RocksStorage, open_rocks
+from engine.state.storage import Change, Mark
 from engine.state.stored import StateSettings, StoredState
 from tests.engine.state.state_contract import BIG, all_rows, at, fill, numbered, paged
 
@@ -40,6 +41,7 @@ from pathlib import Path
 from engine.log.position import Position
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
+from engine.state.storage import Change, Mark
 from engine.state.stored import StateSettings
 
 async def main():
@@ -132,6 +134,25 @@ async def test_a_process_killed_while_it_restores_leaves_nothing(tmp_path: Path)
         fill(state, {b"a": b"1"}, 1)
     async with opened(path) as state:
         assert all_rows(state) == {b"a": b"1"} and state.position == at(1)
+
+
+def test_a_write_that_fails_changes_neither_rows_nor_position(tmp_path: Path) -> None:
+    storage = RocksStorage(tmp_path / "state")
+    storage.write([(b"a", b"1")], Mark(at(1), False))
+
+    def changes() -> Iterator[Change]:
+        yield b"a", b"2"
+        yield b"b", b"2"
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        storage.write(changes(), Mark(at(2), False))
+    assert storage.get(b"a") == b"1" and storage.get(b"b") is None
+    storage.flush()
+    storage.close()
+    again = RocksStorage(tmp_path / "state")
+    assert again.mark() == (at(1), False) and list(again.rows(b"", None)) == [(b"a", b"1")]
+    again.close()
 
 
 async def test_a_folder_is_opened_once_at_a_time(tmp_path: Path) -> None:

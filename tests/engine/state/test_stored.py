@@ -2,11 +2,14 @@
 
 import asyncio
 import random
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 from engine.errors import StateFailed
 from engine.log.position import START
+from engine.state.contract import Row
+from engine.state.storage import Change, Mark
 from engine.state.stored import StateSettings, StoredState
 from tests.engine.state.machines import SimMachine, pass_time
 from tests.engine.state.state_contract import all_rows, at, fill, numbered, paged
@@ -22,7 +25,7 @@ class Counted(SimStorage):
         super().__init__()
         self.writes: list[tuple[int, int]] = []
 
-    def write(self, changes, mark):  # type: ignore[no-untyped-def]
+    def write(self, changes: Iterable[Change], mark: Mark) -> None:
         changes = list(changes)
         super().write(changes, mark)
         self.writes.append((len(changes), mark.position.entry))
@@ -46,7 +49,7 @@ def test_commits_gather_and_are_written_together_some_moments_later() -> None:
         assert state.durable == START
         await state.close()
 
-    machine.loop.run(main(), until_s=60)
+    machine.loop.run(main(), until_s=600)
 
 
 def test_much_that_has_gathered_is_written_at_once() -> None:
@@ -61,7 +64,7 @@ def test_much_that_has_gathered_is_written_at_once() -> None:
         await state.close()
         assert storage.writes == [(1, 1), (1, 2)]
 
-    machine.loop.run(main(), until_s=60)
+    machine.loop.run(main(), until_s=600)
 
 
 def test_one_write_is_small_and_ends_with_a_commit() -> None:
@@ -78,7 +81,7 @@ def test_one_write_is_small_and_ends_with_a_commit() -> None:
         assert [entry for _, entry in storage.writes] == [*range(1, 100, 2), 100]
         await state.close()
 
-    machine.loop.run(main(), until_s=60)
+    machine.loop.run(main(), until_s=600)
 
 
 def test_whatever_moment_a_crash_comes_whole_commits_are_left() -> None:
@@ -104,7 +107,7 @@ def test_whatever_moment_a_crash_comes_whole_commits_are_left() -> None:
             await again.close()
             del flushing
 
-        machine.loop.run(main(), until_s=60)
+        machine.loop.run(main(), until_s=600)
     assert len(found) > 10
 
 
@@ -129,7 +132,7 @@ def test_a_snapshot_taken_while_the_thread_writes_is_of_its_commit() -> None:
                 snapshot.close()
             await state.close()
 
-        machine.loop.run(main(), until_s=60)
+        machine.loop.run(main(), until_s=600)
 
 
 @pytest.mark.parametrize("fail_after", range(4))
@@ -163,29 +166,42 @@ def test_after_a_failed_write_or_flush_nothing_is_written_any_more(fail_after: i
         assert again.position >= durable
         await again.close()
 
-    machine.loop.run(main(), until_s=60)
+    machine.loop.run(main(), until_s=600)
 
 
 def test_a_failed_write_lets_none_behind_it_pass() -> None:
-    machine, storage = SimMachine(1), Counted()
+    machine = SimMachine(1)
+
+    class FailsOnce(Counted):
+        failures = 0
+
+        def write(self, changes: Iterable[Change], mark: Mark) -> None:
+            if not self.failures:
+                self.failures = 1
+                raise OSError("a moment without room")
+            super().write(changes, mark)
+
+    storage = FailsOnce()
 
     async def main() -> None:
         state = simulated(machine, storage)
         fill(state, {b"a": b"1"}, 1)
-        state.snapshot()
-        storage.fail_after = 0
-        await asyncio.sleep(0)
+        first = state.snapshot()
+        # The thread has taken the first one when the second one is queued.
+        machine.workers.slowness = 100
+        await pass_time(0.001)
         fill(state, {b"a": b"2"}, 2)
-        state.snapshot()
-        await pass_time(1)
-        storage.fail_after = None
-        with pytest.raises(StateFailed):
+        second = state.snapshot()
+        await pass_time(60)
+        assert storage.failures == 1 and storage.writes == []
+        assert paged(first) == [(b"a", b"1")] and paged(second) == [(b"a", b"2")]
+        with pytest.raises(StateFailed, match="without room"):
             fill(state, {b"a": b"3"}, 3)
         with pytest.raises(StateFailed):
             await state.close()
         assert storage.writes == []
 
-    machine.loop.run(main(), until_s=60)
+    machine.loop.run(main(), until_s=600)
 
 
 def test_what_cannot_be_read_is_a_failure_and_never_an_absent_row() -> None:
@@ -195,7 +211,7 @@ def test_what_cannot_be_read_is_a_failure_and_never_an_absent_row() -> None:
         def get(self, key: bytes) -> bytes | None:
             raise OSError("a bad block")
 
-        def rows(self, first, end):  # type: ignore[no-untyped-def]
+        def rows(self, first: bytes, end: bytes | None) -> Iterator[Row]:
             yield b"a", b"1"
             raise OSError("a bad block")
 
@@ -209,7 +225,7 @@ def test_what_cannot_be_read_is_a_failure_and_never_an_absent_row() -> None:
         with pytest.raises(StateFailed):
             await state.close()
 
-    machine.loop.run(main(), until_s=60)
+    machine.loop.run(main(), until_s=600)
 
 
 def test_a_closed_state_and_a_closed_snapshot_say_so() -> None:
@@ -227,20 +243,26 @@ def test_a_closed_state_and_a_closed_snapshot_say_so() -> None:
         with pytest.raises(StateFailed, match="closed"):
             await state.flush()
 
-    machine.loop.run(main(), until_s=60)
+    machine.loop.run(main(), until_s=600)
 
 
 def test_a_flush_under_way_while_the_state_is_cleared_claims_nothing() -> None:
     machine = SimMachine(1)
 
+    async def slow_run(work: Callable[[], None]) -> None:
+        await pass_time(5)
+        work()
+
     async def main() -> None:
         state = machine.states.open(machine.workers, SLOW)
         fill(state, {b"a": b"1"}, 1)
+        machine.workers.run = slow_run  # type: ignore[assignment, method-assign]
         flushing = asyncio.ensure_future(state.flush())
-        await pass_time(0.0001)
+        await pass_time(1)
         await state.clear()
-        await flushing
+        assert not flushing.done()
+        assert await flushing == START
         assert state.durable == state.position == START and all_rows(state) == {}
         await state.close()
 
-    machine.loop.run(main(), until_s=60)
+    machine.loop.run(main(), until_s=600)
