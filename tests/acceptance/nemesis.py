@@ -16,7 +16,7 @@ from typing import Final
 
 from engine.connecting import Connection
 from engine.errors import Unavailable
-from engine.metadata.bookies import Bookies
+from engine.metadata.bookies import LOST, Bookies
 from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.chronicle import Chronicle
 from tests.acceptance.full_disk import SmallDisk
@@ -136,7 +136,7 @@ class Nemesis:
         held = await self._ledgers_of(bookie_id)
 
         async def is_given_up() -> bool:
-            return bookie_id in await self._bookies.given_up()
+            return bookie_id in await self._client.store.children(LOST)
 
         async def has_moved() -> bool:
             return bool(held - await self._ledgers_of(bookie_id))
