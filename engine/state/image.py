@@ -40,7 +40,7 @@ FRAME_BYTES_MAX: Final = 8 * MIB
 """A frame of one largest row is well under this; what claims more is damaged."""
 
 _HEADER, _PIECE, _ROWS, _FOOTER = b"H", b"P", b"R", b"F"
-_SLICE_ROWS: Final = 1_000
+_SLICE_ROWS: Final = 500
 _SLICE_BYTES_MIN: Final = 4 * KIB
 _SLICE_BYTES_MAX: Final = 128 * KIB
 _APPENDS_MAX: Final = 4
