@@ -2,7 +2,8 @@
 
 Invariants:
 - Every header, head and entry digest of every segment is verified; nothing is taken from the index.
-- A torn tail, which the next start cuts, is a note. Anything else amiss is a problem.
+- A torn tail, which the next start cuts, is a note; so are damaged entries of which the index
+  names another copy, verified by the same pass. Anything else amiss is a problem.
 - Memory grows with the problems and the ledgers, never with the records.
 """
 
@@ -85,7 +86,7 @@ class _Check:
         scan = JournalScan(self._folder.disk, self._covered)
         for found in scan.records():
             if isinstance(found, Flaw):
-                report.problems.append(_problem(found))
+                self._flaw(found)
             else:
                 self._record(found)
         report.segments = len(scan.segments)
@@ -104,10 +105,31 @@ class _Check:
             self._report.entries += found.header.entries
             flaw = first_flaw(found)
             if flaw is not None:
-                self._report.problems.append(_problem(flaw))
+                self._flaw(flaw)
         # What lies past the index's position is indexed by the next start.
         if self._index is not None and found.position < self._covered:
             self._compare(found, self._index)
+
+    def _flaw(self, flaw: Flaw) -> None:
+        if flaw.first < 0 or not self._written_again(flaw):
+            self._report.problems.append(_problem(flaw))
+            return
+        self._report.notes.append(
+            f"entries {flaw.first} to {flaw.last} of ledger {flaw.ledger_id} are damaged in "
+            f"segment {flaw.segment} at offset {flaw.offset}, and were written again elsewhere"
+        )
+
+    def _written_again(self, flaw: Flaw) -> bool:
+        """Whether the index names other bytes for every one of the entries."""
+        if self._index is None or Position(flaw.segment, flaw.offset) >= self._covered:
+            return False
+        places = _places(self._index, flaw.ledger_id, flaw.first, flaw.last)
+        if any(gaps(places, flaw.first, flaw.last)):
+            return False
+        here = (flaw.segment, flaw.offset)
+        return all(
+            place.segment != DAMAGED and (place.segment, place.offset) != here for place in places
+        )
 
     def _compare(self, found: Found, index: Index) -> None:
         header = found.header
