@@ -80,12 +80,15 @@ class Bookies:
         await self.store.delete(f"{AVAILABLE}/{bookie_id}")
 
     async def available(self) -> dict[str, Registration]:
-        """The registered bookies by id, in the ids' order."""
+        """The registered bookies by id, in the ids' order.
+
+        One whose registration cannot be read is there, but takes no writes and has no address.
+        """
         names = await self.store.children(AVAILABLE)
         # Together: one after the other they would cost a round trip each.
         values = await asyncio.gather(*(self.store.get(f"{AVAILABLE}/{name}") for name in names))
         return {
-            name: msgspec.msgpack.decode(versioned.value, type=Registration)
+            name: _decode_registration(name, versioned.value)
             for name, versioned in zip(names, values, strict=True)
             if versioned is not None
         }
@@ -150,6 +153,13 @@ class Bookies:
                 return
             except (KeyExists, VersionConflict):
                 continue
+
+
+def _decode_registration(bookie_id: str, value: bytes) -> Registration:
+    try:
+        return msgspec.msgpack.decode(value, type=Registration)
+    except msgspec.MsgspecError:
+        return Registration(bookie_id, 0, writable=False)
 
 
 def _rolled_back(bookie_id: str, age: FolderAge, stored: FolderAge) -> FolderRolledBack:

@@ -26,7 +26,7 @@ from engine.errors import (
 )
 from engine.limits import ENSEMBLE_SIZE_MAX, STRIPE_ENTRIES
 from engine.metadata.contract import MetadataStore
-from engine.metadata.repairs import REPAIRS, RepairItem, RepairQueue
+from engine.metadata.repairs import REPAIRS, RepairItem, RepairQueue, ids_of
 from engine.run import NO_ENTRY
 
 FORMAT_MAJOR: Final = 1
@@ -137,7 +137,7 @@ def decode_metadata(value: bytes) -> LedgerMetadata:
                 f"this program reads {FORMAT_MAJOR}"
             )
         return _decode(value)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, AssertionError, IndexError) as error:
         raise CannotRead(f"the metadata of a ledger are damaged: {error}") from error
 
 
@@ -224,8 +224,8 @@ class Ledgers:
         await self.store.delete(f"{REPAIRS}/{ledger_id}")
 
     async def ids(self) -> list[int]:
-        """The ids of all ledgers, ascending. Not a snapshot."""
-        return sorted(int(name) for name in await self.store.children(LEDGERS))
+        """The ids of all ledgers, ascending. Not a snapshot. Other names are passed over."""
+        return ids_of(await self.store.children(LEDGERS))
 
     async def request_repair(self, ledger_id: int, reason: str) -> None:
         """Put a ledger in the repair queue, or add the reason if it is there already."""

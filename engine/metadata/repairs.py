@@ -8,6 +8,7 @@ Invariants:
   reason stays until every replica was looked at.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -75,12 +76,26 @@ class HeldItem(msgspec.Struct, frozen=True):
 def decode_item(value: bytes) -> RepairItem:
     """Decode a stored item; one that is only text is its own reason.
 
+    One that cannot be read is a reason, too: that the ledger was asked for is sure.
+
     >>> decode_item(b"a replica is missing").reasons
     ('a replica is missing',)
     """
     if not value.startswith(b"{"):
         return RepairItem(reasons=(value.decode(errors="replace"),))
-    return msgspec.json.decode(value, type=RepairItem)
+    try:
+        return msgspec.json.decode(value, type=RepairItem)
+    except msgspec.MsgspecError:
+        return RepairItem(reasons=("its request cannot be read",))
+
+
+def ids_of(names: Sequence[str]) -> list[int]:
+    """The ledger ids among the names under a key, ascending.
+
+    >>> ids_of(["17", "notes", "2"])
+    [2, 17]
+    """
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 class RepairQueue:
@@ -90,8 +105,8 @@ class RepairQueue:
         self.store = store
 
     async def ids(self) -> list[int]:
-        """The ledgers that wait, ascending."""
-        return sorted(int(name) for name in await self.store.children(REPAIRS))
+        """The ledgers that wait, ascending. Names that are no ledger's id are passed over."""
+        return ids_of(await self.store.children(REPAIRS))
 
     async def read(self, ledger_id: int) -> HeldItem | None:
         """A ledger's item, or None. Raises `MetadataUnavailable`."""

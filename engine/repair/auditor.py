@@ -10,7 +10,9 @@ Invariants:
 - Only time in which registrations were looked at counts as absence: after the auditor itself was
   paused or cut off, a bookie's grace time goes on where it stood.
 - Nothing is looked at while repair is switched off.
-- A survey reads a page at a time and ends with the term.
+- A survey reads a page at a time and ends with the term. One that was begun, or is owed since a
+  bookie was given up, is owed until one was finished.
+- A survey that fails takes nothing from the time in which bookies were looked at.
 """
 
 import asyncio
@@ -25,11 +27,14 @@ from engine.metadata.ledgers import LedgerMetadata, State
 from engine.metadata.repairs import DISABLED, RepairItem
 from engine.repair.absences import Absences
 from engine.repair.claim import Claim
+from engine.repair.keeping_on import keep_on
 from engine.repair.outlook import Outlook, Workshop
 from engine.repair.survey import ask_for, survey
 
 AUDITOR: Final = "/repair/auditor"
 _LOG: Final = logging.getLogger("engine.repair")
+UNREADABLE: Final = "/repair/unreadable"
+_UNREADABLE_NAMED_MAX: Final = 100
 MISSING: Final = "a replica is missing"
 UNFINISHED: Final = "its recovery was left unfinished"
 
@@ -48,6 +53,7 @@ class Auditor:
         self._absences = Absences(workshop.store, 3 * workshop.settings.look_interval_ms)
         self._looked_s: float | None = None
         self._surveyed_s: float | None = None
+        self._survey_owed = False
         self._leaving: frozenset[str] = frozenset()
         self._woken = asyncio.Event()
         self._ends: list[Callable[[], None]] = []
@@ -62,7 +68,7 @@ class Auditor:
             store.watch(DISABLED, self._woken.set),
             self._workshop.bookies.watch(self._woken.set),
         ]
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = keep_on(self._workshop, "the auditor", self._run)
 
     async def close(self) -> None:
         """Step down."""
@@ -79,20 +85,30 @@ class Auditor:
 
         Raises `MetadataUnavailable`.
         """
+        outlook = None
+        try:
+            outlook = await self._look_at_bookies()
+        finally:
+            if outlook is None:
+                # The store is away, or it is no time to look: nothing counts as absence.
+                self._looked_s = None
+        if outlook is None:
+            return
+        if self._survey_owed or self._survey_is_due() or outlook.leaving != self._leaving:
+            await self._survey(outlook)
+
+    async def _look_at_bookies(self) -> Outlook | None:
+        """Judge absences, if this is the auditor and repair is on; else None."""
         if not await self._claim.hold():
             self._end_term()
-            return
+            return None
         if not self.elected:
             _LOG.info("this process is the auditor now")
         self.elected = True
         if await self._workshop.queue.disabled() is not None:
-            self._looked_s = None
-            return
-        given_up = await self._judge_absences()
-        outlook = await self._workshop.outlook()
-        due = self._survey_is_due() or outlook.leaving != self._leaving
-        if given_up or due:
-            await self._survey(outlook)
+            return None
+        await self._judge_absences()
+        return await self._workshop.outlook()
 
     # The term
 
@@ -100,11 +116,9 @@ class Auditor:
         interval_s = self._workshop.settings.look_interval_ms / 1000
         while True:
             self._woken.clear()
-            try:
+            # With the store away, whether the term goes on shows when it is back.
+            with contextlib.suppress(EngineError):
                 await self.look()
-            except EngineError:
-                # The store is away: whether the term goes on shows when it is back.
-                self._looked_s = None
             await asyncio.sleep(interval_s / 20)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -113,13 +127,14 @@ class Auditor:
     def _end_term(self) -> None:
         self.elected = False
         self._looked_s = self._surveyed_s = None
+        self._survey_owed = False
         self._absent_s.clear()
         self._absences.forget()
 
     # Bookies
 
-    async def _judge_absences(self) -> bool:
-        """Give up who was away for too long, welcome who is back; tell whether any was given up."""
+    async def _judge_absences(self) -> None:
+        """Give up who was away for too long, welcome who is back."""
         workshop = self._workshop
         registered = await workshop.bookies.available()
         given_up = await workshop.store.children(LOST)
@@ -137,9 +152,9 @@ class Auditor:
         }
         self._tell(before, registered, given_up)
         gone = [name for name, away_s in self._absent_s.items() if away_s >= grace_s]
-        fresh = [name for name in gone if name not in given_up]
-        for name in fresh:
-            await self._give_up(name)
+        for name in gone:
+            if name not in given_up:
+                await self._give_up(name)
         now_ms = workshop.clock.wall_ms()
         await self._absences.publish(
             {
@@ -148,7 +163,6 @@ class Auditor:
                 if name not in gone and name not in given_up
             }
         )
-        return bool(fresh)
 
     def _tell(
         self,
@@ -174,6 +188,8 @@ class Auditor:
         return min(now_s - before_s, 1.5 * self._workshop.settings.look_interval_ms / 1000)
 
     async def _give_up(self, bookie_id: str) -> None:
+        # The key may be there though its reply is lost, and a survey may be cut short.
+        self._survey_owed = True
         try:
             when = str(self._workshop.clock.wall_ms()).encode()
             await self._workshop.store.create(f"{LOST}/{bookie_id}", when)
@@ -206,6 +222,7 @@ class Auditor:
 
     async def _survey(self, outlook: Outlook) -> None:
         count = 0
+        self._survey_owed = True
         async for metadata in survey(self._workshop):
             count += 1
             if count % self._workshop.settings.ledgers_a_page == 0 and not await self._goes_on():
@@ -214,9 +231,24 @@ class Auditor:
             if wanted is not None:
                 news = await ask_for(self._workshop, metadata.ledger_id, wanted)
                 self.ledgers_queued += news
+        await self._name_unreadable()
         self._leaving = outlook.leaving
+        self._survey_owed = False
         self._surveyed_s = self._workshop.clock.monotonic()
         self.surveys += 1
+
+    async def _name_unreadable(self) -> None:
+        """Let operators see which ledgers the survey passed over, the first of them by name."""
+        store = self._workshop.store
+        wanted = dict(sorted(self._workshop.unreadable.items())[:_UNREADABLE_NAMED_MAX])
+        named = await store.children(UNREADABLE)
+        for name in named:
+            if name not in map(str, wanted):
+                await store.delete(f"{UNREADABLE}/{name}")
+        for ledger_id, why in wanted.items():
+            if str(ledger_id) not in named:
+                with contextlib.suppress(KeyExists):
+                    await store.create(f"{UNREADABLE}/{ledger_id}", why.encode())
 
     async def _goes_on(self) -> bool:
         """Whether the term does, and repair is on."""

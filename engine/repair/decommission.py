@@ -4,6 +4,7 @@ Invariants:
 - From the first moment on no new ledger is placed on the bookie, and writers leave it.
 - It is empty only when no ledger's metadata name it, open and empty ledgers included, as a survey
   after the last change has seen.
+- A ledger whose metadata cannot be read may name it: while there is one, it is not empty.
 - It may be running, which is quicker, or gone: its own copies are only one source among others.
 """
 
@@ -30,12 +31,16 @@ class Blocking(msgspec.Struct, frozen=True):
 
 
 class DecommissionProgress(msgspec.Struct, frozen=True):
-    """How far it is. `blocking` names at most the first hundred of the ledgers that are `left`."""
+    """How far it is. `blocking` names at most the first hundred of the ledgers that are `left`.
+
+    `trouble` says why the newest look failed, "" if it did not; the rest is then of an earlier one.
+    """
 
     bookie_id: str
     total: int
     left: int
     blocking: tuple[Blocking, ...]
+    trouble: str = ""
 
 
 class Decommission:
@@ -69,23 +74,26 @@ class Decommission:
         """Begin, and return when no ledger names the bookie any more; it may be stopped then.
 
         It stays out of new ledgers until `cancel`. Losing the metadata store for a while ends
-        nothing. Raises `InvalidRequest`.
+        nothing: `progress` is told of it. Raises `InvalidRequest`.
         """
         begun = False
+        newest = DecommissionProgress(self.bookie_id, 0, 0, ())
         while True:
             try:
                 if not begun:
                     await self.begin()
                     begun = True
-                found = await self.look()
+                newest = await self.look()
                 if progress is not None:
-                    progress(found)
-                if not found.left:
-                    return found
+                    progress(newest)
+                if not newest.left:
+                    return newest
             except InvalidRequest:
                 raise
-            except EngineError:
-                pass
+            except EngineError as error:
+                if progress is not None:
+                    trouble = f"{type(error).__name__}: {error}"
+                    progress(msgspec.structs.replace(newest, trouble=trouble))
             await asyncio.sleep(self._workshop.settings.look_interval_ms / 5000)
 
     async def look(self) -> DecommissionProgress:
@@ -93,22 +101,29 @@ class Decommission:
 
         Between two surveys only those that were left are looked at. Raises `MetadataUnavailable`.
         """
+        unreadable: dict[int, str] = {}
         naming = [
             metadata
-            for metadata in await read_many(self._workshop, self._left)
+            for metadata in await read_many(self._workshop, self._left, unreadable)
             if self.bookie_id in metadata.bookies()
         ]
         if not naming:
             async for metadata in survey(self._workshop):
                 if self.bookie_id in metadata.bookies():
                     naming.append(metadata)
-            self._total = max(self._total, len(naming))
+            unreadable = self._workshop.unreadable
+            self._total = max(self._total, len(naming) + len(unreadable))
         self._left = [metadata.ledger_id for metadata in naming]
         wanted = RepairItem(leaving=(self.bookie_id,))
         for metadata in naming:
             await ask_for(self._workshop, metadata.ledger_id, wanted)
         blocking = [await self._blocking(metadata) for metadata in naming[:_NAMED_MAX]]
-        return DecommissionProgress(self.bookie_id, self._total, len(naming), tuple(blocking))
+        blocking += [
+            Blocking(ledger_id, f"it may name the bookie: {why}")
+            for ledger_id, why in sorted(unreadable.items())
+        ]
+        left = len(naming) + len(unreadable)
+        return DecommissionProgress(self.bookie_id, self._total, left, tuple(blocking[:_NAMED_MAX]))
 
     @property
     def _key(self) -> str:

@@ -7,7 +7,8 @@ written to it again.
 Invariants:
 - A doubt is cleared only when no ledger that names the bookie waits to be looked at because of it,
   each of them having been asked for after the doubt was known.
-- An open ledger whose last fragment lies on the bookie keeps the doubt.
+- An open ledger whose last fragment lies on the bookie keeps the doubt, and so does a ledger whose
+  metadata cannot be read: it may lie there.
 - A node that restarts begins again: the doubt is durable, what was found meanwhile is not.
 """
 
@@ -18,6 +19,7 @@ from typing import Protocol
 
 from engine.errors import EngineError
 from engine.metadata.repairs import RepairItem
+from engine.repair.keeping_on import keep_on
 from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
 
@@ -53,7 +55,7 @@ class Doubts:
     def start(self) -> None:
         """Look at the bookies now and then."""
         assert self._task is None
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = keep_on(self._workshop, "the care for doubtful bookies", self._run)
 
     async def close(self) -> None:
         """Stop."""
@@ -89,6 +91,8 @@ class Doubts:
                     item = RepairItem(doubtful=(name,))
                     await self._workshop.queue.request(metadata.ledger_id, item)
                     waiting.add(metadata.ledger_id)
+            if self._workshop.unreadable:
+                return
             self._asked[name] = waiting
         for ledger_id in sorted(waiting.intersection(await self._workshop.queue.ids())):
             held = await self._workshop.queue.read(ledger_id)

@@ -38,6 +38,20 @@ def watch_repair(metrics: Metrics, node: RepairNode) -> Callable[[], None]:
             lambda: node.auditor.ledgers_queued,
         )
     )
+    ends.append(
+        metrics.gauge(
+            "herdbook_repair_ledgers_unreadable",
+            "Ledgers whose metadata this node's newest survey could not read.",
+            lambda: len(node.workshop.unreadable),
+        )
+    )
+    ends.append(
+        metrics.gauge(
+            "herdbook_repair_mishaps",
+            "Failures of repair that nobody thought of, since the start; the log tells them.",
+            lambda: node.workshop.mishaps,
+        )
+    )
 
     def end() -> None:
         for each in ends:

@@ -15,6 +15,7 @@ from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.repair.auditor import Auditor
 from engine.repair.doubt import Doubts, LocalBookie
+from engine.repair.keeping_on import keep_on
 from engine.repair.outlook import Workshop
 from engine.repair.repairer import Repairer
 from engine.repair.replicas import Stopped
@@ -56,7 +57,7 @@ class RepairNode:
         self.repairer.start()
         self.doubts.start()
         if self.workshop.settings.scrub_interval_ms:
-            self._scrubbing = asyncio.get_running_loop().create_task(self._scrub())
+            self._scrubbing = keep_on(self.workshop, "the scrub", self._scrub)
 
     async def close(self) -> None:
         """End everything; waits until it has."""
@@ -70,23 +71,23 @@ class RepairNode:
     async def _scrub(self) -> None:
         """While this node is the auditor: read all replicas now and then.
 
-        A scrub that another node left unfinished goes on at once.
+        When the newest scrub ended stands in the store: nodes that restart often delay none. One
+        that another node left unfinished, and the first one, begin at once.
         """
         settings = self.workshop.settings
         scrub = Scrub(self.workshop, lambda: self.auditor.elected)
-        left_s = settings.scrub_interval_ms / 1000
-        step_s = min(settings.look_interval_ms / 1000, left_s)
+        step_s = min(settings.look_interval_ms, settings.scrub_interval_ms) / 1000
         while True:
             await asyncio.sleep(step_s)
-            left_s -= step_s
             if not self.auditor.elected:
                 continue
             try:
                 mark = await read_mark(self.workshop.store)
-                unfinished = mark is not None and not mark.finished
+                due_ms = 0
+                if mark is not None and mark.finished:
+                    due_ms = mark.finished_ms + settings.scrub_interval_ms
                 on = await self.workshop.queue.disabled() is None
-                if on and (left_s <= 0 or unfinished):
+                if on and due_ms <= self.workshop.clock.wall_ms():
                     await scrub.run()
-                    left_s = settings.scrub_interval_ms / 1000
             except (EngineError, Stopped):
                 continue

@@ -86,6 +86,10 @@ class Workshop:
         self._client_settings = self.settings.client()
         self.troubles = Troubles()
         """Why bookies could not be reached."""
+        self.mishaps = 0
+        """How often a part of repair failed in a way nobody thought of, and went on."""
+        self.unreadable: dict[int, str] = {}
+        """Ledgers whose metadata the newest whole survey could not read, and why."""
         self._newest: Outlook | None = None
         self._newest_s = 0.0
 

@@ -21,6 +21,7 @@ from engine.errors import EngineError, VersionConflict
 from engine.metadata.bookies import LOST
 from engine.metadata.repairs import DISABLED, REPAIRS, HeldItem
 from engine.repair.claim import Claim
+from engine.repair.keeping_on import keep_on, tell
 from engine.repair.ledger_repair import LedgerRepair, Memory, RepairCounts
 from engine.repair.outlook import Outlook, Workshop
 from engine.repair.replicas import Stopped
@@ -53,7 +54,7 @@ class Repairer:
             store.watch(LOST, self._hurry),
             self._workshop.bookies.watch(self._hurry),
         ]
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = keep_on(self._workshop, "the worker", self._run)
 
     async def close(self) -> None:
         """Stop, in the middle of a ledger if need be: whoever takes it next begins it again."""
@@ -187,6 +188,12 @@ class Repairer:
         except Stopped:
             return
         except EngineError as error:
+            self._postpone(memory)
+            await self._note(held_item, memory, f"{type(error).__name__}: {error}")
+            return
+        except Exception as error:
+            # One ledger's defect is not the other ledgers' end.
+            tell(self._workshop, f"the repair of ledger {held_item.ledger_id}", error)
             self._postpone(memory)
             await self._note(held_item, memory, f"{type(error).__name__}: {error}")
             return

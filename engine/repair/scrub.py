@@ -67,9 +67,15 @@ Progress = Callable[[ScrubMark, int], None]
 
 
 async def read_mark(store: MetadataStore) -> ScrubMark | None:
-    """The newest scrub's mark; None if there never was one. Raises `MetadataUnavailable`."""
+    """The newest scrub's mark; None if there never was one. Raises `MetadataUnavailable`.
+
+    One that cannot be read is none, too: the scrub begins again, which harms nothing.
+    """
     found = await store.get(SCRUB)
-    return None if found is None else msgspec.json.decode(found.value, type=ScrubMark)
+    try:
+        return None if found is None else msgspec.json.decode(found.value, type=ScrubMark)
+    except msgspec.MsgspecError:
+        return None
 
 
 class Scrub:

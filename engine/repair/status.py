@@ -4,9 +4,9 @@ import msgspec
 
 from engine.metadata.bookies import DECOMMISSIONS, Bookies
 from engine.metadata.contract import MetadataStore
-from engine.metadata.repairs import RepairItem, RepairQueue
+from engine.metadata.repairs import RepairItem, RepairQueue, ids_of
 from engine.repair.absences import read_absences
-from engine.repair.auditor import AUDITOR
+from engine.repair.auditor import AUDITOR, UNREADABLE
 from engine.repair.repairer import LOCKS
 from engine.repair.scrub import ScrubMark, read_mark
 
@@ -25,6 +25,7 @@ class RepairStatus(msgspec.Struct, frozen=True):
 
     `away_bookies` are not there now and will be given up at a moment of the wall clock, in
     milliseconds, unless they come back. Forgotten bookies are not among the lost.
+    `unreadable` are ledgers, at most the first hundred, whose metadata the auditor cannot read.
     """
 
     disabled: str | None
@@ -35,6 +36,7 @@ class RepairStatus(msgspec.Struct, frozen=True):
     queued: int
     ledgers: tuple[QueuedLedger, ...]
     scrub: ScrubMark | None
+    unreadable: tuple[int, ...] = ()
 
 
 async def repair_status(store: MetadataStore, ledgers_max: int = 100) -> RepairStatus:
@@ -60,4 +62,5 @@ async def repair_status(store: MetadataStore, ledgers_max: int = 100) -> RepairS
         queued=len(ids),
         ledgers=tuple(ledgers),
         scrub=await read_mark(store),
+        unreadable=tuple(ids_of(await store.children(UNREADABLE))),
     )

@@ -2,14 +2,16 @@
 
 Invariants:
 - At most `ledgers_a_page` values are read at once, and other work goes on between pages.
-- A ledger that was deleted meanwhile is passed over; any other failure ends the survey.
+- A ledger that was deleted meanwhile is passed over. So is one whose metadata cannot be read, which
+  is remembered: whoever asks what all ledgers have in common must ask for those, too.
+- An absent metadata store ends the survey.
 - What a survey asks for is written only where it is news.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from engine.errors import NoSuchLedger
+from engine.errors import CannotRead, FormatTooNew, NoSuchLedger
 from engine.metadata.ledgers import LedgerMetadata
 from engine.metadata.repairs import RepairItem
 from engine.repair.outlook import Workshop
@@ -18,19 +20,29 @@ from engine.repair.outlook import Workshop
 async def survey(workshop: Workshop, above: int = -1) -> AsyncIterator[LedgerMetadata]:
     """The metadata of every ledger over an id, ascending. Raises `MetadataUnavailable`.
 
-    Not a snapshot: ledgers come and go meanwhile.
+    Not a snapshot: ledgers come and go meanwhile. `workshop.unreadable` names those that were
+    passed over, when the survey is finished and began with the first ledger.
     """
     await workshop.store.sync()
     ids = [ledger_id for ledger_id in await workshop.ledgers.ids() if ledger_id > above]
     size = workshop.settings.ledgers_a_page
+    unreadable: dict[int, str] = {}
     for start in range(0, len(ids), size):
-        for metadata in await read_many(workshop, ids[start : start + size]):
+        for metadata in await read_many(workshop, ids[start : start + size], unreadable):
             yield metadata
+    if above < 0:
+        workshop.unreadable = unreadable
 
 
-async def read_many(workshop: Workshop, ledger_ids: Sequence[int]) -> list[LedgerMetadata]:
-    """The metadata of some ledgers, without those that are gone. Raises `MetadataUnavailable`."""
-    tasks = [asyncio.ensure_future(_read(workshop, ledger_id)) for ledger_id in ledger_ids]
+async def read_many(
+    workshop: Workshop, ledger_ids: Sequence[int], unreadable: dict[int, str] | None = None
+) -> list[LedgerMetadata]:
+    """The metadata of some ledgers, without those that are gone or, noted, cannot be read.
+
+    Raises `MetadataUnavailable`.
+    """
+    noted = {} if unreadable is None else unreadable
+    tasks = [asyncio.ensure_future(_read(workshop, ledger_id, noted)) for ledger_id in ledger_ids]
     try:
         found = await asyncio.gather(*tasks)
     finally:
@@ -51,8 +63,13 @@ async def ask_for(workshop: Workshop, ledger_id: int, wanted: RepairItem) -> boo
     return True
 
 
-async def _read(workshop: Workshop, ledger_id: int) -> LedgerMetadata | None:
+async def _read(
+    workshop: Workshop, ledger_id: int, unreadable: dict[int, str]
+) -> LedgerMetadata | None:
     try:
         return (await workshop.ledgers.read(ledger_id)).metadata
     except NoSuchLedger:
+        return None
+    except (CannotRead, FormatTooNew) as error:
+        unreadable[ledger_id] = str(error)
         return None

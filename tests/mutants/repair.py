@@ -11,6 +11,7 @@ _OPEN: Final = "engine/repair/open_ledger.py"
 _REPAIRER: Final = "engine/repair/repairer.py"
 _WORKER_TESTS: Final = "engine/repair/test_repairer.py"
 _OPEN_TESTS: Final = "engine/repair/test_open_ledgers.py"
+_BAD_TESTS: Final = "engine/repair/test_bad_values.py"
 _AUDITOR_TESTS: Final = "engine/repair/test_auditor.py"
 
 REPAIR_MUTANTS: Final = (
@@ -214,5 +215,29 @@ REPAIR_MUTANTS: Final = (
         by_test(
             "engine/repair/test_decommission.py", "test_a_scrub_goes_on_where_it_was_interrupted"
         ),
+    ),
+    Mutant(
+        "a-survey-cut-short-is-forgotten",
+        "a survey that was begun is owed until one was finished",
+        _AUDITOR,
+        "if self._survey_owed or self._survey_is_due()",
+        "if self._survey_is_due()",
+        by_test(_BAD_TESTS, "test_a_survey_that_was_cut_short_is_owed_at_the_next_look"),
+    ),
+    Mutant(
+        "an-unreadable-ledger-ends-every-survey",
+        "a ledger whose metadata cannot be read is passed over, and counted",
+        "engine/repair/survey.py",
+        "    except (CannotRead, FormatTooNew) as error:\n",
+        "    except FormatTooNew as error:\n",
+        by_test(_BAD_TESTS, "test_a_ledger_whose_metadata_cannot_be_read_ends_no_survey"),
+    ),
+    Mutant(
+        "a-doubt-is-cleared-beside-an-unreadable-ledger",
+        "a ledger whose metadata cannot be read may lie on the doubtful bookie",
+        "engine/repair/doubt.py",
+        "            if self._workshop.unreadable:\n                return\n",
+        "",
+        by_test(_BAD_TESTS, "test_a_doubt_is_not_cleared_while_a_ledger_cannot_be_read"),
     ),
 )
