@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from engine.errors import EngineError, InvalidRequest
 from engine.ledger.client import LedgerClient
 from engine.metadata.bookies import Bookies, Registration
+from engine.transport.address import TCP
 from engine.transport.contract import BookieInfo
 from herdbook.cli_ledger import read_all
 from herdbook.cli_store import AsJson, Url, print_facts, print_json, print_table, with_store
@@ -38,7 +39,7 @@ def list_bookies(url: Url = None, as_json: AsJson = False) -> None:
         return
     columns = ("bookie", "state", "boot", "address", "gRPC", "host", "rack")
     names = ("bookie", "state", "boot", "address", "grpc", "host", "rack")
-    print_table(columns, ([each[name] for name in names] for each in facts))
+    print_table(columns, ([_cell(each[name]) for name in names] for each in facts))
 
 
 def show_bookie(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -> None:
@@ -54,7 +55,7 @@ def show_bookie(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -
     if as_json:
         print_json([facts])
     else:
-        print_facts(facts)
+        print_facts(_readable(facts))
 
 
 def check_bookies(
@@ -106,6 +107,21 @@ async def find_bookie(client: LedgerClient, bookie_id: str) -> dict[str, Any]:
         many = f"{len(found)} bookies begin with" if found else "there is no bookie"
         raise InvalidRequest(f"{many} {bookie_id!r}: `herdbook bookie ls` lists them")
     return found[0]
+
+
+def _cell(value: object) -> str:
+    """A value for people: all addresses are TCP's, and 0 starts are none that are known."""
+    return str(value or "").removeprefix(TCP)
+
+
+def _readable(facts: dict[str, Any]) -> dict[str, str]:
+    """The facts of one bookie for people; what is not known is left out."""
+    problem, latency, free = _answer(facts)
+    shown = {name: _cell(facts[name]) for name in ("bookie", "state", "boot", "address")}
+    shown |= {"gRPC": facts["grpc"], "host": facts["host"], "rack": facts["rack"]}
+    shown |= {"answer": problem, "latency": latency, "free": free}
+    shown["ledgers"] = f"{facts['ledgers']:,}"
+    return {name: value for name, value in shown.items() if value}
 
 
 def _facts(name: str, found: Registration | None, leaving: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import sys
+from collections.abc import Container
 from typing import Annotated, Any, Final
 
 import typer
@@ -23,6 +24,7 @@ from herdbook.cli_store import (
     AsJson,
     LedgerId,
     Url,
+    moment_of,
     print_facts,
     print_json,
     print_table,
@@ -51,13 +53,17 @@ def list_ledgers(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the ledgers."""
-    found = with_store(url, read_all)
+    """List the ledgers, and how many of each one's bookies are up."""
+
+    async def look(client: LedgerClient) -> tuple[list[LedgerMetadata], frozenset[str]]:
+        return await read_all(client), frozenset(await Bookies(client.store).available())
+
+    found, up = with_store(url, look)
     if degraded:
         found = [metadata for metadata in found if metadata.degraded]
     if bookie is not None:
         found = [metadata for metadata in found if bookie in metadata.bookies()]
-    facts = [_facts(metadata) for metadata in found]
+    facts = [{**_facts(metadata), "bookies_up": bookies_up(metadata, up)} for metadata in found]
     if as_json:
         print_json(facts)
         return
@@ -72,16 +78,18 @@ def show_ledger(ledger_id: LedgerId, url: Url = None, as_json: AsJson = False) -
     async def show(client: LedgerClient) -> dict[str, Any]:
         metadata = await client.ledger_metadata(ledger_id)
         where = await Bookies(client.store).available()
+        up = bookies_up(metadata, where)
         found: list[Flaw] = []
         for fragment in metadata.fragments:
             found += flaws_of(fragment.ensemble, metadata.write_quorum, where)
-        return {**_facts(metadata), "badly_placed": [flaw._asdict() for flaw in found]}
+        placed = [flaw._asdict() for flaw in found]
+        return {**_facts(metadata), "bookies_up": up, "badly_placed": placed}
 
     facts = with_store(url, show)
     if as_json:
         print_json([facts])
     else:
-        print_facts(facts)
+        print_facts(_readable(facts))
 
 
 @app.command("read")
@@ -192,9 +200,39 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     entries = "?" if facts["last_entry"] is None else f"{facts['last_entry'] + 1:,}"
     length = "?" if facts["length"] is None else f"{facts['length']:,}"
     quorums = "/".join(str(number) for number in facts["quorums"])
-    replicas = "missing" if facts["degraded"] else "all"
+    up, size = facts["bookies_up"], facts["quorums"][0]
+    parts = [f"{up} of {size} up"] if up < size else []
+    parts += ["one missing"] if facts["degraded"] else []
+    replicas = ", ".join(parts) or "all"
     owner = facts["custom"].get("owner", "")
     return (str(facts["ledger"]), facts["state"], entries, length, quorums, replicas, owner)
+
+
+def bookies_up(metadata: LedgerMetadata, up: Container[str]) -> int:
+    """How many bookies of the fragment that is worst off are registered now."""
+    return min(sum(name in up for name in each.ensemble) for each in metadata.fragments)
+
+
+def _readable(facts: dict[str, Any]) -> dict[str, str]:
+    """The facts of one ledger for people."""
+    _, state, entries, length, quorums, replicas, _ = _row(facts)
+    fragments = [f"from {first}: {', '.join(names)}" for first, *names in facts["fragments"]]
+    flaws = [
+        f"one {flaw['domain']}, {flaw['name']}: {', '.join(flaw['bookies'])}"
+        for flaw in facts["badly_placed"]
+    ]
+    return {
+        "ledger": str(facts["ledger"]),
+        "state": state,
+        "entries": "not known while it is open" if entries == "?" else entries,
+        "bytes": "not known while it is open" if length == "?" else length,
+        "ensemble/write/ack quorum": quorums,
+        "replicas": replicas,
+        "created": moment_of(facts["created_ms"]),
+        "fragments": "\n".join(fragments),
+        "metadata": "\n".join(f"{name}: {value}" for name, value in facts["custom"].items()),
+        "may fail together": "\n".join(flaws) or "no two replicas",
+    }
 
 
 def _facts(metadata: LedgerMetadata) -> dict[str, Any]:

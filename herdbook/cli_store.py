@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -98,17 +99,23 @@ def moment_of(wall_ms: int) -> str:
 def print_facts(facts: dict[str, Any]) -> None:
     """One thing, as a table of names and values."""
     table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), str(value))
+        table.add_row(name.replace("_", " "), escape(str(value)))
     Console().print(table)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Many things, one a row."""
+    """Many things, one a row. A column in which nothing stands is left out."""
+    cells = [[escape(str(cell)) for cell in row] for row in rows]
     table = Table()
+    shown = []
     for number, column in enumerate(columns):
-        # An id that is cut off is of no use to whoever wants to name it in the next command.
-        table.add_column(column, overflow="fold", no_wrap=not number)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        if not number or any(row[number] for row in cells):
+            # An id that is cut off is of no use to whoever wants to name it in the next command.
+            table.add_column(column, overflow="fold", no_wrap=not number)
+            shown.append(number)
+    for row in cells:
+        table.add_row(*(row[number] for number in shown))
     Console().print(table)

@@ -1,0 +1,56 @@
+"""What the commands print for people: nothing in it wants a programmer to be read."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from engine import cluster
+from herdbook.cli import app
+from herdbook.cli_store import print_table
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def words(result: Result) -> str:
+    """What was printed, without the lines of the table."""
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.replace("│", " ").split())
+
+
+async def test_a_ledger_whose_bookies_are_away_is_not_called_whole(tmp_path: Path) -> None:
+    async with cluster.open(tmp_path, bookies=3) as client:
+        writer = await client.create_ledger(metadata={"app": b"[red]cow"})
+        await writer.append(b"moo")
+        await writer.close()
+        ledger = ("--url", str(tmp_path))
+        assert " all " in words(await asyncio.to_thread(call, "ledger", "ls", *ledger))
+        await client.stop_bookie(0)
+        await client.stop_bookie(2)
+        assert "1 of 3 up" in words(await asyncio.to_thread(call, "ledger", "ls", *ledger))
+        shown = words(await asyncio.to_thread(call, "ledger", "show", "1", *ledger))
+        assert "1 of 3 up" in shown and "app: [red]cow" in shown
+        assert f"from 0: {', '.join(writer.metadata.fragments[0].ensemble)}" in shown
+        assert "None" not in shown and "[[" not in shown and "3/3/2" in shown
+        info = await asyncio.to_thread(call, "bookie", "info", client.bookies[0], *ledger)
+        assert "None" not in words(info) and "not registered" in words(info)
+
+
+def test_a_column_without_content_is_left_out_and_no_cell_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    address = "machine-in-a-rack-far-away.example.com:3181"
+    print_table(("bookie", "boot", "address"), [("b1", "", address), ("b2", "", "")])
+    printed = capsys.readouterr().out
+    assert "boot" not in printed
+    cells = "".join(line.split("│")[2].strip() for line in printed.splitlines() if "│" in line)
+    assert address in cells
+
+
+def test_a_table_of_no_rows_has_its_first_column(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("ledger", "state"), [])
+    assert "ledger" in capsys.readouterr().out
