@@ -5,14 +5,17 @@ in the simulation; a component that needs to *read* a time takes a `Clock`.
 """
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
     """Two readings. Neither ever blocks."""
 
     def monotonic(self) -> float:
-        """Seconds since some start; never goes back. For deadlines and leases."""
+        """Seconds since some start; never goes back, nor stands while the machine sleeps.
+
+        For deadlines and leases.
+        """
         ...
 
     def wall_ms(self) -> int:
@@ -20,11 +23,15 @@ class Clock(Protocol):
         ...
 
 
+# A lease must not outlast the sleep of its machine, which the usual monotonic clock leaves out.
+_STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
-    """The machine's clocks."""
+    """The machine's clocks; where the system can, the steady one counts suspended time, too."""
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_STEADY)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
