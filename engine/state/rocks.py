@@ -223,7 +223,14 @@ def _packed(mark: Mark) -> bytes:
 
 
 def _open(path: Path) -> "Rdict":
-    from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
+    from rocksdict import (
+        BlockBasedIndexType,
+        BlockBasedOptions,
+        Cache,
+        DBCompressionType,
+        Options,
+        Rdict,
+    )
 
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -240,9 +247,14 @@ def _open(path: Path) -> "Rdict":
     # Files that a closed cursor held are removed by RocksDB's threads, not by the caller.
     options.set_avoid_unnecessary_blocking_io(True)
     table = BlockBasedOptions()
-    # Of another kind each part of the cache would be too small for the filter of one large file.
-    table.set_block_cache(Cache.new_hyper_clock_cache(_CACHE_BYTES, _BLOCK_BYTES))
+    # Index and filter of a large file are some megabytes. In parts of a block's size a read loads
+    # what it needs of them, and the cache, which is divided itself, has room for each part.
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(_BLOCK_BYTES)
+    table.set_block_cache(Cache(_CACHE_BYTES))
     table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_top_level_index_and_filter(True)
     table.set_bloom_filter(10, False)
     options.set_block_based_table_factory(table)
     try:
