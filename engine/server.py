@@ -50,13 +50,14 @@ from engine.transport.address import (
     TCP,
     is_loopback,
     join_host_port,
-    listen_tcp,
     parse_host_port,
 )
 from engine.transport.contract import Bookie
 from engine.transport.dialing import DialingTransport, framed_dial
 from engine.transport.framed_server import FramedServer
 from engine.transport.framed_settings import FramedSettings
+from engine.transport.grpc_settings import GrpcSettings
+from engine.transport.listening import Listener, listen_tcp
 from engine.transport.security import NO_SECURITY, Security
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class ServerSettings:
     drain_timeout_ms: int = 10_000
     bookie: BookieSettings = field(default_factory=BookieSettings)
     wire: FramedSettings = field(default_factory=FramedSettings)
+    grpc_wire: GrpcSettings = field(default_factory=GrpcSettings)
     upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
     repair: "RepairSettings | None" = None
 
@@ -118,10 +120,11 @@ class BookieServer:
         self._locks: list[FolderLock] = []
         self._upkeep: list[Upkeep] = []
         self._framed: FramedServer | None = None
-        self._listener: asyncio.AbstractServer | None = None
+        self._listener: Listener | None = None
         self._grpc: GrpcServer | None = None
         self._transport: DialingTransport | None = None
         self._repair: RepairNode | None = None
+        self._drained = False
 
     @classmethod
     async def start(
@@ -170,20 +173,23 @@ class BookieServer:
 
     async def drain(self) -> None:
         """Take nothing new, be found by nobody new, and finish what was taken; then `close`."""
+        if self._drained:
+            return
+        self._drained = True
+        ending = [service.leave() for service in self.services]
+        if self._repair is not None:
+            ending.append(self._repair.close())
         try:
+            # All at once: a store that is silent keeps nobody from taking nothing new.
             async with asyncio.timeout(self._settings.drain_timeout_ms / 1000):
-                if self._repair is not None:
-                    repair, self._repair = self._repair, None
-                    await repair.close()
-                await asyncio.gather(*(service.leave() for service in self.services))
+                await asyncio.gather(*ending)
         except TimeoutError:
             # Whoever waits for an answer learns by the end of the connection that there is none.
             return
 
     async def close(self) -> None:
-        """Hang up, stop the bookies, let go of the folders. May be called twice."""
-        if self._repair is not None:
-            await self._repair.close()
+        """`drain`, hang up, stop the bookies, let go of the folders. May be called twice."""
+        await self.drain()
         if self._listener is not None:
             self._listener.close()
         for bookie_id in list(self._served):
@@ -196,8 +202,7 @@ class BookieServer:
         self._served.clear()
         for upkeep in self._upkeep:
             await upkeep.close()
-        for service in self.services:
-            await service.close()
+        await asyncio.gather(*(service.close() for service in self.services))
         if self._transport is not None:
             await self._transport.close()
         for lock in self._locks:
@@ -234,14 +239,16 @@ class BookieServer:
             cluster_id=self.store.cluster_id, settings=settings.wire, security=self._security
         )
         host, port = parse_host_port(settings.listen)
-        self._listener, port = await listen_tcp(
-            self._framed.accept,
+        self._listener = await listen_tcp(
+            self._framed.accept_counted,
             host,
             port,
+            sockets_max=self._framed.sockets_max,
             context=self._framed.context,
             handshake_timeout_ms=settings.wire.connect_timeout_ms,
             backlog=_BACKLOG,
         )
+        port = self._listener.port
         self.address = TCP + (settings.advertise or join_host_port(self._reached(host), port))
         if settings.grpc:
             await self._listen_grpc()
@@ -255,7 +262,10 @@ class BookieServer:
         host, _ = parse_host_port(settings.grpc)
         try:
             self._grpc = await GrpcServer.start(
-                self._served, listen=settings.grpc, security=self._security
+                self._served,
+                listen=settings.grpc,
+                security=self._security,
+                settings=settings.grpc_wire,
             )
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error
@@ -410,7 +420,8 @@ def _on_signals() -> asyncio.Event:
 
 
 def _with_room_for_files(settings: ServerSettings) -> ServerSettings:
-    """As many open files as the system allows, and never more connections than fit in them.
+    """As many open files as the system allows, and never more connections than fit in them, of both
+    wires together.
 
     A journal that cannot open its next segment would stop its bookie.
     """
@@ -421,8 +432,15 @@ def _with_room_for_files(settings: ServerSettings) -> ServerSettings:
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    connections = max(16, min(settings.wire.connections_max, files // 2))
-    return replace(settings, wire=replace(settings.wire, connections_max=connections))
+    wire, grpc_wire = settings.wire, settings.grpc_wire
+    share = files // 4 if settings.grpc else files // 2
+    return replace(
+        settings,
+        wire=replace(wire, connections_max=max(16, min(wire.connections_max, share))),
+        grpc_wire=replace(
+            grpc_wire, connections_max=max(16, min(grpc_wire.connections_max, share))
+        ),
+    )
 
 
 def _check_listeners(settings: ServerSettings, security: Security) -> None:

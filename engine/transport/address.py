@@ -1,4 +1,4 @@
-"""Addresses of framed connections, and the ways to open one and to listen at one.
+"""Addresses of framed connections, and the ways to open one.
 
 An address is text. `unix:/run/user/1000/x.sock` is a Unix socket of this machine, whose other end
 must belong to the same user or to root. `tcp:cow.example:3181` is a port of a machine; an IPv6
@@ -17,7 +17,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from engine.errors import AccessRefused, BookieUnavailable, InvalidRequest
 
@@ -27,7 +27,6 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 UNIX: Final = "unix:"
 TCP: Final = "tcp:"
 _CREDENTIALS = struct.Struct("3i")
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 async def open_connection(
@@ -67,50 +66,6 @@ async def _open_tcp(address: str, make: Callable[[], P], context: ssl.SSLContext
     except OSError as error:
         raise BookieUnavailable(f"nobody listens at {address}: {error}") from error
     return protocol
-
-
-async def listen_tcp(
-    make: Callable[[], asyncio.Protocol],
-    host: str,
-    port: int,
-    *,
-    context: ssl.SSLContext | None = None,
-    handshake_timeout_ms: int,
-    backlog: int,
-) -> tuple[asyncio.AbstractServer, int]:
-    """Listen at a port (0: a free one); returns the server and the port.
-
-    Raises `InvalidRequest` for a place where one cannot listen.
-    """
-    loop = asyncio.get_running_loop()
-    handshake_s = handshake_timeout_ms / 1000 if context is not None else None
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        end = _bound(found[0][0], found[0][4])
-    except OSError as error:
-        raise InvalidRequest(f"cannot listen at {join_host_port(host, port)}: {error}") from error
-    server = await loop.create_server(
-        make, sock=end, ssl=context, ssl_handshake_timeout=handshake_s, backlog=backlog
-    )
-    return server, int(end.getsockname()[1])
-
-
-def _bound(family: int, place: Any) -> socket.socket:
-    """A socket whose connections notice in two minutes that their other end has vanished."""
-    end = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What is accepted has these, too.
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE:
-            if hasattr(socket, name):
-                end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        end.setblocking(False)
-        end.bind(place)
-    except BaseException:
-        end.close()
-        raise
-    return end
 
 
 def parse_host_port(text: str) -> tuple[str, int]:

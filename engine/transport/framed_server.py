@@ -1,7 +1,8 @@
 """The server of framed connections: several bookies, and metadata sessions, behind one address.
 
 Invariants:
-- No more connections are served at once than the settings say; one more is told so.
+- No more connections are served at once than the settings say; one more is told so, if it is not
+  one of many.
 - All connections together hold a bounded number of bytes, some of it kept free for recoveries.
 - With security on, nobody is served who has not proved what is asked for.
 """
@@ -9,7 +10,7 @@ Invariants:
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from engine.metadata.contract import MetadataStore
 from engine.transport.allowance import Allowance
@@ -19,6 +20,8 @@ from engine.transport.framed_settings import FramedSettings
 from engine.transport.greeting import ServerGreeting
 from engine.transport.security import NO_SECURITY, Security
 from engine.transport.server_connection import ServerConnection
+
+_TOLD_MAX: Final = 16
 
 
 class FramedServer:
@@ -69,6 +72,16 @@ class FramedServer:
     def accept(self) -> FramedConnection:
         """The protocol of one more connection, for `loop.create_server` and its like."""
         return ServerConnection(self).wire
+
+    def accept_counted(self) -> tuple[FramedConnection, "asyncio.Future[None]"]:
+        """The same for a `Listener`, with what is done when the connection has ended."""
+        connection = ServerConnection(self)
+        return connection.wire, connection.ended
+
+    @property
+    def sockets_max(self) -> int:
+        """How many may be open at once, with those that are only told that they are too many."""
+        return self.settings.connections_max + _TOLD_MAX
 
     def may_accept(self) -> bool:
         """Whether one more connection is within bounds."""

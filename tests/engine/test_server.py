@@ -3,7 +3,7 @@
 import asyncio
 import random
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +22,12 @@ from engine.errors import (
 from engine.folder.owner import FolderPorts
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
-from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.bookies import AVAILABLE, Bookies, Registration
 from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
-from engine.server import BookieServer, ServerSettings
+from engine.server import BookieServer, ServerSettings, _with_room_for_files
 from engine.transport.dialing import DialingTransport, framed_dial
 from engine.transport.security import NO_SECURITY, Security
 
@@ -279,3 +279,66 @@ async def test_a_writer_moves_away_from_a_server_that_drains_and_no_append_fails
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
         assert len([entry async for entry in reader.read(0, acknowledged[-1])]) == len(acknowledged)
+
+
+async def test_a_server_that_ends_takes_nothing_new_even_while_the_store_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site(tmp_path) as made:
+        settings = ServerSettings(drain_timeout_ms=200)
+        server = await made.serve("one", "two", "three", settings=settings)
+        silent = asyncio.Event()
+        asked: list[str] = []
+
+        async def never(key: str = "", *_: object, **__: object) -> None:
+            asked.append(key)
+            await silent.wait()
+
+        for name in ("get", "create", "set", "delete", "children", "sync"):
+            monkeypatch.setattr(server.store, name, never)
+        async with asyncio.timeout(5):
+            await server.drain()
+            assert not any(service.writable for service in server.services)
+            assert {f"{AVAILABLE}/{name}" for name in server.bookies} <= set(asked)
+            await server.close()
+
+
+async def test_a_server_that_is_closed_without_a_drain_waits_for_its_disks_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site(tmp_path) as made:
+        server = await made.serve("one", "two", "three")
+        leaving = asyncio.Barrier(3)
+        for service in server.services:
+
+            async def leave(so_far: Callable[[], Awaitable[None]] = service.leave) -> None:
+                await leaving.wait()
+                await so_far()
+
+            monkeypatch.setattr(service, "leave", leave)
+        async with asyncio.timeout(5):
+            await server.close()
+        assert await made.registered() == {}
+
+
+async def test_both_wires_together_take_at_most_half_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal's next segment needs one, too."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (400, 400))
+    monkeypatch.setattr("resource.setrlimit", lambda *_: None)
+    alone = _with_room_for_files(ServerSettings())
+    assert alone.wire.connections_max == 200
+    both = _with_room_for_files(ServerSettings(grpc="127.0.0.1:0"))
+    assert both.wire.connections_max == both.grpc_wire.connections_max == 100
+    async with site(tmp_path) as made:
+        settings = replace(both, grpc_wire=replace(both.grpc_wire, connections_max=2))
+        server = await made.serve("one", settings=settings)
+        host, port = server.grpc_address.rsplit(":", 1)
+        ends = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        for reader, _ in ends:
+            assert await reader.read(9), "a server greets with its settings"
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await reader.read() == b"", "one connection too many"
+        for _, end in [*ends, (reader, writer)]:
+            end.close()

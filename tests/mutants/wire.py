@@ -9,9 +9,11 @@ _SECURITY: Final = "engine/transport/security.py"
 _BOUNDS: Final = "engine/transport/server_bounds.py"
 _CONNECTION: Final = "engine/transport/server_connection.py"
 _DIALING: Final = "engine/transport/dialing.py"
+_LISTENING: Final = "engine/transport/listening.py"
 _SERVER: Final = "engine/server.py"
 _SECURITY_TESTS: Final = "engine/transport/test_security.py"
 _HOSTILE_TESTS: Final = "engine/transport/test_hostile.py"
+_LISTENING_TESTS: Final = "engine/transport/test_listening.py"
 _READS_TESTS: Final = "engine/transport/test_hostile_reads.py"
 _DIALING_TESTS: Final = "engine/transport/test_dialing.py"
 
@@ -182,5 +184,38 @@ DIALING_MUTANTS: Final = (
         "        if self._fences >= _FENCES_MAX:\n",
         "        if self._fences < 0:\n",
         by_test(_READS_TESTS, "test_fences_beyond_a_thousand_are_told_so_and_others_are_served"),
+    ),
+    Mutant(
+        "strangers-are-not-counted",
+        "what is accepted is counted from then on, TLS or not",
+        _LISTENING,
+        "            if len(self._open) < self._sockets_max:\n",
+        "            if self._sockets_max:\n",
+        by_test(
+            _LISTENING_TESTS,
+            "test_connections_that_never_begin_tls_are_counted_and_end_in_time",
+        ),
+    ),
+    Mutant(
+        "who-fails-at-tls-is-counted-for-ever",
+        "a connection that was never handed out counts until it ends, and no longer",
+        _LISTENING,
+        "        self._forget(ended)\n        end.close()\n",
+        "        end.close()\n",
+        by_test(
+            _LISTENING_TESTS,
+            "test_what_is_no_tls_ends_its_own_connection_and_is_not_counted_on",
+        ),
+    ),
+    Mutant(
+        "the-drain-waits-for-repair-first",
+        "a server that ends takes no new appends first",
+        _SERVER,
+        "        ending = [service.leave() for service in self.services]\n",
+        "        ending = [self.store.sync()]\n",
+        by_test(
+            "engine/test_server.py",
+            "test_a_server_that_ends_takes_nothing_new_even_while_the_store_is_silent",
+        ),
     ),
 )

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
-from engine.transport.address import listen_tcp
 from engine.transport.contract import Bookie
 from engine.transport.dialing import DialingSettings, DialingTransport, framed_dial
 from engine.transport.framed_server import FramedServer
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.frames import Frame, FrameReader, Kind, encode_greeting, frame_header
+from engine.transport.listening import Listener, listen_tcp
 from engine.transport.security import NO_SECURITY, Security
 from tests.engine.transport.model_bookie import ModelBookie
 
@@ -28,21 +28,23 @@ class TcpHouse:
         self.settings = settings or FramedSettings()
         self.server = FramedServer(cluster_id="c", settings=self.settings, security=security)
         self.port = 0
-        self._listener: asyncio.AbstractServer | None = None
+        self.listener: Listener | None = None
         self._transports: list[DialingTransport] = []
         self._ends: list[RawEnd] = []
 
     async def start(self) -> None:
         for bookie in self.bookies:
             self.server.add(bookie)
-        self._listener, self.port = await listen_tcp(
-            self.server.accept,
+        self.listener = await listen_tcp(
+            self.server.accept_counted,
             "127.0.0.1",
             0,
+            sockets_max=self.server.sockets_max,
             context=self.server.context,
             handshake_timeout_ms=self.settings.connect_timeout_ms,
             backlog=128,
         )
+        self.port = self.listener.port
 
     async def transport(
         self, security: Security = NO_SECURITY, *, host: str = "127.0.0.1"
@@ -74,8 +76,8 @@ class TcpHouse:
             end.writer.transport.abort()
         for transport in self._transports:
             await transport.close()
-        if self._listener is not None:
-            self._listener.close()
+        if self.listener is not None:
+            self.listener.close()
         await self.server.close()
 
 

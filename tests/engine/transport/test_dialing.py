@@ -12,11 +12,11 @@ from engine.errors import AccessRefused, BookieUnavailable, FormatTooNew, Metada
 from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
-from engine.transport.address import listen_tcp
 from engine.transport.contract import Bookie, Status
 from engine.transport.dialing import DialingSettings, DialingTransport, framed_dial
 from engine.transport.framed_bookie import FramedBookie
 from engine.transport.framed_server import FramedServer
+from engine.transport.listening import listen_tcp
 from engine.transport.security import NO_SECURITY
 from tests.engine.transport.bookie_contract import BookieContract, Scenario, append, runs_of
 from tests.engine.transport.model_bookie import ModelBookie
@@ -267,13 +267,18 @@ async def test_closing_ends_dials_and_connections() -> None:
 async def listening(bookies: list[Bookie]) -> AsyncIterator[tuple[DialingTransport, FramedServer]]:
     """A framed server on loopback, its bookies registered, and a transport that dials them."""
     server = FramedServer(cluster_id="cluster")
-    listener, port = await listen_tcp(
-        server.accept, "127.0.0.1", 0, handshake_timeout_ms=1_000, backlog=10
+    listener = await listen_tcp(
+        server.accept_counted,
+        "127.0.0.1",
+        0,
+        sockets_max=10,
+        handshake_timeout_ms=1_000,
+        backlog=10,
     )
     registry = Bookies(MemoryTree("cluster").session())
     for bookie in bookies:
         server.add(bookie)
-        await registry.register(Registration(bookie.bookie_id, 1, f"tcp:127.0.0.1:{port}"))
+        await registry.register(Registration(bookie.bookie_id, 1, f"tcp:127.0.0.1:{listener.port}"))
     clock = SystemClock()
     dial = framed_dial(NO_SECURITY, clock)
     transport = DialingTransport(registry, dial=dial, clock=clock, rng=random.Random(1))

@@ -1,0 +1,148 @@
+"""Listening at a TCP port: what is accepted is counted from then on, TLS or not.
+
+Invariants:
+- No more sockets are open at once than allowed, those included that never finish, or never begin,
+  TLS; one more is hung up on at once. So strangers never use up the files that a journal needs.
+- A connection is handed out only after its TLS handshake.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from engine.errors import InvalidRequest
+from engine.transport.address import join_host_port
+
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+_NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_REST_S: Final = 0.1
+
+Accept = Callable[[], tuple[asyncio.Protocol, "asyncio.Future[None]"]]
+"""Makes the protocol of one more connection, and what is done when that connection has ended."""
+
+
+class Listener:
+    """Accepts connections at one port. Made by `listen_tcp`."""
+
+    def __init__(
+        self,
+        end: socket.socket,
+        accept: Accept,
+        sockets_max: int,
+        context: ssl.SSLContext | None,
+        handshake_timeout_ms: int,
+    ) -> None:
+        assert sockets_max > 0
+        self.port = int(end.getsockname()[1])
+        self._loop = asyncio.get_running_loop()
+        self._end = end
+        self._accept = accept
+        self._sockets_max = sockets_max
+        self._context = context
+        self._handshake_s = handshake_timeout_ms / 1000 if context is not None else None
+        self._open: dict[asyncio.Future[None], None] = {}
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._task = self._loop.create_task(self._run())
+
+    @property
+    def open_sockets(self) -> int:
+        """How many connections are open, with those that have not said who they are."""
+        return len(self._open)
+
+    def close(self) -> None:
+        """Accept nothing more. Connections that were handed out stay as they are."""
+        self._task.cancel()
+        for handshake in self._handshakes:
+            handshake.cancel()
+        self._end.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                end, _ = await self._loop.sock_accept(self._end)
+            except OSError as error:
+                # Else it was the other side that gave up before it was its turn.
+                await asyncio.sleep(_REST_S if error.errno in _NO_ROOM else 0)
+                continue
+            if len(self._open) < self._sockets_max:
+                self._begin(end)
+            else:
+                end.close()
+            # Whoever dials without end keeps nobody else waiting.
+            await asyncio.sleep(0)
+
+    def _begin(self, end: socket.socket) -> None:
+        protocol, ended = self._accept()
+        self._open[ended] = None
+        ended.add_done_callback(self._forget)
+        handshake = self._loop.create_task(self._shake_hands(end, protocol))
+        self._handshakes.add(handshake)
+        handshake.add_done_callback(partial(self._over, end, ended))
+
+    async def _shake_hands(self, end: socket.socket, protocol: asyncio.Protocol) -> None:
+        await self._loop.connect_accepted_socket(
+            lambda: protocol, end, ssl=self._context, ssl_handshake_timeout=self._handshake_s
+        )
+
+    def _over(
+        self, end: socket.socket, ended: "asyncio.Future[None]", handshake: "asyncio.Task[None]"
+    ) -> None:
+        self._handshakes.discard(handshake)
+        failure = None if handshake.cancelled() else handshake.exception()
+        if failure is None and not handshake.cancelled():
+            return
+        # Nobody else tells of the end of what was never handed out.
+        self._forget(ended)
+        end.close()
+        if failure is not None and not isinstance(failure, OSError):
+            told = {"message": "a connection could not be served", "exception": failure}
+            self._loop.call_exception_handler(told)
+
+    def _forget(self, ended: "asyncio.Future[None]") -> None:
+        self._open.pop(ended, None)
+
+
+async def listen_tcp(
+    accept: Accept,
+    host: str,
+    port: int,
+    *,
+    sockets_max: int,
+    context: ssl.SSLContext | None = None,
+    handshake_timeout_ms: int,
+    backlog: int,
+) -> Listener:
+    """Listen at a port (0: a free one).
+
+    Raises `InvalidRequest` for a place where one cannot listen.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        end = _bound(found[0][0], found[0][4], backlog)
+    except OSError as error:
+        raise InvalidRequest(f"cannot listen at {join_host_port(host, port)}: {error}") from error
+    return Listener(end, accept, sockets_max, context, handshake_timeout_ms)
+
+
+def _bound(family: int, place: Any, backlog: int) -> socket.socket:
+    """A socket whose connections notice in two minutes that their other end has vanished."""
+    end = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What is accepted has these, too.
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            if hasattr(socket, name):
+                end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        end.setblocking(False)
+        end.bind(place)
+        end.listen(backlog)
+    except BaseException:
+        end.close()
+        raise
+    return end
