@@ -36,6 +36,7 @@ import msgspec
 import engine
 from engine.errors import EngineError, InvalidRequest, NotLeader, OutcomeUnknown
 from engine.log.position import Position
+from engine.metadata.zookeeper_settings import ZooKeeperSettings
 from engine.ports.system_workers import ThreadWorkers
 from engine.replica.contract import ReadRows, Rows
 from engine.replica.entries import Request
@@ -381,7 +382,12 @@ class MapConnection:
 
 @asynccontextmanager
 async def open_replica(
-    url: str, name: str, listen: str, data: Path, settings: ReplicaSettings
+    url: str,
+    name: str,
+    listen: str,
+    data: Path,
+    settings: ReplicaSettings,
+    zookeeper: ZooKeeperSettings | None = None,
 ) -> AsyncIterator[Replica]:
     """A replica of the map: elected in a cluster, alone in a folder.
 
@@ -390,7 +396,7 @@ async def open_replica(
     clustered = url.startswith("herdbook://")
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(
-            engine.connect(url) if clustered else engine.open(url)
+            engine.connect(url, zookeeper=zookeeper) if clustered else engine.open(url)
         )
         workers = ThreadWorkers(asyncio.get_running_loop())
         stack.push_async_callback(workers.close)
@@ -408,12 +414,19 @@ async def open_replica(
         yield replica
 
 
-async def run(url: str, name: str, listen: str, data: Path, settings: ReplicaSettings) -> None:
+async def run(
+    url: str,
+    name: str,
+    listen: str,
+    data: Path,
+    settings: ReplicaSettings,
+    zookeeper: ZooKeeperSettings,
+) -> None:
     """Serve until SIGTERM or SIGINT."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with open_replica(url, name, listen, data, settings) as replica:
+    async with open_replica(url, name, listen, data, settings, zookeeper) as replica:
         host, _, port = listen.rpartition(":")
         serve = MapServer(replica).serve
         server = await asyncio.start_server(serve, host, int(port), limit=LINE_BYTES_MAX)
@@ -431,10 +444,12 @@ def main() -> None:
     parser.add_argument("--listen", default="127.0.0.1:7001", help="where clients connect")
     parser.add_argument("--data", type=Path, required=True, help="the folder of this replica")
     parser.add_argument("--lease-ms", type=int, default=ReplicaSettings().lease_ms)
+    parser.add_argument("--session-ms", type=int, default=ZooKeeperSettings().session_timeout_ms)
     given = parser.parse_args()
     settings = ReplicaSettings(lease_ms=given.lease_ms)
+    zookeeper = ZooKeeperSettings(session_timeout_ms=given.session_ms)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run(given.url, given.name, given.listen, given.data, settings))
+        asyncio.run(run(given.url, given.name, given.listen, given.data, settings, zookeeper))
 
 
 if __name__ == "__main__":
