@@ -33,6 +33,7 @@ app.add_typer(cli_bookie.app, name="bookie")
 app.command()(zookeeper)
 cli_bookies.add_to(cli_bookie.app)
 cli_bookie.app.command("decommission")(cli_repair.decommission)
+cli_bookie.app.command("forget")(cli_repair.forget)
 
 
 @app.callback()

@@ -72,7 +72,12 @@ Insecure = Annotated[
 MetricsAt = Annotated[str, typer.Option("--metrics", help="Serve Prometheus metrics at HOST:PORT.")]
 RepairGrace = Annotated[
     int | None,
-    typer.Option(help="How long a bookie may be away before it is repaired, milliseconds.", min=1),
+    typer.Option(
+        help="How long a bookie may be away before it is given up and what it held is copied "
+        "again, milliseconds. Default: 300000, five minutes. That of the auditor counts, which "
+        "any bookie process may be: give all of them the same.",
+        min=1,
+    ),
 ]
 
 

@@ -15,12 +15,13 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
 import typer
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from engine.ledger.client import LedgerClient
 from engine.metadata.repairs import RepairQueue
 from engine.ports.clock import SystemClock
 from engine.repair.decommission import Decommission, DecommissionProgress
+from engine.repair.forgetting import forget as forget_bookie
 from engine.repair.node import RepairNode
 from engine.repair.outlook import Workshop
 from engine.repair.scrub import Found, Scrub, ScrubMark
@@ -136,11 +137,16 @@ def decommission(
         bool, typer.Option("--cancel", help="Let the bookie stay after all.")
     ] = False,
     wait: Wait = True,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", help="How long to wait, seconds. Default: for ever.", min=0),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Empty a bookie that is to go, and show what still keeps it. It may be stopped afterwards.
 
-    Exit status 0 when no ledger names it any more, or when nobody was to wait for that.
+    Exit status 0 when no ledger names it any more, or when nobody was to wait for that; 1 when
+    the time was up first. The others go on emptying it then.
     """
 
     async def work(client: LedgerClient) -> DecommissionProgress | None:
@@ -152,10 +158,11 @@ def decommission(
         await leaving.begin()
         if not wait:
             return await leaving.look()
-        with progress() as bar:
-            task = bar.add_task("emptying", total=None)
-            async with _repairing(client):
-                return await leaving.run(lambda found: _step(bar, task, found))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _emptied(client, leaving)
+        except TimeoutError:
+            return await leaving.look()
 
     found = with_store(url, work)
     if found is None:
@@ -167,6 +174,39 @@ def decommission(
         print_table(("ledger", "why"), ((each.ledger_id, each.why) for each in found.blocking))
     else:
         typer.echo(f"no ledger names bookie {found.bookie_id} any more: it may be stopped")
+    if found is not None and found.left and wait:
+        raise typer.Exit(1)
+
+
+def forget(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -> None:
+    """Take a bookie that will not come back out of all lists, if no ledger names it."""
+
+    async def work(client: LedgerClient) -> str:
+        name: str = (await find_bookie(client, bookie_id))["bookie"]
+        await forget_bookie(_workshop(client), name)
+        return name
+
+    name = with_store(url, work)
+    typer.echo(f"bookie {name} is forgotten" if not as_json else '{"forgotten": true}')
+
+
+async def _emptied(client: LedgerClient, leaving: Decommission) -> DecommissionProgress:
+    """Wait until a bookie is empty, and tell each time when what keeps it changes."""
+    told = ""
+
+    def step(found: DecommissionProgress) -> None:
+        nonlocal told
+        bar.update(task, completed=found.total - found.left, total=found.total)
+        why = found.trouble or (found.blocking[0].why if found.blocking else "")
+        if why and why != told:
+            left = f"{found.left:,} of {found.total:,} ledgers are left"
+            bar.console.print(f"{left}: {why}", markup=False, soft_wrap=True)
+        told = why
+
+    with progress() as bar:
+        task = bar.add_task("emptying", total=None)
+        async with _repairing(client):
+            return await leaving.run(step)
 
 
 @asynccontextmanager
@@ -213,12 +253,6 @@ async def _settled(workshop: Workshop, ledger_ids: list[int], bar: Progress) -> 
     return left
 
 
-def _step(bar: Progress, task: TaskID, found: DecommissionProgress) -> None:
-    why = found.blocking[0].why if found.blocking else ""
-    text = f"emptying ({why})" if why else "emptying"
-    bar.update(task, description=text, completed=found.total - found.left, total=found.total)
-
-
 def _workshop(client: LedgerClient) -> Workshop:
     return Workshop(
         store=client.store,
@@ -248,6 +282,8 @@ def _absences(status: RepairStatus, now_ms: int) -> list[str]:
 
 def _show(status: RepairStatus, now_ms: int) -> None:
     switch = "on" if status.disabled is None else f"off: {status.disabled}"
+    if status.disabled is None and status.auditor is None:
+        switch = "on, but nobody is there to repair"
     facts: dict[str, Any] = {
         "repair": switch,
         "auditor": status.auditor or "none",

@@ -54,3 +54,20 @@ def test_a_column_without_content_is_left_out_and_no_cell_is_cut(
 def test_a_table_of_no_rows_has_its_first_column(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("ledger", "state"), [])
     assert "ledger" in capsys.readouterr().out
+
+
+def test_a_bookie_that_nobody_can_replace_is_told_of_once_and_not_for_ever(tmp_path: Path) -> None:
+    async def fill() -> str:
+        async with cluster.open(tmp_path, bookies=3) as client:
+            writer = await client.create_ledger()
+            await writer.append(b"moo")
+            await writer.close()
+            return client.bookies[0]
+
+    leaving = asyncio.run(fill())
+    answer = call("bookie", "decommission", leaving, "--timeout", "4", "--url", str(tmp_path))
+    assert answer.exit_code == 1 and "1 ledgers still name bookie" in answer.stdout
+    assert answer.stderr.count(f"no bookie can take the place of {leaving}") == 1
+    assert "nobody is there to repair" in words(call("repair", "status", "--url", str(tmp_path)))
+    refused = call("bookie", "forget", leaving, "--url", str(tmp_path))
+    assert refused.exit_code == 1 and "not forgotten" in refused.stderr

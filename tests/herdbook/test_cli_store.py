@@ -225,7 +225,7 @@ def test_every_group_explains_itself(group: str) -> None:
     assert answer.exit_code == 0
     verbs = {
         "ledger": ("ls", "show", "read", "recover", "delete"),
-        "bookie": ("ls", "info", "check", "decommission"),
+        "bookie": ("ls", "info", "check", "decommission", "forget"),
         "repair": ("status", "on", "off", "scrub"),
     }
     assert all(f" {verb} " in answer.stdout for verb in verbs[group])
