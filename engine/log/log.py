@@ -137,14 +137,14 @@ class ReplicatedLog:
         await self._delete(ledger for ledger in seen if ledger not in held.list.ledgers)
         return held.list.dropped_through
 
-    async def sweep(self, keep: set[int]) -> LedgerIds:
+    async def sweep(self, keep: set[int], epoch: int) -> LedgerIds:
         """Delete ledgers of this log that nothing references any more; returns their ids.
 
-        These are ledgers of epochs that are over, and those meant for the log that were never
-        listed or are dropped; never what the list or `keep` names. `keep` must name every snapshot
-        in use, read after the present epoch began. Raises `MetadataUnavailable`.
+        These are ledgers of epochs before `epoch`, the sweeper's own, and those meant for the log
+        that were never listed or are dropped; never what the list or `keep` names. `keep` must name
+        every snapshot in use, read after that epoch began. Raises `MetadataUnavailable`.
         """
-        return await self._sweeper.sweep(keep)
+        return await self._sweeper.sweep(keep, epoch)
 
     def custom_metadata(self, purpose: str, epoch: int) -> dict[str, bytes]:
         """What a ledger of this log says of itself, for those made beside the log: snapshots."""

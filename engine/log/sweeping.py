@@ -33,14 +33,16 @@ def marks_of(name: str, purpose: str, epoch: int) -> dict[str, bytes]:
     return {OWNER: _owner(name), PURPOSE: purpose.encode(), EPOCH: b"%d" % epoch}
 
 
-def garbage(current: LogList, ledger: int, marks: Marks) -> bool:
+def garbage(current: LogList, ledger: int, marks: Marks, epoch: int) -> bool:
     """Whether nothing references a ledger of the log, and nothing ever will.
 
-    A leader lists only under its own epoch, and only an id above all that are listed.
+    A leader lists only under its own epoch, and only an id above all that are listed. `epoch` is
+    that of the sweeper, under which it learned what is in use: while it looked another one may
+    have begun, and made ledgers that are in use, too.
     """
     if ledger in current.ledgers:
         return False
-    if marks.epoch < current.epoch:
+    if marks.epoch < epoch:
         return True
     listed = current.ledgers
     return marks.purpose == PURPOSE_LOG and bool(listed) and ledger < listed[-1]
@@ -54,7 +56,7 @@ class Sweeper:
         self._lists = lists
         self._others: set[int] = set()
 
-    async def sweep(self, keep: set[int]) -> list[int]:
+    async def sweep(self, keep: set[int], epoch: int) -> list[int]:
         """Delete garbage that `keep` does not name; see `ReplicatedLog.sweep`."""
         ids = await self._client.list_ledgers()
         self._others.intersection_update(ids)
@@ -67,7 +69,7 @@ class Sweeper:
         current = (await self._lists.read_fresh()).list
         deleted = []
         for ledger, marks in own:
-            if garbage(current, ledger, marks):
+            if garbage(current, ledger, marks, epoch):
                 try:
                     await self._client.delete_ledger(ledger)
                 except NoSuchLedger:

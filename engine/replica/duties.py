@@ -113,8 +113,9 @@ class Duties:
         return self._applier.summary.entries - taken_at >= every
 
     async def _sweep(self) -> None:
-        kept = await self._snapshots.claim(self._leading.writer.epoch)
-        await self._log.sweep(kept)
+        epoch = self._leading.writer.epoch
+        kept = await self._snapshots.claim(epoch)
+        await self._log.sweep(kept, epoch)
 
     async def _raise_level(self) -> None:
         """Allow the newest commands that every replica knows."""

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine import limits
-from engine.errors import CannotRead, EntryTooLarge, LevelTooNew
+from engine.errors import CannotRead, EntryTooLarge, InvalidRequest, LevelTooNew
 from engine.log.position import Position
 
 FORMAT_MAJOR: Final = 1
@@ -34,6 +34,7 @@ TERM: Final = 6
 HASH: Final = 7
 LEVEL: Final = 8
 LEVEL_MAX: Final = 255
+SEQUENCE_MAX: Final = 2**63
 COMMAND_BYTES_MAX: Final = 64 * limits.MIB
 """A command may be this long, in parts."""
 
@@ -72,7 +73,11 @@ class StateHash(NamedTuple):
 
 
 def encode_command(command: bytes, level: int, request: Request | None) -> list[bytes]:
-    """The entries of a command, usually one. Raises `EntryTooLarge`."""
+    """The entries of a command, usually one. Raises `EntryTooLarge`, `InvalidRequest`."""
+    if not 1 <= level <= LEVEL_MAX:
+        raise InvalidRequest(f"a level is 1 to {LEVEL_MAX}, not {level}")
+    if request is not None and not 0 <= request.floor <= request.sequence < SEQUENCE_MAX:
+        raise InvalidRequest(f"0 <= floor <= sequence < 2**63 does not hold for {request}")
     if request is None:
         whole = bytes((COMMAND, level)) + command
     else:

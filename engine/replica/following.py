@@ -61,6 +61,7 @@ class Following:
 
         Raises `HistoryMissing`, `MetadataUnavailable`, `CannotRead`.
         """
+        tried = 0
         while True:
             # In this order: a snapshot is named before the log is truncated up to it.
             await self._store.sync()
@@ -78,9 +79,13 @@ class Following:
             try:
                 await self._restore(record)
                 return
-            except NoSuchLedger:
+            except NoSuchLedger as error:
+                if record.ledger_id == tried:
+                    raise CannotRead(
+                        f"log {self._log.name}: the ledger of its newest snapshot, {tried}, is gone"
+                    ) from error
                 # A newer one has taken its place meanwhile.
-                continue
+                tried = record.ledger_id
 
     async def replay(self, last: Position) -> None:
         """Apply what is between the state and `last`."""

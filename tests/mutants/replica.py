@@ -83,7 +83,7 @@ REPLICA_MUTANTS: Final = (
         "design 4.4: a retry after an unknown outcome is answered, not applied again",
         _SESSIONS,
         "    if known is not None:",
-        "    if known is not None and not known:",
+        "    if known == b'':",
         by_test(_SESSION_TESTS, "test_a_repeated_request_is_answered_and_not_done_again"),
     ),
     Mutant(

@@ -118,7 +118,7 @@ class LogWorkload:
             if rng.random() < plan.truncate_share and reign.durable != START:
                 await _tried(log.truncate(reign.durable))
             if rng.random() < plan.sweep_share:
-                await _tried(log.sweep(set()))
+                await _tried(log.sweep(set(), writer.epoch))
         if rng.random() < 0.3:
             await writer.close()
 
@@ -159,7 +159,6 @@ class LogWorkload:
                     for position, body in zip(positions, batch.bodies, strict=True):
                         self._oracle.on_entry(position, body)
                     found += positions
-                    self.operations += len(positions)
         except PositionTruncated:
             self._oracle.check_truncated(found[-1] if found else after)
             if pinned:

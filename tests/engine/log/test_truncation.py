@@ -215,7 +215,7 @@ async def test_what_a_truncation_could_not_delete_is_swept() -> None:
     faulty.before_write(_nothing)
     faulty.lose_request()
     await yard.log(store=faulty).truncate(places[1])
-    assert await log.sweep(set()) == [places[0].ledger, places[1].ledger]
+    assert await log.sweep(set(), 1) == [places[0].ledger, places[1].ledger]
     assert await bodies(log, places[1]) == [b"entry 2", b"entry 3"]
 
 
@@ -226,8 +226,11 @@ async def test_the_sweeper_deletes_what_older_epochs_created_and_never_listed() 
     never_listed = await client.create_ledger(metadata=log.custom_metadata("log", old.epoch))
     snapshot = await client.create_ledger(metadata=log.custom_metadata("snapshot", old.epoch))
     in_use = await client.create_ledger(metadata=log.custom_metadata("snapshot", old.epoch))
-    await log.lead()
-    assert await log.sweep({in_use.ledger_id}) == [never_listed.ledger_id, snapshot.ledger_id]
+    newer = await log.lead()
+    assert await log.sweep({in_use.ledger_id}, newer.epoch) == [
+        never_listed.ledger_id,
+        snapshot.ledger_id,
+    ]
     assert in_use.ledger_id in await client.list_ledgers()
 
 
@@ -240,7 +243,7 @@ async def test_the_sweeper_leaves_what_the_standing_leader_is_about_to_list() ->
     swept: list[int] = []
 
     async def sweep(kind: str, key: str) -> None:
-        swept.extend(await yard.log().sweep(set()))
+        swept.extend(await yard.log().sweep(set(), writer.epoch))
 
     told.before = told.after = sweep
     await writer.roll()
@@ -256,8 +259,18 @@ async def test_the_sweeper_deletes_no_snapshot_of_the_present_epoch() -> None:
         metadata=log.custom_metadata("snapshot", writer.epoch)
     )
     await writer.roll()
-    assert await log.sweep(set()) == []
+    assert await log.sweep(set(), writer.epoch) == []
     assert being_written.ledger_id in await yard.client().list_ledgers()
+
+
+async def test_a_sweeper_whose_epoch_is_over_deletes_nothing_of_a_later_one() -> None:
+    yard = await Yard.of(3)
+    log, old = await led(yard)
+    later = await log.lead()
+    named = await yard.client().create_ledger(metadata=log.custom_metadata("snapshot", later.epoch))
+    await log.lead()
+    assert named.ledger_id not in await log.sweep(set(), old.epoch)
+    assert named.ledger_id in await yard.client().list_ledgers()
 
 
 async def test_the_sweeper_touches_nothing_of_others_and_asks_about_it_once() -> None:
@@ -267,8 +280,8 @@ async def test_the_sweeper_touches_nothing_of_others_and_asks_about_it_once() ->
     stranger = await client.create_ledger(metadata={"owner": b"log:sheep", "epoch": b"0"})
     nobody = await client.create_ledger()
     likeness = await client.create_ledger(metadata={"owner": b"log:cows", "epoch": b"soon"})
-    await log.lead()
-    assert await log.sweep(set()) == []
+    epoch = (await log.lead()).epoch
+    assert await log.sweep(set(), epoch) == []
     ids = {stranger.ledger_id, nobody.ledger_id, likeness.ledger_id}
     assert ids < set(await client.list_ledgers())
     asked: list[int] = []
@@ -279,7 +292,7 @@ async def test_the_sweeper_touches_nothing_of_others_and_asks_about_it_once() ->
         return await metadata_of(ledger)
 
     log._client.ledger_metadata = ask  # type: ignore[method-assign,assignment]
-    await log.sweep(set())
+    await log.sweep(set(), epoch)
     assert not ids & set(asked)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.errors import InvalidRequest
 from engine.log.position import Position, Span
 from engine.replica import sessions
 from engine.replica.applier import Applier
@@ -86,8 +87,49 @@ def test_the_session_used_longest_ago_makes_room(monkeypatch: pytest.MonkeyPatch
     assert log.ask("a=2", two, 1) is FORGOTTEN
     assert log.ask("a=1", one, 1) == b"-"
     assert log.ask("a=3", three, 1) == b"1"
-    rows = [key for key, _ in log.state.scan(b"\x00s", b"\x00v")]
-    assert len(rows) == 4, "two sessions, and their places in the order of use"
+    rows = [key for key, _ in log.state.scan(b"\x00r", b"\x00v")]
+    assert len(rows) == 6, "two sessions, a result of each, and their places in the order of use"
+
+
+def test_answers_too_large_to_be_kept_poison_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "RESULTS_BYTES_MAX", 10)
+    log = _Log()
+    session = log.session()
+    log.ask("a=" + "x" * 8, session, 1)
+    assert log.ask("a=" + "y" * 8, session, 2) == b"x" * 8
+    assert log.ask("a=" + "z" * 8, session, 3) == b"y" * 8, "done and answered, though not kept"
+    assert log.ask("a=" + "y" * 8, session, 2) == b"x" * 8
+    assert log.ask("a=" + "z" * 8, session, 3) is FORGOTTEN
+    assert log.state.get(b"a") == b"z" * 8
+    assert log.ask("a=1", session, 4, floor=4) == b"z" * 8
+    assert log.ask("a=1", session, 4, floor=4) == b"z" * 8
+
+
+def test_the_largest_answers_of_many_open_requests_fit_the_state() -> None:
+    log = _Log()
+    session = log.session()
+    for sequence in range(8):
+        log.ask("a=" + "x" * 1_000_000, session, sequence)
+    assert not log.applier.failed
+
+
+@pytest.mark.parametrize("step", [1, 63, 64, 65, 900])
+def test_a_floor_that_rises_by_any_step_drops_all_below_it(step: int) -> None:
+    log = _Log()
+    session = log.session()
+    for sequence in range(step):
+        log.ask("a=1", session, sequence)
+    assert log.ask("a=2", session, step, floor=step) == b"1"
+    assert len(log.state.scan(b"\x00r", b"\x00s")) == 1
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Request(Position(1, 0), -1), Request(Position(1, 0), 2**63), Request(Position(1, 0), 1, 2)],
+)
+def test_a_request_that_cannot_be_numbered_is_refused(request_: Request) -> None:
+    with pytest.raises(InvalidRequest):
+        encode_command(b"a=1", 1, request_)
 
 
 def test_a_session_that_never_was_is_refused() -> None:
