@@ -11,6 +11,7 @@ Invariants:
 - What is written together ends with a commit and carries its position: a crash loses whole commits.
 - An overlay is dropped when the storage has it, not before: a read never falls between the two.
 - A snapshot is a view of the storage and the overlays that it may lack, sealed so that they stay.
+- Writes, flushes and the end are the work of one thread, in the order in which they were asked for.
 - The first failure is the last one: nothing is written after it, and every call says so.
 """
 
@@ -42,7 +43,10 @@ class _Job(NamedTuple):
     """Something for the thread to do, and who waits for it."""
 
     writes: Sequence[tuple[Iterable[Change], Mark]] = ()
+    position: Position | None = None
+    """Where the storage stands afterwards, if that changes."""
     wipe: bool = False
+    flush: bool = False
     overlay: Overlay | None = None
     done: "asyncio.Future[None] | None" = None
 
@@ -158,13 +162,7 @@ class StoredState:
         assert not self._restoring
         if self._durable < self._position:
             self._seal()
-            if self._written < self._position:
-                # Behind what was just sealed.
-                await self._do(_Job())
-            written = self._written
-            await self._run_flush()
-            # While it waited, the state may have been cleared.
-            self._durable = min(max(self._durable, written), self._position)
+            await self._do(_Job(flush=True))
         return self._durable
 
     async def clear(self) -> None:
@@ -177,8 +175,7 @@ class StoredState:
         self._uncommitted.clear()
         self._unwritten_bytes -= self._gathered.size_bytes
         self._gathered = Overlay()
-        await self._do(_Job(wipe=True))
-        self._position = self._written = self._durable = START
+        await self._do(_Job(wipe=True, flush=True, position=START))
         self._restoring = False
         self._relayer()
 
@@ -195,9 +192,8 @@ class StoredState:
         """The rows are whole: this is the state at `position`, durably. Raises `StateFailed`."""
         self._check()
         assert self._position == START and not self._sealed
-        await self._do(_Job([((), Mark(position, False))]))
-        await self._run_flush()
-        self._position = self._written = self._durable = position
+        await self._do(_Job([((), Mark(position, False))], position, flush=True))
+        self._position = position
         self._restoring = False
 
     async def close(self) -> None:
@@ -236,7 +232,7 @@ class StoredState:
         self._gathered = Overlay()
         self._relayer()
         writes = [(part.rows.items(), Mark(part.position, False)) for part in overlay.parts]
-        self._batcher.put(_Job(writes, overlay=overlay))
+        self._batcher.put(_Job(writes, overlay.position, overlay=overlay))
 
     def _relayer(self) -> None:
         """Which overlays a read looks through, the newest first."""
@@ -248,13 +244,6 @@ class StoredState:
         self._batcher.put(job._replace(done=done))
         await done
 
-    async def _run_flush(self) -> None:
-        try:
-            await self._workers.run(self._storage.flush)
-        except Exception as error:
-            self._failure = error
-            raise self._failed() from error
-
     def _work(self, jobs: list[_Job]) -> None:
         """In the thread."""
         if self._thread_failed:
@@ -265,6 +254,8 @@ class StoredState:
                     self._storage.wipe()
                 for changes, mark in job.writes:
                     self._storage.write(changes, mark)
+                if job.flush:
+                    self._storage.flush()
         except BaseException:
             self._thread_failed = True
             raise
@@ -273,11 +264,8 @@ class StoredState:
         if error is not None and self._failure is None:
             self._failure = error
         for job in jobs:
-            if error is None and job.overlay is not None:
-                dropped = self._sealed.pop()
-                assert dropped is job.overlay, "overlays are written in their order"
-                self._unwritten_bytes -= dropped.size_bytes
-                self._written = dropped.position
+            if error is None:
+                self._carried_out(job)
             if job.done is not None and not job.done.done():
                 if error is None:
                     job.done.set_result(None)
@@ -289,6 +277,18 @@ class StoredState:
                 self._seal()
             elif self._gathered.position > self._written and self._timer is None:
                 self._timer = self._loop.call_later(self._settings.gather_ms / 1000, self._due)
+
+    def _carried_out(self, job: _Job) -> None:
+        if job.overlay is not None:
+            dropped = self._sealed.pop()
+            assert dropped is job.overlay, "overlays are written in their order"
+            self._unwritten_bytes -= dropped.size_bytes
+        if job.position is not None:
+            self._written = job.position
+        if job.wipe:
+            self._position = START
+        if job.flush:
+            self._durable = self._written
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
