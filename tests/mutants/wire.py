@@ -14,6 +14,7 @@ _SERVER: Final = "engine/server.py"
 _SECURITY_TESTS: Final = "engine/transport/test_security.py"
 _HOSTILE_TESTS: Final = "engine/transport/test_hostile.py"
 _LISTENING_TESTS: Final = "engine/transport/test_listening.py"
+_GREETING_TESTS: Final = "engine/transport/test_greeting.py"
 _READS_TESTS: Final = "engine/transport/test_hostile_reads.py"
 _DIALING_TESTS: Final = "engine/transport/test_dialing.py"
 
@@ -216,6 +217,44 @@ DIALING_MUTANTS: Final = (
         by_test(
             "engine/test_server.py",
             "test_a_server_that_ends_takes_nothing_new_even_while_the_store_is_silent",
+        ),
+    ),
+    Mutant(
+        "a-challenge-counts-twice",
+        "a challenge is used once",
+        _GREETING,
+        '        self._client = self._server = b""\n        expected',
+        "        expected",
+        by_test(
+            _GREETING_TESTS,
+            "test_a_challenge_is_used_once_whether_the_proof_was_right_or_wrong",
+        ),
+    ),
+    Mutant(
+        "a-client-answers-every-challenge",
+        "a client answers one challenge a connection",
+        _GREETING,
+        " or self._expected:",
+        ":",
+        by_test(_GREETING_TESTS, "test_a_client_answers_one_challenge_only"),
+    ),
+    Mutant(
+        "a-challenge-of-any-length",
+        "a challenge that is none is refused, and stops no server",
+        _GREETING,
+        " or len(said) != CHALLENGE_BYTES:\n            raise AccessRefused",
+        ":\n            raise AccessRefused",
+        by_test(_GREETING_TESTS, "test_what_is_no_whole_challenge_is_refused_on_both_sides"),
+    ),
+    Mutant(
+        "calls-without-number",
+        "one connection makes a bounded number of calls wait",
+        _CONNECTION,
+        "        if len(self._tasks) >= self._settings.calls_max:\n",
+        "        if not self._settings.calls_max:\n",
+        by_test(
+            _READS_TESTS,
+            "test_long_polls_beyond_the_bound_are_told_so_and_keep_no_fence_out",
         ),
     ),
 )

@@ -6,8 +6,8 @@ from engine.limits import ENTRY_BYTES_MAX, MIB
 from engine.transport.allowance import Allowance
 from engine.transport.contract import LacReply, ReadReply, ReadRequest, Status
 from engine.transport.framed_settings import FramedSettings
-from engine.transport.frames import Kind, frame_header
-from engine.transport.messages import Fence, Lac, Read, decode, encode
+from engine.transport.frames import ErrorCode, Kind, decode_error, frame_header
+from engine.transport.messages import Fence, Lac, Read, WaitLac, decode, encode
 from tests.engine.transport.bookie_contract import KEY, append, runs_of
 from tests.engine.transport.model_bookie import ModelBookie
 from tests.engine.transport.tcp_wiring import RawEnd, tcp_house
@@ -148,6 +148,24 @@ async def test_fences_beyond_a_thousand_are_told_so_and_others_are_served() -> N
         end.writer.write(fences(1))
         frame = await end.frame()
         assert frame is not None and decode(frame.head, Lac).status == Status.OK
+        await end.close()
+
+
+async def test_long_polls_beyond_the_bound_are_told_so_and_keep_no_fence_out() -> None:
+    async with tcp_house(settings=FramedSettings(calls_max=50)) as house:
+        end = await connected(house)
+        head = encode(WaitLac(7, 5, 60_000))
+        for request in range(2, 82):
+            end.writer.write(frame_header(Kind.WAIT_LAC, 1, request, head) + head)
+        for _ in range(30):
+            frame = await end.frame()
+            assert frame is not None and frame.kind == Kind.ERROR
+            assert decode_error(frame.head)[0] == ErrorCode.OVERLOADED
+        end.writer.write(fences(1))
+        frame = await end.frame()
+        assert frame is not None and decode(frame.head, Lac).status == Status.OK
+        end.writer.write(reads(1))
+        await replies(end, Kind.READ_REPLY, 1)
         await end.close()
 
 

@@ -1,6 +1,8 @@
 """Who is served on the framed wire, and who is believed."""
 
 import asyncio
+import ssl
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,3 +220,19 @@ def test_security_that_cannot_be_used_is_refused_at_once(
 
 def test_a_secret_is_never_shown() -> None:
     assert "cows" not in repr(Security(secret=SECRET))
+
+
+async def test_old_tls_is_spoken_by_neither_side(tmp_path: Path) -> None:
+    security = Authority(tmp_path, "herd").security("cow")
+    for context in (security.server_context(), security.client_context()):
+        assert context is not None and context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    async with tcp_house(security) as house:
+        old = security.client_context()
+        assert old is not None
+        # As weak as the library allows, so that it is the server that refuses.
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(OSError):
+            await asyncio.open_connection("localhost", house.port, ssl=old)
+        assert await served(house, security)
