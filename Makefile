@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 ## Using it
 
 demo: $(STAMP) ## Store a real folder, lose a bookie, read it back: FOLDER=... (default: Python's sources)
-	@$(BIN)/herdbook demo $(FOLDER)
+	@$(BIN)/herdbook demo $(if $(FOLDER),"$(patsubst ~/%,$(HOME)/%,$(FOLDER))")
 
 bench: $(STAMP) ## Measure the ledger beside the raw disk
 	@$(BIN)/python -m benchmarks ledger

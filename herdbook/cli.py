@@ -8,6 +8,7 @@ Invariants:
 import json
 import sysconfig
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from herdbook.demo import demonstrate
 from herdbook.demo_report import Report
 
 app = typer.Typer(
+    rich_markup_mode=None,
     help="A replicated ledger, and what is built on it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -36,8 +38,19 @@ cli_bookie.app.command("decommission")(cli_repair.decommission)
 cli_bookie.app.command("forget")(cli_repair.forget)
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"herdbook {version('herdbook')}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    shown: Annotated[
+        bool,
+        typer.Option("--version", help="Say which version this is.", callback=_say_version),
+    ] = False,
+) -> None:
     """A replicated ledger, and what is built on it."""
 
 

@@ -32,6 +32,7 @@ OPEN_ZOOKEEPER: Final = (
 )
 
 app = typer.Typer(
+    rich_markup_mode=None,
     help="Run bookies, and look at those of a cluster.",
     invoke_without_command=True,
     no_args_is_help=True,

@@ -34,7 +34,9 @@ from herdbook.cli_store import (
 
 ASKED_AT_ONCE: Final = 64
 
-app = typer.Typer(help="Look at ledgers, recover them, delete them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at ledgers, recover them, delete them.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Password = Annotated[
     str,

@@ -42,7 +42,11 @@ from herdbook.cli_store import (
 LOOK_INTERVAL_S: Final = 0.2
 _EAGER: Final = RepairSettings(look_interval_ms=1_000, scrub_interval_ms=0, copy_bytes_a_second=0)
 
-app = typer.Typer(help="See what is being repaired, and have it checked.", no_args_is_help=True)
+app = typer.Typer(
+    help="See what is being repaired, and have it checked.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")]
 

@@ -21,7 +21,7 @@ is spoken to stands in the configuration file whichever of the three named it:
     password_file = "zookeeper-password"
 
 Invariants:
-- Nothing is made by looking: a folder that is not there is an error.
+- Nothing is made by looking: a folder that is not there, or holds no store, is an error.
 - A key of the file that nobody knows is an error: a misspelt one must not be passed over.
 """
 
@@ -109,14 +109,17 @@ def configuration_file(environment: Mapping[str, str]) -> Path:
     return Path(home, "herdbook", "config.toml")
 
 
-def read_configuration(file: Path) -> Configuration:
+def read_configuration(file: Path, *, needed: bool = False) -> Configuration:
     """What a file says; one that is not there says nothing.
 
-    Raises `InvalidRequest` for one that cannot be read, or says what nobody knows.
+    Raises `InvalidRequest` for one that cannot be read, or says what nobody knows, and for one
+    that is not there though `needed`.
     """
     try:
         told: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if needed:
+            raise InvalidRequest(f"{file} is not there, and {FILE_VARIABLE} names it") from error
         return Configuration()
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"{file} cannot be read as a configuration: {error}") from error
@@ -139,7 +142,8 @@ def find(
     file = configuration_file(environment)
     named = argument or environment.get(URL_VARIABLE)
     if not named:
-        configuration = configuration or read_configuration(file)
+        needed = bool(environment.get(FILE_VARIABLE))
+        configuration = configuration or read_configuration(file, needed=needed)
         named = configuration.url
         if named and not is_cluster(named):
             named = str(configuration.path(named))
@@ -168,7 +172,8 @@ async def open_store(argument: str | None = None) -> AsyncIterator[LedgerClient]
 
     Raises `StoreNotFound` and what `engine.open` or `engine.connect` raise.
     """
-    configuration = read_configuration(configuration_file(os.environ))
+    needed = bool(os.environ.get(FILE_VARIABLE))
+    configuration = read_configuration(configuration_file(os.environ), needed=needed)
     url = find(argument, os.environ, configuration)
     if is_cluster(url):
         async with connect(
@@ -179,11 +184,27 @@ async def open_store(argument: str | None = None) -> AsyncIterator[LedgerClient]
         ) as connection:
             yield connection
         return
+    _check_store(Path(url))
     # A client of a cluster needs neither RocksDB nor a folder's lock.
     from engine import cluster
 
     async with cluster.open(url) as engine:
         yield engine
+
+
+def _check_store(folder: Path) -> None:
+    """Raise `StoreNotFound` for a folder that `herdbook.open` has not made: a look makes none."""
+    from engine.folder.lock import LOCK_NAME, METADATA_NAME
+
+    if (folder / METADATA_NAME).is_dir():
+        return
+    if (folder / "identity").is_file():
+        raise StoreNotFound(
+            f"{folder} is one bookie's folder: name its cluster, or look inside with "
+            "python -m engine.bookie inspect"
+        )
+    if not (folder / LOCK_NAME).is_file() or not list(folder.glob("bookie-*")):
+        raise StoreNotFound(f"{folder} holds no store: herdbook.open makes one")
 
 
 def _content(file: Path | None) -> bytes:

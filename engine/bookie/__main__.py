@@ -32,6 +32,7 @@ from engine.metadata.zookeeper_settings import ZooKeeperSettings
 _PROBLEMS_SHOWN_MAX = 100
 
 app = typer.Typer(
+    rich_markup_mode=None,
     help="Look inside a bookie's folder, or those of a whole store.",
     no_args_is_help=True,
     add_completion=False,

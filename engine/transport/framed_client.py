@@ -27,7 +27,7 @@ from engine.errors import (
     VersionConflict,
 )
 from engine.ports.clock import Clock
-from engine.transport.address import open_connection
+from engine.transport.address import TCP, open_connection
 from engine.transport.connection import FramedConnection
 from engine.transport.contract import AppendReply, Status
 from engine.transport.framed_settings import FramedSettings
@@ -309,6 +309,11 @@ class ClientConnection:
                 failure = AccessRefused(
                     f"{self.address} hung up after the handshake of TLS: it does not accept this "
                     "client's certificate, or was just stopped"
+                )
+            elif failure is None and self.address.startswith(TCP):
+                failure = BookieUnavailable(
+                    f"{self.address} hung up before it greeted: perhaps it wants TLS, and this "
+                    "client was given no authorities; or it was just stopped"
                 )
             self._greeted.set_exception(failure or error)
             self._greeted.exception()

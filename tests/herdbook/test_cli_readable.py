@@ -1,6 +1,8 @@
 """What the commands print for people: nothing in it wants a programmer to be read."""
 
 import asyncio
+import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from typer.testing import CliRunner, Result
 from engine import cluster
 from herdbook.cli import app
 from herdbook.cli_store import print_table
+
+ROOT = Path(__file__).parents[2]
 
 
 def call(*arguments: str) -> Result:
@@ -71,3 +75,28 @@ def test_a_bookie_that_nobody_can_replace_is_told_of_once_and_not_for_ever(tmp_p
     assert "nobody is there to repair" in words(call("repair", "status", "--url", str(tmp_path)))
     refused = call("bookie", "forget", leaving, "--url", str(tmp_path))
     assert refused.exit_code == 1 and "not forgotten" in refused.stderr
+
+
+def test_the_command_says_its_version() -> None:
+    answer = call("--version")
+    assert answer.exit_code == 0 and answer.stdout == f"herdbook {version('herdbook')}\n"
+
+
+@pytest.mark.parametrize("group", ["bookie", "ledger", "repair", "zookeeper"])
+def test_no_name_of_an_option_is_cut_at_80_columns(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    verbs = [[]] if group == "zookeeper" else [[], ["ls"], ["scrub"], ["decommission"]]
+    for verb in verbs:
+        told = call(group, *verb, "--help").stdout
+        assert "…" not in told
+        assert max((len(line) for line in told.splitlines()), default=0) <= 80
+    if group == "bookie":
+        assert "--zookeeper-password-file" in call(group, "--help").stdout
+
+
+def test_the_demonstration_takes_a_folder_with_a_space_in_its_name() -> None:
+    make = ["make", "--no-print-directory", "--dry-run", "demo", "FOLDER=/tmp/a b"]
+    told = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert 'demo "/tmp/a b"' in told

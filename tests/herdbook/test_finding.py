@@ -1,9 +1,11 @@
 """The one rule of finding a store, step by step."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from engine import cluster
 from engine.errors import InvalidRequest
 from herdbook.finding import (
     Configuration,
@@ -101,6 +103,34 @@ def test_without_a_file_nothing_is_said(tmp_path: Path) -> None:
 
 
 async def test_a_folder_is_opened_as_a_client(tmp_path: Path) -> None:
+    async with cluster.open(tmp_path):
+        pass
     async with open_store(str(tmp_path)) as client:
         writer = await client.create_ledger()
         assert await writer.append(b"moo") == 0
+
+
+async def test_a_configuration_file_that_was_named_and_is_not_there_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"HERDBOOK_CONFIG": str(tmp_path / "no.toml")}
+    with pytest.raises(InvalidRequest, match=r"no\.toml is not there, and HERDBOOK_CONFIG"):
+        find(None, named)
+    monkeypatch.setenv("HERDBOOK_CONFIG", named["HERDBOOK_CONFIG"])
+    with pytest.raises(InvalidRequest, match="HERDBOOK_CONFIG"):
+        async with open_store(str(tmp_path)):
+            raise AssertionError("opened")
+
+
+@pytest.mark.parametrize("content", ["", "letters", "identity"])
+async def test_a_folder_without_a_store_is_an_error_and_stays_as_it_is(
+    tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HERDBOOK_CONFIG", raising=False)
+    if content:
+        (tmp_path / content).write_text("moo")
+    meant = "one bookie's folder" if content == "identity" else "holds no store"
+    with pytest.raises(StoreNotFound, match=meant):
+        async with open_store(str(tmp_path)):
+            raise AssertionError("opened")
+    assert os.listdir(tmp_path) == ([content] if content else [])
