@@ -1,7 +1,8 @@
 """`herdbook zookeeper`: a real ZooKeeper server in the foreground, for development and small sites.
 
 Invariants:
-- The server ends with the command: on SIGINT and SIGTERM it is stopped, and the status is 0.
+- The server ends with the command: on SIGINT and SIGTERM it is stopped, and the status is 0; on
+  Linux it ends even when the command is killed.
 - A server that ends by itself ends the command with status 1.
 """
 
@@ -34,7 +35,7 @@ def zookeeper(
 ) -> None:
     """Run a ZooKeeper server until it is told to stop. Its address is the first line printed."""
     refuse_url_as_data(data, "the server keeps its data in a folder of this machine")
-    server = ZooKeeperServer(data, port=port, host=listen)
+    server = ZooKeeperServer(data, port=port, host=listen, ends_with_parent=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ask)
     try:

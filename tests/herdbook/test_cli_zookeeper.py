@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,3 +137,19 @@ def test_jars_are_sparks_or_those_of_a_folder_that_is_named(
         find_jars()
     (tmp_path / "zookeeper-3.9.5.jar").touch()
     assert find_jars() == [tmp_path / "zookeeper-3.9.5.jar"]
+
+
+def test_a_command_that_is_killed_leaves_no_server_on_its_port(tmp_path: Path) -> None:
+    with running("--data", str(tmp_path / "zk"), "--port", "0") as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert ask(address).startswith("Zookeeper version: 3.")
+        process.kill()
+        process.wait(20)
+    deadline_s = time.monotonic() + 20
+    while not refused(address):
+        assert time.monotonic() < deadline_s, "the server lives on"
+    port = address.rpartition(":")[2]
+    with running("--data", str(tmp_path / "zk"), "--port", port) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == address
