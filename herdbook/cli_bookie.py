@@ -127,7 +127,6 @@ def bookie(
         )
         security = security_of(secret_file, certificate, private_key, authorities)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            _log_with_times()
             door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data)
             if security.on and not zookeeper_user:
                 _say_aside(OPEN_ZOOKEEPER)
@@ -182,6 +181,8 @@ async def _serve(
 ) -> None:
     from engine.ports.clock import SystemClock
     from engine.server import serve
+
+    _log_with_times()
 
     def started(server: "BookieServer", more: str = "") -> None:
         door.remember()

@@ -172,6 +172,10 @@ class BookieService:
                 lambda: storage.writer.pending,
             ),
             "writable": ("1 while normal appends are taken.", lambda: float(self.writable)),
+            "damaged": (
+                "1 while damage keeps the bookie from telling what it lacks.",
+                lambda: float(self.damaged),
+            ),
             "disk_free_bytes": ("Free on the bookie's disk.", lambda: space.space.free_bytes),
             "disk_total_bytes": ("Size of the bookie's disk.", lambda: space.space.total_bytes),
         }

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -168,6 +169,11 @@ def test_a_bookie_process_shows_its_metrics(tmp_path: Path) -> None:
     assert "herdbook_repair_auditor 1.0" in text
     assert text.count("\nherdbook_bookie_queue_bytes{") == 4
     assert text.count("\nherdbook_bookie_writable{") == 4
+    document = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    alerts = set(re.findall(r"`(?:sum\()?(herdbook_[a-z_]+)", document))
+    served = set(re.findall(r"^# TYPE (herdbook_[a-z_]+)", text, re.MULTILINE))
+    # A refusal has no number before the first one.
+    assert len(alerts) > 6 and alerts - {"herdbook_bookie_refused_total"} <= served
 
 
 def test_a_secret_in_the_configuration_file_opens_a_guarded_cluster(
