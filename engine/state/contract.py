@@ -59,6 +59,13 @@ class State(Protocol):
         """What is committed and not yet with the disk; its owner slows down when it is much."""
         ...
 
+    def check(self) -> None:
+        """Raise `StateFailed` if the state can no longer be read or written, else nothing.
+
+        Whoever waits for room asks: a state that failed never has any again.
+        """
+        ...
+
     def get(self, key: bytes) -> bytes | None:
         """A value, or None if there is none."""
         ...

@@ -46,7 +46,6 @@ MARK_BYTES: Final = _MARK.size
 _RESTORING: Final = 1
 _ABOVE_ALL: Final = b"\xff" * (KEY_BYTES_MAX + 1)
 _MEMTABLE_BYTES: Final = 32 * MIB
-_CACHE_BYTES: Final = 32 * MIB
 _BLOCK_BYTES: Final = 4 * KIB
 _FILES_MAX: Final = 256
 _MEMTABLES_MAX: Final = 4
@@ -62,8 +61,9 @@ async def open_rocks(
 
     Raises `FolderLocked`, `FolderDamaged`, `FolderMismatch`, `FormatTooNew`, `FolderError`.
     """
-    storage = await workers.run(lambda: RocksStorage(path))
-    return StoredState(storage, workers, settings)
+    chosen = settings or StateSettings()
+    storage = await workers.run(lambda: RocksStorage(path, chosen.cache_bytes))
+    return StoredState(storage, workers, chosen)
 
 
 class RocksStorage:
@@ -72,12 +72,12 @@ class RocksStorage:
     Raises as `open_rocks` does; later errors are RocksDB's own, plain `Exception`s.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cache_bytes: int = StateSettings.cache_bytes) -> None:
         # Loaded on first use: who only connects needs no RocksDB.
         from rocksdict import WriteBatch, WriteOptions
 
         self._path = path
-        self._db = _open(path)
+        self._db = _open(path, cache_bytes)
         self._batch = WriteBatch
         self._write = WriteOptions()
         self._write.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -222,7 +222,7 @@ def _packed(mark: Mark) -> bytes:
     return _MARK.pack(FORMAT_MAJOR, _RESTORING if mark.restoring else 0, *mark.position)
 
 
-def _open(path: Path) -> "Rdict":
+def _open(path: Path, cache_bytes: int) -> "Rdict":
     from rocksdict import (
         BlockBasedIndexType,
         BlockBasedOptions,
@@ -252,7 +252,7 @@ def _open(path: Path) -> "Rdict":
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_metadata_block_size(_BLOCK_BYTES)
-    table.set_block_cache(Cache(_CACHE_BYTES))
+    table.set_block_cache(Cache(cache_bytes))
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_top_level_index_and_filter(True)
     table.set_bloom_filter(10, False)

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from engine.errors import StateFailed
-from engine.limits import KIB
+from engine.limits import KIB, MIB
 from engine.log.position import START, Position
 from engine.ports.workers import Workers
 from engine.state.contract import Row
@@ -33,10 +33,12 @@ from engine.state.storage import Change, Mark, Storage, View
 
 @dataclass(frozen=True)
 class StateSettings:
-    """When changes that have gathered are written: what comes first."""
+    """When changes that have gathered are written, what comes first; and RocksDB's memory."""
 
     gather_bytes: int = 512 * KIB
     gather_ms: int = 50
+    cache_bytes: int = 32 * MIB
+    """For blocks of rows that were read. Beside it up to 128 MiB hold what was written lately."""
 
 
 class _Job(NamedTuple):
@@ -95,6 +97,13 @@ class StoredState:
         """Bytes of committed changes that the storage does not have; each change counts."""
         return self._unwritten_bytes
 
+    def check(self) -> None:
+        """Raise `StateFailed` if a write or a read has failed, or the state is closed."""
+        if self._failure is not None:
+            raise self._failed() from self._failure
+        if self._closed:
+            raise StateFailed(f"the state in {self._storage.name} is closed")
+
     def get(self, key: bytes) -> bytes | None:
         """A value, or None if there is none. Raises `StateFailed` if that cannot be told."""
         for layer in self._layers:
@@ -131,7 +140,7 @@ class StoredState:
 
         Raises `StateFailed`.
         """
-        self._check()
+        self.check()
         assert not self._restoring and position >= self._position
         gathered = self._gathered
         self._unwritten_bytes += gathered.take(self._uncommitted.rows, position)
@@ -144,7 +153,7 @@ class StoredState:
 
     def snapshot(self) -> "StoredSnapshot":
         """All rows at the newest commit. Nothing may be uncommitted. Raises `StateFailed`."""
-        self._check()
+        self.check()
         assert not self._uncommitted.rows, "a snapshot is of a commit"
         assert not self._restoring
         self._seal()
@@ -158,7 +167,7 @@ class StoredState:
 
     async def flush(self) -> Position:
         """Make every commit so far durable; returns the position that is. Raises `StateFailed`."""
-        self._check()
+        self.check()
         assert not self._restoring
         if self._durable < self._position:
             self._seal()
@@ -170,7 +179,7 @@ class StoredState:
 
         Raises `StateFailed`.
         """
-        self._check()
+        self.check()
         self._stop_timer()
         self._uncommitted.clear()
         self._unwritten_bytes -= self._gathered.size_bytes
@@ -181,7 +190,7 @@ class StoredState:
 
     async def restore(self, rows: Sequence[Row]) -> None:
         """Add rows of a snapshot after `clear`. Raises `StateFailed`."""
-        self._check()
+        self.check()
         assert self._position == START and not self._sealed and not self._uncommitted.rows
         self._restoring = True
         mark = Mark(START, True)
@@ -190,7 +199,7 @@ class StoredState:
 
     async def restored(self, position: Position) -> None:
         """The rows are whole: this is the state at `position`, durably. Raises `StateFailed`."""
-        self._check()
+        self.check()
         assert self._position == START and not self._sealed
         await self._do(_Job([((), Mark(position, False))], position, flush=True))
         self._position = position
@@ -296,12 +305,6 @@ class StoredState:
             self._timer = None
 
     # Failures
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failed() from self._failure
-        if self._closed:
-            raise StateFailed(f"the state in {self._storage.name} is closed")
 
     def _failed(self) -> StateFailed:
         return StateFailed(f"the state in {self._storage.name} cannot be used: {self._failure}")

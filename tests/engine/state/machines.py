@@ -28,6 +28,9 @@ class MemoryMachine:
     async def crash(self, state: State) -> MemoryState:
         return MemoryState()
 
+    async def wait(self) -> None:
+        await asyncio.sleep(0)
+
 
 class RocksMachine:
     """A folder; a crash is a copy of the files as they lie there at that moment."""
@@ -53,6 +56,9 @@ class RocksMachine:
         self._crashes += 1
         copy_at_a_moment(before, self.path)
         return await self.open()
+
+    async def wait(self) -> None:
+        await asyncio.sleep(0)
 
     async def bury(self) -> None:
         """Close what the crashes left open."""
@@ -107,7 +113,12 @@ class SimMachine:
         self.loop.kill(self._process)
         self.states.crash()
         self._start()
+        # The scenario may have been woken by the process that it has just ended.
+        self.loop.current = self._process
         return await self.open()
+
+    async def wait(self) -> None:
+        await pass_time(self._rng.random() * 0.004)
 
 
 async def pass_time(seconds: float) -> None:

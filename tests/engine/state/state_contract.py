@@ -30,6 +30,10 @@ class Machine(Protocol):
         """End the process that has it open, and open what is left."""
         ...
 
+    async def wait(self) -> None:
+        """Let its threads go on for a moment."""
+        ...
+
 
 Scenario = Callable[[Machine], Awaitable[None]]
 

@@ -49,6 +49,7 @@ STEPS = st.lists(
         st.tuples(st.just("delete"), KEYS),
         st.tuples(st.just("commit")),
         st.tuples(st.just("flush")),
+        st.tuples(st.just("wait")),
         st.tuples(st.just("scan"), KEYS, st.none() | KEYS, st.integers(0, 5)),
         st.tuples(st.just("snapshot"), st.integers(0, 2)),
         st.tuples(st.just("page"), st.integers(1, 30)),
@@ -92,6 +93,9 @@ class Model:
     async def flush(self) -> None:
         await self.state.flush()
         self.flushed = len(self.commits) - 1
+
+    async def wait(self) -> None:
+        await self.machine.wait()
 
     async def scan(self, first: bytes, end: bytes | None, limit: int) -> None:
         inside = [
