@@ -46,6 +46,8 @@ class LedgerWriter:
         self, context: LedgerContext, held: Held, *, deferred_sync: bool, explicit_ids: bool
     ) -> None:
         self.ledger_id = held.metadata.ledger_id
+        self.abandoned = False
+        """Whether the client ended it, and nobody else."""
         self.ended: Callable[[], None] | None = None
         """Called on the loop, soon after the writer took its last append, for whatever reason."""
         self._context = context
@@ -222,6 +224,7 @@ class LedgerWriter:
 
     def abandon(self, error: EngineError) -> None:
         """End the writer at once; the ledger stays open, and what waits has an unknown outcome."""
+        self.abandoned = True
         self._stop(error)
 
     def _closing_failed(self) -> bool:

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from engine.errors import (
     AppendFailed,
@@ -38,6 +38,9 @@ from engine.run import as_bytes
 T = TypeVar("T")
 Create = Callable[[], Awaitable[LedgerWriter]]
 """Creates the next ledger of the log, not listed yet."""
+
+LEDGERS_MAX: Final = 20_000
+"""More are only listed where the one before cannot be gone on with: the list has to fit."""
 
 
 class _Batch:
@@ -89,6 +92,7 @@ class LogWriter:
         self._looking: asyncio.Task[None] | None = None
         self._look_again = False
         self._failed = False
+        self._listed = 0
         self._troubled_s: float | None = None
         self._roll_from_s = 0.0
         self._age: asyncio.TimerHandle | None = None
@@ -205,7 +209,10 @@ class LogWriter:
         except Overloaded:
             return False
         except EngineError:
-            self._go_on_elsewhere()
+            self._failed = True
+            self._taking = False
+            # Not before the batch has its place among those that wait.
+            self._loop.call_soon(self._go_on_elsewhere, ledger)
             return False
         batch.first = self._next
         self._next += len(batch.bodies)
@@ -229,7 +236,7 @@ class LogWriter:
         if ledger is not self._ledger or self._error is not None:
             return
         if failed:
-            self._go_on_elsewhere()
+            self._go_on_elsewhere(ledger)
             return
         if not self._sent:
             return
@@ -296,8 +303,13 @@ class LogWriter:
             if self._clock.monotonic() >= self._roll_from_s:
                 self._turning = self._loop.create_task(self._turn())
 
-    def _go_on_elsewhere(self) -> None:
+    def _go_on_elsewhere(self, ledger: LedgerWriter) -> None:
         """The ledger takes no more, and what was sent to it may be durable or not."""
+        if ledger is not self._ledger:
+            return
+        if ledger.abandoned:
+            self._end(LedgerClosed(f"log {self._lists.name}: the client was closed"))
+            return
         self._failed = True
         self._taking = False
         if self._troubled_s is None:
@@ -307,8 +319,8 @@ class LogWriter:
 
     def _on_ledger_ended(self, ledger: LedgerWriter) -> None:
         """An idle ledger that failed may hold entries that nobody has announced: leave it."""
-        if ledger is self._ledger and self._taking and not self._closing:
-            self._go_on_elsewhere()
+        if self._taking and not self._closing:
+            self._go_on_elsewhere(ledger)
 
     async def _turn(self) -> EngineError | None:
         """Go on in another ledger, once, and again as long as the new one fails at once.
@@ -359,6 +371,8 @@ class LogWriter:
         """The next ledger, while this one goes on; None if this one needs to be left first."""
         if self._failed:
             return None
+        if self._listed >= LEDGERS_MAX:
+            raise Overloaded(f"log {self._lists.name}: {self._listed} ledgers; truncate it")
         try:
             return await self._create()
         except Unavailable:
@@ -370,7 +384,7 @@ class LogWriter:
     async def _list(self, ledger: int, last_entry: int) -> None:
         held = await self._lists.read()
         change = listing(self.epoch, ledger, last_entry, self._clock.wall_ms())
-        await self._lists.update(held, change)
+        self._listed = len((await self._lists.update(held, change)).list.listed)
 
     async def _check_epoch(self) -> None:
         check_epoch((await self._lists.read_fresh()).list, self.epoch)

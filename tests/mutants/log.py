@@ -361,8 +361,8 @@ KEEPING_MUTANTS: Final = (
         "the-sweeper-deletes-the-present-epoch",
         "design 4.4: the sweeper deletes ledgers of older epochs",
         _SWEEPING,
-        "if marks.epoch < current.epoch:",
-        "if marks.epoch <= current.epoch:",
+        "if marks.epoch < epoch:",
+        "if marks.epoch <= epoch:",
         by_test(
             _TRUNCATION_TESTS,
             "test_the_sweeper_leaves_what_the_standing_leader_is_about_to_list",

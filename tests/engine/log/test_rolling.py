@@ -17,6 +17,7 @@ from engine.errors import (
     Overloaded,
 )
 from engine.limits import ENTRY_BYTES_MAX
+from engine.log import log_writer
 from engine.log.log_writer import LogWriter
 from engine.log.position import Position
 from engine.metadata.ledgers import State
@@ -367,6 +368,46 @@ async def test_an_abandoned_writer_leaves_its_ledger_to_be_recovered() -> None:
         await pending
     assert not (await yard.client().ledger_metadata(writer.ledger)).closed
     assert await (await log.lead()).append(b"three")
+
+
+async def test_a_closed_client_ends_its_logs_and_lists_no_other_ledger() -> None:
+    yard = await Yard.of(3)
+    client = yard.client()
+    log = yard.log(client=client)
+    writer = await log.lead()
+    await writer.append(b"one")
+    pending = writer.append(b"two")
+    client.abandon_writers("the folder was closed")
+    for append in (pending, writer.ended()):
+        outcome = (await asyncio.gather(append, return_exceptions=True))[0]
+        assert isinstance(outcome, LedgerClosed)
+    with pytest.raises(LedgerClosed):
+        writer.append(b"three")
+    assert len((await yard.log().list()).ledgers) == 1
+
+
+async def test_an_append_to_a_client_that_was_closed_just_now_fails() -> None:
+    yard = await Yard.of(3)
+    client = yard.client()
+    writer = await yard.log(client=client).lead()
+    client.abandon_writers("the folder was closed")
+    with pytest.raises(LedgerClosed):
+        await writer.append(b"too late")
+
+
+async def test_a_log_of_very_many_ledgers_rolls_only_where_it_must(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_writer, "LEDGERS_MAX", 3)
+    yard = await Yard.of(3)
+    log, writer = await led(yard, replace(SETTINGS, roll_entries=1))
+    for number in range(10):
+        await writer.append(b"%d" % number)
+        await turns()
+    assert len((await log.list()).ledgers) == 3
+    await yard.fence(writer.ledger)
+    await writer.append(b"must")
+    assert len((await log.list()).ledgers) == 4
 
 
 async def test_a_roll_does_not_wait_for_a_straggler_and_the_mark_falls_when_it_has_caught_up() -> (
