@@ -33,7 +33,8 @@ from tests.simulation.replica_oracle import ReplicaOracle
 
 R = TypeVar("R")
 
-_LOST_S = 5.0
+_PROBE_S = 0.3
+_PATIENT_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,9 @@ class ReplicaWorkload:
             process = self._world.process(f"client{number}")
             work = self._work(_Client(self, process, self._world.rng(process.name)))
             self.tasks.append(self._world.loop.spawn(process, work, f"client{number} work"))
+        process = self._world.process("prober")
+        work = self._probe(_Client(self, process, self._world.rng(process.name)))
+        self.tasks.append(self._world.loop.spawn(process, work, "prober work"))
 
     @property
     def ended(self) -> bool:
@@ -112,6 +116,14 @@ class ReplicaWorkload:
         first = asyncio.create_task(self._calls(client), name=f"{client.name} work 1")
         await self._calls(client)
         await first
+
+    async def _probe(self, client: "_Client") -> None:
+        """Ask whoever it is for what it holds, also a leader of old that does not know it yet."""
+        while not self.stopped:
+            node = client.rng.choice(self._nodes)
+            register = f"register {client.rng.randrange(self._load.registers)}"
+            asyncio.create_task(client.look(node, register), name=f"{client.name} at {node.name}")  # noqa: RUF006
+            await asyncio.sleep(_PROBE_S * client.rng.random())
 
     async def _calls(self, client: "_Client") -> None:
         load, rng = self._load, client.rng
@@ -152,6 +164,18 @@ class _Client:
             self._seen[register] = value
             self._ended(Operation(self.name, register, Kind.READ, called, self._now(), value))
             return
+
+    async def look(self, node: ReplicaNode, register: str) -> None:
+        """Ask one node, once, and wait long: a paused one may answer as soon as it wakes up."""
+        called = self._now()
+        try:
+            value = await self._ask(
+                lambda asked: asked.read(register), repeated=False, node=node, answer_s=_PATIENT_S
+            )
+        except (EngineError, TimeoutError):
+            return
+        found = Operation(self.name, register, Kind.READ, called, self._now(), value)
+        self._oracle.on_call(found)
 
     async def write(self, register: str) -> None:
         """Write, perhaps only if the register holds what was seen last."""
@@ -232,16 +256,21 @@ class _Client:
         return self._world.loop.now
 
     async def _ask(
-        self, call: Callable[[ReplicaNode], Coroutine[Any, Any, R]], *, repeated: bool
+        self,
+        call: Callable[[ReplicaNode], Coroutine[Any, Any, R]],
+        *,
+        repeated: bool,
+        node: ReplicaNode | None = None,
+        answer_s: float | None = None,
     ) -> R:
         """Send a call to a node and wait for its answer. Raises what it raised, `TimeoutError`."""
-        network, node = self._workload._network, self._target
+        network, node = self._workload._network, node or self._target
         answered: asyncio.Future[R] = self._world.loop.create_future()
         self._send(node, call, answered)
         if repeated:
             self._world.trace.fault("repeated proposal", self.name, node.name)
             self._send(node, call, answered, self.rng.expovariate(1.0))
-        async with asyncio.timeout(self._load.answer_s + 2 * network.faults.slow_s):
+        async with asyncio.timeout(answer_s or self._load.answer_s + 2 * network.faults.slow_s):
             return await answered
 
     def _send(
