@@ -432,9 +432,11 @@ class LogWriter:
         try:
             while self._look_again:
                 self._look_again = False
-                check_epoch((await self._lists.read()).list, self.epoch)
-        except MetadataUnavailable:
-            return
+                try:
+                    check_epoch((await self._lists.read()).list, self.epoch)
+                except MetadataUnavailable:
+                    self._look_again = True
+                    await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
         except EngineError as error:
             self._looking = None
             self._end(error)

@@ -94,9 +94,8 @@ LEADING_MUTANTS: Final = (
         "an-idle-leader-does-not-look-at-the-list",
         "a leader that appends nothing hears of its successor, too",
         _WRITER,
-        "                check_epoch((await self._lists.read()).list, self.epoch)\n"
-        "        except MetadataUnavailable:",
-        "                await self._lists.read()\n        except MetadataUnavailable:",
+        "                    check_epoch((await self._lists.read()).list, self.epoch)\n",
+        "                    await self._lists.read()\n",
         by_test(_LEADING_TESTS, "test_an_idle_leader_hears_of_its_successor"),
     ),
 )

@@ -109,6 +109,16 @@ async def test_an_idle_leader_hears_of_its_successor() -> None:
     assert [type(error) for error in told] == [Deposed]
 
 
+async def test_an_idle_leader_whose_look_finds_no_store_looks_again() -> None:
+    yard = await Yard.of(3)
+    told = ToldStore(yard.tree.session())
+    old = await yard.log(store=told).lead()
+    told.lost_gets = 3
+    await yard.log().lead()
+    assert isinstance(await old.ended(), Deposed)
+    assert told.lost_gets == 0
+
+
 async def test_an_old_leader_that_cannot_hear_the_list_is_stopped_by_the_bookies() -> None:
     yard = await Yard.of(3)
     told = ToldStore(yard.tree.session())

@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
+from engine.errors import MetadataUnavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.log.log import ReplicatedLog
@@ -55,12 +56,16 @@ class ToldStore:
         self.before: Hook | None = None
         self.after: Hook | None = None
         self.deaf = False
+        self.lost_gets = 0
 
     @property
     def cluster_id(self) -> str:
         return self._store.cluster_id
 
     async def get(self, key: str) -> Versioned | None:
+        if self.lost_gets:
+            self.lost_gets -= 1
+            raise MetadataUnavailable("the reply was lost")
         return await self._store.get(key)
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
