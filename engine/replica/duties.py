@@ -4,6 +4,7 @@ Invariants:
 - The log is truncated only up to a snapshot that is named, or that another one has overtaken, and
   up to what the leader's own state has on its disk.
 - Ledgers are swept only after this epoch has claimed the key that names snapshots.
+- A snapshot that was replaced is deleted when no replica has pinned its position any more.
 - One snapshot is written at a time. Writing one takes at most a share of the event loop.
 - A duty that fails is tried again later; the term goes on.
 """
@@ -21,7 +22,7 @@ from engine.replica.leading import Leading
 from engine.replica.measures import ReplicaMeasures
 from engine.replica.members import Members
 from engine.replica.settings import ReplicaSettings
-from engine.replica.snapshots import Snapshots
+from engine.replica.snapshots import SnapshotRecord, Snapshots
 from engine.state.contract import State
 
 _logger = logging.getLogger(__name__)
@@ -54,8 +55,11 @@ class Duties:
         self._measures = measures
         self._clock = clock
         self._settings = settings
+        self._retired: list[SnapshotRecord] = []
         self._one_at_a_time = asyncio.Lock()
         self._slice_began_s = clock.monotonic()
+        self._known = 0
+        self._known_since_s = 0.0
 
     async def see_to_them(self) -> None:
         """Until the term ends."""
@@ -69,14 +73,16 @@ class Duties:
                 await self._raise_level()
                 if await self._snapshot_due():
                     await self.snapshot()
+                await self._drop_retired()
             except (Deposed, ReplicaFailed) as error:
                 self._leading.end(error)
                 return
-            except EngineError as error:
-                # Once, however often it is tried again.
-                if str(error) != told:
-                    told = str(error)
-                    _logger.warning("log %s: %s", self._log.name, error)
+            except Exception as error:
+                # Whatever it is, the term has other duties. Once, however often it is tried again.
+                if repr(error) != told:
+                    told = repr(error)
+                    known = isinstance(error, EngineError)
+                    _logger.warning("log %s: %s", self._log.name, error, exc_info=not known)
             await asyncio.sleep(self._settings.duties_ms / 1000)
 
     async def snapshot(self) -> Position:
@@ -87,15 +93,29 @@ class Duties:
             try:
                 self._slice_began_s = self._clock.monotonic()
                 summary = self._applier.summary
-                record = await self._snapshots.take(
+                record, before = await self._snapshots.take(
                     snapshot, self._leading.writer.epoch, summary.entries, self._level, self._pause
                 )
             finally:
                 snapshot.close()
             self._measures.snapshots.add()
+            if before is not None:
+                self._retired.append(before)
             at = record.at
             await self._log.truncate(at if durable == START else min(at, durable))
+            await self._drop_retired()
             return at
+
+    async def _drop_retired(self) -> None:
+        """Delete snapshots that were replaced, but for those that a replica is restoring."""
+        if self._retired:
+            pinned = {pin.position for pin in (await self._log.list()).pins}
+            retired, self._retired = self._retired, []
+            for record in retired:
+                if record.at in pinned:
+                    self._retired.append(record)
+                else:
+                    await self._snapshots.delete(record.ledger_id)
 
     async def _pause(self) -> None:
         """Leave the loop to the others for as long as keeps this one's share."""
@@ -118,8 +138,11 @@ class Duties:
         await self._log.sweep(kept, epoch)
 
     async def _raise_level(self) -> None:
-        """Allow the newest commands that every replica knows."""
-        await self._members.register()
+        """Allow the newest commands that every replica has known for a while."""
         known = min([self._level, *(member.level for member in await self._members.all())])
-        if known > self._applier.summary.level:
+        now_s = self._clock.monotonic()
+        if known != self._known:
+            self._known, self._known_since_s = known, now_s
+        settled = now_s - self._known_since_s >= self._settings.level_settle_ms / 1000
+        if known > self._applier.summary.level and settled:
             await self._leading.say(encode_level(known))

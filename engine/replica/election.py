@@ -15,6 +15,7 @@ Invariants:
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Callable
 from typing import Final
@@ -34,6 +35,7 @@ from engine.ports.clock import Clock
 FORMAT_MAJOR: Final = 1
 _BEATS_A_LEASE: Final = 4
 _LOOKS_A_LEASE: Final = 4
+_logger = logging.getLogger(__name__)
 
 
 class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,6 +91,7 @@ class Election:
         self._seen_version = -1
         # Whoever led before may have beaten just now.
         self._seen_s = clock.monotonic()
+        self._removed = False
         self._tried: tuple[Beat, float] | None = None
         self._changed = asyncio.Event()
         self._unwatch = store.watch(key, self._changed.set)
@@ -131,16 +134,21 @@ class Election:
         found = await self._store.get(self._key)
         if found is not None:
             self._note(found)
+        elif self._seen_version >= 0:
+            # Somebody removed it by hand. Versions begin anew, and whoever held it may still beat.
+            self._seen_s = self._clock.monotonic()
+            self._seen, self._seen_version, self._removed = None, -1, True
 
     def _note(self, found: Versioned) -> None:
-        if found.version > self._seen_version:
+        beat = decode_beat(found.value)
+        if (found.version, beat) != (self._seen_version, self._seen):
             # It was sent before it was seen, at the latest just now: its lease may run from here.
             self._seen_s = self._clock.monotonic()
-            self._seen, self._seen_version = decode_beat(found.value), found.version
+            self._seen, self._seen_version = beat, found.version
 
     def _remaining_s(self, first_ever: bool) -> float:
         """How long the lease of the last holder may still run."""
-        if self._seen is None and first_ever:
+        if self._seen is None and first_ever and not self._removed:
             return 0.0
         if self._seen is not None and self._seen.resigned:
             return 0.0
@@ -211,7 +219,11 @@ class Holding:
         """Beat until the key is lost. A holder that is not `healthy()` only looks who has it."""
         pause_s = self._beat.lease_ms / 1000 / _BEATS_A_LEASE
         while not self.lost.is_set():
-            await (self._beat_once() if healthy() else self._settle())
+            try:
+                await (self._beat_once() if healthy() else self._settle())
+            except Exception:
+                # A beat that fails for whatever reason is a beat let out.
+                _logger.exception("%s could not be beaten", self._election._key)
             await asyncio.sleep(pause_s)
 
     async def _beat_once(self) -> None:

@@ -8,12 +8,14 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import logging
 from contextlib import aclosing
 from typing import Final
 
 from engine.errors import (
     CannotRead,
+    EngineError,
     HistoryMissing,
     NoSuchLedger,
     PositionTruncated,
@@ -31,6 +33,7 @@ from engine.replica.waiting import Waiting
 from engine.state.contract import State
 
 _FULL_PAUSE_S: Final = 0.005
+_PIN_MS: Final = 60_000
 _logger = logging.getLogger(__name__)
 
 
@@ -46,6 +49,7 @@ class Following:
         snapshots: Snapshots,
         store: MetadataStore,
         waiting: Waiting,
+        replica: str,
         settings: ReplicaSettings,
     ) -> None:
         self._log = log
@@ -54,6 +58,10 @@ class Following:
         self._snapshots = snapshots
         self._store = store
         self._waiting = waiting
+        self._pin = f"replica {replica}"
+        self._pinned = False
+        self.restoring = False
+        """Whether the state is being replaced, and says nothing."""
         self._settings = settings
 
     async def catch_up(self) -> None:
@@ -79,6 +87,8 @@ class Following:
             try:
                 await self._restore(record)
                 return
+            except PositionTruncated:
+                continue
             except NoSuchLedger as error:
                 if record.ledger_id == tried:
                     raise CannotRead(
@@ -86,6 +96,12 @@ class Following:
                     ) from error
                 # A newer one has taken its place meanwhile.
                 tried = record.ledger_id
+            except CannotRead as error:
+                if not kept:
+                    raise
+                _logger.warning("log %s: its snapshot is passed over: %s", self._log.name, error)
+                await self._begin_anew()
+                return
 
     async def replay(self, last: Position) -> None:
         """Apply what is between the state and `last`."""
@@ -107,37 +123,75 @@ class Following:
                 end = await self._log.end()
                 if self._applier.cursor >= end:
                     caught_up.set()
+                    await self._unpin()
                 async with aclosing(self._log.tail(self._applier.cursor)) as batches:
                     async for batch in batches:
                         await self._apply(batch)
                         pause_s = self._settings.retry_pause_ms / 1000
-                        if self._applier.cursor >= end:
+                        if self._applier.cursor >= end and not caught_up.is_set():
                             caught_up.set()
+                            await self._unpin()
             except (Unavailable, CannotRead, PositionTruncated, NoSuchLedger) as error:
-                if self._applier.failed:
-                    raise ReplicaFailed(str(error)) from error
                 _logger.info("log %s: %s", self._log.name, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._settings.lease_ms / 1000)
 
     async def _apply(self, batch: Batch) -> None:
-        while self._state.unwritten_bytes > self._settings.unwritten_bytes_max:  # noqa: ASYNC110
+        while self._state.unwritten_bytes > self._settings.unwritten_bytes_max:
+            self._state.check()
             await asyncio.sleep(_FULL_PAUSE_S)
-        self._applier.apply(batch.span, batch.bodies)
+        try:
+            self._applier.apply(batch.span, batch.bodies)
+        except ReplicaFailed:
+            raise
+        except EngineError as error:
+            raise ReplicaFailed(str(error)) from error
         # Only a leader tells it.
         self._applier.hash_due = None
         self._waiting.reached(self._applier.cursor)
 
     async def _restore(self, record: SnapshotRecord) -> None:
-        """Replace the state by a snapshot."""
+        """Replace the state by a snapshot, which is kept for so long, and the log after it too."""
+        await self._log.pin(self._pin, record.at, _PIN_MS)
+        renewing = asyncio.create_task(self._renew(record.at))
+        try:
+            async with aclosing(self._snapshots.read(record)) as pages:
+                # What cannot even be begun costs the state nothing.
+                rows = await anext(pages, ())
+                self.restoring = True
+                await self._state.clear()
+                self._applier.load()
+                await self._state.restore(rows)
+                async for rows in pages:
+                    await self._state.restore(rows)
+            await self._state.restored(record.at)
+            self.restoring = False
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            self._applier.load()
+        self._pinned = True
+        self._waiting.reached(self._applier.cursor)
+
+    async def _begin_anew(self) -> None:
+        """Replay the log from its first entry, which is kept."""
         await self._state.clear()
         self._applier.load()
-        async with aclosing(self._snapshots.read(record)) as pages:
-            async for rows in pages:
-                await self._state.restore(rows)
-        await self._state.restored(record.at)
-        self._applier.load()
-        self._waiting.reached(self._applier.cursor)
+        self.restoring = False
+
+    async def _renew(self, position: Position) -> None:
+        """Keep the pin alive; without it the snapshot may go, and another one is tried."""
+        while True:
+            await asyncio.sleep(_PIN_MS / 3000)
+            with contextlib.suppress(Unavailable, PositionTruncated):
+                await self._log.pin(self._pin, position, _PIN_MS)
+
+    async def _unpin(self) -> None:
+        """What was restored is caught up with; a pin that stays a while longer harms nobody."""
+        if self._pinned:
+            self._pinned = False
+            with contextlib.suppress(Unavailable):
+                await self._log.unpin(self._pin)
 
     def _missing(self, dropped_through: Position, record: SnapshotRecord | None) -> HistoryMissing:
         newest = (

@@ -144,7 +144,12 @@ class Leading:
         if self._ended is not None or not self._bodies:
             return
         if self._state.unwritten_bytes > self._settings.unwritten_bytes_max:
-            self._flush_later()
+            try:
+                self._state.check()
+            except EngineError as error:
+                self._fail_for_good(error)
+            else:
+                self._flush_later()
             return
         bodies, self._bodies = self._bodies, []
         waiters, self._waiters = self._waiters, []

@@ -7,6 +7,7 @@ Invariants:
   and comes back older stops by itself (`LevelTooNew`) before it applies what it does not know.
 """
 
+import asyncio
 import contextlib
 
 import msgspec
@@ -39,13 +40,24 @@ class Members:
         self._own = f"{self._folder}/{replica}"
         self._member = Member(replica, address, level)
         self._registered = False
+        self._lost = asyncio.Event()
         self._unwatch = store.watch_session(self._forget)
+
+    async def keep(self, pause_s: float) -> None:
+        """Be listed, and again after each session that was lost, for ever."""
+        while True:
+            self._lost.clear()
+            try:
+                await self.register()
+            except MetadataUnavailable:
+                await asyncio.sleep(pause_s)
+            else:
+                await self._lost.wait()
 
     async def register(self) -> None:
         """Be listed, if this replica is not. Raises `MetadataUnavailable`."""
         if self._registered:
             return
-        self._registered = True
         try:
             await self._store.create(self._own, _encode(self._member), ephemeral=True)
         except KeyExists:
@@ -53,19 +65,23 @@ class Members:
             try:
                 await self._store.delete(self._own)
                 await self._store.create(self._own, _encode(self._member), ephemeral=True)
-            except MetadataConflict:
-                self._registered = False
-        except BaseException:
-            self._registered = False
-            raise
+            except MetadataConflict as error:
+                raise MetadataUnavailable(f"{self._own} is somebody else's: {error}") from error
+        self._registered = True
 
     async def all(self) -> list[Member]:
-        """Every replica that is listed. Raises `MetadataUnavailable`."""
+        """Every replica that is listed; what is not readable counts as knowing level 1 alone.
+
+        Raises `MetadataUnavailable`.
+        """
         found = []
         for name in await self._store.children(self._folder):
             versioned = await self._store.get(f"{self._folder}/{name}")
             if versioned is not None:
-                found.append(_decode(versioned.value))
+                try:
+                    found.append(_decode(versioned.value))
+                except msgspec.MsgspecError:
+                    found.append(Member(name, "", 1))
         return found
 
     async def close(self) -> None:
@@ -76,3 +92,4 @@ class Members:
 
     def _forget(self) -> None:
         self._registered = False
+        self._lost.set()

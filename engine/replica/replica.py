@@ -19,7 +19,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from engine.errors import (
     Deposed,
@@ -55,6 +55,7 @@ from engine.replica.waiting import Waiting
 from engine.state.contract import State
 
 T = TypeVar("T")
+_LOOKS_MAX: Final = 3
 _logger = logging.getLogger(__name__)
 
 
@@ -107,6 +108,7 @@ class Replica:
         self._measures = self._measures_of(metrics)
         self._closing = False
         self._running: asyncio.Task[None] | None = None
+        self._listed: asyncio.Task[None] | None = None
         self._election = self._election_of(client)
 
     @classmethod
@@ -154,6 +156,8 @@ class Replica:
             replica._measures.end()
             raise
         replica._running = asyncio.create_task(replica._run(), name=f"replica {name}")
+        pause_s = replica.settings.retry_pause_ms / 1000
+        replica._listed = asyncio.create_task(replica._members.keep(pause_s))
         return replica
 
     # What users do
@@ -202,12 +206,12 @@ class Replica:
     async def read(self, look: Callable[[ReadRows], T]) -> T:
         """What `look` finds in the state, with every command in it that was answered before.
 
-        `look` is called on the event loop, perhaps twice, and must not keep the rows.
-        Raises `NotLeader`.
+        `look` is called on the event loop, perhaps a few times, and must not keep the rows.
+        Raises `NotLeader`, also when `look` takes longer than the lease lasts.
         """
-        while True:
+        for _ in range(_LOOKS_MAX):
             leading = self._leading
-            if leading is None or self.role is not Role.LEADER:
+            if leading is None or self.role is not Role.LEADER or self._applier.failed:
                 raise self._not_leader()
             holding = leading.holding
             if holding.holds():
@@ -216,11 +220,17 @@ class Replica:
                     return found
             if not await holding.until_holds(self.settings.lease_ms):
                 raise self._not_leader()
+        raise NotLeader(f"log {self.name}: the read takes longer than a lease")
 
     def stale_read(self, look: Callable[[ReadRows], T]) -> tuple[T, Position]:
-        """What `look` finds in this replica's state, and the position that it is of."""
-        if self.role is Role.FAILED or self.role is Role.CLOSED:
+        """What `look` finds in this replica's state, and the position that it is of.
+
+        Raises `NotLeader` while a snapshot is being restored, and what stopped the replica.
+        """
+        if self.role in (Role.FAILED, Role.CLOSED) or self._applier.failed:
             raise self._not_leader()
+        if self._following.restoring:
+            raise NotLeader(f"this replica of log {self.name} restores a snapshot", self.leader)
         return look(self._state), self._applier.cursor
 
     async def wait_for(self, position: Position) -> None:
@@ -264,6 +274,9 @@ class Replica:
             self._waiting.end(NotLeader(f"{self.name}: the replica is closed"))
             self._election.close()
             self._measures.end()
+            if self._listed is not None:
+                self._listed.cancel()
+                await asyncio.gather(self._listed, return_exceptions=True)
             await self._members.close()
             await self._state.close()
 
@@ -275,7 +288,6 @@ class Replica:
         while not self._closing:
             began_s = self._client.clock.monotonic()
             try:
-                await self._members.register()
                 holding = await self._follow() if self._elect else Unopposed()
                 await self._lead(holding)
             except (ReplicaFailed, FolderError, HistoryMissing, InvalidRequest) as error:
@@ -283,6 +295,11 @@ class Replica:
                 return
             except EngineError as error:
                 _logger.info("replica %s of log %s: %s", self.replica_id, self.name, error)
+            except Exception as error:
+                # A defect: better one replica less than one that does not know what it does.
+                _logger.exception("replica %s of log %s failed", self.replica_id, self.name)
+                self._fail(ReplicaFailed(f"{type(error).__name__}: {error}"))
+                return
             if self._client.clock.monotonic() - began_s > self.settings.lease_ms / 1000:
                 pause_s = self.settings.retry_pause_ms / 1000
             if not self._closing:
@@ -390,6 +407,7 @@ class Replica:
             snapshots=self._snapshots,
             store=store,
             waiting=self._waiting,
+            replica=self.replica_id,
             settings=self.settings,
         )
 
@@ -449,6 +467,10 @@ class Replica:
 
     def _healthy(self) -> bool:
         stalled = self._leading is not None and self._leading.stalled
+        try:
+            self._state.check()
+        except EngineError:
+            return False
         return not self._applier.failed and not self._closing and not stalled
 
     def _fail(self, error: EngineError) -> None:

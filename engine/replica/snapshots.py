@@ -98,11 +98,13 @@ class Snapshots:
         log_entries: int,
         level: int,
         pause: Callable[[], Awaitable[None]],
-    ) -> SnapshotRecord:
-        """Write a snapshot to a ledger and name it; returns what the key holds then.
+    ) -> tuple[SnapshotRecord, SnapshotRecord | None]:
+        """Write a snapshot to a ledger and name it.
 
-        `pause` is awaited between slices of work. Raises `Deposed` when a newer epoch has claimed
-        the key, what writing a ledger raises, and `MetadataUnavailable`.
+        Returns what the key holds then, and what it held before, if that was replaced: its ledger
+        is to be deleted once nobody reads it. `pause` is awaited between slices of work. Raises
+        `Deposed` when a newer epoch has claimed the key, what writing a ledger raises, and
+        `MetadataUnavailable`.
         """
         writer = await self._client.create_ledger(
             metadata=self._log.custom_metadata(PURPOSE, epoch)
@@ -125,13 +127,12 @@ class Snapshots:
         except (EngineError, asyncio.CancelledError):
             # After a lost reply it may be named: then it stays, and a sweeper sees to it later.
             if not await self._perhaps_named(writer.ledger_id):
-                await self._delete(writer.ledger_id)
+                await self.delete(writer.ledger_id)
             raise
         if record.ledger_id != writer.ledger_id:
-            await self._delete(writer.ledger_id)
-        elif before is not None and before.ledger_id:
-            await self._delete(before.ledger_id)
-        return record
+            await self.delete(writer.ledger_id)
+            return record, None
+        return record, before if before is not None and before.ledger_id else None
 
     async def read(self, record: SnapshotRecord) -> AsyncGenerator[Sequence[Row], None]:
         """The rows of a snapshot, in pages.
@@ -212,7 +213,7 @@ class Snapshots:
             return True
         return record is not None and record.ledger_id == ledger_id
 
-    async def _delete(self, ledger_id: int) -> None:
+    async def delete(self, ledger_id: int) -> None:
         """Delete a ledger that nobody needs; where that fails, a sweeper finds it."""
         with contextlib.suppress(MetadataUnavailable, NoSuchLedger):
             await self._client.delete_ledger(ledger_id)

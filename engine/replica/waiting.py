@@ -2,7 +2,7 @@
 
 Invariants:
 - Whoever waits for a position is woken when it is applied, or when the replica ends.
-- A change costs nothing when nobody waits.
+- A change costs nothing when nobody waits; who gave up waiting leaves nothing behind.
 """
 
 import asyncio
@@ -27,14 +27,26 @@ class Waiting:
         if cursor >= position:
             return
         future = self._future()
-        heapq.heappush(self._positions, (position, next(self._number), future))
-        await future
+        waiter = (position, next(self._number), future)
+        heapq.heappush(self._positions, waiter)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if waiter in self._positions:
+                self._positions.remove(waiter)
+                heapq.heapify(self._positions)
+            raise
 
     async def for_change(self) -> None:
         """Return after the next change."""
         future = self._future()
         self._changes.append(future)
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future in self._changes:
+                self._changes.remove(future)
+            raise
 
     def reached(self, cursor: Position) -> None:
         """The log is applied up to here."""

@@ -271,6 +271,41 @@ def test_an_unhealthy_holder_lets_the_key_go_and_hears_of_it() -> None:
     _virtually(script)
 
 
+def test_a_key_that_was_removed_is_taken_after_a_lease_and_from_no_living_holder() -> None:
+    async def script(tree: MemoryTree) -> None:
+        crowd = [_Candidate(tree, f"c{number}", number) for number in range(3)]
+        await crowd[0].campaign(first_ever=True)
+        campaigns = [asyncio.create_task(one.campaign(first_ever=True)) for one in crowd[1:]]
+        await elapse(3)
+        await tree.session().delete(KEY)
+        for _ in range(15_000):
+            assert sum(one.holds() for one in crowd) <= 1
+            await elapse(0.001)
+        assert sum(task.done() for task in campaigns) == 1
+        assert sum(one.holds() for one in crowd) == 1
+        for task in campaigns:
+            task.cancel()
+
+    _virtually(script)
+
+
+def test_one_beat_that_fails_in_an_unforeseen_way_costs_nothing() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Candidate(tree, "one", 1)
+        await one.campaign(first_ever=True)
+        usual = one.store.set
+
+        async def odd(key: str, value: bytes, version: int) -> int:
+            one.store.set = usual  # type: ignore[method-assign]
+            raise ValueError("once")
+
+        one.store.set = odd  # type: ignore[method-assign]
+        await elapse(3)
+        assert one.holds()
+
+    _virtually(script)
+
+
 def test_a_key_of_a_newer_format_or_damaged_is_an_error() -> None:
     with pytest.raises(CannotRead):
         decode_beat(b"\xff\x00")

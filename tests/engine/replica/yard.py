@@ -17,7 +17,9 @@ from engine.state.memory import MemoryState
 from tests.engine.ledger.scripted import QUICK, Cluster
 from tests.engine.replica.machines import Register
 
-SETTINGS = ReplicaSettings(lease_ms=300, snapshot_entries=0, duties_ms=10, retry_pause_ms=5)
+SETTINGS = ReplicaSettings(
+    lease_ms=300, snapshot_entries=0, duties_ms=10, level_settle_ms=0, retry_pause_ms=5
+)
 LOG_SETTINGS = LogSettings(look_interval_ms=50, retry_pause_ms=5, turn_timeout_ms=3_000)
 PATIENCE_MS = 10_000
 

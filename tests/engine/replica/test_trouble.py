@@ -1,0 +1,209 @@
+"""Replicas in trouble: failing disks, lost snapshots, failed machines, reads that take too long."""
+
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import (
+    CannotRead,
+    NotLeader,
+    ReplicaFailed,
+    StateFailed,
+)
+from engine.log.log import ReplicatedLog
+from engine.log.position import Position
+from engine.ports.system_workers import ThreadWorkers
+from engine.replica.election import Holding
+from engine.replica.replica import Replica, Role
+from engine.state.contract import Row
+from engine.state.memory import MemoryState
+from engine.state.storage import Change, Mark
+from engine.state.stored import StateSettings, StoredState
+from tests.engine.replica.machines import Failing
+from tests.engine.replica.yard import LOG_SETTINGS, PATIENCE_MS, SETTINGS, until, yard
+from tests.simulation.state import SimStorage
+
+A = b"a"
+
+
+def _value(replica: Replica, key: bytes = A) -> bytes | None:
+    return replica.stale_read(lambda rows: rows.get(key))[0]
+
+
+async def test_a_state_whose_disk_fails_while_there_is_no_room_ends_the_term() -> None:
+    async with yard() as made:
+        disk = _Disk()
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        state = StoredState(disk, workers, StateSettings(gather_bytes=100, gather_ms=1))
+        settings = replace(SETTINGS, unwritten_bytes_max=500)
+        one = await made.leader("one", state=state, settings=settings)
+        two = await made.start("two")
+        await one.propose(b"a=1")
+        disk.goes.clear()
+        number = 0
+        while state.unwritten_bytes <= settings.unwritten_bytes_max:
+            await one.propose(b"k%d=%s" % (number, b"v" * 50))
+            number += 1
+        waiting = asyncio.ensure_future(one.propose(b"x=1"))
+        disk.failing = True
+        disk.goes.set()
+        with pytest.raises((NotLeader, ReplicaFailed)):
+            await waiting
+        await two.until_leading(PATIENCE_MS)
+        await until(lambda: one.role is Role.FAILED)
+        with pytest.raises(StateFailed):
+            await one.close()
+
+
+async def test_a_snapshot_that_cannot_be_read_costs_no_state() -> None:
+    async with yard() as made:
+        one = await made.leader(log_settings=replace(LOG_SETTINGS, roll_entries=10))
+        state = _Kept()
+        two = await made.start("two", state=state)
+        await one.propose(b"a=1")
+        await two.wait_for(one.position)
+        await two.close()
+        at = state.position
+        for number in range(40):
+            await one.propose(b"k=%d" % number)
+        await one.snapshot()
+        newest = await one._snapshots.newest()
+        assert newest is not None
+        for bookie in made.cluster.bookies:
+            for entry in bookie.entries.get(newest.ledger_id, {}):
+                bookie.damaged.add((newest.ledger_id, entry))
+        with pytest.raises(CannotRead):
+            await made.start("two again", state=state)
+        assert state.position == at and state.get(A) == b"1"
+
+
+async def test_while_a_snapshot_is_restored_nothing_of_it_is_seen_and_it_is_kept() -> None:
+    async with yard() as made:
+        one = await made.leader(log_settings=replace(LOG_SETTINGS, roll_entries=100))
+        await asyncio.gather(*[one.propose(b"k%d=x" % n) for n in range(300)])
+        at = await one.snapshot()
+        newest = await one._snapshots.newest()
+        assert newest is not None
+        state = _Slow()
+        starting = asyncio.ensure_future(made.start("two", state=state))
+        await state.begun.wait()
+        assert [pin.position for pin in (await one.log.list()).pins] == [at]
+        await one.propose(b"a=1")
+        assert await one.snapshot() > at
+        assert newest.ledger_id in await made.client("look").list_ledgers()
+        state.goes.set()
+        two = await starting
+        await two.wait_for(one.position)
+        assert _value(two) == b"1" and _value(two, b"k299") == b"x"
+        gone = made.client("look again")
+        async with asyncio.timeout(PATIENCE_MS / 1000):
+            while newest.ledger_id in await gone.list_ledgers():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+async def test_a_read_sees_nothing_of_what_a_failed_machine_left_behind() -> None:
+    async with yard() as made:
+        one = await made.leader("one", machine=Failing())
+        proposed = asyncio.ensure_future(one.propose(b"bad=1"))
+        await until(lambda: one._applier.failed)
+        with pytest.raises((NotLeader, ReplicaFailed)):
+            await one.read(lambda rows: rows.get(b"bad"))
+        with pytest.raises((NotLeader, ReplicaFailed)):
+            one.stale_read(lambda rows: rows.get(b"bad"))
+        with pytest.raises(ReplicaFailed):
+            await proposed
+
+
+async def test_a_read_that_outlasts_the_lease_each_time_is_refused() -> None:
+    async with yard() as made:
+        one = await made.leader("one")
+        assert one._leading is not None
+        holding, looks = one._leading.holding, 0
+
+        def look(rows: object) -> None:
+            nonlocal looks
+            looks += 1
+            assert isinstance(holding, Holding)
+            holding._lease_end_s = 0.0
+
+        with pytest.raises(NotLeader, match="longer than a lease"):
+            await one.read(look)
+        assert looks == 3
+
+
+async def test_waits_that_were_given_up_leave_nothing_behind() -> None:
+    async with yard() as made:
+        one = await made.leader("one")
+        for _ in range(20):
+            waits = [
+                asyncio.ensure_future(one.wait_for(Position(99, 9))),
+                asyncio.ensure_future(one._waiting.for_change()),
+            ]
+            await asyncio.sleep(0)
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        assert not one._waiting._positions and not one._waiting._changes
+
+
+async def test_a_foreign_value_beside_the_replicas_keeps_no_duty_from_being_done() -> None:
+    async with yard() as made:
+        one = await made.leader(settings=replace(SETTINGS, snapshot_entries=10))
+        await made.cluster.store.create("/logs/log/replicas/foreign", b"\xc1 not a member")
+        await asyncio.gather(*[one.propose(b"a=%d" % n) for n in range(50)])
+        newest = None
+        async with asyncio.timeout(PATIENCE_MS / 1000):
+            while newest is None:
+                await asyncio.sleep(0)
+                newest = await one._snapshots.newest()
+
+
+@pytest.mark.parametrize("elect", [False, True])
+async def test_a_damaged_log_stops_a_replica_with_a_word(elect: bool) -> None:
+    async with yard() as made:
+        writer = await ReplicatedLog(made.client("writer"), "log", LOG_SETTINGS).lead()
+        await writer.append_many([b"\x04part", b"\x07" + bytes(12)])
+        await writer.close()
+        one = await made.start("one", elect=elect)
+        await until(lambda: one.role is Role.FAILED)
+        with pytest.raises(ReplicaFailed, match="damaged"):
+            await one.until_leading(PATIENCE_MS)
+
+
+class _Disk(SimStorage):
+    """One that waits, and then fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes = threading.Event()
+        self.goes.set()
+        self.failing = False
+
+    def write(self, changes: Iterable[Change], mark: Mark) -> None:
+        self.goes.wait()
+        if self.failing:
+            raise OSError("the disk fails")
+        super().write(changes, mark)
+
+
+class _Slow(MemoryState):
+    """One whose restoration waits for the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.goes = asyncio.Event(), asyncio.Event()
+
+    async def restore(self, rows: Sequence[Row]) -> None:
+        self.begun.set()
+        await self.goes.wait()
+        await super().restore(rows)
+
+
+class _Kept(MemoryState):
+    """A state that is still there after it was closed, as a folder is."""
+
+    async def close(self) -> None:
+        return None
