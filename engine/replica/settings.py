@@ -22,8 +22,8 @@ class ReplicaSettings:
     `snapshot_entries` is after how many entries the leader takes a snapshot, 0 for never;
     `snapshot_share` is how much of the event loop writing one may take.
     `duties_ms` is how often the leader looks whether a snapshot or a new level is due.
-    `level_settle_ms` is for how long all replicas that are listed must have known a new level before
-    it is allowed: one that is away for a moment is not left behind.
+    `level_settle_ms` is for how long all listed replicas must have known a new level of commands
+    before it is allowed: one that is away for a moment is not left behind.
     `retry_pause_ms` is the first pause after something was unavailable; it doubles up to a lease.
     """
 
