@@ -72,7 +72,7 @@ def demo(
         raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")
     if data is not None:
         refuse_url_as_data(data, "the demonstration stores into a folder")
-        report = _demonstrate(source, data)
+        report = _demonstrate(source, data, list_ids=True)
     else:
         with tempfile.TemporaryDirectory(prefix="herdbook-demo-") as temporary:
             report = _demonstrate(source, Path(temporary))
@@ -86,7 +86,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def _demonstrate(source: Path, data: Path) -> Report:
+def _demonstrate(source: Path, data: Path, *, list_ids: bool = False) -> Report:
     columns = (TextColumn("{task.description:>12}"), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
         tasks = {what: progress.add_task(what, total=None) for what in ("storing", "reading back")}
@@ -94,7 +94,7 @@ def _demonstrate(source: Path, data: Path) -> Report:
         def step(what: str, done_bytes: int, total_bytes: int) -> None:
             progress.update(tasks[what], completed=done_bytes, total=total_bytes)
 
-        return run(demonstrate(source.absolute(), data.absolute(), step))
+        return run(demonstrate(source.absolute(), data.absolute(), step, list_ids=list_ids))
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from herdbook.walk import Skipped, walk
 
 BOOKIES: Final = 3
 VICTIM: Final = 1
+IDS_NAME: Final = "demo-ids.tsv"
 FILES_AT_ONCE: Final = 64
 WHOLE_FILE_BYTES_MAX: Final = 1 * MIB
 
@@ -54,14 +55,21 @@ class HashedFile:
         return data
 
 
-async def demonstrate(folder: Path, data: Path, step: Step) -> Report:
-    """Store every file of `folder` in the store at `data` and read all of them back."""
+async def demonstrate(folder: Path, data: Path, step: Step, *, list_ids: bool = False) -> Report:
+    """Store every file of `folder` in the store at `data` and read all of them back.
+
+    `list_ids` leaves a list of the files and their ids beside the store's own files.
+    """
     report = Report(str(folder), str(data), BOOKIES)
     files, report.skipped = walk(folder)
     sizes = {path: path.lstat().st_size for path in files}
     async with _opened(data) as (book, workers):
         storing = _Storing(book, workers, folder, report, step, sizes)
         stored = await storing.run(files)
+        if list_ids:
+            lines = sorted(f"{one.object_id}\t{one.name}\n" for one in stored)
+            await workers.run(lambda: (data / IDS_NAME).write_text("".join(lines)))
+            report.ids = str(data / IDS_NAME)
     async with _opened(data) as (book, workers):
         await book.ledgers.stop_bookie(VICTIM)
         await _Reading(book, report, step).run(stored)
@@ -103,11 +111,23 @@ class _Storing:
         self._clock = SystemClock()
 
     async def run(self, files: list[Path]) -> list[Stored]:
-        """Store them, many at once; the bookie dies when half of the bytes are in."""
+        """Store them, many at once; the bookie dies when about half of the bytes are in."""
         start = self._clock.monotonic()
-        await _many(iter(files), self._store)
+        first = self._first_half(files)
+        await _many(iter(files[:first]), self._store)
+        self._report.killed = f"number {VICTIM + 1} of {BOOKIES}"
+        await self._book.ledgers.stop_bookie(VICTIM)
+        await _many(iter(files[first:]), self._store)
         self._report.store_s = self._clock.monotonic() - start
         return self._stored
+
+    def _first_half(self, files: list[Path]) -> int:
+        """How many files are stored before the bookie dies: about half of the bytes, not all."""
+        count = size_bytes = 0
+        while count < len(files) - 1 and 2 * size_bytes < self._total_bytes:
+            size_bytes += self._sizes[files[count]]
+            count += 1
+        return count
 
     async def _store(self, path: Path) -> None:
         report = self._report
@@ -128,9 +148,6 @@ class _Storing:
         report.kind_bytes[kind] += object_id.length
         report.files_after_kill += bool(report.killed)
         self._step("storing", report.size_bytes, self._total_bytes)
-        if not report.killed and 2 * report.size_bytes >= self._total_bytes:
-            report.killed = f"number {VICTIM + 1} of {BOOKIES}"
-            await self._book.ledgers.stop_bookie(VICTIM)
 
     async def _put(self, path: Path) -> tuple[ObjectId, bytes]:
         if self._sizes[path] > WHOLE_FILE_BYTES_MAX:

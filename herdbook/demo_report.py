@@ -27,6 +27,7 @@ class Report:
     data: str
     bookies: int
     killed: str = ""
+    ids: str = ""
     files: int = 0
     size_bytes: int = 0
     entries: int = 0
@@ -68,6 +69,7 @@ class Report:
             "read_seconds": round(self.read_s, 3),
             "read_bytes_per_second": _rate(self.size_bytes, self.read_s),
             "read_back": self.read_back,
+            "ids": self.ids,
             "different": self.different,
             "skipped": [skip._asdict() for skip in self.skipped],
         }
@@ -82,6 +84,8 @@ class Report:
             console.print(f"not stored: {len(self.skipped) - NAMES_SHOWN_MAX} more")
         for name in self.different[:NAMES_SHOWN_MAX]:
             console.print(f"DIFFERENT: {name}", markup=False, style="bold red")
+        if self.ids:
+            console.print(f"The ids of the files: {self.ids}", markup=False, soft_wrap=True)
         if self.ok:
             console.print(f"All {self.files:,} files came back byte for byte.", style="bold green")
         else:
@@ -104,6 +108,11 @@ class Report:
         table.add_row("all", f"{self.files:,}", f"{self.size_bytes / MEGABYTE:,.1f}")
         return table
 
+    def _copies(self) -> str:
+        before = [str(self.bookies)] if self.files_after_kill < self.files else []
+        after = [str(self.bookies - 1)] if self.files_after_kill else []
+        return ", then ".join(before + after)
+
     def _figures(self) -> Table:
         numbers = self.as_json()
         table = Table(show_header=False)
@@ -112,7 +121,7 @@ class Report:
         rows = {
             "ledgers": f"{self.ledgers:,}",
             "entries": f"{self.entries:,}",
-            "copies of each entry": f"{self.bookies}, then {self.bookies - 1}",
+            "copies of each entry": self._copies(),
             "bookie killed on the way": self.killed or "none",
             "files stored after that": f"{self.files_after_kill:,}",
             "ledgers that wait for repair": f"{self.ledgers_to_repair:,}",

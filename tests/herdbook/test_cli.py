@@ -40,6 +40,21 @@ def test_the_demo_stores_a_folder_loses_a_bookie_and_reads_all_back(
     assert report["killed"] == "number 2 of 3"
     assert [Path(skip["path"]).name for skip in report["skipped"]] == ["link"]
     assert report["different"] == []
+    ids = dict(line.split("\t")[::-1] for line in Path(report["ids"]).read_text().splitlines())
+    assert len(ids) == 41
+    with herdbook.open(tmp_path / "data") as book:
+        assert book.blobs.get(ids["big.bin"]) == body(6_000_000)
+
+
+@pytest.mark.parametrize("files", [1, 2, 3])
+def test_the_demo_of_a_few_files_kills_a_bookie_before_the_last_one(
+    tmp_path: Path, files: int
+) -> None:
+    for number in range(files):
+        (tmp_path / f"{number}.txt").write_bytes(body(1_000))
+    answer = call("demo", str(tmp_path), "--json")
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["files_after_kill"] == max(1, files // 2)
 
 
 def test_the_demo_shows_a_table_to_people(folder: Path) -> None:
