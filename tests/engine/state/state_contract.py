@@ -98,6 +98,7 @@ class StateContract(ABC):
             assert state.position == state.durable == START
             assert state.get(b"a") is None and state.scan(b"") == []
             assert state.unwritten_bytes == 0 and await state.flush() == START
+            state.check()
             snapshot = state.snapshot()
             assert snapshot.position == START and snapshot.page(None, 1_000) == []
             snapshot.close()

@@ -141,6 +141,7 @@ def test_after_a_failed_write_or_flush_nothing_is_written_any_more(fail_after: i
 
     async def main() -> None:
         state = simulated(machine, storage)
+        state.check()
         storage.fail_after = fail_after
         with pytest.raises(StateFailed):
             for entry in range(10):
@@ -156,6 +157,8 @@ def test_after_a_failed_write_or_flush_nothing_is_written_any_more(fail_after: i
                 state.commit(at(50))
             with pytest.raises(StateFailed):
                 state.snapshot()
+            with pytest.raises(StateFailed):
+                state.check()
             with pytest.raises(StateFailed):
                 await state.clear()
         with pytest.raises(StateFailed):
