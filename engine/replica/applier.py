@@ -1,6 +1,7 @@
 """Applies the log to the state, entry by entry.
 
-    00 '#'     entries(8) hash(4) level(1) epoch(8)     kept with every commit
+    00 '#'     entries(8) hash(4) level(1) epoch(8)     kept with every commit, and the last hash
+               told_entries(8) told_hash(4)             that a leader tells
     00 'l'     name of the log                          whose state it is
 
 Invariants:
@@ -37,7 +38,7 @@ HASH_EVERY: Final = 10_000
 _HASHES_KEPT: Final = 64
 _SUMMARY_KEY: Final = b"\x00#"
 _LOG_KEY: Final = b"\x00l"
-_SUMMARY: Final = struct.Struct(">QIBQ")
+_SUMMARY: Final = struct.Struct(">QIBQQI")
 
 
 class Summary(msgspec.Struct):
@@ -47,6 +48,8 @@ class Summary(msgspec.Struct):
     hash: int = 0
     level: int = 1
     epoch: int = 0
+    boundary: int = 0
+    boundary_hash: int = 0
 
 
 class Applier:
@@ -80,7 +83,8 @@ class Applier:
         self.summary = Summary(*_SUMMARY.unpack(found)) if found is not None else Summary()
         self.cursor = self._state.position
         self._parts = []
-        self._hashes = {}
+        # What was told of before a restart is compared after it: the state is the same.
+        self._hashes = {self.summary.boundary: self.summary.boundary_hash}
         self.hash_due = None
 
     def apply(self, span: Span, bodies: Sequence[bytes]) -> list[Outcome]:
@@ -144,8 +148,7 @@ class Applier:
             position = self.cursor
         if self._state.position == START:
             self._state.put(_LOG_KEY, self._log_name)
-        packed = _SUMMARY.pack(summary.entries, summary.hash, summary.level, summary.epoch)
-        self._state.put(_SUMMARY_KEY, packed)
+        self._state.put(_SUMMARY_KEY, _SUMMARY.pack(*msgspec.structs.astuple(summary)))
         self._state.commit(position)
 
     _committable: Position | None = None
@@ -212,6 +215,7 @@ class Applier:
         self._mix()
         summary = self.summary
         self._hashes[summary.entries] = summary.hash
+        summary.boundary, summary.boundary_hash = summary.entries, summary.hash
         if len(self._hashes) > _HASHES_KEPT:
             del self._hashes[next(iter(self._hashes))]
         self.hash_due = StateHash(summary.entries, summary.hash)

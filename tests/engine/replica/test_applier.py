@@ -174,11 +174,24 @@ def test_a_replica_whose_state_is_another_stops_at_the_next_hash() -> None:
 
 
 @pytest.mark.usefixtures("hash_every_three")
+def test_a_restart_does_not_make_a_diverged_state_a_good_one() -> None:
+    leader, _ = _applier()
+    bodies = commands("a=1", "lost=2", "b=3", "c=4")
+    _feed(leader, bodies)
+    assert leader.hash_due is not None
+    other, state = _applier(Forgetful())
+    _feed(other, bodies)
+    again = Applier(Register(), state, "log")
+    with pytest.raises(StateDiverged):
+        _feed(again, [encode_hash(leader.hash_due)], first=4)
+
+
+@pytest.mark.usefixtures("hash_every_three")
 def test_a_hash_of_before_the_state_was_opened_is_passed_over() -> None:
     applier, state = _applier()
     _feed(applier, commands("a=1"))
     again = Applier(Register(), state, "log")
-    _feed(again, [encode_hash(StateHash(0, 1))], first=1)
+    _feed(again, [encode_hash(StateHash(1, 1))], first=1)
     assert state.position == Position(7, 1)
 
 
