@@ -11,12 +11,14 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Final
+from unittest.mock import patch
 
 from engine.ledger.settings import ClientSettings
 from engine.log.settings import LogSettings
 from engine.metadata.memory import MemoryTree
-from engine.replica import applier
+from engine.replica import applier, entries
 from engine.replica.replica import Role
 from engine.replica.settings import ReplicaSettings
 from engine.state.stored import StateSettings
@@ -43,6 +45,7 @@ RUN_S_MAX: Final = 3_000.0
 REPLICAS: Final = 3
 BOOKIES: Final = 5
 _HASH_EVERY: Final = 20
+_ENTRY_BYTES: Final = 400
 _LOOK_S: Final = 0.25
 _LOOKS_A_CHECK: Final = 8
 _QUORUMS: Final = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 4, 3), (3, 3, 3))
@@ -50,21 +53,26 @@ _QUORUMS: Final = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 4, 3), (3, 3,
 
 def run_replica_seed(seed: int, show: Show = None) -> Outcome:
     """Run one seed. `show` is given each event in words."""
-    with _hashing_often():
+    with _small_and_often():
         return play(seed, ReplicaScenario, RUN_S_MAX, show)
 
 
 @contextmanager
-def _hashing_often() -> Iterator[None]:
-    """Replicas tell each other their hashes every few entries; what they log nobody reads."""
-    usual = applier.HASH_EVERY
-    applier.HASH_EVERY = _HASH_EVERY  # type: ignore[misc]
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        applier.HASH_EVERY = usual  # type: ignore[misc]
+def _small_and_often() -> Iterator[None]:
+    """Replicas tell each other their hashes every few entries, and cut commands into small parts.
+
+    What they log nobody reads.
+    """
+    with (
+        patch.object(applier, "HASH_EVERY", _HASH_EVERY),
+        patch.object(entries, "_PART_BYTES", _ENTRY_BYTES - 1),
+        patch.object(entries, "limits", SimpleNamespace(ENTRY_BYTES_MAX=_ENTRY_BYTES)),
+    ):
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 class ReplicaScenario:
