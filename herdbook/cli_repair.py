@@ -33,6 +33,7 @@ from herdbook.cli_store import (
     Url,
     moment_of,
     plain,
+    print_facts,
     print_json,
     print_table,
     progress,
@@ -297,7 +298,7 @@ def _show(status: RepairStatus, now_ms: int) -> None:
         "ledgers that wait": f"{status.queued:,}",
         "newest scrub": _scrub_of(status.scrub),
     }
-    print_table(("", ""), facts.items())
+    print_facts(facts)
     if status.ledgers:
         print_table(
             ("ledger", "why", "under way", "the last try"),

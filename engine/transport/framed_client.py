@@ -311,7 +311,7 @@ class ClientConnection:
                     "client's certificate, or was just stopped"
                 )
             elif failure is None and self.address.startswith(TCP):
-                failure = BookieUnavailable(
+                failure = AccessRefused(
                     f"{self.address} hung up before it greeted: perhaps it wants TLS, and this "
                     "client was given no authorities; or it was just stopped"
                 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import BookieUnavailable
+from engine.errors import AccessRefused
 from engine.ports.clock import SystemClock
 from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_settings import FramedSettings
@@ -25,7 +25,7 @@ async def test_a_client_without_tls_is_told_that_the_server_may_want_it(
     )
     address = f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        with pytest.raises(BookieUnavailable, match="perhaps it wants TLS"):
+        with pytest.raises(AccessRefused, match="perhaps it wants TLS"):
             await ClientConnection.dial(address, {}, SystemClock(), FramedSettings())
     finally:
         server.close()
