@@ -23,12 +23,12 @@ from engine.errors import (
     InvalidRequest,
     LedgerClosed,
     LedgerFenced,
-    MetadataUnavailable,
     NoSuchLedger,
     Overloaded,
 )
 from engine.ledger.closing import close_at, marked, settle_late
 from engine.ledger.context import LedgerContext
+from engine.ledger.lookout import Lookout
 from engine.ledger.replication import Replication
 from engine.ledger.waiters import ManyFuture, Waiter, resolve
 from engine.metadata.ledgers import Held, LedgerMetadata, State
@@ -71,8 +71,8 @@ class LedgerWriter:
         self._length = 0
         self._confirmed_length = 0
         self._forces: list[tuple[int, asyncio.Future[None]]] = []
-        self._unwatch = context.bookies.watch(self._bookies_changed)
-        self._checking: asyncio.Task[None] | None = None
+        self._lookout = Lookout(self._check_bookies)
+        self._unwatch = context.bookies.watch(self._lookout.news)
         self._next_explicit = 0
         self._degraded = False
         self._settling: asyncio.Task[None] | None = None
@@ -419,18 +419,9 @@ class LedgerWriter:
 
     # Registrations
 
-    def _bookies_changed(self) -> None:
-        if self._checking is None and self._error is None:
-            self._checking = self._loop.create_task(self._check_bookies())
-
     async def _check_bookies(self) -> None:
         """Replace bookies that are gone, or are to go, as far as there are others."""
-        try:
-            available = await self._context.bookies.staying()
-        except MetadataUnavailable:
-            return
-        finally:
-            self._checking = None
+        available = await self._context.bookies.staying()
         ensemble = self._replication.ensemble
         gone = frozenset(name for name in ensemble if name not in available)
         if gone and any(name not in ensemble for name in available):
@@ -492,5 +483,4 @@ class LedgerWriter:
         if not sending:
             self._replication.stop(error)
         self.on_failed(error)
-        if self._checking is not None:
-            self._checking.cancel()
+        self._lookout.stop()

@@ -7,7 +7,8 @@ Invariants:
   the only one that has it.
 - A closed ledger is called whole, and any one leaves the queue, only when every replica of each
   fragment that has an end was read or written to that end, and nothing was asked for meanwhile.
-- What a try found whole it need not read again in the next one, unless somebody asked anew.
+- What a try found whole it need not read again in the next one, unless somebody asked anew. Nor is
+  copied again what was: a walk goes on where it was left, to the same new bookies.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,8 @@ class Memory:
     """What a node remembers of a ledger between tries. Lost with the node, and missed by nobody.
 
     `whole` holds (first entry, last entry, index, bookie) of replicas found whole. `stuck_in` is
-    the outlook in which nothing but a spare bookie was missing.
+    the outlook in which nothing but a spare bookie was missing. `targets` are the bookies chosen
+    for (first entry, index, bookie) that is to be replaced, `walks` those that are to go on.
     """
 
     version: int
@@ -43,6 +45,10 @@ class Memory:
     standing: Standing | None = None
     stuck_in: Outlook | None = None
     skips: int = 0
+    targets: dict[tuple[int, int, str], str] = field(default_factory=dict)
+    walks: dict[tuple[Extent, tuple[tuple[int, str], ...]], FragmentWalk] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(slots=True)
@@ -138,14 +144,17 @@ class LedgerRepair:
                     self._troubles.append(f"bookie {name} is away, and not given up yet")
                 continue
             taken = (*extent.fragment.ensemble, *targets.values())
-            other = await self._workshop.placement.replacement(
-                tuple(ensemble), index, quorums, excluded=taken
-            )
+            key = (extent.fragment.first, index, name)
+            other = self._memory.targets.get(key)
+            if other is None or other in taken or not self._outlook.takes(other):
+                other = await self._workshop.placement.replacement(
+                    tuple(ensemble), index, quorums, excluded=taken
+                )
             if other is None:
                 self._troubles.append(f"no bookie can take the place of {name}")
                 self._without_spare += not self._outlook.spares(extent.fragment.ensemble)
             else:
-                targets[index] = ensemble[index] = other
+                targets[index] = ensemble[index] = self._memory.targets[key] = other
         return targets
 
     def _worth_reading(self, extent: Extent, targets: dict[int, str]) -> bool:
@@ -167,24 +176,38 @@ class LedgerRepair:
     async def _walk(
         self, metadata: LedgerMetadata, extent: Extent, targets: dict[int, str]
     ) -> Finding:
-        walk = FragmentWalk(
-            self._workshop.context(metadata),
-            metadata,
-            extent,
-            reachable=self._outlook.registered,
-            targets=targets,
-            mend=True,
-            settings=self._workshop.settings,
-            pace=self._workshop.pace,
-            may_go_on=self._may_go_on,
-        )
+        walks, key = self._memory.walks, (extent, tuple(targets.items()))
+        walk = walks.get(key)
+        if walk is None:
+            walk = walks[key] = FragmentWalk(
+                self._workshop.context(metadata),
+                metadata,
+                extent,
+                reachable=self._outlook.registered,
+                targets=targets,
+                mend=True,
+                settings=self._workshop.settings,
+                pace=self._workshop.pace,
+                may_go_on=self._may_go_on,
+            )
+        walk.reachable = self._outlook.registered
+        counts, finding = self._counts, walk.finding
+        counts.entries_written -= finding.entries_written
+        counts.bytes_written -= finding.bytes_written
+        counts.entries_read -= finding.entries_read
         try:
-            return await walk.run()
+            await walk.run()
         finally:
-            counts, finding = self._counts, walk.finding
             counts.entries_written += finding.entries_written
             counts.bytes_written += finding.bytes_written
             counts.entries_read += finding.entries_read
+        if len(finding.whole) == len(extent.fragment.ensemble):
+            del walks[key]
+        for index in finding.refused:
+            # Another one may take what this one did not.
+            at = (extent.fragment.first, index, extent.fragment.ensemble[index])
+            self._memory.targets.pop(at, None)
+        return finding
 
     async def _move(self, held: Held, extent: Extent, moved: dict[int, str]) -> Held:
         """Name the new bookies in the metadata, and let the fragment's bookies know."""

@@ -45,6 +45,11 @@ class Outlook:
         """Whether a bookie is not there now, and not given up either."""
         return bookie_id not in self.registered and bookie_id not in self.lost
 
+    def takes(self, bookie_id: str) -> bool:
+        """Whether a bookie can be given replicas."""
+        found = self.registered.get(bookie_id)
+        return found is not None and found.writable and bookie_id not in self.leaving
+
     def spares(self, ensemble: Sequence[str]) -> bool:
         """Whether any bookie outside an ensemble could be written to."""
         return any(

@@ -6,7 +6,8 @@ Invariants:
 - A ledger's lock is taken only for a try and given back after it: waiting ledgers cost no writes,
   and those that wait for nothing but a spare bookie hardly any reads.
 - Losing the metadata store for a while ends a round, never the worker.
-- While repair is switched off no ledger is begun, and one under way stops at its next step.
+- While repair is switched off no ledger is begun, and one under way stops at its next step. Only
+  the switch itself tells: an event beside it, such as each new session's first, stops nothing.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import EngineError, VersionConflict
+from engine.ledger.lookout import Lookout
 from engine.metadata.bookies import LOST
 from engine.metadata.repairs import DISABLED, REPAIRS, HeldItem
 from engine.repair.claim import Claim
@@ -41,6 +43,7 @@ class Repairer:
         self._memory: dict[int, Memory] = {}
         self._woken = asyncio.Event()
         self._disabled = False
+        self._switch = Lookout(self._look_at_switch)
         self._ends: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -60,6 +63,7 @@ class Repairer:
         """Stop, in the middle of a ledger if need be: whoever takes it next begins it again."""
         for end in self._ends:
             end()
+        self._switch.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -122,8 +126,11 @@ class Repairer:
         self._woken.set()
 
     def _switched(self) -> None:
-        """Repair was switched on or off: a try under way stops, the loop looks which."""
-        self._disabled = True
+        """Repair may have been switched on or off: look which, before anything stops."""
+        self._switch.news()
+
+    async def _look_at_switch(self) -> None:
+        self._disabled = await self._workshop.queue.disabled() is not None
         self._woken.set()
 
     # One ledger
@@ -139,10 +146,11 @@ class Repairer:
         tasks = [asyncio.ensure_future(work()) for _ in range(workers)]
         try:
             await asyncio.gather(*tasks)
-        finally:
+        except (Exception, asyncio.CancelledError):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            raise
 
     async def _attempt(self, ledger_id: int) -> None:
         """Lock a ledger and try it. Raises `MetadataUnavailable`."""
@@ -173,6 +181,7 @@ class Repairer:
             fresh = Memory(held_item.version)
             if memory is not None:
                 fresh.standing, fresh.failures = memory.standing, memory.failures
+                fresh.targets = memory.targets
             memory = self._memory[held_item.ledger_id] = fresh
         memory.skips = 0
         repair = LedgerRepair(

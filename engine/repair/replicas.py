@@ -9,7 +9,9 @@ Invariants:
   acknowledged by it as a write of recovery.
 - Nothing is written but entries that were read from another replica and whose digests hold.
 - Silence is no lack: a bookie that does not answer is asked again another time, not written to.
-- An entry that nobody can give now makes every replica of its write set unfinished.
+- An entry that nobody can give now makes every replica of its write set unfinished, and is stepped
+  past: its neighbours are mended.
+- A walk that stopped, or left something open, can be run again: it looks at nothing but that.
 - A step holds at most about `step_bytes` of each replica.
 """
 
@@ -28,8 +30,11 @@ from engine.repair.settings import RepairSettings
 from engine.run import Run
 from engine.transport.contract import AppendReply, ReadReply, ReadRequest, Status
 
-_UNREADABLE_MAX: Final = 16
-"""So many unreadable entries of a fragment are named; then the rest of it is left for later."""
+_UNREADABLE_MAX: Final = 1_024
+"""After so many unreadable ranges the rest of a fragment is left for later."""
+
+_SILENCES_MAX: Final = 8
+"""A replica that was silent so often in a row is not asked any more in the same run."""
 
 _OVERLOADED_TRIES: Final = 5
 _OVERLOADED_PAUSE_S: Final = 0.2
@@ -52,7 +57,8 @@ class Finding:
 
     `whole` were read or written to the end; `lacking` had to be written to, or would have to be;
     `lacking_from` is the first such entry; `silent` did not answer; `refused` did not take a
-    write. `troubles` are for people.
+    write; `unreadable` are ranges, ascending. `troubles` are for people. All of these are of the
+    newest run; what was lacking and the counts are of all runs together.
     """
 
     whole: set[int] = field(default_factory=set)
@@ -60,7 +66,7 @@ class Finding:
     lacking_from: dict[int, int] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
     refused: dict[int, str] = field(default_factory=dict)
-    unreadable: list[int] = field(default_factory=list)
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     entries_written: int = 0
     bytes_written: int = 0
@@ -76,6 +82,8 @@ class _Answer(NamedTuple):
     lacks: bool
     silent: bool
     words: str
+    denied: int
+    """Nothing up to this id can be had of it, if it has no runs."""
 
 
 class FragmentWalk:
@@ -97,9 +105,12 @@ class FragmentWalk:
         self.finding = Finding()
         self._context = context
         self._metadata = metadata
-        self._fragment, self._last = extent
+        self._fragment = extent.fragment
+        self._left = [(extent.fragment.first, extent.last)]
+        self._open: list[tuple[int, int]] = []
+        self._silences: dict[int, int] = {}
         self._quorums: Quorums = context.quorums(metadata)
-        self._reachable = reachable
+        self.reachable = reachable
         self._targets = targets
         self._mend = mend
         self._settings = settings
@@ -108,41 +119,52 @@ class FragmentWalk:
         self._facts = context.facts(metadata, self._fragment.first, self._fragment.ensemble)
 
     async def run(self) -> Finding:
-        """Walk to the fragment's end. Raises `Stopped`."""
+        """Walk to the fragment's end, or again over what is open. Raises `Stopped`."""
         finding = self.finding
-        position = self._fragment.first
-        while position <= self._last and len(finding.unreadable) < _UNREADABLE_MAX:
+        self._begin()
+        while self._left and len(finding.unreadable) < _UNREADABLE_MAX:
             if not self._may_go_on():
                 raise Stopped
-            position = await self._step(position)
-        finished = position > self._last
+            first, last = self._left[0]
+            following = await self._step(first, last)
+            self._left[:1] = [(following, last)] if following <= last else []
         for index in range(self._quorums.ensemble):
             broken = index in finding.silent or index in finding.refused
             if not self._mend:
                 broken = broken or index in finding.lacking
-            if finished and not broken and not self._hidden(index):
+            if not self._left and not broken and not self._hidden(index):
                 finding.whole.add(index)
         self._tell()
         return finding
 
+    def _begin(self) -> None:
+        """What an earlier run left open is looked at again, before what it never came to."""
+        finding = self.finding
+        self._left = sorted([*finding.unreadable, *self._open, *self._left])
+        self._open = []
+        self._silences = {}
+        for each in (finding.unreadable, finding.troubles):
+            each.clear()
+        for found in (finding.whole, finding.silent, finding.refused):
+            found.clear()
+
     def _hidden(self, index: int) -> bool:
         """Whether an entry that this replica should hold could not be read from anybody."""
-        return any(index in self._quorums.write_set(entry) for entry in self.finding.unreadable)
+        return any(index in self._quorums.write_set(first) for first, _ in self.finding.unreadable)
 
-    async def _step(self, first: int) -> int:
+    async def _step(self, first: int, last: int) -> int:
         """Look at, and mend, some entries from `first` on; returns the next id to look at."""
-        stripe_end = self._quorums.stripe_end(first)
-        last = self._last
         if self._quorums.ensemble > self._quorums.write:
-            last = min(last, stripe_end)
+            last = min(last, self._quorums.stripe_end(first))
         write_set = self._quorums.write_set(first)
         request = ReadRequest(self._metadata.ledger_id, first, last, self._settings.step_bytes)
         answers = await asyncio.gather(*(self._ask(index, request) for index in write_set))
         best = max(answers, key=lambda answer: answer.end)
         await self._pace.spend(sum(run.size_bytes for each in answers for run in each.runs))
         if best.end < first:
-            self._note_unreadable(first, answers)
-            return min(stripe_end, self._last) + 1
+            end = min(answer.denied for answer in answers)
+            self._note_unreadable(first, end, answers)
+            return end + 1
         end = min([best.end, *(each.end for each in answers if not each.lacks and not each.silent)])
         self.finding.entries_read += end - first + 1
         await self._mend_step(answers, _cut(best.runs, first, end), end)
@@ -151,25 +173,31 @@ class FragmentWalk:
     async def _ask(self, index: int, request: ReadRequest) -> _Answer:
         bookie_id = self._fragment.ensemble[index]
         reply = silent(bookie_id)
-        if bookie_id in self._reachable:
+        if bookie_id in self.reachable and self._silences.get(index, 0) < _SILENCES_MAX:
             try:
                 async with asyncio.timeout(self._settings.read_timeout_ms / 1000):
                     reply = await ask(self._context, bookie_id, request)
             except (Unavailable, TimeoutError):
                 pass
-        return _answer(index, reply, request)
+        answer = _answer(index, reply, request)
+        self._silences[index] = self._silences.get(index, 0) + 1 if answer.silent else 0
+        return answer
 
-    def _note_unreadable(self, entry_id: int, answers: Sequence[_Answer]) -> None:
-        finding = self.finding
-        finding.unreadable.append(entry_id)
+    def _note_unreadable(self, first: int, end: int, answers: Sequence[_Answer]) -> None:
+        finding, write_set = self.finding, self._quorums.write_set
+        before = finding.unreadable[-1:]
+        if before and before[0][1] == first - 1 and write_set(before[0][0]) == write_set(first):
+            finding.unreadable[-1] = (before[0][0], end)
+        else:
+            finding.unreadable.append((first, end))
         for answer in answers:
             if answer.silent:
                 finding.silent.add(answer.at)
-        if len(finding.unreadable) == 1:
+        if finding.unreadable[0][0] == first:
             said = ", ".join(
                 f"{self._fragment.ensemble[answer.at]} {answer.words}" for answer in answers
             )
-            finding.troubles.append(f"entry {entry_id} cannot be read: {said}")
+            finding.troubles.append(f"entry {first} cannot be read: {said}")
 
     # Mending
 
@@ -192,6 +220,21 @@ class FragmentWalk:
                     lacking = _cut(source, answer.end + 1, end)
                     writes.append(self._write(index, self._fragment.ensemble[index], lacking))
         await asyncio.gather(*writes)
+        if any(self._unserved(answer, end) for answer in answers):
+            self._leave_open(source[0].first, end)
+
+    def _unserved(self, answer: _Answer, end: int) -> bool:
+        """Whether a replica has not been seen to in a step that ended here."""
+        if answer.at in self._targets:
+            return answer.at in self.finding.refused
+        return answer.silent or (answer.end < end and answer.at in self.finding.refused)
+
+    def _leave_open(self, first: int, end: int) -> None:
+        """A replica could not be seen to here: the next run is to look again."""
+        if self._open and self._open[-1][1] == first - 1:
+            self._open[-1] = (self._open[-1][0], end)
+        else:
+            self._open.append((first, end))
 
     async def _write(self, index: int, bookie_id: str, runs: Sequence[Run]) -> None:
         size_bytes = sum(run.size_bytes for run in runs)
@@ -236,34 +279,38 @@ class FragmentWalk:
         silent_names = [
             self._fragment.ensemble[index]
             for index in sorted(finding.silent)
-            if index not in self._targets and self._fragment.ensemble[index] in self._reachable
+            if index not in self._targets and self._fragment.ensemble[index] in self.reachable
         ]
         finding.troubles += [
             f"bookie {name} does not answer{self._context.troubles.tell([name])}"
             for name in silent_names
         ]
-        if len(finding.unreadable) > 1:
-            finding.troubles.append(f"{len(finding.unreadable)} stripes have unreadable entries")
+        count = sum(last - first + 1 for first, last in finding.unreadable)
+        if count > 1:
+            finding.troubles.append(f"{count} entries cannot be read in all")
 
 
 def _answer(index: int, reply: ReadReply, request: ReadRequest) -> _Answer:
     runs = intact_runs(reply, request.first)
     end = runs[-1].last if runs else request.first - 1
     if end >= request.last:
-        return _Answer(index, runs, end, False, False, "has it")
+        return _Answer(index, runs, end, False, False, "has it", end)
     following = end + 1
     if lacks(reply, following):
-        return _Answer(index, runs, end, True, False, "lacks it")
+        denied = request.last if reply.missing is None else min(reply.missing[1], request.last)
+        return _Answer(index, runs, end, True, False, "lacks it", denied)
     unknown = reply.unknown is not None and reply.unknown[0] <= following <= reply.unknown[1]
     if unknown or reply.status is Status.UNKNOWN:
-        return _Answer(index, runs, end, True, False, "cannot tell for damage")
+        denied = request.last if reply.unknown is None else min(reply.unknown[1], request.last)
+        return _Answer(index, runs, end, True, False, "cannot tell for damage", denied)
     corrupt = any(run.first <= following <= run.last for run in reply.runs)
     if corrupt:
-        return _Answer(index, runs, end, True, False, "has other bytes than were written")
+        words = "has other bytes than were written"
+        return _Answer(index, runs, end, True, False, words, following)
     if reply.status is not Status.OK or not runs:
         words = "does not answer" if reply.status is Status.UNAVAILABLE else reply.status.name
-        return _Answer(index, runs, end, False, True, words)
-    return _Answer(index, runs, end, False, False, "has it")
+        return _Answer(index, runs, end, False, True, words, request.last)
+    return _Answer(index, runs, end, False, False, "has it", end)
 
 
 def _cut(runs: Sequence[Run], first: int, last: int) -> list[Run]:

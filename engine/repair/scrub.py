@@ -200,5 +200,5 @@ def _faults(extent: Extent, finding: Finding) -> list[str]:
         for index, count in sorted(finding.lacking.items())
     ]
     if finding.unreadable and not finding.silent:
-        faults.append(f"the scrub could read entry {finding.unreadable[0]} from no bookie")
+        faults.append(f"the scrub could read entry {finding.unreadable[0][0]} from no bookie")
     return faults

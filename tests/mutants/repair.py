@@ -11,6 +11,7 @@ _OPEN: Final = "engine/repair/open_ledger.py"
 _REPAIRER: Final = "engine/repair/repairer.py"
 _WORKER_TESTS: Final = "engine/repair/test_repairer.py"
 _OPEN_TESTS: Final = "engine/repair/test_open_ledgers.py"
+_AGAIN_TESTS: Final = "engine/repair/test_going_on.py"
 _BAD_TESTS: Final = "engine/repair/test_bad_values.py"
 _AUDITOR_TESTS: Final = "engine/repair/test_auditor.py"
 
@@ -19,7 +20,7 @@ REPAIR_MUTANTS: Final = (
         "a-fragment-moves-before-its-copies-are-stored",
         "theme 2: the ensemble changes only after the new bookie has every entry",
         _REPLICAS,
-        "            if finished and not broken and not self._hidden(index):",
+        "            if not self._left and not broken and not self._hidden(index):",
         "            if True:",
         by_test(
             _WORKER_TESTS, "test_a_bookie_that_takes_no_copies_is_not_named_and_another_is_tried"
@@ -29,8 +30,8 @@ REPAIR_MUTANTS: Final = (
         "the-only-copy-is-given-up",
         "a replica is never given up while an entry of it can be read from nobody",
         _REPLICAS,
-        "return any(index in self._quorums.write_set(entry) for entry in self.finding.unreadable)",
-        "return False",
+        "        return any(index in self._quorums.write_set(first) for",
+        "        return any(False and first for",
         by_test(
             "engine/repair/test_decommission.py",
             "test_a_damaged_copy_that_is_the_only_one_keeps_its_bookie_in_the_ensemble",
@@ -239,5 +240,48 @@ REPAIR_MUTANTS: Final = (
         "            if self._workshop.unreadable:\n                return\n",
         "",
         by_test(_BAD_TESTS, "test_a_doubt_is_not_cleared_while_a_ledger_cannot_be_read"),
+    ),
+    Mutant(
+        "each-try-copies-to-another-bookie",
+        "a bookie that was chosen for a replica stays chosen while it can take it",
+        _LEDGER,
+        "            other = self._memory.targets.get(key)\n",
+        "            other = None\n",
+        by_test(_AGAIN_TESTS, "test_an_entry_that_nobody_can_read_costs_one_copy_and_then_a_look"),
+    ),
+    Mutant(
+        "a-walk-begins-again",
+        "what was copied is not copied again in the next try",
+        _LEDGER,
+        "        walk = walks.get(key)\n",
+        "        walk = None\n",
+        by_test(_AGAIN_TESTS, "test_an_entry_that_nobody_can_read_costs_one_copy_and_then_a_look"),
+    ),
+    Mutant(
+        "what-was-silent-is-not-looked-at-again",
+        "a replica is whole only if each entry was read from it or written to it",
+        _REPLICAS,
+        "            self._leave_open(source[0].first, end)\n",
+        "            pass\n",
+        by_test(_AGAIN_TESTS, "test_a_replica_that_was_silent_for_a_while_is_seen_to_only_there"),
+    ),
+    Mutant(
+        "an-event-beside-the-switch-stops-repair",
+        "trap #2302: a new session's first event stops nothing",
+        _REPAIRER,
+        "        self._switch.news()\n",
+        "        self._disabled = True\n        self._switch.news()\n",
+        by_test(_AGAIN_TESTS, "test_an_event_beside_the_switch_stops_nothing"),
+    ),
+    Mutant(
+        "news-during-a-look-are-lost",
+        "news that comes while a writer looks at bookies makes it look again",
+        "engine/ledger/lookout.py",
+        "        self._news = True\n        if self._task",
+        "        self._news = self._task is None\n        if self._task",
+        by_test(
+            "engine/ledger/test_lookout.py",
+            "test_a_bookie_that_goes_while_the_writer_looks_is_noticed_too",
+        ),
     ),
 )

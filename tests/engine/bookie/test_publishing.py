@@ -39,7 +39,7 @@ class ResumingStore:
 
     def resume(self) -> MemoryStore:
         """Begin another session and tell; returns the old one, which the tree still keeps."""
-        old, self.session = self.session, self._tree.session()
+        old, self.session = self.session, MemoryTree.session(self._tree)
         for key, changed in self._watches:
             self.session.watch(key, changed)
         self._losses.tell(asyncio.get_running_loop())
@@ -85,6 +85,30 @@ async def test_a_registration_that_failed_in_the_next_session_is_tried_until_it_
     await turns()
     assert store.refusals == 0
     old.expire()
+    assert await registered(yard)
+    await service.close()
+
+
+class EndingStore(ResumingStore):
+    """A store whose session ends just when the bookie has registered in it."""
+
+    ended: MemoryStore | None = None
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        version = await self.session.create(key, value, ephemeral=ephemeral)
+        if ephemeral and self.ended is None:
+            self.ended = self.resume()
+            await turns()
+        return version
+
+
+async def test_a_session_that_ends_while_a_bookie_starts_takes_no_registration_along() -> None:
+    yard = Stable()
+    store = EndingStore(yard.tree)
+    service = await start_with(yard, store)
+    await turns()
+    assert store.ended is not None
+    store.ended.expire()
     assert await registered(yard)
     await service.close()
 
