@@ -26,8 +26,9 @@ import asyncio
 import contextlib
 import hashlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -156,17 +157,17 @@ def _get(rows: ReadRows, key: str) -> str | None:
     return None if found is None else found.decode()
 
 
-def _pages(rows: ReadRows, above: str | None = None) -> Iterator[list[tuple[str, str]]]:
+def _page(rows: ReadRows, above: str | None) -> list[tuple[str, str]]:
     first = _KEYS if above is None else _KEYS + above.encode() + b"\x00"
-    while page := rows.scan(first, _KEYS_END, PAGE_ROWS):
-        yield [(row[1:].decode(), value.decode()) for row, value in page]
-        first = page[-1][0] + b"\x00"
+    page = rows.scan(first, _KEYS_END, PAGE_ROWS)
+    return [(row[1:].decode(), value.decode()) for row, value in page]
 
 
 def _digest(rows: ReadRows) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for page in _pages(rows):
+    digest, above = hashlib.blake2b(digest_size=8), None
+    while page := _page(rows, above):
         digest.update(encode(page))
+        above = page[-1][0]
     return digest.hexdigest()
 
 
@@ -193,11 +194,12 @@ class ReplicatedMap:
 
     async def items(self) -> AsyncIterator[tuple[str, str]]:
         """All keys with their values, in order; each page of them as it is when its turn comes."""
-        above: str | None = None
-        while page := await self.replica.read(lambda rows: next(_pages(rows, above), None)):  # noqa: B023
+        page = await self.replica.read(partial(_page, above=None))
+        while page:
             for item in page:
                 yield item
             above = page[-1][0]
+            page = await self.replica.read(partial(_page, above=above))
 
     async def do(self, command: Command, request: Request | None = None) -> Value:
         """Carry a command out; durable and applied when it returns.

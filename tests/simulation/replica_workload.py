@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from engine.errors import (
@@ -122,7 +123,8 @@ class ReplicaWorkload:
         while not self.stopped:
             node = client.rng.choice(self._nodes)
             register = f"register {client.rng.randrange(self._load.registers)}"
-            asyncio.create_task(client.look(node, register), name=f"{client.name} at {node.name}")  # noqa: RUF006
+            name = f"{client.name} at {node.name}"
+            self._world.loop.spawn(client.process, client.look(node, register), name)
             await asyncio.sleep(_PROBE_S * client.rng.random())
 
     async def _calls(self, client: "_Client") -> None:
@@ -146,7 +148,7 @@ class _Client:
         self._world = workload._world
         self._load = workload._load
         self._oracle = workload._oracle
-        self._process = process
+        self.process = process
         self._session: _Session | None = None
         self._target = rng.choice(workload._nodes)
         self._seen: dict[str, str | None] = {}
@@ -207,10 +209,10 @@ class _Client:
             request = session.request(sequence) if session and sequence is not None else None
             repeated = request is not None and self.rng.random() < self._load.repeated_share
             try:
-                result = await self._ask(
-                    lambda node, request=request: node.propose(note, size_bytes, request),  # type: ignore[misc]
-                    repeated=repeated,
+                call = partial(
+                    ReplicaNode.propose, note=note, size_bytes=size_bytes, request=request
                 )
+                result = await self._ask(call, repeated=repeated)
             except (EngineError, TimeoutError) as error:
                 unsure = unsure or not isinstance(error, NotLeader | Overloaded)
                 await self._elsewhere(error)
@@ -301,7 +303,7 @@ class _Client:
                 self._world.trace.fault("lost answer", node.name, self.name)
                 return
             when = loop.now + network.latency_s()
-            loop.deliver_at(when, self._process, settle, result, error)
+            loop.deliver_at(when, self.process, settle, result, error)
 
         def arrive() -> None:
             loop.create_task(serve(), name=f"{self.name} at {node.name}")
