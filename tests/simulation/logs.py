@@ -35,10 +35,10 @@ from tests.simulation.replica_faults import LedgersInTree
 from tests.simulation.running import Outcome, Show, check_tasks, play
 from tests.simulation.trace import Trace
 
-OPERATIONS_MIN: Final = 300
+OPERATIONS_MIN: Final = 250
 REIGNS_MIN: Final = 6
 FAULTS_MIN: Final = 12
-FAULTY_S_MAX: Final = 240.0
+FAULTY_S_MAX: Final = 60.0
 PEACE_S_MAX: Final = 300.0
 RUN_S_MAX: Final = 3_000.0
 BOOKIES: Final = 4
