@@ -109,8 +109,7 @@ def bookie(
     if not data or not zookeeper:
         missing = "--data" if not data else "--zookeeper"
         raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=missing)
-    for folder in data:
-        refuse_url_as_data(folder, "a bookie keeps its entries in a folder of this machine")
+    _check_folders(data)
     from engine.ports.system_loop import new_event_loop
     from engine.server import ServerSettings
 
@@ -134,6 +133,11 @@ def bookie(
     except (EngineError, OSError) as error:
         typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from error
+
+
+def _check_folders(data: list[Path]) -> None:
+    for folder in data:
+        refuse_url_as_data(folder, "a bookie keeps its entries in a folder of this machine")
 
 
 def security_of(
