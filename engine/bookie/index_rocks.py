@@ -48,6 +48,7 @@ _ID_MAX: Final = 2**64 - 1
 _MEMTABLE_BYTES: Final = 16 * MIB
 _CACHE_BYTES: Final = 16 * MIB
 _FILES_MAX: Final = 128
+_METADATA_BLOCK_BYTES: Final = 4_096
 
 
 class RocksIndex:
@@ -239,7 +240,15 @@ def _last_of(place: Place) -> int:
 
 
 def _open(path: Path, read_only: bool) -> "Rdict":
-    from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
+    from rocksdict import (
+        AccessType,
+        BlockBasedIndexType,
+        BlockBasedOptions,
+        Cache,
+        DBCompressionType,
+        Options,
+        Rdict,
+    )
 
     options = Options(raw_mode=True)
     options.create_if_missing(not read_only)
@@ -252,6 +261,11 @@ def _open(path: Path, read_only: bool) -> "Rdict":
     options.set_max_log_file_size(MIB)
     options.set_compression_type(DBCompressionType.lz4())
     table = BlockBasedOptions()
+    # A large file's index and filter do not fit the small cache whole; in parts they do.
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(_METADATA_BLOCK_BYTES)
+    table.set_pin_top_level_index_and_filter(True)
     table.set_block_cache(Cache(_CACHE_BYTES))
     table.set_cache_index_and_filter_blocks(True)
     table.set_bloom_filter(10, False)
