@@ -37,6 +37,8 @@ from engine.metadata.zookeeper_settings import (
 )
 
 _LOG: Final = logging.getLogger("engine.metadata.zookeeper")
+_GREETING_MS: Final = 2_000
+_ATTEMPTS_MAX: Final = 4
 
 
 class ConnectionLost(MetadataUnavailable):
@@ -322,12 +324,28 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> An
         "max_delay": settings.reconnect_max_ms / 1000,
     }
     return KazooClient(
-        hosts,
+        _often_enough(hosts, settings.session_timeout_ms),
         timeout=settings.session_timeout_ms / 1000,
         connection_retry=retry,
         logger=logger,
         **options,
     )
+
+
+def _often_enough(hosts: str, session_timeout_ms: int) -> str:
+    """The hosts, each named so often that one that is silent does not cost the whole session.
+
+    Kazoo waits for a server's greeting for the session's time divided by the number of hosts. A
+    server that is starting may accept a connection and never greet.
+
+    >>> _often_enough("zk1:2181", 10_000)
+    'zk1:2181,zk1:2181,zk1:2181,zk1:2181'
+    >>> _often_enough("zk1:2181,zk2:2181,zk3:2181", 3_000)
+    'zk1:2181,zk2:2181,zk3:2181'
+    """
+    attempts = min(_ATTEMPTS_MAX, session_timeout_ms // _GREETING_MS)
+    times = max(1, attempts // (hosts.count(",") + 1))
+    return ",".join([hosts] * times)
 
 
 def _translated(error: BaseException) -> EngineError:

@@ -128,8 +128,19 @@ SESSION_MUTANTS: Final = (
         "the-password-is-logged",
         "issue 3-A: digest ACLs",
         _CLIENT,
-        "logger.setLevel(logging.ERROR)",
-        "logger.setLevel(logging.DEBUG)",
+        'kazoo", logging.WARNING)\n    logger.parent = _LOG\n    logger.addFilter(words)\n',
+        'kazoo", logging.DEBUG)\n    logger.parent = _LOG\n',
         by_test(_FAULT_TESTS, "test_a_password_is_in_no_log"),
+    ),
+    Mutant(
+        "a-silent-server-costs-the-session",
+        "a server that accepts and never greets costs a part of the session only",
+        "engine/metadata/zookeeper_client.py",
+        '    times = max(1, attempts // (hosts.count(",") + 1))\n',
+        "    times = max(1, min(1, attempts))\n",
+        by_test(
+            "engine/metadata/test_zookeeper_faults.py",
+            "test_a_server_that_accepts_and_says_nothing_costs_a_part_of_the_session_only",
+        ),
     ),
 )

@@ -405,3 +405,30 @@ async def test_a_server_that_forgot_everything_is_not_taken_for_the_cluster(
                 await store.get("/cow")
             with pytest.raises(MetadataUnavailable, match="no more use"):
                 await store.create("/cow", b"alma")
+
+
+async def test_a_server_that_accepts_and_says_nothing_costs_a_part_of_the_session_only() -> None:
+    """So does one that is starting; the next attempt finds it ready."""
+    ends: list[asyncio.StreamWriter] = []
+    host, port = shared_zookeeper().hosts.split(":")
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends.append(writer)
+        if len(ends) > 1:
+            there = await asyncio.open_connection(host, int(port))
+            ends.append(there[1])
+            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    hosts = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    settings = replace(SETTINGS, session_timeout_ms=12_000, connect_timeout_ms=9_000)
+    async with connected(hosts, fresh_chroot(), settings) as store:
+        assert store.cluster_id and len(ends) > 1
+    server.close()
+    for end in ends:
+        end.close()
