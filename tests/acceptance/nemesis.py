@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.connecting import Connection
-from engine.errors import Unavailable
+from engine.errors import MetadataUnavailable, Unavailable
 from engine.metadata.bookies import LOST, Bookies
 from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.chronicle import Chronicle
@@ -181,7 +181,11 @@ class Nemesis:
         return holds
 
     async def _all_serve(self) -> bool:
-        return len(await self._serving()) == len(self._machines)
+        try:
+            return len(await self._serving()) == len(self._machines)
+        except MetadataUnavailable:
+            # ZooKeeper may be what is away.
+            return False
 
     async def _serving(self) -> dict[str, Machine]:
         """The machines whose bookies take appends, by the bookies' ids.
