@@ -63,9 +63,42 @@ PLACEMENT_MUTANTS: Final = (
         "a bookie that is to go is not taken as one that may come back",
         _PLACEMENT,
         "away = [name for name in known if name not in present and name not in leaving]\n"
-        "            picked",
-        "away = [name for name in known if name not in present]\n            picked",
+        "            #",
+        "away = [name for name in known if name not in present]\n            #",
         by_test(_PLACEMENT_TESTS, "test_a_leaving_bookie_is_not_even_taken_as_one_that_is_away"),
+    ),
+    Mutant(
+        "a-bookie-that-was-given-up-is-as-good-as-one-just-away",
+        "a new ledger names a bookie that was given up only where no other is away",
+        _PLACEMENT,
+        "            picked.sort(key=given_up.__contains__)\n",
+        "",
+        by_test(
+            _PLACEMENT_TESTS,
+            "test_a_bookie_that_was_given_up_is_taken_after_those_that_are_just_away",
+        ),
+    ),
+    Mutant(
+        "a-refused-client-leaves-a-ledger",
+        "a ledger that its client may not write is taken back",
+        "engine/ledger/client.py",
+        "        await self._ledgers.delete(writer.ledger_id)\n",
+        "",
+        by_test(
+            "engine/ledger/test_refused.py",
+            "test_a_client_that_nobody_lets_in_is_told_so_and_leaves_no_ledger",
+        ),
+    ),
+    Mutant(
+        "a-bookie-is-forgotten-with-its-ledgers",
+        "a bookie that a ledger names is not forgotten",
+        "engine/repair/forgetting.py",
+        "    if naming:\n",
+        "    if False and naming:\n",
+        by_test(
+            "engine/repair/test_forgetting.py",
+            "test_a_bookie_that_a_ledger_names_is_not_forgotten_nor_left",
+        ),
     ),
     Mutant(
         "a-client-makes-a-cluster",
