@@ -194,6 +194,22 @@ ROLLING_MUTANTS: Final = (
         by_test(_ROLLING_TESTS, "test_a_ledger_whose_bookies_fail_is_left_for_another"),
     ),
     Mutant(
+        "a-closed-client-lists-another-ledger",
+        "a client that was closed leaves its ledgers to be recovered by who reads them",
+        _WRITER,
+        "        if ledger.abandoned:\n",
+        "        if ledger.abandoned and self._closing:\n",
+        by_test(_ROLLING_TESTS, "test_a_closed_client_ends_its_logs_and_lists_no_other_ledger"),
+    ),
+    Mutant(
+        "a-log-rolls-until-its-list-does-not-fit",
+        "the list of a log fits in a value of the metadata store",
+        _WRITER,
+        "        if self._listed >= LEDGERS_MAX:\n",
+        "        if self._listed < 0:\n",
+        by_test(_ROLLING_TESTS, "test_a_log_of_very_many_ledgers_rolls_only_where_it_must"),
+    ),
+    Mutant(
         "a-failed-roll-ends-the-leader",
         "a roll that finds no bookies waits, and the old ledger goes on",
         _WRITER,
