@@ -119,6 +119,8 @@ class LogScenario:
             node.start()
         await asyncio.sleep(1.0)
         self._archivist = ClientNode(self.world, "archivist", ClientSettings(), self._keep_archive)
+        # Before its first pin stands, nothing keeps the beginning of the log for it.
+        await self._until(lambda: bool(self.oracle.list.pins), PEACE_S_MAX)
         clients = [
             ClientNode(self.world, f"client{number}", self._client_settings, self.workload.start)
             for number in range(self._client_count)
