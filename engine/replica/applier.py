@@ -64,6 +64,8 @@ class Applier:
         self.summary = Summary()
         self.term: Term | None = None
         self.failed = False
+        self.applied_bytes = 0
+        """The bytes of entries applied since the start of this process."""
         self.hash_due: StateHash | None = None
         """A hash that the leader should tell, set when enough entries have passed."""
         self._hashes: dict[int, int] = {}
@@ -123,6 +125,7 @@ class Applier:
             self.failed = True
             raise ReplicaFailed(f"the state machine failed at {position}: {error!r}") from error
         self.cursor = span.last
+        self.applied_bytes += sum(map(len, bodies))
         self._commit()
         return outcomes
 

@@ -58,6 +58,7 @@ class Duties:
         self._retired: list[SnapshotRecord] = []
         self._one_at_a_time = asyncio.Lock()
         self._slice_began_s = clock.monotonic()
+        self._bytes_then = 0
         self._known = 0
         self._known_since_s = 0.0
 
@@ -88,6 +89,7 @@ class Duties:
     async def snapshot(self) -> Position:
         """Write a snapshot of now, name it, and drop what the log need not keep any more."""
         async with self._one_at_a_time:
+            bytes_then = self._applier.applied_bytes
             durable = await self._state.flush()
             snapshot = self._state.snapshot()
             try:
@@ -98,6 +100,7 @@ class Duties:
                 )
             finally:
                 snapshot.close()
+            self._bytes_then = bytes_then
             self._measures.snapshots.add()
             if before is not None:
                 self._retired.append(before)
@@ -125,12 +128,17 @@ class Duties:
         self._slice_began_s = self._clock.monotonic()
 
     async def _snapshot_due(self) -> bool:
-        every = self._settings.snapshot_entries
-        if not every:
+        settings = self._settings
+        if not settings.snapshot_entries:
             return False
         newest = await self._snapshots.newest()
-        taken_at = newest.log_entries if newest is not None else 0
-        return self._applier.summary.entries - taken_at >= every
+        entries = self._applier.summary.entries - (newest.log_entries if newest is not None else 0)
+        if entries >= settings.snapshot_entries:
+            return True
+        if self._applier.applied_bytes - self._bytes_then >= settings.snapshot_log_bytes:
+            return True
+        age_ms = self._clock.wall_ms() - newest.taken_ms if newest is not None else 0
+        return entries > 0 and age_ms >= settings.snapshot_ms
 
     async def _sweep(self) -> None:
         epoch = self._leading.writer.epoch

@@ -19,7 +19,8 @@ class ReplicaSettings:
     wait.
     `batch_commands_max` bounds what is sent and applied at one go, so that the event
     loop stays free.
-    `snapshot_entries` is after how many entries the leader takes a snapshot, 0 for never;
+    The leader takes a snapshot after `snapshot_entries` (0: never by itself), after
+    `snapshot_log_bytes` of them, or when the last one is `snapshot_ms` old and something changed;
     `snapshot_share` is how much of the event loop writing one may take.
     `duties_ms` is how often the leader looks whether a snapshot or a new level is due.
     `level_settle_ms` is for how long all listed replicas must have known a new level of commands
@@ -34,6 +35,8 @@ class ReplicaSettings:
     unwritten_bytes_max: int = 64 * limits.MIB
     batch_commands_max: int = 1_024
     snapshot_entries: int = 1_000_000
+    snapshot_log_bytes: int = 1024 * limits.MIB
+    snapshot_ms: int = 24 * 3_600_000
     snapshot_share: float = 0.3
     duties_ms: int = 1_000
     level_settle_ms: int = 30_000

@@ -35,6 +35,7 @@ class _Store(MemoryStore):
     """A session whose writes and answers the test may lose."""
 
     lose_answers = False
+    late_s = 0.0
     away = False
     hold: "asyncio.Event | None" = None
 
@@ -55,6 +56,7 @@ class _Store(MemoryStore):
             call.close()
             self._check()
         version = await call
+        await elapse(self.late_s)
         if self.lose_answers:
             raise MetadataUnavailable("the answer was lost")
         return version
@@ -227,6 +229,29 @@ def test_a_beat_that_hangs_in_the_store_prolongs_nothing() -> None:
         hold.set()
         assert one.holding is not None
         assert await one.holding.until_holds(LEASE_MS)
+
+    _virtually(script)
+
+
+def test_a_lease_runs_from_before_the_beat_was_sent_not_from_its_answer() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Candidate(tree, "one", 1)
+        one.store.late_s = 0.4
+        loop = asyncio.get_running_loop()
+        sent_s = loop.time()
+        await one.campaign(first_ever=True)
+        one.stop_beating()
+        await elapse(sent_s + 0.99 - loop.time())
+        assert one.holds()
+        await elapse(0.02)
+        assert not one.holds(), "of the take"
+        assert one.holding is not None
+        sent_s = loop.time()
+        await one.holding._beat_once()
+        await elapse(sent_s + 0.99 - loop.time())
+        assert one.holds()
+        await elapse(0.02)
+        assert not one.holds(), "of a beat"
 
     _virtually(script)
 

@@ -9,12 +9,14 @@ import pytest
 
 from engine.errors import (
     CannotRead,
+    HistoryMissing,
     NotLeader,
+    OutcomeUnknown,
     ReplicaFailed,
     StateFailed,
 )
 from engine.log.log import ReplicatedLog
-from engine.log.position import Position
+from engine.log.position import START, Position
 from engine.ports.system_workers import ThreadWorkers
 from engine.replica.election import Holding
 from engine.replica.replica import Replica, Role
@@ -171,6 +173,119 @@ async def test_a_damaged_log_stops_a_replica_with_a_word(elect: bool) -> None:
         await until(lambda: one.role is Role.FAILED)
         with pytest.raises(ReplicaFailed, match="damaged"):
             await one.until_leading(PATIENCE_MS)
+
+
+async def test_a_snapshot_older_than_what_was_dropped_is_no_beginning() -> None:
+    async with yard() as made:
+        one = await made.leader(log_settings=replace(LOG_SETTINGS, roll_entries=10))
+        await one.propose(b"a=1")
+        at = await one.snapshot()
+        for number in range(40):
+            await one.propose(b"a=%d" % number)
+        await one.log.truncate(one.position)
+        assert (await one.log.list()).dropped_through > at
+        with pytest.raises(HistoryMissing, match="newest snapshot is of"):
+            await made.start("two")
+
+
+async def test_a_log_is_dropped_only_as_far_as_the_leaders_own_state_is_on_disk() -> None:
+    async with yard() as made:
+        state = _Lagging()
+        one = await made.leader(state=state, log_settings=replace(LOG_SETTINGS, roll_entries=10))
+        for number in range(40):
+            await one.propose(b"a=%d" % number)
+        state.told = Position((await one.log.list()).ledgers[1], 0)
+        assert await one.snapshot() > state.told
+        assert (await one.log.list()).dropped_through <= state.told
+
+
+async def test_a_new_leader_claims_the_naming_of_snapshots_before_it_sweeps() -> None:
+    async with yard() as made:
+        one = await made.leader("one")
+        await one.propose(b"a=1")
+        await one.snapshot()
+        named = await one._snapshots.newest()
+        assert named is not None and named.epoch == 1
+        await one.close()
+        two = await made.leader("two")
+        async with asyncio.timeout(PATIENCE_MS / 1000):
+            while (claimed := await two._snapshots.newest()) is None or claimed.epoch == 1:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert claimed.ledger_id == named.ledger_id
+        assert named.ledger_id in await made.client("look").list_ledgers()
+
+
+async def test_a_snapshot_of_an_earlier_position_takes_no_later_ones_place() -> None:
+    async with yard() as made:
+        one = await made.leader()
+        await one.propose(b"a=1")
+        early = one._state.snapshot()
+        await one.propose(b"a=2")
+        later = await one.snapshot()
+        ledgers = await made.client("look").list_ledgers()
+        record, before = await one._snapshots.take(early, one.epoch, 2, 1, _at_once)
+        assert record.at == later and before is None
+        assert await made.client("look again").list_ledgers() == ledgers
+
+
+async def test_a_leader_is_one_only_when_its_term_is_in_the_log() -> None:
+    async with yard() as made:
+        for bookie in made.cluster.bookies:
+            bookie.holding = True
+        one = await made.start("one")
+        await until(lambda: all(bookie.held for bookie in made.cluster.bookies))
+        assert one.role is Role.FOLLOWER
+        with pytest.raises(NotLeader):
+            one.propose(b"a=1")
+        for bookie in made.cluster.bookies:
+            bookie.holding = False
+            bookie.release()
+        await one.until_leading(PATIENCE_MS)
+
+
+async def test_what_was_sent_when_the_term_ended_has_an_unknown_outcome() -> None:
+    async with yard() as made:
+        one = await made.leader("one")
+        for bookie in made.cluster.bookies:
+            bookie.holding = True
+        sent = asyncio.ensure_future(one.propose(b"a=1"))
+        await until(lambda: all(bookie.held for bookie in made.cluster.bookies))
+        for bookie in made.cluster.bookies:
+            bookie.holding = False
+        await ReplicatedLog(made.client("usurper"), "log", LOG_SETTINGS).lead()
+        with pytest.raises(OutcomeUnknown):
+            await sent
+
+
+async def test_snapshots_are_due_by_bytes_and_by_age_too() -> None:
+    for settings in (
+        replace(SETTINGS, snapshot_entries=10**9, snapshot_log_bytes=10_000),
+        replace(SETTINGS, snapshot_entries=10**9, snapshot_ms=0),
+    ):
+        async with yard() as made:
+            one = await made.leader(settings=settings)
+            await one.propose(b"a=" + b"x" * 9_000)
+            if settings.snapshot_ms == 0:
+                await one.snapshot()
+            first = await one._snapshots.newest()
+            await one.propose(b"b=" + b"x" * 9_000)
+            async with asyncio.timeout(PATIENCE_MS / 1000):
+                while (newest := await one._snapshots.newest()) == first:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            assert newest is not None
+
+
+async def _at_once() -> None:
+    return None
+
+
+class _Lagging(MemoryState):
+    """One whose disk is behind, or so it says."""
+
+    told: Position = START
+
+    async def flush(self) -> Position:
+        return self.told
 
 
 class _Disk(SimStorage):
