@@ -214,7 +214,8 @@ class _Client:
                 )
                 result = await self._ask(call, repeated=repeated)
             except (EngineError, TimeoutError) as error:
-                unsure = unsure or not isinstance(error, NotLeader | Overloaded)
+                # The other copy of a repeated call may arrive where it is carried out.
+                unsure = unsure or repeated or not isinstance(error, NotLeader | Overloaded)
                 await self._elsewhere(error)
                 if request is None and unsure:
                     break
