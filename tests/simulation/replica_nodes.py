@@ -237,6 +237,9 @@ class ReplicaNode(ClientNode):
         if replica.role is Role.FAILED and not self.state_fails:
             raise Violation(f"{self.process.name} has failed: {replica.failure!r}")
         applier = replica._applier
+        if replica._following.restoring:
+            # Half a snapshot: the state says nothing before it is whole, or begun anew.
+            return
         if not applier.failed and not applier._parts:
             self.oracle.on_hash(self.process.name, applier.cursor, applier.summary.hash)
 
