@@ -45,6 +45,12 @@ PARTS: tuple[Part, ...] = (
         ("-m", "tests.simulation", "--seeds", "1000", "--jobs", "2"),
         lines=5,
     ),
+    Part(
+        "replica-simulation",
+        "Five hundred seeds of three replicas on five bookies",
+        ("-m", "tests.simulation", "--replicas", "--seeds", "500", "--jobs", "2"),
+        lines=5,
+    ),
     Part("mutants", "Every mutant is killed", ("-m", "tests.mutants"), lines=60),
     Part(
         "kills",
