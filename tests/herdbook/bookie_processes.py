@@ -68,6 +68,12 @@ class BookieProcess:
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def complaints(self) -> str:
+        """What stands there beside what merely happened: warnings and errors."""
+        lines = self.said().splitlines(keepends=True)
+        news = (" INFO ", "a new cluster was made at ")
+        return "".join(line for line in lines if not any(each in line for each in news))
+
     def said(self) -> str:
         """What stands on standard error."""
         return self.log.read_text()

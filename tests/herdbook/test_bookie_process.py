@@ -91,7 +91,7 @@ async def test_a_terminated_bookie_ends_with_0_and_serves_what_it_had_after_its_
             assert len(await read(client, ledger_id)) == 1_000
             (registration,) = (await Bookies(client.store).available()).values()
             assert (registration.boot, registration.host) == (2, "machine-0")
-        assert made.bookies[0].said() == ""
+        assert made.bookies[0].complaints() == ""
 
 
 async def test_a_rolling_restart_of_all_bookies_under_load_loses_nothing_and_no_append_fails(
@@ -161,9 +161,12 @@ async def test_a_bookie_that_cannot_start_says_why_in_one_line_and_ends_with_1(
         naked = BookieProcess(tmp_path / "naked.log", *open_to_all, "--listen", "0.0.0.0:0")
         async with processes(twin, naked):
             assert (await twin.start(), await twin.ended()) == ("", 1)
-            assert twin.said().startswith("FolderLocked: ") and twin.said().count("\n") == 1
+            assert (
+                twin.complaints().startswith("FolderLocked: ")
+                and twin.complaints().count("\n") == 1
+            )
             assert (await naked.start(), await naked.ended()) == ("", 1)
-            assert "--insecure" in naked.said() and naked.said().count("\n") == 1
+            assert "--insecure" in naked.complaints() and naked.complaints().count("\n") == 1
         assert await made.bookies[0].terminate() == 0
         data = made.bookies[0].arguments[:2]
         moved = BookieProcess(
@@ -171,7 +174,10 @@ async def test_a_bookie_that_cannot_start_says_why_in_one_line_and_ends_with_1(
         )
         async with processes(moved):
             assert (await moved.start(), await moved.ended()) == ("", 1)
-            assert moved.said().startswith("FolderMismatch: ") and moved.said().count("\n") == 1
+            assert (
+                moved.complaints().startswith("FolderMismatch: ")
+                and moved.complaints().count("\n") == 1
+            )
 
 
 async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret(
@@ -225,7 +231,7 @@ async def test_a_bookie_process_stays_small_whatever_strangers_do(tmp_path: Path
         for _, writer in ends:
             writer.transport.abort()
         assert len(await read(client, await write(client, 1_000))) == 1_000
-        assert bookie.said() == ""
+        assert bookie.complaints() == ""
 
 
 def hello() -> bytes:

@@ -2,9 +2,11 @@
 
 Invariants:
 - Each seed runs alone in its process; results come back in the order of the seeds.
+- Nothing of a run is logged: losses are the worlds' daily bread, and would drown what failed.
 - Workers are fresh interpreters: nothing of this process leaks into a run.
 """
 
+import logging
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,10 +22,15 @@ _SEEDS_A_TASK: Final = 4
 def run_many(seeds: Sequence[int], jobs: int, run: RunSeed = run_seed) -> Iterator[Outcome]:
     """Run seeds in `jobs` processes (1: in this one) and yield what came of each."""
     if jobs <= 1:
-        yield from map(run, seeds)
+        before = logging.root.manager.disable
+        logging.disable()
+        try:
+            yield from map(run, seeds)
+        finally:
+            logging.disable(before)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs) as pool:
+    with context.Pool(jobs, initializer=logging.disable) as pool:
         yield from pool.imap(run, seeds, chunksize=_SEEDS_A_TASK)
 
 
