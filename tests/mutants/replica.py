@@ -14,6 +14,7 @@ _SNAPSHOTS: Final = "engine/replica/snapshots.py"
 _APPLIER_TESTS: Final = "engine/replica/test_applier.py"
 _ELECTION_TESTS: Final = "engine/replica/test_election.py"
 _REPLICA_TESTS: Final = "engine/replica/test_replica.py"
+_TROUBLE_TESTS: Final = "engine/replica/test_trouble.py"
 _SESSION_TESTS: Final = "engine/replica/test_sessions.py"
 
 REPLICA_MUTANTS: Final = (
@@ -90,8 +91,8 @@ REPLICA_MUTANTS: Final = (
         "a-late-repeat-is-done-again",
         "RIFL: what is under the floor was answered, so it is refused",
         _SESSIONS,
-        "    if request.sequence < session.floor or len",
-        "    if len",
+        "    if request.sequence < session.floor or session.results >= RESULTS_MAX:",
+        "    if session.results >= RESULTS_MAX:",
         by_test(
             _SESSION_TESTS,
             "test_what_was_answered_for_certain_is_dropped_and_a_late_repeat_is_refused",
@@ -112,8 +113,8 @@ REPLICA_MUTANTS: Final = (
         "a-new-candidate-does-not-wait",
         "a lease that was never seen may still run",
         _ELECTION,
-        "        self._seen_s = clock.monotonic()\n        self._tried",
-        "        self._seen_s = -1e9\n        self._tried",
+        "        self._seen_s = clock.monotonic()\n        self._removed",
+        "        self._seen_s = -1e9\n        self._removed",
         by_test(_ELECTION_TESTS, "test_who_finds_no_key_though_somebody_led_waits_a_lease"),
     ),
     Mutant(
@@ -150,8 +151,8 @@ REPLICA_MUTANTS: Final = (
         "half-a-history-is-good-enough",
         "a replica refuses to start when neither snapshot nor full history is there",
         _FOLLOWING,
-        "                if not kept:\n                    raise",
-        "                if kept is None:\n                    raise",
+        "                if not kept:\n                    raise self._missing",
+        "                if kept is None:\n                    raise self._missing",
         by_test(
             _REPLICA_TESTS, "test_without_snapshot_and_without_history_a_replica_refuses_to_start"
         ),
@@ -167,10 +168,101 @@ REPLICA_MUTANTS: Final = (
     Mutant(
         "old-snapshots-stay",
         "a snapshot that was overtaken is deleted",
-        _SNAPSHOTS,
-        "            await self._delete(before.ledger_id)",
-        "            pass",
+        "engine/replica/duties.py",
+        "                self._retired.append(before)",
+        "                pass",
         by_test(_REPLICA_TESTS, "test_snapshots_never_stop_proposals_and_older_ones_are_deleted"),
+    ),
+    Mutant(
+        "a-snapshot-goes-under-its-reader",
+        "a snapshot that a replica has pinned stays until it was read",
+        "engine/replica/duties.py",
+        "                if record.at in pinned:",
+        "                if record.at not in pinned and record.rows < 0:",
+        by_test(
+            _TROUBLE_TESTS, "test_while_a_snapshot_is_restored_nothing_of_it_is_seen_and_it_is_kept"
+        ),
+    ),
+    Mutant(
+        "the-state-is-cleared-before-the-snapshot-is-opened",
+        "what cannot even be begun costs the state nothing",
+        _FOLLOWING,
+        "        renewing = asyncio.create_task(self._renew(record.at))",
+        "        await self._state.clear()\n"
+        "        renewing = asyncio.create_task(self._renew(record.at))",
+        by_test(_TROUBLE_TESTS, "test_a_snapshot_that_cannot_be_read_costs_no_state"),
+    ),
+    Mutant(
+        "a-failed-disk-is-waited-for",
+        "who waits for room asks whether there will ever be any",
+        _LEADING,
+        "                self._state.check()",
+        "                pass",
+        by_test(
+            _TROUBLE_TESTS, "test_a_state_whose_disk_fails_while_there_is_no_room_ends_the_term"
+        ),
+    ),
+    Mutant(
+        "reads-see-what-a-failed-machine-did",
+        "nothing of a failed batch is seen",
+        _REPLICA,
+        "is not Role.LEADER or self._applier.failed:",
+        "is not Role.LEADER:",
+        by_test(_TROUBLE_TESTS, "test_a_read_sees_nothing_of_what_a_failed_machine_left_behind"),
+    ),
+    Mutant(
+        "the-log-is-dropped-past-the-leaders-own-disk",
+        "design 4.4: truncation goes by the durable checkpoint, past which local state is flushed",
+        "engine/replica/duties.py",
+        "at if durable == START else min(at, durable)",
+        "at",
+        by_test(
+            _TROUBLE_TESTS, "test_a_log_is_dropped_only_as_far_as_the_leaders_own_state_is_on_disk"
+        ),
+    ),
+    Mutant(
+        "a-snapshots-position-goes-back",
+        "the position that the key names never goes back",
+        _SNAPSHOTS,
+        "                if current.at >= wanted.at:",
+        "                if current.at == wanted.at:",
+        by_test(_TROUBLE_TESTS, "test_a_snapshot_of_an_earlier_position_takes_no_later_ones_place"),
+    ),
+    Mutant(
+        "a-leader-before-its-term",
+        "a leader is one when its term is in the log",
+        _REPLICA,
+        "            await asyncio.wait([said, *ending], return_when=asyncio.FIRST_COMPLETED)\n"
+        "            if not said.done():\n                return\n            said.result()",
+        "            await asyncio.sleep(0)",
+        by_test(_TROUBLE_TESTS, "test_a_leader_is_one_only_when_its_term_is_in_the_log"),
+    ),
+    Mutant(
+        "an-unknown-outcome-is-told-as-not-stored",
+        "what was sent when the term ended may be in the log",
+        _LEADING,
+        "        _fail(waiters, error)\n        self.end(error)",
+        "        _fail(waiters, NotLeader(str(error)))\n        self.end(error)",
+        by_test(_TROUBLE_TESTS, "test_what_was_sent_when_the_term_ended_has_an_unknown_outcome"),
+    ),
+    Mutant(
+        "a-diverged-state-is-good-after-a-restart",
+        "the last hash is kept with the state",
+        _APPLIER,
+        "        self._hashes = {self.summary.boundary: self.summary.boundary_hash}",
+        "        self._hashes = {}",
+        by_test(_APPLIER_TESTS, "test_a_restart_does_not_make_a_diverged_state_a_good_one"),
+    ),
+    Mutant(
+        "a-removed-key-is-not-noticed",
+        "versions begin anew: a living holder may have a small one",
+        _ELECTION,
+        "        elif self._seen_version >= 0:",
+        "        elif self._seen_version > 1_000_000:",
+        by_test(
+            _ELECTION_TESTS,
+            "test_a_key_that_was_removed_is_taken_after_a_lease_and_from_no_living_holder",
+        ),
     ),
     Mutant(
         "proposals-without-a-bound",

@@ -40,7 +40,7 @@ async def test_a_state_whose_disk_fails_while_there_is_no_room_ends_the_term() -
         disk = _Disk()
         workers = ThreadWorkers(asyncio.get_running_loop())
         state = StoredState(disk, workers, StateSettings(gather_bytes=100, gather_ms=1))
-        settings = replace(SETTINGS, unwritten_bytes_max=500)
+        settings = replace(SETTINGS, unwritten_bytes_max=500, lease_ms=60_000)
         one = await made.leader("one", state=state, settings=settings)
         two = await made.start("two")
         await one.propose(b"a=1")
@@ -161,6 +161,7 @@ async def test_a_foreign_value_beside_the_replicas_keeps_no_duty_from_being_done
             while newest is None:
                 await asyncio.sleep(0)
                 newest = await one._snapshots.newest()
+        assert newest.log_entries > 10
 
 
 @pytest.mark.parametrize("elect", [False, True])
@@ -209,8 +210,10 @@ async def test_a_new_leader_claims_the_naming_of_snapshots_before_it_sweeps() ->
         await one.close()
         two = await made.leader("two")
         async with asyncio.timeout(PATIENCE_MS / 1000):
-            while (claimed := await two._snapshots.newest()) is None or claimed.epoch == 1:  # noqa: ASYNC110
+            claimed = named
+            while claimed.epoch == 1:
                 await asyncio.sleep(0)
+                claimed = await two._snapshots.newest() or named
         assert claimed.ledger_id == named.ledger_id
         assert named.ledger_id in await made.client("look").list_ledgers()
 
