@@ -10,6 +10,7 @@ STAMP  := $(VENV)/.installed
 
 FOLDER      ?=
 SEEDS       ?= 200
+KIND        ?=
 JOBS        ?= 2
 PYTEST_ARGS ?=
 
@@ -69,8 +70,8 @@ check: $(STAMP) ## Lint, format, types, imports, and the rules of the house
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q -p no:randomly tests/tidy
 
-sim: $(STAMP) ## Simulate: SEED=7 replays one seed with its trace, SEEDS=1000 runs many
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --jobs $(JOBS))
+sim: $(STAMP) ## Simulate: SEED=7 replays one seed, SEEDS=1000 runs many; KIND=log or replicas
+	@$(BIN)/python -m tests.simulation $(if $(KIND),--$(KIND)) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --jobs $(JOBS))
 
 mutants: $(STAMP) ## Take each rule of the protocol out and see the suite go red
 	@$(BIN)/python -m tests.mutants

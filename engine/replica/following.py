@@ -165,11 +165,11 @@ class Following:
                 async for rows in pages:
                     await self._state.restore(rows)
             await self._state.restored(record.at)
+            self._applier.load()
             self.restoring = False
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            self._applier.load()
         self._pinned = True
         self._waiting.reached(self._applier.cursor)
 

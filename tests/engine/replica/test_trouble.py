@@ -53,7 +53,7 @@ async def test_a_state_whose_disk_fails_while_there_is_no_room_ends_the_term() -
         disk.failing = True
         disk.goes.set()
         with pytest.raises((NotLeader, ReplicaFailed)):
-            await waiting
+            await asyncio.wait_for(waiting, PATIENCE_MS / 1000)
         await two.until_leading(PATIENCE_MS)
         await until(lambda: one.role is Role.FAILED)
         with pytest.raises(StateFailed):
