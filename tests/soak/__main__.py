@@ -82,6 +82,12 @@ PARTS: tuple[Part, ...] = (
         lines=3,
         environment=(("HERDBOOK_ACCEPTANCE", "full"), ("HERDBOOK_TEST_DEADLINE_S", "1800")),
     ),
+    Part(
+        "replica",
+        "A replica: proposals beside the log alone, and beside a snapshot of a million keys",
+        ("-m", "benchmarks", "replica", "--json"),
+        lines=4,
+    ),
     Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
 )
 
