@@ -1,6 +1,7 @@
 """The store in a real ZooKeeper passes the contract of every store."""
 
 import asyncio
+import contextlib
 
 from engine.metadata.contract import MetadataStore
 from engine.metadata.zookeeper import ZooKeeperStore
@@ -16,16 +17,30 @@ async def connect(chroot: str, settings: ZooKeeperSettings = QUICK) -> ZooKeeper
 
 
 async def end_session(store: ZooKeeperStore) -> None:
-    """Close a store's session by its id and password, behind its back."""
+    """Close a store's session by its id and password, behind its back.
+
+    The store comes back to its session at once and may take it away again before it is closed.
+    """
     from kazoo.client import KazooClient
 
+    ended = store.session
+
     def end() -> None:
-        other = KazooClient(shared_zookeeper().hosts, client_id=store.session)
+        other = KazooClient(shared_zookeeper().hosts, client_id=ended)
         other.start()
         other.stop()
         other.close()
 
-    await asyncio.to_thread(end)
+    lost = asyncio.Event()
+    end_watch = store.watch_session(lost.set)
+    try:
+        while not lost.is_set():
+            await asyncio.to_thread(end)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await lost.wait()
+    finally:
+        end_watch()
 
 
 class TestZooKeeperStore(StoreContract):
