@@ -35,6 +35,8 @@ from engine.transport.grpc_settings import (
 from engine.transport.security import Security
 
 if TYPE_CHECKING:
+    from grpc import aio
+
     from engine.transport.grpc_generated import bookie_pb2 as wire
 
 _ORDER_BYTES: Final = 256
@@ -255,9 +257,22 @@ class GrpcConnection:
             code, details = await self._stream.code(), await self._stream.details()
             raise error_of(self.address, code, details) from error
         except aio.AioRpcError as error:
-            raise error_of(self.address, error.code(), error.details()) from error
+            raise await self._why(error) from error
         self._hear(data)
         self._reading = self._loop.create_task(self._read())
+
+    async def _why(self, error: "aio.AioRpcError") -> EngineError:
+        """Why a stream was not taken: one that is refused at once may end before it hears that."""
+        from grpc import StatusCode, aio
+
+        if error.code() is StatusCode.INTERNAL:
+            ask = self._channel.unary_unary("/herdbook.v1.Bookie/Info", None, None)
+            try:
+                await ask(self._wire.InfoRequest().SerializeToString(), metadata=self.metadata)
+            except aio.AioRpcError as plain:
+                if plain.code() is StatusCode.UNAUTHENTICATED:
+                    error = plain
+        return error_of(self.address, error.code(), error.details())
 
     def _write_soon(self) -> None:
         """Send when all of this turn of the loop has joined the message."""
