@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import struct
 
 from engine.metadata.contract import MetadataStore
 from engine.metadata.zookeeper import ZooKeeperStore
@@ -11,6 +12,9 @@ from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeep
 
 QUICK = ZooKeeperSettings(session_timeout_ms=4_000, connect_timeout_ms=20_000)
 
+# ZooKeeper's protocol: the kind of request that ends a session.
+_CLOSE_SESSION = -11
+
 
 async def connect(chroot: str, settings: ZooKeeperSettings = QUICK) -> ZooKeeperStore:
     return await ZooKeeperStore.connect(shared_zookeeper().hosts, chroot=chroot, settings=settings)
@@ -19,26 +23,26 @@ async def connect(chroot: str, settings: ZooKeeperSettings = QUICK) -> ZooKeeper
 async def end_session(store: ZooKeeperStore) -> None:
     """Close a store's session by its id and password, behind its back.
 
-    The store comes back to its session at once and may take it away again before it is closed.
+    The store takes its session back the moment it loses it. So the request that closes it travels
+    in one piece with the greeting, before the store can know; and is sent again until it is told.
     """
-    from kazoo.client import KazooClient
-
-    ended = store.session
-
-    def end() -> None:
-        other = KazooClient(shared_zookeeper().hosts, client_id=ended)
-        other.start()
-        other.stop()
-        other.close()
-
+    assert store.session is not None
+    session_id, password = store.session
+    greeting = struct.pack(">iqiqi", 0, 0, 4_000, session_id, len(password)) + password + b"\0"
+    close = struct.pack(">ii", 1, _CLOSE_SESSION)
+    packets = b"".join(struct.pack(">i", len(packet)) + packet for packet in (greeting, close))
+    host, port = shared_zookeeper().hosts.split(":")
     lost = asyncio.Event()
     end_watch = store.watch_session(lost.set)
     try:
         while not lost.is_set():
-            await asyncio.to_thread(end)
-            with contextlib.suppress(TimeoutError):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(packets)
+            with contextlib.suppress(ConnectionError, TimeoutError):
                 async with asyncio.timeout(1):
+                    await reader.read()
                     await lost.wait()
+            writer.close()
     finally:
         end_watch()
 
