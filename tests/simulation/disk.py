@@ -23,13 +23,17 @@ class PowerLoss(BaseException):
 
 
 class Inode:
-    """A file's content, under whatever name."""
+    """A file's content, under whatever name.
 
-    __slots__ = ("data", "forgotten", "synced_bytes")
+    `proven_bytes` were synced before the newest sync: what stands behind them shows that.
+    """
 
-    def __init__(self, data: bytes = b"", synced_bytes: int = 0) -> None:
+    __slots__ = ("data", "forgotten", "proven_bytes", "synced_bytes")
+
+    def __init__(self, data: bytes = b"", synced_bytes: int = 0, proven_bytes: int = 0) -> None:
         self.data = bytearray(data)
         self.synced_bytes = synced_bytes
+        self.proven_bytes = proven_bytes
         self.forgotten: list[tuple[int, int]] = []
 
     def after_power_loss(self, rng: random.Random) -> "Inode":
@@ -45,7 +49,7 @@ class Inode:
             del data[rng.randint(synced, len(data)) :]
         elif fate < 0.9:
             _tear(data, synced, rng)
-        return Inode(bytes(data), len(data))
+        return Inode(bytes(data), len(data), min(self.proven_bytes, len(data)))
 
 
 def _tear(data: bytearray, synced: int, rng: random.Random) -> None:
@@ -88,6 +92,8 @@ class SimAppendFile:
             inode.forgotten.append((inode.synced_bytes, len(inode.data)))
             inode.synced_bytes = len(inode.data)
             raise
+        if len(inode.data) > inode.synced_bytes:
+            inode.proven_bytes = inode.synced_bytes
         inode.synced_bytes = len(inode.data)
 
     def close(self) -> None:
@@ -170,6 +176,7 @@ class SimDisk:
         inode.forgotten = [(start, min(end, length)) for start, end in inode.forgotten]
         inode.forgotten = [(start, end) for start, end in inode.forgotten if start < end]
         inode.synced_bytes = length
+        inode.proven_bytes = min(inode.proven_bytes, length)
 
     def remove(self, name: str) -> None:
         self._inode(name)
@@ -234,23 +241,25 @@ class SimDisk:
     def damage(self, prefix: str) -> tuple[str, int, int] | None:
         """Change or zero some bytes of one synced sector under a folder, as an old disk does.
 
+        Never of what the newest sync wrote: damage of a last batch, with nothing behind it that
+        shows its sync, cannot be told from a batch that was torn, and no bookie promises to.
         Returns name, offset and length of the damage; None if there is nothing to damage.
         """
         names = [
             name
             for name, inode in self._names.items()
-            if name.startswith(prefix) and inode.synced_bytes > SECTOR_BYTES
+            if name.startswith(prefix) and inode.proven_bytes > SECTOR_BYTES
         ]
         if not names:
             return None
         name = self.rng.choice(sorted(names))
         inode = self._names[name]
-        start = self.rng.randrange(SECTOR_BYTES, inode.synced_bytes)
+        start = self.rng.randrange(SECTOR_BYTES, inode.proven_bytes)
         if self.rng.random() < 0.5:
             inode.data[start] ^= 1 << self.rng.randrange(8)
             return name, start, 1
         start -= start % SECTOR_BYTES
-        end = min(start + SECTOR_BYTES, inode.synced_bytes)
+        end = min(start + SECTOR_BYTES, inode.proven_bytes)
         inode.data[start:end] = bytes(end - start)
         return name, start, end - start
 

@@ -227,7 +227,7 @@ class Nemesis:
     def _damage(self, node: BookieNode) -> bool:
         if not self._may_lose(node):
             return False
-        damage = node.disk.damage(self._rng.choice(["", "segments"]))
+        damage = node.disk.damage(self._rng.choice(["", "journal"]))
         if damage is None:
             return False
         node.damaged = True

@@ -178,6 +178,8 @@ class BookieNode:
             if self._workers is not None:
                 self._workers.cut_power()
             self.disk.lose_power()
+        # The next process has threads of its own, or none yet: these ones end here.
+        self._workers = None
         self.indexes.crash()
         self.world.end_session_later(self.store)
 
