@@ -20,6 +20,8 @@ from tests.simulation.oracles import HandleOracle, LedgerOracle, Oracle, Violati
 _RECENT_LEDGERS = 6
 _OUTSTANDING_MAX = 120
 _LEFT_OPEN_MAX = 3
+_OPERATIONS_ENOUGH = 10_000
+_LEISURE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,9 @@ class Workload:
         while not self.stopped:
             act = rng.choices(choices, weights)[0]
             await act(node, rng)
-            await asyncio.sleep(plan.think_s * rng.random())
+            # Work enough was done: the run only waits for its faults, and need not grow meanwhile.
+            pause_s = plan.think_s if self.operations < _OPERATIONS_ENOUGH else _LEISURE_S
+            await asyncio.sleep(pause_s * rng.random())
 
     # Writing
 
