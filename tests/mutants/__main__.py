@@ -69,6 +69,9 @@ def _show(verdicts: Sequence[Verdict]) -> None:
         print(f"{'':42} {'':9} {'':7}  {mutant.killer.name}")
     killed = sum(verdict.killed for verdict in verdicts)
     print(f"\n{killed} of {len(verdicts)} mutants killed")
+    for verdict in verdicts:
+        if not verdict.killed:
+            print(f"not killed: {verdict.mutant.name} ({verdict.fate})")
 
 
 if __name__ == "__main__":
