@@ -1,0 +1,42 @@
+"""What a tablespace writes into its log, one command a transaction.
+
+    Write      rows and plain keys to set (a value) or to remove (nil)
+    Erase      remove up to so many keys of a store that nobody owns any more
+
+Both are arrays of MessagePack, the first element says which.
+
+Invariants:
+- A Write holds everything that its transaction changes: rows, entries of indexes, definitions,
+  counters. Applying it needs to know nothing and can be refused by nothing.
+- The leader has checked every constraint under locks that it keeps until the Write is applied.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+Change = tuple[bytes, bytes | None]
+"""A key and its new value; None removes it."""
+
+
+class Write(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """One transaction. `rows` are stored with the position in front, `plain` as they are."""
+
+    rows: Sequence[Change]
+    plain: Sequence[Change] = ()
+    before: Sequence[Change] = ()
+    """Rows as they were, of tables that log that."""
+
+
+class Erase(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Remove at most `limit` keys of a store; answers how many as text. At the end, its mark."""
+
+    store: int
+    limit: int
+
+
+Command = Write | Erase
+
+encode_command: Final = msgspec.msgpack.Encoder().encode
+decode_command: Final = msgspec.msgpack.Decoder(Write | Erase).decode

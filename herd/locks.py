@@ -1,0 +1,197 @@
+"""Locks on rows, keys and tables, held by transactions on one event loop.
+
+A key that one transaction holds alone stands in the table as that transaction; only what is shared
+or waited for has an object of its own.
+
+Invariants:
+- Those who wait are served in their order; nobody passes a waiter, except who holds it already.
+- A wait that would close a circle of waits is refused at once: nobody waits for ever.
+- Who has ended holds nothing and waits for nothing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable, Iterator
+from typing import Final
+
+from herd.errors import Deadlock, LockTimeout
+
+Key = Hashable
+
+
+class Holder:
+    """Who may hold locks. `locks` are its keys, in the order in which it took them."""
+
+    __slots__ = ("locks", "waiting")
+
+    def __init__(self) -> None:
+        self.locks: list[Key] = []
+        self.waiting: _Wait | None = None
+
+
+class _Wait:
+    __slots__ = ("exclusive", "future", "holder", "lock")
+
+    def __init__(
+        self, holder: Holder, exclusive: bool, lock: "_Lock", future: asyncio.Future[None]
+    ) -> None:
+        self.holder = holder
+        self.exclusive = exclusive
+        self.lock = lock
+        self.future = future
+
+
+class _Lock:
+    """Several holders, or somebody who waits."""
+
+    __slots__ = ("exclusive", "holders", "queue")
+
+    def __init__(self) -> None:
+        self.holders: set[Holder] = set()
+        self.exclusive = False
+        self.queue: deque[_Wait] = deque()
+
+    def free_for(self, holder: Holder, exclusive: bool) -> bool:
+        """Whether the holders there are let this one in."""
+        if not self.holders:
+            return True
+        if holder in self.holders:
+            return not exclusive or self.exclusive or len(self.holders) == 1
+        return not exclusive and not self.exclusive
+
+
+class LockTable:
+    """All locks of one tablespace's leader."""
+
+    def __init__(self) -> None:
+        self._held: dict[Key, Holder | _Lock] = {}
+
+    def try_lock(self, holder: Holder, key: Key, exclusive: bool = True) -> bool:
+        """Take a lock if nobody stands in the way. One that is held already is held once."""
+        found = self._held.get(key)
+        if found is None:
+            if exclusive:
+                self._held[key] = holder
+            else:
+                lock = self._held[key] = _Lock()
+                lock.holders.add(holder)
+            holder.locks.append(key)
+            return True
+        if found is holder:
+            return True
+        if type(found) is not _Lock:
+            return False
+        # Who holds it may take more of it before those who wait: they wait for its end anyway.
+        if (found.queue and holder not in found.holders) or not found.free_for(holder, exclusive):
+            return False
+        self._take(found, holder, key, exclusive)
+        return True
+
+    async def lock(self, holder: Holder, key: Key, timeout_ms: int, exclusive: bool = True) -> None:
+        """Take a lock, waiting for those who have it. Raises `LockTimeout`, `Deadlock`."""
+        if self.try_lock(holder, key, exclusive):
+            return
+        lock = self._contended(key)
+        future = asyncio.get_running_loop().create_future()
+        wait = _Wait(holder, exclusive, lock, future)
+        if holder in lock.holders:
+            lock.queue.appendleft(wait)
+        else:
+            lock.queue.append(wait)
+        holder.waiting = wait
+        try:
+            if self._circle(holder):
+                raise Deadlock("transactions wait for each other's locks", hint="begin it again")
+            async with asyncio.timeout(timeout_ms / 1000):
+                await future
+        except TimeoutError:
+            raise LockTimeout(
+                f"another transaction has kept a lock for {timeout_ms} ms", hint="try it again"
+            ) from None
+        finally:
+            holder.waiting = None
+            if wait in lock.queue:
+                lock.queue.remove(wait)
+            self._serve(lock, key)
+
+    def release(self, holder: Holder) -> None:
+        """Let go of everything that a holder has."""
+        held = self._held
+        for key in holder.locks:
+            found = held.get(key)
+            if found is holder:
+                del held[key]
+            elif type(found) is _Lock and holder in found.holders:
+                found.holders.remove(holder)
+                found.exclusive = False
+                self._serve(found, key)
+        holder.locks = []
+
+    def held_by_others(self, holder: Holder, key: Key) -> bool:
+        """Whether somebody else has this lock, shared or not."""
+        found = self._held.get(key)
+        if type(found) is _Lock:
+            return bool(found.holders - {holder})
+        return found is not None and found is not holder
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _contended(self, key: Key) -> _Lock:
+        found = self._held[key]
+        if type(found) is _Lock:
+            return found
+        assert isinstance(found, Holder)
+        lock = self._held[key] = _Lock()
+        lock.holders.add(found)
+        lock.exclusive = True
+        return lock
+
+    def _take(self, lock: _Lock, holder: Holder, key: Key, exclusive: bool) -> None:
+        if holder not in lock.holders:
+            lock.holders.add(holder)
+            holder.locks.append(key)
+        lock.exclusive = lock.exclusive or exclusive
+
+    def _serve(self, lock: _Lock, key: Key) -> None:
+        while lock.queue:
+            wait = lock.queue[0]
+            if not lock.free_for(wait.holder, wait.exclusive):
+                return
+            lock.queue.popleft()
+            if not wait.future.done():
+                self._take(lock, wait.holder, key, wait.exclusive)
+                wait.future.set_result(None)
+        if not lock.holders and self._held.get(key) is lock:
+            del self._held[key]
+
+    def _circle(self, start: Holder) -> bool:
+        """Whether somebody that this one waits for waits for it."""
+        seen: set[Holder] = set()
+        ahead = list(_waited_for(start))
+        while ahead:
+            holder = ahead.pop()
+            if holder is start:
+                return True
+            if holder not in seen:
+                seen.add(holder)
+                ahead += _waited_for(holder)
+        return False
+
+
+def _waited_for(holder: Holder) -> Iterator[Holder]:
+    """Who has the lock that it waits for, and who waits for it before."""
+    wait = holder.waiting
+    if wait is None:
+        return
+    for other in wait.lock.holders:
+        if other is not holder:
+            yield other
+    for earlier in wait.lock.queue:
+        if earlier is wait:
+            return
+        yield earlier.holder
+
+
+SCHEMA: Final = "schema"
+"""The lock on a tablespace's list of names: shared by nobody, taken by who makes or drops one."""

@@ -1,0 +1,24 @@
+"""How a tablespace behaves: plain values, no components."""
+
+from dataclasses import dataclass
+
+from engine import limits
+
+
+@dataclass(frozen=True, slots=True)
+class HerdSettings:
+    """Bounds of one tablespace. Times in milliseconds, sizes in bytes.
+
+    `lock_timeout_ms` is how long a statement waits for a lock, `idle_timeout_ms` after how long
+    without a call an open transaction is rolled back. `row_locks_max` is how many rows of one table
+    a transaction locks one by one; then it locks the table. `transaction_bytes_max` bounds what
+    one transaction changes. `erase_rows` is how many rows of a dropped table one command removes.
+    `overload_pause_ms` is the pause after the log had no room.
+    """
+
+    lock_timeout_ms: int = 10_000
+    idle_timeout_ms: int = 60_000
+    row_locks_max: int = 100_000
+    transaction_bytes_max: int = 48 * limits.MIB
+    erase_rows: int = 1_000
+    overload_pause_ms: int = 5

@@ -1,0 +1,250 @@
+"""A tablespace: tables with one log, one leader and one scope of transactions.
+
+    space = await Tablespace.open(client, "default", state)
+    transaction = space.begin()
+    ...
+    await transaction.commit()
+
+Invariants:
+- The catalog that statements see is the one that stands in the rows: it is read again whenever a
+  command changed a definition, before anybody else looks.
+- Locks and transactions are the leader's, of one term; the next term begins with none.
+- A commit is answered when it is durable in the log and applied here.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from engine.errors import EngineError, NotLeader, Overloaded
+from engine.ledger.client import LedgerClient
+from engine.log.position import Position
+from engine.log.settings import LogSettings
+from engine.ports.clock import Clock
+from engine.ports.metrics import NO_METRICS, Metrics
+from engine.replica import Replica, ReplicaSettings
+from engine.replica.contract import ReadRows
+from engine.state.contract import Row as KeyValue
+from engine.state.contract import Snapshot, State
+from herd.catalog import Catalog, load, stores_to_erase
+from herd.commands import Command, Erase, Write, encode_command
+from herd.errors import LeaderUnavailable
+from herd.keys import CATALOG
+from herd.locks import LockTable
+from herd.machine import HerdMachine
+from herd.settings import HerdSettings
+from herd.transaction import Isolation, Transaction
+from herd.translating import translated, translating
+
+T = TypeVar("T")
+LOGS: Final = "herd/"
+"""What the logs of all tablespaces are named under."""
+
+Watcher = Callable[[Position, Command], None]
+
+
+class Tablespace:
+    """One replica of a tablespace. Made by `open`; all methods on the event loop."""
+
+    def __init__(
+        self, name: str, machine: HerdMachine, clock: Clock, settings: HerdSettings
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.settings = settings
+        self.lock_timeout_ms = settings.lock_timeout_ms
+        self.locks = LockTable()
+        self.replica: Replica
+        self._machine = machine
+        self._watchers: list[Watcher] = []
+        self._catalog: Catalog | None = None
+        self._locks_term = 0
+        self._transactions: dict[int, Transaction] = {}
+        self._number = 0
+        self._erasing: asyncio.Task[None] | None = None
+        self._reaper: asyncio.TimerHandle | None = None
+        machine.watcher = self._applied
+
+    @classmethod
+    async def open(
+        cls,
+        client: LedgerClient,
+        name: str,
+        state: State,
+        *,
+        settings: HerdSettings | None = None,
+        address: str = "",
+        elect: bool = False,
+        candidate: bool = True,
+        replica_settings: ReplicaSettings | None = None,
+        log_settings: LogSettings | None = None,
+        metrics: Metrics = NO_METRICS,
+    ) -> "Tablespace":
+        """Start a replica of a tablespace on a state, which it closes in the end.
+
+        `elect=False` is for the only replica there is: it leads at once. Raises as `Replica.open`
+        does, as errors of the database.
+        """
+        machine = HerdMachine()
+        space = cls(name, machine, client.clock, settings or HerdSettings())
+        with translating():
+            space.replica = await Replica.open(
+                client,
+                LOGS + name,
+                machine,
+                state,
+                address=address,
+                elect=elect,
+                candidate=candidate,
+                settings=replica_settings,
+                log_settings=log_settings,
+                metrics=metrics,
+            )
+            if not elect:
+                await space.replica.until_leading(space.replica.settings.stall_ms)
+        space._reap()
+        return space
+
+    # Reading
+
+    @property
+    def term(self) -> int:
+        """The epoch in which this replica leads; 0 while it does not."""
+        term = self.replica.term
+        if term != self._locks_term and term:
+            self._locks_term = term
+            self.locks = LockTable()
+            self._catalog = None
+        return term
+
+    @property
+    def catalog(self) -> Catalog:
+        """The definitions as they are committed. Raises `LeaderUnavailable`."""
+        found = self._catalog
+        if found is None:
+            found = self._catalog = self.stale_read(load)[0]
+        return found
+
+    def rows_get(self, key: bytes) -> bytes | None:
+        """What is committed. Raises `LeaderUnavailable` without a lease."""
+        try:
+            return self.replica.read_now(lambda rows: rows.get(key))
+        except EngineError as error:
+            raise translated(error) from error
+
+    def rows_scan(self, first: bytes, end: bytes, limit: int) -> list[KeyValue]:
+        """What is committed. Raises `LeaderUnavailable` without a lease."""
+        try:
+            return self.replica.read_now(lambda rows: rows.scan(first, end, limit))
+        except EngineError as error:
+            raise translated(error) from error
+
+    def view(self) -> Snapshot:
+        """All rows at this moment; close it."""
+        with translating():
+            return self.replica.view()
+
+    def stale_read(self, look: Callable[[ReadRows], T]) -> tuple[T, Position]:
+        """What this replica has, leader or not, and the position that it is of."""
+        with translating():
+            return self.replica.stale_read(look)
+
+    async def until_readable(self) -> None:
+        """Wait until this leader may answer reads. Raises `LeaderUnavailable`."""
+        with translating():
+            await self.replica.read(lambda rows: None)
+
+    # Writing
+
+    def begin(self, isolation: Isolation = Isolation.READ_COMMITTED) -> Transaction:
+        """A new transaction. Raises `LeaderUnavailable` where another replica leads."""
+        if not self.term:
+            leader = self.replica.leader
+            raise LeaderUnavailable(
+                f"this replica of tablespace {self.name} does not lead",
+                hint=f"ask {leader}" if leader else "try again",
+            )
+        self._number += 1
+        transaction = Transaction(self, self._number, isolation)
+        self._transactions[self._number] = transaction
+        return transaction
+
+    def forget(self, transaction: Transaction) -> None:
+        """A transaction has ended."""
+        self._transactions.pop(transaction.number, None)
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        """Those that are open, the oldest first."""
+        return list(self._transactions.values())
+
+    async def commit(self, transaction: Transaction) -> None:
+        """Put a transaction's changes into the log; see `Transaction.commit`."""
+        write = transaction.write()
+        await self.propose(encode_command(write), transaction.term)
+
+    async def propose(self, command: bytes, term: int) -> None:
+        """Log a command in a term, waiting while the log has no room."""
+        while True:
+            try:
+                if self.replica.term != term:
+                    raise NotLeader(f"tablespace {self.name}: the term is over")
+                await self.replica.propose(command)
+                return
+            except Overloaded:
+                await asyncio.sleep(self.settings.overload_pause_ms / 1000)
+            except EngineError as error:
+                raise translated(error) from error
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Call `watcher` after each command that is applied; returns what ends that."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    async def close(self) -> None:
+        """End all transactions and the replica. May be called twice."""
+        for transaction in self.transactions:
+            transaction.end("the tablespace was closed")
+        if self._reaper is not None:
+            self._reaper.cancel()
+            self._reaper = None
+        if self._erasing is not None:
+            self._erasing.cancel()
+            await asyncio.gather(self._erasing, return_exceptions=True)
+            self._erasing = None
+        with translating():
+            await self.replica.close()
+
+    # Duties
+
+    def _applied(self, position: Position, command: Command) -> None:
+        if type(command) is Write and any(key.startswith(CATALOG) for key, _ in command.plain):
+            self._catalog = None
+            self._erase()
+        for watcher in self._watchers:
+            watcher(position, command)
+
+    def _erase(self) -> None:
+        """Remove rows that nobody owns, beside all other work."""
+        if self._erasing is None or self._erasing.done():
+            self._erasing = asyncio.ensure_future(self._erase_all())
+
+    async def _erase_all(self) -> None:
+        # After the batch that is being applied now.
+        await asyncio.sleep(0)
+        while (term := self.term) and (stores := self.stale_read(stores_to_erase)[0]):
+            command = encode_command(Erase(stores[0], self.settings.erase_rows))
+            try:
+                await self.propose(command, term)
+            except LeaderUnavailable:
+                return
+
+    def _reap(self) -> None:
+        """Roll back transactions that nobody has used for too long."""
+        idle_s = self.settings.idle_timeout_ms / 1000
+        now_s = self.clock.monotonic()
+        for transaction in self.transactions:
+            if now_s - transaction.used_s > idle_s and transaction.waiting is None:
+                transaction.end(f"nobody used it for {idle_s:.0f} s")
+        loop = asyncio.get_running_loop()
+        self._reaper = loop.call_later(min(1.0, idle_s / 4), self._reap)
