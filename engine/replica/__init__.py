@@ -1,8 +1,8 @@
 """A state machine kept equal on several machines, for those who build one."""
 
-from engine.replica.contract import ReadRows, Rows, StateMachine
+from engine.replica.contract import ReadRows, Role, Rows, StateMachine
 from engine.replica.entries import Request
-from engine.replica.replica import Replica, Role
+from engine.replica.replica import Replica
 from engine.replica.settings import ReplicaSettings
 
 __all__ = ["ReadRows", "Replica", "ReplicaSettings", "Request", "Role", "Rows", "StateMachine"]

@@ -6,9 +6,19 @@ Invariants:
 - What cannot be done is a result that says so; times and drawn numbers are in the command.
 """
 
+import enum
 from typing import Protocol
 
 from engine.log.position import Position
+
+
+class Role(enum.Enum):
+    """What a replica is doing."""
+
+    FOLLOWER = "follower"
+    LEADER = "leader"
+    FAILED = "failed"
+    CLOSED = "closed"
 
 
 class Rows(Protocol):

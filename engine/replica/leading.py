@@ -226,6 +226,19 @@ class Leading:
         self.end(error)
 
 
+async def end_writer(writer: LogWriter, name: str, timeout_ms: int, *, lost: bool) -> None:
+    """Close the log's writer; what it leaves open the next leader recovers."""
+    if lost:
+        writer.abandon(Deposed(f"log {name}: another replica was elected"))
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await writer.close()
+    except EngineError:
+        return
+    except TimeoutError:
+        writer.abandon(Deposed(f"log {name}: its end took too long"))
+
+
 def _answer(waiters: list[_Waiter], outcomes: list[Outcome]) -> None:
     for waiter, outcome in zip(waiters, outcomes, strict=True):
         if waiter is None or waiter.done():

@@ -16,10 +16,9 @@ Invariants:
 """
 
 import asyncio
-import enum
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable
+from typing import Any
 
 from engine.errors import (
     Deposed,
@@ -40,35 +39,25 @@ from engine.log.settings import LogSettings
 from engine.metadata.contract import MetadataStore
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.replica.applier import Applier
-from engine.replica.contract import ReadRows, StateMachine
+from engine.replica.contract import Role, StateMachine
 from engine.replica.duties import Duties
 from engine.replica.election import Election, Holding, Unopposed
 from engine.replica.entries import Request, Term, encode_session, encode_term
 from engine.replica.following import Following
-from engine.replica.leading import Leading
+from engine.replica.leading import Leading, end_writer
 from engine.replica.measures import ReplicaMeasures
 from engine.replica.members import Members
+from engine.replica.reading import Reading
 from engine.replica.sessions import session_of
 from engine.replica.settings import ReplicaSettings
 from engine.replica.snapshots import Snapshots
 from engine.replica.waiting import Waiting
 from engine.state.contract import State
 
-T = TypeVar("T")
-_LOOKS_MAX: Final = 3
 _logger = logging.getLogger(__name__)
 
 
-class Role(enum.Enum):
-    """What a replica is doing."""
-
-    FOLLOWER = "follower"
-    LEADER = "leader"
-    FAILED = "failed"
-    CLOSED = "closed"
-
-
-class Replica:
+class Replica(Reading):
     """One replica of a state machine. Made by `Replica.open`; all methods on the event loop."""
 
     def __init__(
@@ -203,36 +192,6 @@ class Replica:
         nonce = self._client.rng.getrandbits(63)
         return session_of(await leading.say(encode_session(nonce)))
 
-    async def read(self, look: Callable[[ReadRows], T]) -> T:
-        """What `look` finds in the state, with every command in it that was answered before.
-
-        `look` is called on the event loop, perhaps a few times, and must not keep the rows.
-        Raises `NotLeader`, also when `look` takes longer than the lease lasts.
-        """
-        for _ in range(_LOOKS_MAX):
-            leading = self._leading
-            if leading is None or self.role is not Role.LEADER or self._applier.failed:
-                raise self._not_leader()
-            holding = leading.holding
-            if holding.holds():
-                found = look(self._state)
-                if holding.holds():
-                    return found
-            if not await holding.until_holds(self.settings.lease_ms):
-                raise self._not_leader()
-        raise NotLeader(f"log {self.name}: the read takes longer than a lease")
-
-    def stale_read(self, look: Callable[[ReadRows], T]) -> tuple[T, Position]:
-        """What `look` finds in this replica's state, and the position that it is of.
-
-        Raises `NotLeader` while a snapshot is being restored, and what stopped the replica.
-        """
-        if self.role in (Role.FAILED, Role.CLOSED) or self._applier.failed:
-            raise self._not_leader()
-        if self._following.restoring:
-            raise NotLeader(f"this replica of log {self.name} restores a snapshot", self.leader)
-        return look(self._state), self._applier.cursor
-
     async def wait_for(self, position: Position) -> None:
         """Wait until this replica has applied the log up to a position. Raises `ReplicaFailed`."""
         await self._waiting.for_position(position, self._applier.cursor)
@@ -349,7 +308,9 @@ class Replica:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
             if writer is not None:
-                await self._end_writer(writer, lost=holding.lost.is_set())
+                await end_writer(
+                    writer, self.name, self.settings.lease_ms, lost=holding.lost.is_set()
+                )
             if not holding.lost.is_set():
                 await holding.resign()
 
@@ -394,7 +355,7 @@ class Replica:
             for task in [*ending, *duties]:
                 task.cancel()
             await asyncio.gather(*ending, *duties, return_exceptions=True)
-            await self._end_writer(writer, lost=holding.lost.is_set())
+            await end_writer(writer, self.name, self.settings.lease_ms, lost=holding.lost.is_set())
             await leading.ended()
         if leading.failure is not None:
             raise leading.failure
@@ -449,18 +410,6 @@ class Replica:
             clock=self._client.clock,
             settings=self.settings,
         )
-
-    async def _end_writer(self, writer: LogWriter, *, lost: bool) -> None:
-        """Close the log's writer; what it leaves open the next leader recovers."""
-        if lost:
-            writer.abandon(Deposed(f"log {self.name}: another replica was elected"))
-        try:
-            async with asyncio.timeout(self.settings.lease_ms / 1000):
-                await writer.close()
-        except EngineError:
-            return
-        except TimeoutError:
-            writer.abandon(Deposed(f"log {self.name}: its end took too long"))
 
     def _applied(self) -> None:
         self._waiting.reached(self._applier.cursor)

@@ -36,6 +36,14 @@ class Snapshot(Protocol):
         """
         ...
 
+    def get(self, key: bytes) -> bytes | None:
+        """A value as it was, or None if there was none. In the thread that pages, if any."""
+        ...
+
+    def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        """At most `limit` rows with keys from `first` on and under `end`, as they were."""
+        ...
+
     def close(self) -> None:
         """Let go of it. May be called twice."""
         ...

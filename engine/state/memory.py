@@ -128,6 +128,16 @@ class MemorySnapshot:
         assert self._frozen is not None, "the snapshot is closed"
         return cut_page(self._frozen.rows(after(above), None), bytes_max)
 
+    def get(self, key: bytes) -> bytes | None:
+        """A value as it was, or None if there was none."""
+        found = self.scan(key, key + b"\0", 1)
+        return found[0][1] if found else None
+
+    def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        """At most `limit` rows with keys from `first` on and under `end`, as they were."""
+        assert self._frozen is not None, "the snapshot is closed"
+        return list(islice(self._frozen.rows(first, end), limit))
+
     def close(self) -> None:
         """Let go of it. May be called twice."""
         if self._frozen is not None:

@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.errors import StateFailed
 from engine.limits import KIB, MIB
@@ -29,6 +29,9 @@ from engine.state.contract import Row
 from engine.state.cutting import KEY_BYTES_MAX, VALUE_BYTES_MAX, after, cut_page, misfit
 from engine.state.overlay import PART_ROWS_MAX, Overlay, laid_over
 from engine.state.storage import Change, Mark, Storage, View
+
+_ABSENT: Final = bytes(bytearray(b"absent"))
+"""Nobody else has this very object."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,11 @@ class StoredState:
 
     def get(self, key: bytes) -> bytes | None:
         """A value, or None if there is none. Raises `StateFailed` if that cannot be told."""
+        # One look at each layer: other threads may read while this one goes on.
         for layer in self._layers:
-            if key in layer:
-                return layer[key]
+            found = layer.get(key, _ABSENT)
+            if found is not _ABSENT:
+                return found
         try:
             return self._storage_get(key)
         except Exception as error:
@@ -346,6 +351,25 @@ class StoredSnapshot:
         try:
             rows = laid_over(view.rows(first, None), self._overlays, first, None)
             return cut_page(rows, bytes_max)
+        except Exception as error:
+            raise StateFailed(f"the snapshot cannot be read: {error}") from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """A value as it was, or None if there was none. Raises `StateFailed`."""
+        found = self.scan(key, key + b"\0", 1)
+        return found[0][1] if found else None
+
+    def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        """At most `limit` rows with keys from `first` on and under `end`, as they were.
+
+        Raises `StateFailed` if they cannot be told.
+        """
+        view = self._view
+        if view is None:
+            raise StateFailed("the snapshot is closed")
+        try:
+            below = view.rows(first, end)
+            return list(islice(laid_over(below, self._overlays, first, end), limit))
         except Exception as error:
             raise StateFailed(f"the snapshot cannot be read: {error}") from error
 

@@ -19,8 +19,10 @@ from engine.errors import (
 from engine.log.log import ReplicatedLog
 from engine.log.position import START
 from engine.replica import applier as applying
+from engine.replica.contract import Role
+from engine.replica.election import Holding
 from engine.replica.entries import Request
-from engine.replica.replica import Replica, Role
+from engine.replica.replica import Replica
 from engine.state.memory import MemoryState
 from herdbook.metrics import PrometheusMetrics
 from tests.engine.replica.machines import Failing, Forgetful, Newer, Register
@@ -85,6 +87,49 @@ async def test_a_leader_whose_store_is_gone_is_replaced_and_answers_no_more_read
         with pytest.raises((OutcomeUnknown, NotLeader)):
             await one.propose(b"a=3")
         assert await two.read(lambda rows: rows.get(A)) == b"2"
+
+
+async def test_what_is_read_now_is_the_newest_and_only_the_leader_can_tell() -> None:
+    async with yard() as made:
+        one = await made.leader("one", settings=replace(SETTINGS, lease_ms=60_000))
+        two = await made.start("two")
+        assert (one.term, two.term) == (one.epoch, 0) and one.epoch > 0
+        await one.propose(b"a=1")
+        assert one.read_now(lambda rows: rows.get(A)) == b"1"
+        await until(lambda: two.leader == "one")
+        with pytest.raises(NotLeader) as refused:
+            two.read_now(lambda rows: rows.get(A))
+        assert refused.value.leader == "one"
+        assert one._leading is not None
+        holding = one._leading.holding
+        assert isinstance(holding, Holding)
+
+        def outlast(rows: object) -> None:
+            holding._lease_end_s = 0.0
+
+        for look in (outlast, lambda rows: rows.get(A)):
+            with pytest.raises(NotLeader):
+                one.read_now(look)
+        await one.close()
+        assert one.term == 0
+
+
+async def test_a_view_stays_as_it_was_while_the_replica_goes_on() -> None:
+    async with yard() as made:
+        one = await made.leader("one")
+        two = await made.start("two")
+        await one.propose(b"a=1")
+        await two.wait_for(one.position)
+        views = [one.view(), two.view()]
+        await one.propose(b"a=2")
+        await two.wait_for(one.position)
+        assert [view.get(A) for view in views] == [b"1", b"1"]
+        assert _value(one) == _value(two) == b"2"
+        for view in views:
+            view.close()
+        await two.close()
+        with pytest.raises(NotLeader):
+            two.view()
 
 
 async def test_a_deposed_leader_follows_the_new_one() -> None:

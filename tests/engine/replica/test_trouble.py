@@ -18,8 +18,9 @@ from engine.errors import (
 from engine.log.log import ReplicatedLog
 from engine.log.position import START, Position
 from engine.ports.system_workers import ThreadWorkers
+from engine.replica.contract import Role
 from engine.replica.election import Holding
-from engine.replica.replica import Replica, Role
+from engine.replica.replica import Replica
 from engine.state.contract import Row
 from engine.state.memory import MemoryState
 from engine.state.storage import Change, Mark

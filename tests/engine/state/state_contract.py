@@ -276,6 +276,29 @@ class StateContract(ABC):
 
         self.run(scenario)
 
+    @PHASES
+    def test_a_snapshot_is_read_by_key_and_by_range_as_it_was(self, settle: Settle) -> None:
+        async def scenario(machine: Machine) -> None:
+            state = await machine.open()
+            fill(state, {b"a": b"1", b"b": b"2", b"c": b"3", b"d": b""}, 1)
+            await state.flush()
+            state.delete(b"b")
+            state.put(b"c", b"33")
+            state.commit(at(2))
+            snapshot = state.snapshot()
+            fill(state, {b"a": b"later", b"b": b"later", b"d": None, b"e": b"later"}, 3)
+            await settle(state)
+            found = {key: snapshot.get(key) for key in (b"a", b"b", b"c", b"d", b"e")}
+            assert found == {b"a": b"1", b"b": None, b"c": b"33", b"d": b"", b"e": None}
+            assert snapshot.scan(b"a") == [(b"a", b"1"), (b"c", b"33"), (b"d", b"")]
+            assert snapshot.scan(b"a\0", b"d") == [(b"c", b"33")]
+            assert snapshot.scan(b"a", None, 1) == [(b"a", b"1")]
+            assert snapshot.scan(b"a", None, 0) == [] == snapshot.scan(b"z")
+            snapshot.close()
+            await state.close()
+
+        self.run(scenario)
+
     def test_snapshots_of_several_commits_live_beside_each_other(self) -> None:
         async def scenario(machine: Machine) -> None:
             state = await machine.open()

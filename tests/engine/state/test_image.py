@@ -220,6 +220,8 @@ async def test_the_loop_is_free_between_slices_of_some_hundred_rows() -> None:
 
     class Counting:
         position = snapshot.position
+        get = snapshot.get
+        scan = snapshot.scan
 
         def page(self, above: bytes | None, bytes_max: int) -> list[Row]:
             rows = snapshot.page(above, bytes_max)

@@ -85,10 +85,10 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[StoredState]:
+async def opened(path: Path, gather_bytes: int = 20_000) -> AsyncIterator[StoredState]:
     workers = ThreadWorkers(asyncio.get_running_loop())
     try:
-        state = await open_rocks(path, workers, StateSettings(gather_bytes=20_000))
+        state = await open_rocks(path, workers, StateSettings(gather_bytes=gather_bytes))
         yield state
         await state.close()
     finally:
@@ -278,6 +278,32 @@ async def test_pages_may_be_read_in_a_thread_while_commits_go_on(tmp_path: Path)
             rows += page
         assert rows == before
         snapshot.close()
+    await workers.close()
+
+
+async def test_another_thread_gets_rows_while_commits_go_on(tmp_path: Path) -> None:
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    async with opened(tmp_path / "state", gather_bytes=2_000) as state:
+        keys = [b"%03d" % number for number in range(50)]
+        fill(state, dict.fromkeys(keys, b"%08d" % 0), 0)
+
+        def read() -> int:
+            newest, looks = 0, 0
+            while newest < 400:
+                for key in keys:
+                    value = state.get(key)
+                    assert value is not None, key
+                    # The rows of a commit change in the order of their keys.
+                    assert int(value) >= newest - 1, (key, value, newest)
+                    newest = max(newest, int(value))
+                    looks += 1
+            return looks
+
+        reading = asyncio.ensure_future(workers.run(read))
+        for entry in range(1, 401):
+            fill(state, dict.fromkeys(keys, b"%08d" % entry), entry)
+            await asyncio.sleep(0)
+        assert await reading > 0
     await workers.close()
 
 

@@ -1,0 +1,101 @@
+"""What a replica answers reads with.
+
+Invariants:
+- A leader answers reads only while its lease holds, before and after the value was computed.
+- Nothing of a state that is being replaced, or that cannot be trusted, is read.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from engine.errors import EngineError, NotLeader
+from engine.log.position import Position
+from engine.replica.applier import Applier
+from engine.replica.contract import ReadRows, Role
+from engine.replica.following import Following
+from engine.replica.leading import Leading
+from engine.replica.settings import ReplicaSettings
+from engine.state.contract import Snapshot, State
+
+T = TypeVar("T")
+_LOOKS_MAX: Final = 3
+
+
+class Reading:
+    """The reads of a `Replica`, which is one."""
+
+    name: str
+    role: Role
+    settings: ReplicaSettings
+    _applier: Applier
+    _following: Following
+    _leading: Leading | None
+    _state: State
+
+    @property
+    def leader(self) -> str:
+        """The address of who leads as far as is known, "" if nobody does."""
+        raise NotImplementedError
+
+    def _not_leader(self) -> EngineError:
+        """Why this replica does not lead."""
+        raise NotImplementedError
+
+    async def read(self, look: Callable[[ReadRows], T]) -> T:
+        """What `look` finds in the state, with every command in it that was answered before.
+
+        `look` is called on the event loop, perhaps a few times, and must not keep the rows.
+        Raises `NotLeader`, also when `look` takes longer than the lease lasts.
+        """
+        for _ in range(_LOOKS_MAX):
+            leading = self._leading
+            if leading is None or self.role is not Role.LEADER or self._applier.failed:
+                raise self._not_leader()
+            holding = leading.holding
+            if holding.holds():
+                found = look(self._state)
+                if holding.holds():
+                    return found
+            if not await holding.until_holds(self.settings.lease_ms):
+                raise self._not_leader()
+        raise NotLeader(f"log {self.name}: the read takes longer than a lease")
+
+    def read_now(self, look: Callable[[ReadRows], T]) -> T:
+        """What `read` answers, at once, if the lease holds at this moment. Else `NotLeader`.
+
+        Over a state on disk any thread may call it while the event loop goes on, if its `look` only
+        calls `get`: that sees a row as some answered command left it, or one about to be answered.
+        """
+        leading = self._leading
+        if leading is not None and self.role is Role.LEADER and not self._applier.failed:
+            holding = leading.holding
+            if holding.holds():
+                found = look(self._state)
+                if holding.holds():
+                    return found
+        raise self._not_leader()
+
+    def view(self) -> Snapshot:
+        """All rows as this replica has them now; close it. Raises as `stale_read` does."""
+        self._check_readable()
+        return self._state.snapshot()
+
+    @property
+    def term(self) -> int:
+        """The epoch in which this replica leads, 0 while it does not."""
+        leading = self._leading
+        return leading.writer.epoch if leading is not None and self.role is Role.LEADER else 0
+
+    def stale_read(self, look: Callable[[ReadRows], T]) -> tuple[T, Position]:
+        """What `look` finds in this replica's state, and the position that it is of.
+
+        Raises `NotLeader` while a snapshot is being restored, and what stopped the replica.
+        """
+        self._check_readable()
+        return look(self._state), self._applier.cursor
+
+    def _check_readable(self) -> None:
+        if self.role in (Role.FAILED, Role.CLOSED) or self._applier.failed:
+            raise self._not_leader()
+        if self._following.restoring:
+            raise NotLeader(f"this replica of log {self.name} restores a snapshot", self.leader)
