@@ -86,7 +86,7 @@ PARTS: tuple[Part, ...] = (
         "replica",
         "A replica: proposals beside the log alone, and beside a snapshot of a million keys",
         ("-m", "benchmarks", "replica", "--json"),
-        lines=4,
+        lines=12,
     ),
     Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
 )
