@@ -14,7 +14,7 @@ from engine.errors import EngineError, NotFound
 from engine.log.log import ReplicatedLog
 from engine.metadata.ledgers import LEDGERS, decode_metadata
 from engine.metadata.memory import MemoryTree
-from engine.replica.replica import Role
+from engine.replica.contract import Role
 from tests.simulation.faults import Nemesis
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import LedgerOracle, Oracle

@@ -17,9 +17,9 @@ from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.log.position import Position
 from engine.log.settings import LogSettings
-from engine.replica.contract import ReadRows, Rows
+from engine.replica.contract import ReadRows, Role, Rows
 from engine.replica.entries import Request
-from engine.replica.replica import Replica, Role
+from engine.replica.replica import Replica
 from engine.replica.settings import ReplicaSettings
 from engine.state.stored import StateSettings, StoredState
 from tests.simulation.disk import SimDisk

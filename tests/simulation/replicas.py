@@ -19,7 +19,7 @@ from engine.ledger.settings import ClientSettings
 from engine.log.settings import LogSettings
 from engine.metadata.memory import MemoryTree
 from engine.replica import applier, entries
-from engine.replica.replica import Role
+from engine.replica.contract import Role
 from engine.replica.settings import ReplicaSettings
 from engine.state.stored import StateSettings
 from tests.simulation.drawing import draw_bookie_settings, draw_client_settings, draw_network_faults
