@@ -1,0 +1,1 @@
+"""SQL over a tablespace: statements by key in Python, everything else in DuckDB."""
