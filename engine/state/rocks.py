@@ -18,6 +18,7 @@ Invariants:
 
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -151,6 +152,12 @@ class RocksStorage:
         """Make everything written so far durable."""
         self._db.flush()
 
+    def copy_to(self, path: Path) -> None:
+        """Make a folder with everything written so far, of links to this one's files."""
+        from rocksdict import Checkpoint
+
+        Checkpoint(self._db).create_checkpoint(str(path))
+
     def close(self) -> None:
         """Let go of it. May be called twice."""
         if not self._closed:
@@ -162,16 +169,50 @@ class RocksStorage:
         if key is None:
             self._db.put(_MARK_KEY, _packed(EMPTY), self._write)
             return EMPTY
-        if key != _MARK_KEY or len(value) < _MARK.size:
-            raise FolderMismatch(f"{self._path} holds a database that is no state")
-        major, flags, ledger, entry = _MARK.unpack_from(value)
-        if major > FORMAT_MAJOR:
-            raise FormatTooNew(f"{self._path} has format {major}, this program {FORMAT_MAJOR}")
-        if flags & _RESTORING:
+        mark = _unpacked(value if key == _MARK_KEY else b"", self._path)
+        if mark.restoring:
             # Of a snapshot that was never whole nothing may be seen.
             self.wipe()
             return EMPTY
-        return Mark(Position(ledger, entry), False)
+        return mark
+
+
+class RocksCopy:
+    """What `StoredState.copy_to` made: read in any process, changed by nobody. Close it.
+
+    Raises `FolderDamaged`, `FolderMismatch`, `FormatTooNew`; later errors are RocksDB's own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from rocksdict import AccessType, Options, Rdict
+
+        try:
+            options = Options(raw_mode=True)
+            self._db = Rdict(str(path), options, access_type=AccessType.read_only())
+        except Exception as error:
+            raise _damaged(path, error) from error
+        self._path = path
+        key, value = _first_row(self._db.iter(), path)
+        if key != _MARK_KEY:
+            raise FolderMismatch(f"{path} holds a database that is no state")
+        self.position = _unpacked(value, path).position
+
+    def get(self, key: bytes) -> bytes | None:
+        """A value, or None if there is none."""
+        found: bytes | None = self._db.get(key)
+        return found
+
+    def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        """At most `limit` rows with keys from `first` on and under `end`, in order."""
+        return list(islice(self.rows(first, end), limit))
+
+    def rows(self, first: bytes, end: bytes | None) -> Iterator[Row]:
+        """Rows from `first` on and under `end`, in order."""
+        return _rows(self._db.iter(), first, end)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._db.close()
 
 
 class RocksView:
@@ -216,6 +257,15 @@ def _first_row(cursor: "RdictIter", path: Path) -> tuple[bytes | None, bytes]:
         raise _damaged(path, error) from error
     finally:
         del cursor
+
+
+def _unpacked(value: bytes, path: Path) -> Mark:
+    if len(value) < _MARK.size:
+        raise FolderMismatch(f"{path} holds a database that is no state")
+    major, flags, ledger, entry = _MARK.unpack_from(value)
+    if major > FORMAT_MAJOR:
+        raise FormatTooNew(f"{path} has format {major}, this program {FORMAT_MAJOR}")
+    return Mark(Position(ledger, entry), bool(flags & _RESTORING))
 
 
 def _packed(mark: Mark) -> bytes:

@@ -9,6 +9,7 @@ Invariants:
 """
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from engine.log.position import START, Position
@@ -75,6 +76,10 @@ class Storage(Protocol):
 
     def flush(self) -> None:
         """Make everything written so far durable."""
+        ...
+
+    def copy_to(self, path: Path) -> None:
+        """Make a folder with everything written so far, of links where it can be."""
         ...
 
     def close(self) -> None:

@@ -16,9 +16,11 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from engine.errors import StateFailed
@@ -52,6 +54,7 @@ class _Job(NamedTuple):
     """Where the storage stands afterwards, if that changes."""
     wipe: bool = False
     flush: bool = False
+    copy_to: Path | None = None
     overlay: Overlay | None = None
     done: "asyncio.Future[None] | None" = None
 
@@ -179,6 +182,19 @@ class StoredState:
             await self._do(_Job(flush=True))
         return self._durable
 
+    async def copy_to(self, path: Path) -> Position:
+        """Make a folder that `open_copy` reads: every commit so far, and perhaps some later ones.
+
+        It is made of links to files that never change. Raises `StateFailed` if there is none.
+        """
+        self.check()
+        assert not self._restoring
+        self._seal()
+        await self._do(_Job(flush=True, copy_to=path))
+        if not await self._workers.run(path.exists):
+            raise StateFailed(f"the state in {self._storage.name} could not be copied to {path}")
+        return self._durable
+
     async def clear(self) -> None:
         """Remove everything; the position is START, durably. Nothing else may be called meanwhile.
 
@@ -273,6 +289,11 @@ class StoredState:
         except BaseException:
             self._thread_failed = True
             raise
+        for job in jobs:
+            if job.copy_to is not None:
+                # Its failure is no failure of the state; whoever asked finds no copy.
+                with contextlib.suppress(Exception):
+                    self._storage.copy_to(job.copy_to)
 
     def _done(self, jobs: list[_Job], result: None, error: BaseException | None) -> None:
         if error is not None and self._failure is None:

@@ -10,6 +10,7 @@ Invariants:
 
 import random
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from engine.ports.workers import Workers
 from engine.state.blocks import Blocks, FrozenBlocks
@@ -61,6 +62,9 @@ class SimStorage:
         for changes, mark in self._unflushed:
             self._keep(changes, mark)
         self._unflushed.clear()
+
+    def copy_to(self, path: Path) -> None:
+        raise OSError(f"no folder {path} in a simulated machine")
 
     def close(self) -> None:
         """The object may be used again, as a reopened storage."""
