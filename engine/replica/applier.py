@@ -13,7 +13,7 @@ Invariants:
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Final
 
 import google_crc32c
@@ -23,6 +23,7 @@ from engine.errors import (
     CannotRead,
     EngineError,
     FolderMismatch,
+    InvalidRequest,
     LevelTooNew,
     ReplicaFailed,
     StateDiverged,
@@ -31,14 +32,16 @@ from engine.log.position import START, Position, Span
 from engine.replica import entries as kinds
 from engine.replica.contract import StateMachine
 from engine.replica.entries import StateHash, Term
-from engine.replica.sessions import Outcome, once, open_session
-from engine.state.contract import State
+from engine.replica.sessions import Forgotten, Outcome, once, open_session
+from engine.state.contract import Row, State
+from engine.state.cutting import FIRST_ROW
 
 HASH_EVERY: Final = 10_000
 _HASHES_KEPT: Final = 64
 _SUMMARY_KEY: Final = b"\x00#"
 _LOG_KEY: Final = b"\x00l"
 _SUMMARY: Final = struct.Struct(">QIBQQI")
+_OUTCOMES: Final = frozenset((bytes, Forgotten))
 
 
 class Summary(msgspec.Struct):
@@ -75,7 +78,7 @@ class Applier:
         self.load()
 
     def load(self) -> None:
-        """Begin where the state stands. Raises `FolderMismatch`."""
+        """Begin where the state stands. Raises `FolderMismatch`, `LevelTooNew`."""
         owner = self._state.get(_LOG_KEY)
         if owner is not None and owner != self._log_name:
             raise FolderMismatch(
@@ -83,11 +86,25 @@ class Applier:
             )
         found = self._state.get(_SUMMARY_KEY)
         self.summary = Summary(*_SUMMARY.unpack(found)) if found is not None else Summary()
+        self._check_level(self.summary.level, "the state")
         self.cursor = self._state.position
         self._parts = []
         # What was told of before a restart is compared after it: the state is the same.
         self._hashes = {self.summary.boundary: self.summary.boundary_hash}
         self.hash_due = None
+
+    def check_rows(self, rows: Sequence[Row]) -> None:
+        """Whether this program knows a snapshot that begins with these. Raises `LevelTooNew`."""
+        for key, value in rows:
+            if key == _SUMMARY_KEY:
+                self._check_level(Summary(*_SUMMARY.unpack(value)).level, "the snapshot")
+
+    def _check_level(self, level: int, where: str) -> None:
+        """Rows that newer commands made are not for a program that does not know those."""
+        if level > self._machine.level:
+            raise LevelTooNew(
+                f"{where} has level {level}, this program knows {self._machine.level}: upgrade it"
+            )
 
     def apply(self, span: Span, bodies: Sequence[bytes]) -> list[Outcome]:
         """Apply consecutive entries and commit; an outcome each.
@@ -118,15 +135,19 @@ class Applier:
                     level_max = min(summary.level, self._machine.level)
                 if summary.entries >= boundary:
                     boundary = self._note_hash()
+            _check_types(outcomes, span)
+            self.cursor = span.last
+            self.applied_bytes += sum(map(len, bodies))
+            self._commit()
+        except InvalidRequest as error:
+            self.failed = True
+            raise ReplicaFailed(f"the state machine failed at {position}: {error}") from error
         except EngineError:
             self.failed = True
             raise
         except Exception as error:
             self.failed = True
             raise ReplicaFailed(f"the state machine failed at {position}: {error!r}") from error
-        self.cursor = span.last
-        self.applied_bytes += sum(map(len, bodies))
-        self._commit()
         return outcomes
 
     def _check_follows(self, span: Span) -> None:
@@ -176,19 +197,19 @@ class Applier:
         return self._apply_word(kind, body, position)
 
     def _apply_command(self, body: bytes, position: Position) -> Outcome:
-        level = body[1]
-        if level > self._machine.level:
-            raise LevelTooNew(
-                f"the command at {position} has level {level}, this program knows "
-                f"{self._machine.level}"
-            )
+        self._check_level(body[1], f"the command at {position}")
         rows, apply = self._machine_rows, self._machine.apply
         if body[0] == kinds.COMMAND:
             outcome: Outcome = apply(rows, body[2:], position)
         else:
             request, command = kinds.decode_request(body)
             now = self.summary.entries
-            outcome = once(self._rows, request, now, lambda: apply(rows, command, position))
+            outcome = once(
+                self._rows,
+                request,
+                now,
+                lambda: _checked(apply(rows, command, position), position),
+            )
         rows.effects.append(outcome if isinstance(outcome, bytes) else b"?")
         return outcome
 
@@ -203,6 +224,7 @@ class Applier:
         elif kind == kinds.HASH:
             self._compare(kinds.decode_hash(body), position)
         elif kind == kinds.LEVEL:
+            self._check_level(body[1], f"the log from {position} on")
             summary.level = max(summary.level, body[1])
         else:
             raise LevelTooNew(f"the entry at {position} is of kind {kind}: upgrade this program")
@@ -261,17 +283,52 @@ class _MachineRows(_Recorder):
 
     __slots__ = ()
 
+    def __init__(self, state: State, effects: list[bytes]) -> None:
+        super().__init__(state, effects)
+        self.get = state.get_row
+        self.scan = state.scan_rows
+
     def put(self, key: bytes, value: bytes) -> None:
-        """Set a value."""
-        assert key[0], "keys that begin with a zero byte belong to the replica"
+        """Set a value. Raises `InvalidRequest`, and has changed nothing then."""
+        if key < FIRST_ROW:
+            raise _not_the_machines(key)
+        if type(value) is not bytes:
+            # Kept as it is it might change afterwards, or fail when it is written.
+            raise TypeError(f"a value is bytes, not {value!r:.100}")
         self._put(key, value)
         self.effects += (b"+", key, value)
 
     def delete(self, key: bytes) -> None:
-        """Remove a key, if it is there."""
-        assert key[0], "keys that begin with a zero byte belong to the replica"
+        """Remove a key, if it is there. Raises `InvalidRequest`."""
+        if key < FIRST_ROW:
+            raise _not_the_machines(key)
         self._delete(key)
         self.effects += (b"-", key)
+
+
+def _not_the_machines(key: bytes) -> InvalidRequest:
+    if not key:
+        return InvalidRequest("a key has at least one byte")
+    return InvalidRequest(f"the key {key!r:.60} begins with a zero byte: those are the replica's")
+
+
+def _check_types(outcomes: list[Outcome], span: Span) -> None:
+    """Whether all are what they should be, at one look for a whole batch."""
+    if not _OUTCOMES.issuperset(map(type, outcomes)):
+        for number, outcome in enumerate(outcomes):
+            if type(outcome) is not Forgotten:
+                _checked(outcome, Position(span.ledger, span.first + number))
+
+
+def _checked(result: object, position: Position) -> bytes:
+    """What is no bytes can be neither hashed nor sent, and a buffer might change afterwards."""
+    if type(result) is bytes:
+        return result
+    if isinstance(result, Coroutine):
+        result.close()
+    raise ReplicaFailed(
+        f"the state machine answered with {result!r:.100} at {position}: results are bytes"
+    )
 
 
 def _boundary(entries: int) -> int:

@@ -95,8 +95,9 @@ class Duties:
             try:
                 self._slice_began_s = self._clock.monotonic()
                 summary = self._applier.summary
+                epoch = self._leading.writer.epoch
                 record, before = await self._snapshots.take(
-                    snapshot, self._leading.writer.epoch, summary.entries, self._level, self._pause
+                    snapshot, epoch, summary.entries, summary.level, self._pause
                 )
             finally:
                 snapshot.close()

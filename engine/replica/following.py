@@ -158,6 +158,7 @@ class Following:
             async with aclosing(self._snapshots.read(record)) as pages:
                 # What cannot even be begun costs the state nothing.
                 rows = await anext(pages, ())
+                self._applier.check_rows(rows)
                 self.restoring = True
                 await self._state.clear()
                 self._applier.load()

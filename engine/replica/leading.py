@@ -205,21 +205,24 @@ class Leading:
             if self.failure is None:
                 try:
                     outcomes = self._applier.apply(span, bodies[start:end])
-                except EngineError as error:
+                except Exception as error:
+                    # Whatever it is, who waits is told, and the term is over.
                     self._fail_for_good(error)
             if self.failure is not None:
                 _fail(waiters[start:end], self.failure)
             else:
                 _answer(waiters[start:end], outcomes)
             start = end
+        if self.failure is not None:
+            return
         self._applied()
         if self._applier.hash_due is not None and self._ended is None:
             due, self._applier.hash_due = self._applier.hash_due, None
             self.say(encode_hash(due))
 
-    def _fail_for_good(self, error: EngineError) -> None:
+    def _fail_for_good(self, error: Exception) -> None:
         if not isinstance(error, ReplicaFailed):
-            failure = ReplicaFailed(str(error))
+            failure = ReplicaFailed(str(error) if isinstance(error, EngineError) else repr(error))
             failure.__cause__ = error
             error = failure
         self.failure = error

@@ -21,6 +21,16 @@ T = TypeVar("T")
 _LOOKS_MAX: Final = 3
 
 
+class ShownRows:
+    """A state for those who only look: the state's own methods, without any that changes it."""
+
+    __slots__ = ("get", "scan")
+
+    def __init__(self, state: State) -> None:
+        self.get = state.get_row
+        self.scan = state.scan_rows
+
+
 class Reading:
     """The reads of a `Replica`, which is one."""
 
@@ -31,6 +41,7 @@ class Reading:
     _following: Following
     _leading: Leading | None
     _state: State
+    _rows: ReadRows
 
     @property
     def leader(self) -> str:
@@ -53,7 +64,7 @@ class Reading:
                 raise self._not_leader()
             holding = leading.holding
             if holding.holds():
-                found = look(self._state)
+                found = look(self._rows)
                 if holding.holds():
                     return found
             if not await holding.until_holds(self.settings.lease_ms):
@@ -70,7 +81,7 @@ class Reading:
         if leading is not None and self.role is Role.LEADER and not self._applier.failed:
             holding = leading.holding
             if holding.holds():
-                found = look(self._state)
+                found = look(self._rows)
                 if holding.holds():
                     return found
         raise self._not_leader()
@@ -92,7 +103,7 @@ class Reading:
         Raises `NotLeader` while a snapshot is being restored, and what stopped the replica.
         """
         self._check_readable()
-        return look(self._state), self._applier.cursor
+        return look(self._rows), self._applier.cursor
 
     def _check_readable(self) -> None:
         if self.role in (Role.FAILED, Role.CLOSED) or self._applier.failed:

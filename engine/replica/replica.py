@@ -47,7 +47,7 @@ from engine.replica.following import Following
 from engine.replica.leading import Leading, end_writer
 from engine.replica.measures import ReplicaMeasures
 from engine.replica.members import Members
-from engine.replica.reading import Reading
+from engine.replica.reading import Reading, ShownRows
 from engine.replica.sessions import session_of
 from engine.replica.settings import ReplicaSettings
 from engine.replica.snapshots import Snapshots
@@ -85,6 +85,7 @@ class Replica(Reading):
         self._client = client
         self._machine = machine
         self._state = state
+        self._rows = ShownRows(state)
         self._elect = elect
         self._candidate = candidate or not elect
         self._applier = Applier(machine, state, name)

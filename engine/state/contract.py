@@ -37,7 +37,10 @@ class Snapshot(Protocol):
         ...
 
     def get(self, key: bytes) -> bytes | None:
-        """A value as it was, or None if there was none. In the thread that pages, if any."""
+        """A value as it was, or None if there was none. In the thread that pages, if any.
+
+        `get` and `scan` show no keys that begin with a zero byte; pages have all rows.
+        """
         ...
 
     def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
@@ -80,6 +83,14 @@ class State(Protocol):
 
     def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
         """At most `limit` rows with keys from `first` on and under `end`, in order."""
+        ...
+
+    def get_row(self, key: bytes) -> bytes | None:
+        """As `get`, for whom the state is kept: a key that begins with a zero byte is not there."""
+        ...
+
+    def scan_rows(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        """As `scan`, without the rows whose keys begin with a zero byte."""
         ...
 
     def put(self, key: bytes, value: bytes) -> None:

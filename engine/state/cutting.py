@@ -15,6 +15,9 @@ KEY_BYTES_MAX: Final = 4_096
 VALUE_BYTES_MAX: Final = ENTRY_BYTES_MAX
 LOWEST: Final = b"\0"
 """No key is below this one."""
+FIRST_ROW: Final = b"\1"
+"""Keys below this one begin with a zero byte and belong to who keeps the state, not to who is shown
+its rows. Those rows differ from replica to replica for a while: nothing may be decided by them."""
 
 
 def misfit(key: bytes, value: bytes) -> InvalidRequest:

@@ -16,7 +16,7 @@ from typing import Final
 from engine.log.position import START, Position
 from engine.state.blocks import Blocks, FrozenBlocks
 from engine.state.contract import Row
-from engine.state.cutting import KEY_BYTES_MAX, VALUE_BYTES_MAX, after, cut_page, misfit
+from engine.state.cutting import FIRST_ROW, KEY_BYTES_MAX, VALUE_BYTES_MAX, after, cut_page, misfit
 
 _RESTORE_ROWS: Final = 4_096
 
@@ -56,6 +56,14 @@ class MemoryState:
     def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
         """At most `limit` rows with keys from `first` on and under `end`, in order."""
         return list(islice(self._blocks.rows(first, end), limit))
+
+    def get_row(self, key: bytes) -> bytes | None:
+        """A value, or None if there is none or the key begins with a zero byte."""
+        return None if key < FIRST_ROW else self._blocks.get(key)
+
+    def scan_rows(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        """At most `limit` rows from `first` on and under `end`, none that begins with zero."""
+        return list(islice(self._blocks.rows(max(first, FIRST_ROW), end), limit))
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a value. Raises `InvalidRequest` for a row that is too large."""
@@ -136,7 +144,7 @@ class MemorySnapshot:
     def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
         """At most `limit` rows with keys from `first` on and under `end`, as they were."""
         assert self._frozen is not None, "the snapshot is closed"
-        return list(islice(self._frozen.rows(first, end), limit))
+        return list(islice(self._frozen.rows(max(first, FIRST_ROW), end), limit))
 
     def close(self) -> None:
         """Let go of it. May be called twice."""

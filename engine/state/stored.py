@@ -28,7 +28,14 @@ from engine.limits import KIB, MIB
 from engine.log.position import START, Position
 from engine.ports.workers import Workers
 from engine.state.contract import Row
-from engine.state.cutting import KEY_BYTES_MAX, VALUE_BYTES_MAX, after, cut_page, misfit
+from engine.state.cutting import (
+    FIRST_ROW,
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    after,
+    cut_page,
+    misfit,
+)
 from engine.state.overlay import PART_ROWS_MAX, Overlay, laid_over
 from engine.state.storage import Change, Mark, Storage, View
 
@@ -121,6 +128,24 @@ class StoredState:
             return self._storage_get(key)
         except Exception as error:
             raise self._unreadable(error) from error
+
+    def get_row(self, key: bytes) -> bytes | None:
+        """As `get`, without the keys that begin with a zero byte. Raises `StateFailed`."""
+        if key < FIRST_ROW:
+            return None
+        # As in `get`: machines ask this for every command, and a call more would be felt.
+        for layer in self._layers:
+            found = layer.get(key, _ABSENT)
+            if found is not _ABSENT:
+                return found
+        try:
+            return self._storage_get(key)
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def scan_rows(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        """As `scan`, without the keys that begin with a zero byte. Raises `StateFailed`."""
+        return self.scan(max(first, FIRST_ROW), end, limit)
 
     def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
         """At most `limit` rows with keys from `first` on and under `end`, in order.
@@ -388,6 +413,7 @@ class StoredSnapshot:
         view = self._view
         if view is None:
             raise StateFailed("the snapshot is closed")
+        first = max(first, FIRST_ROW)
         try:
             below = view.rows(first, end)
             return list(islice(laid_over(below, self._overlays, first, end), limit))

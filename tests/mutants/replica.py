@@ -16,6 +16,7 @@ _ELECTION_TESTS: Final = "engine/replica/test_election.py"
 _REPLICA_TESTS: Final = "engine/replica/test_replica.py"
 _TROUBLE_TESTS: Final = "engine/replica/test_trouble.py"
 _SESSION_TESTS: Final = "engine/replica/test_sessions.py"
+_MACHINE_TESTS: Final = "engine/replica/test_machines.py"
 
 REPLICA_MUTANTS: Final = (
     Mutant(
@@ -271,5 +272,72 @@ REPLICA_MUTANTS: Final = (
         "        if bounded and self._pending_bytes and",
         "        if bounded and not size_bytes and",
         by_test(_REPLICA_TESTS, "test_what_is_under_way_is_bounded"),
+    ),
+    Mutant(
+        "a-machine-gets-the-replicas-own-rows",
+        "what depends on where batches were cut is not shown to a machine",
+        _APPLIER,
+        "        self.get = state.get_row\n        self.scan = state.scan_rows\n",
+        "",
+        by_test(_MACHINE_TESTS, "test_a_follower_of_a_machine_that_looks_at_every_row_stays_equal"),
+    ),
+    Mutant(
+        "a-look-can-change-rows",
+        "a state changes by entries of the log alone",
+        _REPLICA,
+        "        self._rows = ShownRows(state)",
+        "        self._rows = state",
+        by_test(_MACHINE_TESTS, "test_a_look_sees_no_row_of_the_replica_and_can_change_none"),
+    ),
+    Mutant(
+        "a-result-may-be-anything",
+        "a result is bytes: it is hashed, kept and sent",
+        _APPLIER,
+        "            _check_types(outcomes, span)\n",
+        "",
+        by_test(_MACHINE_TESTS, "test_what_is_no_bytes_stops_the_replica_with_nothing_committed"),
+    ),
+    Mutant(
+        "a-buffer-is-kept-as-it-is",
+        "what is stored cannot change afterwards",
+        _APPLIER,
+        "        if type(value) is not bytes:",
+        "        if not hasattr(value, 'hex'):",
+        by_test(_MACHINE_TESTS, "test_what_is_no_bytes_stops_the_replica_with_nothing_committed"),
+    ),
+    Mutant(
+        "a-defect-leaves-who-waits-waiting",
+        "every proposal is answered, whatever fails",
+        _LEADING,
+        "                except Exception as error:",
+        "                except EngineError as error:",
+        by_test(_MACHINE_TESTS, "test_a_defect_behind_the_applier_ends_the_term_too"),
+    ),
+    Mutant(
+        "an-older-program-runs-on-newer-rows",
+        "rows of newer commands are not for a program that does not know those",
+        _APPLIER,
+        '        self._check_level(self.summary.level, "the state")\n',
+        "",
+        by_test(_MACHINE_TESTS, "test_an_older_program_refuses_rows_that_newer_commands_made"),
+    ),
+    Mutant(
+        "an-older-program-goes-on-at-a-newer-level",
+        "a program that does not know the log's level stops where that begins",
+        _APPLIER,
+        '            self._check_level(body[1], f"the log from {position} on")\n',
+        "",
+        by_test(_MACHINE_TESTS, "test_an_older_program_stops_where_newer_commands_may_begin"),
+    ),
+    Mutant(
+        "an-older-program-clears-its-state-for-a-newer-snapshot",
+        "what cannot be begun costs the state nothing",
+        _FOLLOWING,
+        "                self._applier.check_rows(rows)\n",
+        "",
+        by_test(
+            _MACHINE_TESTS,
+            "test_an_older_program_restores_no_newer_snapshot_and_keeps_its_state",
+        ),
     ),
 )

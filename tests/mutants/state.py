@@ -183,4 +183,23 @@ STATE_MUTANTS: Final = (
         "",
         by_test(_IMAGE_TESTS, "test_the_loop_is_free_between_slices_of_some_hundred_rows"),
     ),
+    Mutant(
+        "a-machine-scans-the-replicas-own-rows",
+        "what depends on where batches were cut is not shown to a machine",
+        "engine/state/memory.py",
+        "self._blocks.rows(max(first, FIRST_ROW), end)",
+        "self._blocks.rows(first, end)",
+        by_test(
+            "engine/replica/test_machines.py",
+            "test_a_replay_is_what_was_live_though_the_machine_looks_at_every_row",
+        ),
+    ),
+    Mutant(
+        "a-stored-states-own-rows-are-shown",
+        "keys that begin with a zero byte, and the mark, are not shown",
+        _STORED,
+        "        if key < FIRST_ROW:\n",
+        "        if not key:\n",
+        by_test(_STATES, _SIM + "test_keys_that_begin_with_a_zero_byte_are_not_shown"),
+    ),
 )

@@ -156,6 +156,31 @@ class StateContract(ABC):
         self.run(scenario)
 
     @PHASES
+    def test_keys_that_begin_with_a_zero_byte_are_not_shown(self, settle: Settle) -> None:
+        async def scenario(machine: Machine) -> None:
+            state = await machine.open()
+            fill(state, {b"\0": b"0", b"\0own": b"1", b"\1": b"2", b"a": b"3"}, 1)
+            await settle(state)
+            state.put(b"\0#", b"4")
+            for first in (b"", b"\0", b"\0z", b"\1"):
+                assert state.scan_rows(first) == [(b"\1", b"2"), (b"a", b"3")]
+                assert state.scan_rows(first, b"\0\xff") == [] == state.scan_rows(first, b"\1")
+                assert state.scan_rows(first, b"a", 1) == [(b"\1", b"2")]
+            keys = (b"", b"\0", b"\0own", b"\0#", b"\0none", b"\1", b"a")
+            assert [state.get_row(key) for key in keys] == [None] * 5 + [b"2", b"3"]
+            assert state.get(b"\0own") == b"1" and state.get(b"\0#") == b"4"
+            state.commit(at(20))
+            snapshot = state.snapshot()
+            assert [snapshot.get(key) for key in keys] == [None] * 5 + [b"2", b"3"]
+            assert snapshot.scan(b"") == [(b"\1", b"2"), (b"a", b"3")]
+            assert snapshot.scan(b"", b"\0z") == []
+            assert len(snapshot.page(None, 1_000)) == 5
+            snapshot.close()
+            await state.close()
+
+        self.run(scenario)
+
+    @PHASES
     def test_removed_rows_do_not_use_up_a_scans_limit(self, settle: Settle) -> None:
         async def scenario(machine: Machine) -> None:
             state = await machine.open()
