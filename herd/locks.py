@@ -7,6 +7,8 @@ Invariants:
 - Those who wait are served in their order; nobody passes a waiter, except who holds it already.
 - A wait that would close a circle of waits is refused at once: nobody waits for ever.
 - Who has ended holds nothing and waits for nothing.
+- Short writes, which never wait, are one holder together: of each of their rows, and of their
+  tables as long as one of them is under way. None begins where somebody waits for the table.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Final
 
-from herd.errors import Deadlock, LockTimeout
+from herd.errors import Deadlock, LockTimeout, TransactionEnded
 
 Key = Hashable
 
@@ -30,7 +32,7 @@ class Holder:
 
 
 class _Wait:
-    __slots__ = ("exclusive", "future", "holder", "lock")
+    __slots__ = ("exclusive", "future", "granted", "holder", "lock")
 
     def __init__(
         self, holder: Holder, exclusive: bool, lock: "_Lock", future: asyncio.Future[None]
@@ -39,6 +41,7 @@ class _Wait:
         self.exclusive = exclusive
         self.lock = lock
         self.future = future
+        self.granted = False
 
 
 class _Lock:
@@ -65,6 +68,8 @@ class LockTable:
 
     def __init__(self) -> None:
         self._held: dict[Key, Holder | _Lock] = {}
+        self._short = Holder()
+        self._short_tables: dict[Key, int] = {}
 
     def try_lock(self, holder: Holder, key: Key, exclusive: bool = True) -> bool:
         """Take a lock if nobody stands in the way. One that is held already is held once."""
@@ -105,27 +110,58 @@ class LockTable:
             async with asyncio.timeout(timeout_ms / 1000):
                 await future
         except TimeoutError:
-            raise LockTimeout(
-                f"another transaction has kept a lock for {timeout_ms} ms", hint="try it again"
-            ) from None
+            if not wait.granted:
+                raise LockTimeout(
+                    f"another transaction has kept a lock for {timeout_ms} ms", hint="try it again"
+                ) from None
         finally:
-            holder.waiting = None
+            if holder.waiting is wait:
+                holder.waiting = None
             if wait in lock.queue:
                 lock.queue.remove(wait)
             self._serve(lock, key)
 
     def release(self, holder: Holder) -> None:
-        """Let go of everything that a holder has."""
-        held = self._held
+        """Let go of everything that a holder has; one that waits hears that it is over."""
+        wait = holder.waiting
+        if wait is not None:
+            holder.waiting = None
+            if not wait.future.done():
+                wait.future.set_exception(
+                    TransactionEnded("it was ended while it waited for a lock")
+                )
         for key in holder.locks:
-            found = held.get(key)
-            if found is holder:
-                del held[key]
-            elif type(found) is _Lock and holder in found.holders:
-                found.holders.remove(holder)
-                found.exclusive = False
-                self._serve(found, key)
+            self._let_go(holder, key)
         holder.locks = []
+
+    def try_short(self, table: Key, row: Key) -> bool:
+        """Lock a row, and its table shared, for a short write, if nobody has or wants either."""
+        held = self._held
+        if row in held:
+            return False
+        under_way = self._short_tables.get(table, 0)
+        if under_way:
+            found = held[table]
+            assert type(found) is _Lock
+            if found.queue:
+                return False
+        elif not self.try_lock(self._short, table, exclusive=False):
+            return False
+        else:
+            self._short.locks.clear()
+        self._short_tables[table] = under_way + 1
+        held[row] = self._short
+        return True
+
+    def release_short(self, table: Key, row: Key) -> None:
+        """The end of what `try_short` began."""
+        self._let_go(self._short, row)
+        under_way = self._short_tables[table] - 1
+        if under_way:
+            self._short_tables[table] = under_way
+        else:
+            del self._short_tables[table]
+            self._let_go(self._short, table)
 
     def held_by_others(self, holder: Holder, key: Key) -> bool:
         """Whether somebody else has this lock, shared or not."""
@@ -136,6 +172,15 @@ class LockTable:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def _let_go(self, holder: Holder, key: Key) -> None:
+        found = self._held.get(key)
+        if found is holder:
+            del self._held[key]
+        elif type(found) is _Lock and holder in found.holders:
+            found.holders.remove(holder)
+            found.exclusive = False
+            self._serve(found, key)
 
     def _contended(self, key: Key) -> _Lock:
         found = self._held[key]
@@ -161,6 +206,9 @@ class LockTable:
             lock.queue.popleft()
             if not wait.future.done():
                 self._take(lock, wait.holder, key, wait.exclusive)
+                wait.granted = True
+                # Who has been served waits for nobody, though its turn to run has yet to come.
+                wait.holder.waiting = None
                 wait.future.set_result(None)
         if not lock.holders and self._held.get(key) is lock:
             del self._held[key]
@@ -182,7 +230,7 @@ class LockTable:
 def _waited_for(holder: Holder) -> Iterator[Holder]:
     """Who has the lock that it waits for, and who waits for it before."""
     wait = holder.waiting
-    if wait is None:
+    if wait is None or wait.future.done():
         return
     for other in wait.lock.holders:
         if other is not holder:

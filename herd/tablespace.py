@@ -55,9 +55,12 @@ class Tablespace:
         self.lock_timeout_ms = settings.lock_timeout_ms
         self.locks = LockTable()
         self.replica: Replica
+        self.get_applied: Callable[[bytes], bytes | None]
+        """A row as applied here; for who holds its lock, in a term of this leader."""
         self._machine = machine
         self._watchers: list[Watcher] = []
-        self._catalog: Catalog | None = None
+        self.known_catalog: Catalog | None = None
+        """The definitions as they are committed; None: `catalog` has to read them again."""
         self._locks_term = 0
         self._transactions: dict[int, Transaction] = {}
         self._number = 0
@@ -87,6 +90,7 @@ class Tablespace:
         """
         machine = HerdMachine()
         space = cls(name, machine, client.clock, settings or HerdSettings())
+        space.get_applied = state.get
         with translating():
             space.replica = await Replica.open(
                 client,
@@ -114,15 +118,15 @@ class Tablespace:
         if term != self._locks_term and term:
             self._locks_term = term
             self.locks = LockTable()
-            self._catalog = None
+            self.known_catalog = None
         return term
 
     @property
     def catalog(self) -> Catalog:
         """The definitions as they are committed. Raises `LeaderUnavailable`."""
-        found = self._catalog
+        found = self.known_catalog
         if found is None:
-            found = self._catalog = self.stale_read(load)[0]
+            found = self.known_catalog = self.stale_read(load)[0]
         return found
 
     def rows_get(self, key: bytes) -> bytes | None:
@@ -180,16 +184,24 @@ class Tablespace:
 
     async def commit(self, transaction: Transaction) -> None:
         """Put a transaction's changes into the log; see `Transaction.commit`."""
-        write = transaction.write()
-        await self.propose(encode_command(write), transaction.term)
+        await self.propose(encode_command(transaction.write()), transaction.term, transaction)
 
-    async def propose(self, command: bytes, term: int) -> None:
-        """Log a command in a term, waiting while the log has no room."""
+    async def propose(
+        self, command: bytes, term: int, transaction: Transaction | None = None
+    ) -> None:
+        """Log a command in a term, waiting while the log has no room.
+
+        A cancelled wait takes nothing back: `transaction` keeps its locks until the outcome is
+        known.
+        """
         while True:
             try:
                 if self.replica.term != term:
                     raise NotLeader(f"tablespace {self.name}: the term is over")
-                await self.replica.propose(command)
+                logged = asyncio.ensure_future(self.replica.propose(command))
+                if transaction is not None:
+                    transaction.logged = logged
+                await asyncio.shield(logged)
                 return
             except Overloaded:
                 await asyncio.sleep(self.settings.overload_pause_ms / 1000)
@@ -218,8 +230,8 @@ class Tablespace:
     # Duties
 
     def _applied(self, position: Position, command: Command) -> None:
-        if type(command) is Write and any(key.startswith(CATALOG) for key, _ in command.plain):
-            self._catalog = None
+        if type(command) is Write and command.plain and _defines(command):
+            self.known_catalog = None
             self._erase()
         for watcher in self._watchers:
             watcher(position, command)
@@ -244,7 +256,13 @@ class Tablespace:
         idle_s = self.settings.idle_timeout_ms / 1000
         now_s = self.clock.monotonic()
         for transaction in self.transactions:
-            if now_s - transaction.used_s > idle_s and transaction.waiting is None:
+            busy = transaction.waiting is not None or transaction.logged is not None
+            if now_s - transaction.used_s > idle_s and not busy:
                 transaction.end(f"nobody used it for {idle_s:.0f} s")
         loop = asyncio.get_running_loop()
         self._reaper = loop.call_later(min(1.0, idle_s / 4), self._reap)
+
+
+def _defines(command: Write) -> bool:
+    """Whether a command changes a definition."""
+    return any(key.startswith(CATALOG) for key, _ in command.plain)

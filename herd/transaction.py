@@ -10,6 +10,7 @@ Invariants:
 - A transaction belongs to one term of one leader and ends with it.
 """
 
+import asyncio
 import enum
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,8 @@ class Transaction(Holder):
         self._snapshot: Snapshot | None = None
         self._ended = ""
         self.size_bytes = 0
+        self.logged: asyncio.Future[bytes] | None = None
+        """What tells that its command is applied; None before it is in the log."""
 
     # State
 
@@ -286,7 +289,12 @@ class Transaction(Holder):
             if self.changed:
                 await self._space.commit(self)
         finally:
-            self.end("it was committed")
+            if self.logged is None or self.logged.done():
+                self.end("it was committed")
+            else:
+                # The wait was cancelled. Who took its locks now would read rows from before it.
+                self._ended = "its commit is under way"
+                self.logged.add_done_callback(lambda _: self._let_go())
 
     def rollback(self) -> None:
         """Forget everything. May be called after the end."""
@@ -296,19 +304,22 @@ class Transaction(Holder):
         """Let go of everything; the first reason is the one that is told."""
         if not self._ended:
             self._ended = why
-            self._space.locks.release(self)
-            if self._snapshot is not None:
-                self._snapshot.close()
-                self._snapshot = None
-            self._layers = [Overlay()]
-            self._plain = [{}]
-            self._catalogs = [None]
-            self._space.forget(self)
+            self._let_go()
 
     @property
     def ended(self) -> bool:
         """Whether it is over."""
         return bool(self._ended)
+
+    def _let_go(self) -> None:
+        self._space.locks.release(self)
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+        self._layers = [Overlay()]
+        self._plain = [{}]
+        self._catalogs = [None]
+        self._space.forget(self)
 
     def _merge_down(self) -> None:
         layer, plain, catalog = self._layers.pop(), self._plain.pop(), self._catalogs.pop()

@@ -37,15 +37,29 @@ class BackgroundLoop:
         """Whether this process is the one that started the loop."""
         return self._process == os.getpid()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop itself, for who has a way of its own to hand calls over."""
+        return self._loop
+
+    @property
+    def thread_id(self) -> int:
+        """What `threading.get_ident` says on the loop's thread."""
+        return self._thread.ident or 0
+
+    def check(self) -> None:
+        """Raise `InvalidRequest` in a forked child and on the loop's own thread."""
+        if not self.usable:
+            raise InvalidRequest("opened before a fork: open it again in this process")
+        if threading.get_ident() == self._thread.ident:
+            raise InvalidRequest("a blocking call on the event loop's thread: use the async one")
+
     def run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run a coroutine on the loop and wait for its result, or raise what it raised.
 
         Raises `InvalidRequest` in a forked child and on the loop's own thread.
         """
-        if not self.usable:
-            raise InvalidRequest("opened before a fork: open it again in this process")
-        if threading.current_thread() is self._thread:
-            raise InvalidRequest("a blocking call on the event loop's thread: use the async one")
+        self.check()
         waiting = asyncio.run_coroutine_threadsafe(call(), self._loop)
         try:
             return waiting.result()

@@ -1,0 +1,174 @@
+"""Writes of one row, each a transaction of its own, without what only larger ones need.
+
+    writer = RowWriter(space, table)
+    answered = writer.write(key, change)       # a future, or None: take the long way
+
+Most writes touch one row by its primary key and nothing else. They need no layers, no savepoints
+and no list of locks: the row is locked, changed and proposed in one turn of the loop, and the lock
+falls when the row is applied. Whatever is not so simple goes the long way, by a `Transaction`.
+
+Invariants:
+- What is locked is locked in the same table as everybody's, so a short write and a transaction
+  never meet in a row; a short write never waits, so it is in no circle of waits.
+- The row is read under its lock, from the state to which everything answered was applied.
+- A failed check changes nothing and leaves no lock.
+- Unique keys, parents, children and tables that log their rows before take the long way, unless
+  the change leaves all of them alone.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from engine.errors import EngineError, Overloaded
+from herd.changing import Verify
+from herd.commands import Change, Write, encode_command
+from herd.errors import NotNullViolation, TransactionEnded
+from herd.locks import LockTable
+from herd.machine import DONE
+from herd.plan import Plan
+from herd.rows import Row, encode_row
+from herd.schema import Table
+from herd.tablespace import Tablespace
+from herd.translating import translated
+
+ChangeRow = Callable[[Row | None], Row | None]
+"""Makes the new row of the one that is there (None: none); None removes it.
+
+Returning the very row it was given changes nothing. The row given is the callee's to change only in
+a copy. What it raises is raised to the caller, and nothing is changed.
+"""
+
+NOTHING: Final = bytes(bytearray(b"nothing"))
+"""What a write answers that found its row as it was to be: nobody else has this very object."""
+
+
+class RowWriter:
+    """Short writes of one table, as it is defined at one moment. On the event loop."""
+
+    def __init__(self, space: Tablespace, table: Table, verify: Verify | None = None) -> None:
+        self.table = table
+        self.catalog = space.catalog
+        self._plan: Plan = self.catalog.plan(table)
+        self._space = space
+        self._get = space.get_applied
+        self._decode = self._plan.decode
+        self._verify = verify
+        self._create_future = asyncio.get_running_loop().create_future
+        self._required = [(column.number, column.name) for column in self._plan.required]
+        plan = self._plan
+        self._short = not table.full_changes
+        self._bare = not (plan.indexes or plan.parents or plan.children)
+
+    @property
+    def current(self) -> bool:
+        """Whether the table's definition is still this one."""
+        return self._space.known_catalog is self.catalog
+
+    def write(self, key: bytes, change: ChangeRow) -> "asyncio.Future[bytes] | None":
+        """Change the row with this whole key; the future resolves when that is durable.
+
+        None: this one has to take the long way, and nothing was done. Raises what `change` and
+        the constraints raise, `LeaderUnavailable`, `StorageFailed`; so does the future, where the
+        outcome may be unknown: `CommitUnknown`.
+        """
+        space, table_id = self._space, self.table.id
+        if not self._short or not space.term or space.known_catalog is not self.catalog:
+            return None
+        locks = space.locks
+        if not locks.try_short(table_id, key):
+            return None
+        logged: asyncio.Future[bytes] | None = None
+        answered: asyncio.Future[bytes] = self._create_future()
+        try:
+            command = self._command(key, change)
+            if command is None:
+                return None
+            if command is NOTHING:
+                answered.set_result(NOTHING)
+                return answered
+            logged = space.replica.propose(command)
+        except Overloaded:
+            return None
+        except EngineError as error:
+            raise translated(error) from error
+        finally:
+            if logged is None:
+                locks.release_short(table_id, key)
+        # The lock falls with what is logged, not with the wait for it, which may be cancelled.
+        logged.add_done_callback(partial(_applied, locks, table_id, key, answered))
+        return answered
+
+    def _command(self, key: bytes, change: ChangeRow) -> bytes | None:
+        """What to log; None for the long way."""
+        value = self._get(key)
+        before = None if value is None else self._decode(value)
+        after = change(before)
+        if after is before:
+            return NOTHING
+        if after is not None:
+            for number, name in self._required:
+                if after[number] is None:
+                    raise NotNullViolation(f"{self.table.name}.{name} may not be NULL")
+            if self._verify is not None:
+                self._verify(after)
+        entries: list[Change] = []
+        if not self._bare:
+            found = self._entries(key, before, after)
+            if found is None:
+                return None
+            entries = found
+        row = None if after is None else encode_row(after)
+        return encode_command(Write(((key, row),), entries))
+
+    def _entries(self, key: bytes, before: Row | None, after: Row | None) -> list[Change] | None:
+        """Changes of indexes; None where others' keys or rows have to be looked at."""
+        plan = self._plan
+        for reference in plan.parents:
+            if after is not None and _differ(before, after, reference.key.columns):
+                return None
+        for reference in plan.children:
+            if before is not None and _differ(before, after, reference.key.parent_columns):
+                return None
+        old = plan.entries(before, key) if before is not None else {}
+        new = plan.entries(after, key) if after is not None else {}
+        primary = key[len(plan.prefix) :]
+        changes: list[Change] = []
+        for entry, unique in old.items():
+            if entry not in new:
+                if unique:
+                    return None
+                changes.append((entry, None))
+        for entry, unique in new.items():
+            if entry not in old:
+                if unique:
+                    return None
+                changes.append((entry, primary))
+        return changes
+
+
+def _differ(before: Row | None, after: Row | None, columns: tuple[int, ...]) -> bool:
+    if before is None or after is None:
+        return True
+    return [before[number] for number in columns] != [after[number] for number in columns]
+
+
+def _applied(
+    locks: LockTable,
+    table_id: int,
+    key: bytes,
+    answered: "asyncio.Future[bytes]",
+    logged: "asyncio.Future[bytes]",
+) -> None:
+    locks.release_short(table_id, key)
+    if logged.cancelled():
+        error: BaseException | None = TransactionEnded("closed while a write was under way")
+    else:
+        error = logged.exception()
+    if answered.done():
+        return
+    if error is None:
+        answered.set_result(DONE)
+    else:
+        answered.set_exception(translated(error) if isinstance(error, EngineError) else error)
