@@ -48,6 +48,7 @@ from engine.replica.leading import Leading, end_writer
 from engine.replica.measures import ReplicaMeasures
 from engine.replica.members import Members
 from engine.replica.reading import Reading, ShownRows
+from engine.replica.room import Room
 from engine.replica.sessions import session_of
 from engine.replica.settings import ReplicaSettings
 from engine.replica.snapshots import Snapshots
@@ -91,6 +92,7 @@ class Replica(Reading):
         self._applier = Applier(machine, state, name)
         self._snapshots = Snapshots(client, self.log)
         self._members = Members(client.store, name, replica_id, address, machine.level)
+        self._room = Room(state, settings, client.clock)
         self._leading: Leading | None = None
         self._duties: Duties | None = None
         self._waiting = Waiting()
@@ -333,6 +335,8 @@ class Replica(Reading):
             asyncio.create_task(leading.over.wait()),
         ]
         duties: list[asyncio.Task[None]] = []
+        # It takes proposals when the role says so; its lease hears from now on how it does.
+        self._leading = leading
         try:
             now_ms = self._client.clock.wall_ms()
             said = leading.say(encode_term(Term(writer.epoch, now_ms, self.address)))
@@ -340,9 +344,6 @@ class Replica(Reading):
             if not said.done():
                 return
             said.result()
-            self._leading = leading
-            if self._closing:
-                leading.end(Deposed(f"{self.name}: the replica was closed"))
             self._duties = self._duties_of(leading)
             duties.append(asyncio.create_task(self._duties.see_to_them()))
             self._set_role(Role.LEADER)
@@ -416,7 +417,7 @@ class Replica(Reading):
         self._waiting.reached(self._applier.cursor)
 
     def _healthy(self) -> bool:
-        stalled = self._leading is not None and self._leading.stalled
+        stalled = self._room.stalled() or (self._leading is not None and self._leading.stalled)
         try:
             self._state.check()
         except EngineError:

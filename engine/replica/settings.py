@@ -12,7 +12,8 @@ class ReplicaSettings:
     `lease_ms` is how long a leader may serve reads after it was last confirmed, and how long the
     others wait before they take over from one that is not heard of. All replicas of a log should
     have the same.
-    `stall_ms` is how long a leader may wait for one append before it lets another replica try.
+    `stall_ms` is how long a leader may wait for one append, or for a full disk of its state that
+    takes nothing more, before it lets another replica try.
     `clock_drift` is by how much the machines' clocks may differ in speed.
     `pending_bytes_max` bounds proposals that are under way; beyond it `propose` raises.
     `unwritten_bytes_max` bounds changes that the state's disk has not taken; beyond it proposals

@@ -340,4 +340,20 @@ REPLICA_MUTANTS: Final = (
             "test_an_older_program_restores_no_newer_snapshot_and_keeps_its_state",
         ),
     ),
+    Mutant(
+        "a-leader-whose-disk-hangs-beats-on",
+        "who can neither go on nor fails lets another lead",
+        _REPLICA,
+        "self._room.stalled() or (",
+        "(",
+        by_test(_TROUBLE_TESTS, "test_a_leader_whose_disk_hangs_is_replaced_though_nothing_fails"),
+    ),
+    Mutant(
+        "one-that-cannot-write-its-term-beats-on",
+        "who can neither go on nor fails lets another lead",
+        _REPLICA,
+        "        self._leading = leading\n        try:\n",
+        "        try:\n            self._leading = None if writer.epoch else leading\n",
+        by_test(_TROUBLE_TESTS, "test_one_that_cannot_write_its_term_stops_beating"),
+    ),
 )

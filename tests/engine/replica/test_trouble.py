@@ -39,8 +39,7 @@ def _value(replica: Replica, key: bytes = A) -> bytes | None:
 async def test_a_state_whose_disk_fails_while_there_is_no_room_ends_the_term() -> None:
     async with yard() as made:
         disk = _Disk()
-        workers = ThreadWorkers(asyncio.get_running_loop())
-        state = StoredState(disk, workers, StateSettings(gather_bytes=100, gather_ms=1))
+        state = _on(disk)
         settings = replace(SETTINGS, unwritten_bytes_max=500, lease_ms=60_000)
         one = await made.leader("one", state=state, settings=settings)
         two = await made.start("two")
@@ -59,6 +58,62 @@ async def test_a_state_whose_disk_fails_while_there_is_no_room_ends_the_term() -
         await until(lambda: one.role is Role.FAILED)
         with pytest.raises(StateFailed):
             await one.close()
+
+
+async def test_a_leader_whose_disk_hangs_is_replaced_though_nothing_fails() -> None:
+    async with yard() as made:
+        disk = _Disk()
+        state = _on(disk)
+        settings = replace(SETTINGS, unwritten_bytes_max=500, stall_ms=100)
+        one = await made.leader("one", state=state, settings=settings)
+        two = await made.start("two")
+        disk.goes.clear()
+        number = 0
+        while state.unwritten_bytes <= settings.unwritten_bytes_max:
+            await one.propose(b"k%d=%s" % (number, b"v" * 50))
+            number += 1
+        waiting = asyncio.ensure_future(one.propose(b"x=1"))
+        await two.until_leading(PATIENCE_MS)
+        with pytest.raises(NotLeader):
+            await asyncio.wait_for(waiting, PATIENCE_MS / 1000)
+        assert await two.propose(b"x=2") == b"-"
+        disk.goes.set()
+        await one.wait_for(two.position)
+        assert one.failure is None and _value(one, b"x") == b"2"
+
+
+async def test_one_whose_disk_hangs_while_it_takes_over_lets_another_lead() -> None:
+    async with yard() as made:
+        disk = _Disk()
+        state = _on(disk)
+        settings = replace(SETTINGS, unwritten_bytes_max=500, stall_ms=100)
+        one = await made.leader("one")
+        two = await made.start("two", state=state, settings=settings)
+        await two.wait_for(one.position)
+        disk.goes.clear()
+        for number in range(40):
+            await one.propose(b"k%d=%s" % (number, b"v" * 50))
+        await until(lambda: state.unwritten_bytes > settings.unwritten_bytes_max)
+        await one.close()
+        await until(lambda: two.leader == "two")
+        assert two.role is Role.FOLLOWER and two.position < one.position
+        three = await made.start("three")
+        await three.until_leading(PATIENCE_MS)
+        disk.goes.set()
+        await two.wait_for(three.position)
+
+
+async def test_one_that_cannot_write_its_term_stops_beating() -> None:
+    async with yard() as made:
+        for bookie in made.cluster.bookies:
+            bookie.holding = True
+        one = await made.start("one", settings=replace(SETTINGS, stall_ms=50))
+        await until(lambda: one._leading is not None)
+        assert one.role is Role.FOLLOWER
+        await until(lambda: not one._healthy())
+        assert one.role is Role.FOLLOWER and one._leading is not None
+        with pytest.raises(NotLeader):
+            one.propose(b"a=1")
 
 
 async def test_a_snapshot_that_cannot_be_read_costs_no_state() -> None:
@@ -306,6 +361,11 @@ class _Disk(SimStorage):
         if self.failing:
             raise OSError("the disk fails")
         super().write(changes, mark)
+
+
+def _on(disk: _Disk) -> StoredState:
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    return StoredState(disk, workers, StateSettings(gather_bytes=100, gather_ms=1))
 
 
 class _Slow(MemoryState):
