@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -67,17 +68,16 @@ async def test_a_leader_whose_disk_hangs_is_replaced_though_nothing_fails() -> N
         settings = replace(SETTINGS, unwritten_bytes_max=500, stall_ms=100)
         one = await made.leader("one", state=state, settings=settings)
         two = await made.start("two")
-        disk.goes.clear()
-        number = 0
-        while state.unwritten_bytes <= settings.unwritten_bytes_max:
-            await one.propose(b"k%d=%s" % (number, b"v" * 50))
-            number += 1
-        waiting = asyncio.ensure_future(one.propose(b"x=1"))
-        await two.until_leading(PATIENCE_MS)
-        with pytest.raises(NotLeader):
-            await asyncio.wait_for(waiting, PATIENCE_MS / 1000)
-        assert await two.propose(b"x=2") == b"-"
-        disk.goes.set()
+        with disk.hanging():
+            number = 0
+            while state.unwritten_bytes <= settings.unwritten_bytes_max:
+                await one.propose(b"k%d=%s" % (number, b"v" * 50))
+                number += 1
+            waiting = asyncio.ensure_future(one.propose(b"x=1"))
+            await two.until_leading(PATIENCE_MS)
+            with pytest.raises(NotLeader):
+                await asyncio.wait_for(waiting, PATIENCE_MS / 1000)
+            assert await two.propose(b"x=2") == b"-"
         await one.wait_for(two.position)
         assert one.failure is None and _value(one, b"x") == b"2"
 
@@ -90,16 +90,15 @@ async def test_one_whose_disk_hangs_while_it_takes_over_lets_another_lead() -> N
         one = await made.leader("one")
         two = await made.start("two", state=state, settings=settings)
         await two.wait_for(one.position)
-        disk.goes.clear()
-        for number in range(40):
-            await one.propose(b"k%d=%s" % (number, b"v" * 50))
-        await until(lambda: state.unwritten_bytes > settings.unwritten_bytes_max)
-        await one.close()
-        await until(lambda: two.leader == "two")
-        assert two.role is Role.FOLLOWER and two.position < one.position
-        three = await made.start("three")
-        await three.until_leading(PATIENCE_MS)
-        disk.goes.set()
+        with disk.hanging():
+            for number in range(40):
+                await one.propose(b"k%d=%s" % (number, b"v" * 50))
+            await until(lambda: state.unwritten_bytes > settings.unwritten_bytes_max)
+            await one.close()
+            await until(lambda: two.leader == "two")
+            assert two.role is Role.FOLLOWER and two.position < one.position
+            three = await made.start("three")
+            await three.until_leading(PATIENCE_MS)
         await two.wait_for(three.position)
 
 
@@ -111,7 +110,7 @@ async def test_one_that_cannot_write_its_term_stops_beating() -> None:
         await until(lambda: one._leading is not None)
         assert one.role is Role.FOLLOWER
         await until(lambda: not one._healthy())
-        assert one.role is Role.FOLLOWER and one._leading is not None
+        assert one._leading is not None, "it is not over"
         with pytest.raises(NotLeader):
             one.propose(b"a=1")
 
@@ -355,6 +354,15 @@ class _Disk(SimStorage):
         self.goes = threading.Event()
         self.goes.set()
         self.failing = False
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Take nothing, and go on in the end, whatever becomes of the test."""
+        self.goes.clear()
+        try:
+            yield
+        finally:
+            self.goes.set()
 
     def write(self, changes: Iterable[Change], mark: Mark) -> None:
         self.goes.wait()
