@@ -14,6 +14,7 @@ class HerdSettings:
     a transaction locks one by one; then it locks the table. `transaction_bytes_max` bounds what
     one transaction changes. `erase_rows` is how many rows of a dropped table one command removes.
     `overload_pause_ms` is the pause after the log had no room.
+    A leader takes a checkpoint every `checkpoint_ms`, if something changed.
     """
 
     lock_timeout_ms: int = 10_000
@@ -22,3 +23,4 @@ class HerdSettings:
     transaction_bytes_max: int = 48 * limits.MIB
     erase_rows: int = 1_000
     overload_pause_ms: int = 5
+    checkpoint_ms: int = 900_000

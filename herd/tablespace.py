@@ -14,6 +14,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 from engine.errors import EngineError, NotLeader, Overloaded
@@ -22,13 +23,18 @@ from engine.log.position import Position
 from engine.log.settings import LogSettings
 from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.workers import Workers
 from engine.replica import Replica, ReplicaSettings
 from engine.replica.contract import ReadRows
 from engine.state.contract import Row as KeyValue
 from engine.state.contract import Snapshot, State
+from engine.state.stored import StoredState
 from herd.catalog import Catalog, load, stores_to_erase
+from herd.checkpoint.duty import keep_checkpoints
+from herd.checkpoint.manifest import ManifestRecord
+from herd.checkpoint.taking import Checkpointer
 from herd.commands import Command, Erase, Write, encode_command
-from herd.errors import LeaderUnavailable
+from herd.errors import LeaderUnavailable, NotSupportedError
 from herd.keys import CATALOG
 from herd.locks import LockTable
 from herd.machine import HerdMachine
@@ -66,6 +72,9 @@ class Tablespace:
         self._number = 0
         self._erasing: asyncio.Task[None] | None = None
         self._reaper: asyncio.TimerHandle | None = None
+        self.checkpointer: Checkpointer | None = None
+        """What takes checkpoints; None where they have no folder."""
+        self._keeping: asyncio.Task[None] | None = None
         machine.watcher = self._applied
 
     @classmethod
@@ -82,10 +91,13 @@ class Tablespace:
         replica_settings: ReplicaSettings | None = None,
         log_settings: LogSettings | None = None,
         metrics: Metrics = NO_METRICS,
+        workers: Workers | None = None,
+        folder: Path | None = None,
     ) -> "Tablespace":
         """Start a replica of a tablespace on a state, which it closes in the end.
 
-        `elect=False` is for the only replica there is: it leads at once. Raises as `Replica.open`
+        `elect=False` is for the only replica there is: it leads at once. With `workers` and a
+        `folder` for what is under way it takes checkpoints. Raises as `Replica.open`
         does, as errors of the database.
         """
         machine = HerdMachine()
@@ -106,6 +118,10 @@ class Tablespace:
             )
             if not elect:
                 await space.replica.until_leading(space.replica.settings.stall_ms)
+        if workers is not None and folder is not None and isinstance(state, StoredState):
+            space.checkpointer = Checkpointer(client, name, state, workers, folder)
+            duty = keep_checkpoints(space, space.checkpointer)
+            space._keeping = asyncio.create_task(duty, name=f"checkpoints of {name}")
         space._reap()
         return space
 
@@ -213,6 +229,18 @@ class Tablespace:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
+    async def checkpoint(self) -> ManifestRecord:
+        """Write all tables as they are now, in pages. Raises `NotSupportedError`, `StorageFailed`.
+
+        Only the leader does it, beside all other work. Raises `LeaderUnavailable`.
+        """
+        if self.checkpointer is None:
+            raise NotSupportedError(f"tablespace {self.name} was opened without checkpoints")
+        with translating():
+            if not self.term:
+                raise NotLeader(f"this replica of {self.name} does not lead", self.replica.leader)
+            return await self.checkpointer.take(self.term)
+
     async def close(self) -> None:
         """End all transactions and the replica. May be called twice."""
         for transaction in self.transactions:
@@ -220,10 +248,11 @@ class Tablespace:
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
-        if self._erasing is not None:
-            self._erasing.cancel()
-            await asyncio.gather(self._erasing, return_exceptions=True)
-            self._erasing = None
+        for task in (self._erasing, self._keeping):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._erasing = self._keeping = None
         with translating():
             await self.replica.close()
 

@@ -1,0 +1,38 @@
+"""Checkpoints from time to time, as long as this replica leads.
+
+Invariants:
+- A failed checkpoint is tried again at its next time; it never ends the term.
+- Nothing is taken of a tablespace in which nothing changed.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineError
+from engine.log.position import START
+from herd.checkpoint.taking import Checkpointer
+
+if TYPE_CHECKING:
+    from herd.tablespace import Tablespace
+
+_logger = logging.getLogger(__name__)
+
+
+async def keep_checkpoints(space: "Tablespace", checkpointer: Checkpointer) -> None:
+    """Sweep once a term, take a checkpoint every `checkpoint_ms`; until cancelled."""
+    swept_term = 0
+    taken = START
+    while True:
+        await asyncio.sleep(space.settings.checkpoint_ms / 1000)
+        term = space.term
+        if not term:
+            continue
+        try:
+            if term != swept_term:
+                await checkpointer.sweep(term)
+                swept_term = term
+            if space.replica.position != taken:
+                taken = (await checkpointer.take(term)).position
+        except EngineError as error:
+            _logger.warning("no checkpoint of tablespace %s: %s", space.name, error)

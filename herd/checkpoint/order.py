@@ -1,0 +1,28 @@
+"""What the leader asks of the process that builds a checkpoint's pages."""
+
+from typing import Final
+
+import msgspec
+
+PAGE_ROWS: Final = 65_536
+PAGE_BYTES: Final = 16 * 1024 * 1024
+NEW: Final = 0
+"""The ledger of pages that lie in the output file yet."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What to build. `before`: a file with the manifest before, "" for none.
+
+    `rewrite` names ledgers whose pages are to be written again, because most of them is unused.
+    """
+
+    copy: str
+    output: str
+    tablespace: str
+    number: int
+    epoch: int
+    taken_ms: int
+    before: str = ""
+    rewrite: tuple[int, ...] = ()
+    page_rows: int = PAGE_ROWS
+    page_bytes: int = PAGE_BYTES

@@ -1,0 +1,113 @@
+"""Rows of one table as a page and back.
+
+A page is one Arrow stream of one batch, its buffers compressed by zstd. Columns are named by their
+numbers, for names may change: `_key` (without the table's prefix), `_position`, `0`, `1`, …
+
+Invariants:
+- The checksum is of keys and values as the state has them; pages of equal rows have equal ones.
+- A column that came after the page has its `fill` in all rows; one that went is not read.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import google_crc32c
+import msgspec
+
+from engine.log.position import Position
+from herd.arrow import arrow_type, batch_of
+from herd.checkpoint.manifest import ColumnRange
+from herd.keys import PREFIX_BYTES
+from herd.rows import POSITION_BYTES, changed_at, row_decoder
+from herd.schema import Column, Table
+from herd.types import Kind, Stored, returning
+
+if TYPE_CHECKING:
+    import pyarrow
+
+KeyValue = tuple[bytes, bytes]
+_COMPRESSION_LEVEL: Final = 1
+_TEXT_MAX: Final = 64
+"""Longer texts make no range: it would be longer than what it saves."""
+_UNORDERED: Final = (Kind.FLOATS, Kind.JSON)
+
+
+def checksum_of(rows: Sequence[KeyValue]) -> int:
+    """The CRC32C of rows as they are stored."""
+    value: int = google_crc32c.value(b"".join([piece for row in rows for piece in row]))
+    return value
+
+
+def changed_last(rows: Sequence[KeyValue]) -> Position:
+    """The newest change among rows."""
+    newest = max([value[:POSITION_BYTES] for _, value in rows])
+    return changed_at(newest)
+
+
+def encode_page(table: Table, rows: Sequence[KeyValue]) -> bytes:
+    """A page of these rows, which are of this table and in order."""
+    import pyarrow as pa
+
+    whole = msgspec.structs.replace(table, hidden_key=False)
+    batch = batch_of(whole, rows)
+    names = {column.name: str(column.number) for column in table.columns}
+    batch = batch.rename_columns([names.get(name, name) for name in batch.schema.names])
+    sink = pa.BufferOutputStream()
+    codec = pa.Codec("zstd", compression_level=_COMPRESSION_LEVEL)
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    blob: bytes = sink.getvalue().to_pybytes()
+    return blob
+
+
+def decode_page(table: Table, blob: bytes) -> "pyarrow.RecordBatch":
+    """A page's rows with the columns that the table has now, by their names of now."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(blob) as stream:
+        batch = stream.read_next_batch()
+    names = ["_key", "_position", *[column.name for column in table.columns]]
+    present = set(batch.schema.names)
+    arrays = [batch.column("_key"), batch.column("_position")]
+    for column in table.columns:
+        if str(column.number) in present:
+            found = batch.column(str(column.number))
+            wanted = arrow_type(column.type)
+            arrays.append(found if found.type == wanted else found.cast(wanted))
+        else:
+            arrays.append(_filled(column, batch.num_rows))
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def ranges_of(table: Table, rows: Sequence[KeyValue]) -> tuple[ColumnRange, ...]:
+    """The lowest and highest stored values of the columns that have an order."""
+    decode = row_decoder(table)
+    decoded = [decode(value) for _, value in rows]
+    found = []
+    for column in table.columns:
+        if column.type.kind in _UNORDERED or column.type.wide:
+            continue
+        values = [row[column.number] for row in decoded]
+        there: list[Any] = [value for value in values if value is not None]
+        lowest, highest = (min(there), max(there)) if there else (None, None)
+        if any(isinstance(one, str | bytes) and len(one) > _TEXT_MAX for one in (lowest, highest)):
+            continue
+        if isinstance(highest, float) and any(value != value for value in there):
+            continue
+        found.append(ColumnRange(column.number, lowest, highest, len(values) - len(there)))
+    return tuple(found)
+
+
+def short_key(key: bytes) -> bytes:
+    """A row's key without its table's prefix."""
+    return key[PREFIX_BYTES:]
+
+
+def _filled(column: Column, rows: int) -> "pyarrow.Array":
+    import pyarrow as pa
+
+    stored: Stored = column.fill
+    convert = returning(column.type)
+    value = stored if stored is None or convert is None else convert(stored)
+    return pa.array([value] * rows, arrow_type(column.type))

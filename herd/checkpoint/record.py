@@ -1,0 +1,120 @@
+"""The list of a tablespace's checkpoints in the metadata store: who may read which, and how long.
+
+Invariants:
+- Every change is a compare-and-set of the whole list, so a pin and a removal cannot cross.
+- The newest checkpoint and every pinned one stay; the others go when there are more than `keep`.
+- The list never goes back: a newer epoch's, or a higher number, is never replaced by an older one.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from engine.errors import Deposed, InvalidRequest, KeyExists, NotFound, VersionConflict
+from engine.metadata.contract import MetadataStore
+from engine.ports.clock import Clock
+from herd.checkpoint.manifest import (
+    Checkpoints,
+    ManifestRecord,
+    Pin,
+    decode_checkpoints,
+    encode_checkpoints,
+)
+
+KEEP: Final = 2
+_PREFIX: Final = "/herd/tablespaces"
+
+
+class CheckpointList:
+    """The list of one tablespace. Every method raises `MetadataUnavailable`."""
+
+    def __init__(self, store: MetadataStore, tablespace: str, clock: Clock) -> None:
+        self._store = store
+        self._key = f"{_PREFIX}/{tablespace}/checkpoints"
+        self._clock = clock
+
+    async def get(self) -> Checkpoints:
+        """The list as it is now; empty before the first checkpoint."""
+        found = await self._store.get(self._key)
+        return Checkpoints() if found is None else decode_checkpoints(found.value)
+
+    async def add(self, record: ManifestRecord, keep: int = KEEP) -> Checkpoints:
+        """Name a checkpoint and let go of old ones. Raises `Deposed` if a newer epoch has one."""
+
+        def change(held: Checkpoints) -> Checkpoints:
+            newest = held.newest
+            if newest == record:
+                return held
+            if newest is not None and (newest.epoch, newest.number) >= (
+                record.epoch,
+                record.number,
+            ):
+                raise Deposed(f"epoch {newest.epoch} has taken checkpoint {newest.number} already")
+            pins = self._unexpired(held.pins)
+            pinned = {pin.number for pin in pins}
+            older = held.kept
+            kept = [
+                one
+                for place, one in enumerate(older)
+                if one.number in pinned or place >= len(older) - (keep - 1)
+            ]
+            return msgspec.structs.replace(held, kept=(*kept, record), pins=pins)
+
+        return await self._change(change)
+
+    async def pin(self, name: str, number: int | None, expires_in_ms: int) -> ManifestRecord:
+        """Keep a checkpoint (None: the newest) for a while; again to renew.
+
+        Raises `NotFound` if it is not kept.
+        """
+        if expires_in_ms <= 0:
+            raise InvalidRequest(f"a pin lasts for some milliseconds, not {expires_in_ms}")
+        chosen: list[ManifestRecord] = []
+
+        def change(held: Checkpoints) -> Checkpoints:
+            chosen.clear()
+            for record in reversed(held.kept):
+                if number is None or record.number == number:
+                    chosen.append(record)
+                    break
+            else:
+                raise NotFound(f"checkpoint {number} is not kept" if number else "no checkpoint")
+            expires_ms = self._clock.wall_ms() + expires_in_ms
+            others = [pin for pin in self._unexpired(held.pins) if pin.name != name]
+            pins = (*others, Pin(name, chosen[0].number, expires_ms))
+            return msgspec.structs.replace(held, pins=pins)
+
+        await self._change(change)
+        return chosen[0]
+
+    async def unpin(self, name: str) -> None:
+        """Let go of a pin; it may be gone."""
+
+        def change(held: Checkpoints) -> Checkpoints:
+            pins = tuple(pin for pin in held.pins if pin.name != name)
+            return held if pins == held.pins else msgspec.structs.replace(held, pins=pins)
+
+        await self._change(change)
+
+    def _unexpired(self, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
+        now_ms = self._clock.wall_ms()
+        return tuple(pin for pin in pins if pin.expires_ms > now_ms)
+
+    async def _change(self, change: Callable[[Checkpoints], Checkpoints]) -> Checkpoints:
+        """Change the list by compare-and-set. A lost reply shows as a list that is changed."""
+        while True:
+            found = await self._store.get(self._key)
+            held = Checkpoints() if found is None else decode_checkpoints(found.value)
+            wanted = change(held)
+            if wanted == held:
+                return held
+            value = encode_checkpoints(wanted)
+            try:
+                if found is None:
+                    await self._store.create(self._key, value)
+                else:
+                    await self._store.set(self._key, value, found.version)
+                return wanted
+            except (KeyExists, VersionConflict):
+                continue

@@ -1,0 +1,258 @@
+"""Taking checkpoints on the leader: a copy, a child that builds pages, a ledger, one name.
+
+Invariants:
+- Nothing of it is on the event loop but the handing of ready bytes to a ledger, piece by piece.
+- What a checkpoint wrote is in one ledger of its own, whose metadata name its owner and epoch; one
+  that ends on the way leaves a ledger that nobody names, for the sweep.
+- A ledger goes only when no manifest that is kept names it.
+"""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from engine.errors import CannotRead, EngineError, NotFound
+from engine.ledger.client import LedgerClient
+from engine.log.position import Position
+from engine.ports.clock import Clock
+from engine.ports.workers import Workers
+from herd.checkpoint.blobs import BlobWriter, read_blob
+from herd.checkpoint.manifest import (
+    Checkpoints,
+    Locator,
+    Manifest,
+    ManifestRecord,
+    Page,
+    TablePages,
+    decode_manifest,
+    encode_manifest,
+)
+from herd.checkpoint.order import NEW, PAGE_ROWS, Order
+from herd.checkpoint.record import CheckpointList
+
+OWNER: Final = "owner"
+PURPOSE: Final = "purpose"
+EPOCH: Final = "epoch"
+CHECKPOINT: Final = b"checkpoint"
+_LIVE_SHARE_MIN: Final = 0.5
+"""Ledgers of which less is in use are written anew."""
+
+
+Build = Callable[[Order], Awaitable[bytes]]
+"""Carries out an order, as `herd.checkpoint.building` does."""
+
+
+class Copied(Protocol):
+    """A state that can be copied by links."""
+
+    async def copy_to(self, path: Path) -> Position:
+        """See `StoredState.copy_to`."""
+        ...
+
+
+class Checkpointer:
+    """Takes the checkpoints of one tablespace. `folder` is for what is under way."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        tablespace: str,
+        state: Copied,
+        workers: Workers,
+        folder: Path,
+        *,
+        page_rows: int = PAGE_ROWS,
+        build: Build | None = None,
+    ) -> None:
+        """`build` makes the pages; unless it is given, a child process does."""
+        self.list = CheckpointList(client.store, tablespace, client.clock)
+        self._client = client
+        self._clock: Clock = client.clock
+        self._tablespace = tablespace
+        self._state = state
+        self._workers = workers
+        self._folder = folder
+        self._page_rows = page_rows
+        self.build = build or run_child
+        self._one_at_a_time = asyncio.Lock()
+        self._manifests: dict[int, Manifest] = {}
+
+    async def take(self, epoch: int) -> ManifestRecord:
+        """Take a checkpoint of now, in the term of an epoch, and name it.
+
+        Raises `Deposed`, `StateFailed`, `CannotRead` (the child failed), and what writing raises.
+        """
+        async with self._one_at_a_time:
+            held = await self.list.get()
+            await self._workers.run(partial(_emptied, self._folder))
+            try:
+                built = await self._build(held, epoch)
+                record = await self._store(built, epoch)
+            finally:
+                await self._workers.run(partial(_removed, self._folder))
+            kept = await self.list.add(record)
+            await self._drop(held, kept)
+            return record
+
+    async def manifest(self, record: ManifestRecord) -> Manifest:
+        """A checkpoint's manifest. Raises `CannotRead`, `NoSuchLedger`."""
+        found = self._manifests.get(record.number)
+        if found is None:
+            found = decode_manifest(await read_blob(self._client, record.locator))
+            self._manifests[record.number] = found
+        return found
+
+    async def sweep(self, epoch: int) -> list[int]:
+        """Delete ledgers that older terms began and nobody names; returns them."""
+        named = await self._named(await self.list.get())
+        swept = []
+        for ledger_id in await self._client.list_ledgers():
+            if ledger_id in named:
+                continue
+            try:
+                metadata = await self._client.ledger_metadata(ledger_id)
+            except NotFound:
+                continue
+            custom = metadata.custom
+            if custom.get(OWNER) == self._owner and int(custom.get(EPOCH, b"0")) < epoch:
+                await self._client.delete_ledger(ledger_id)
+                swept.append(ledger_id)
+        return swept
+
+    @property
+    def _owner(self) -> bytes:
+        return b"herd:" + self._tablespace.encode()
+
+    async def _build(self, held: Checkpoints, epoch: int) -> Manifest:
+        """Copy the state and let a child make the pages."""
+        before = held.newest
+        order = Order(
+            copy=str(self._folder / "copy"),
+            output=str(self._folder / "pages"),
+            tablespace=self._tablespace,
+            number=1 if before is None else before.number + 1,
+            epoch=epoch,
+            taken_ms=self._clock.wall_ms(),
+            page_rows=self._page_rows,
+        )
+        if before is not None:
+            manifest = await self.manifest(before)
+            path = self._folder / "before"
+            await self._workers.run(partial(path.write_bytes, encode_manifest(manifest)))
+            sparse = await self._sparse(manifest)
+            order = msgspec.structs.replace(order, before=str(path), rewrite=tuple(sparse))
+        await self._state.copy_to(self._folder / "copy")
+        return decode_manifest(await self.build(order))
+
+    async def _store(self, built: Manifest, epoch: int) -> ManifestRecord:
+        """Put the new pages and the manifest into a ledger of their own."""
+        custom = {OWNER: self._owner, PURPOSE: CHECKPOINT, EPOCH: str(epoch).encode()}
+        writer = await self._client.create_ledger(metadata=custom)
+        try:
+            blobs = BlobWriter(writer)
+            tables = []
+            for table in built.pages:
+                pages = [await self._store_page(page, blobs) for page in table.pages]
+                tables.append(TablePages(table.table_id, table.rows, tuple(pages)))
+            manifest = msgspec.structs.replace(built, pages=tuple(tables))
+            locator = await blobs.write(encode_manifest(manifest))
+            await blobs.close()
+        except BaseException:
+            await _dropped(self._client, writer.ledger_id)
+            raise
+        self._manifests = {manifest.number: manifest}
+        return ManifestRecord(manifest.number, manifest.position, epoch, manifest.taken_ms, locator)
+
+    async def _store_page(self, page: Page, blobs: BlobWriter) -> Page:
+        at = page.locator
+        if at.ledger_id != NEW:
+            return page
+        read = partial(_piece, self._folder / "pages", at)
+        return msgspec.structs.replace(
+            page, locator=await blobs.write(await self._workers.run(read))
+        )
+
+    async def _sparse(self, manifest: Manifest) -> list[int]:
+        """The ledgers of which less than half is in use."""
+        sparse = []
+        for ledger_id, live_bytes in manifest.ledgers.items():
+            metadata = await self._client.ledger_metadata(ledger_id)
+            if metadata.length is not None and live_bytes < _LIVE_SHARE_MIN * metadata.length:
+                sparse.append(ledger_id)
+        return sparse
+
+    async def _drop(self, before: Checkpoints, kept: Checkpoints) -> None:
+        """Delete the ledgers that only manifests which are kept no longer named."""
+        gone = set(before.kept) - set(kept.kept)
+        if not gone:
+            return
+        named = await self._named(kept)
+        for record in gone:
+            try:
+                ledgers = {record.locator.ledger_id, *(await self.manifest(record)).ledgers}
+            except (NotFound, CannotRead):
+                ledgers = {record.locator.ledger_id}
+            self._manifests.pop(record.number, None)
+            for ledger_id in sorted(ledgers - named):
+                await _dropped(self._client, ledger_id)
+
+    async def _named(self, checkpoints: Checkpoints) -> set[int]:
+        named: set[int] = set()
+        for record in checkpoints.kept:
+            named |= {record.locator.ledger_id, *(await self.manifest(record)).ledgers}
+        return named
+
+
+async def run_child(order: Order) -> bytes:
+    """Build an order's pages in a process of its own; returns the manifest."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "herd.checkpoint.building",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        said, wrong = await child.communicate(msgspec.msgpack.encode(order))
+    except BaseException:
+        child.kill()
+        await child.wait()
+        raise
+    if child.returncode:
+        last = wrong.decode(errors="replace").strip().splitlines()[-1:]
+        raise CannotRead(f"a checkpoint's pages could not be built: {' '.join(last)}")
+    return said
+
+
+async def _dropped(client: LedgerClient, ledger_id: int) -> None:
+    """Delete a ledger; what cannot be deleted now the sweep finds."""
+    try:
+        await client.delete_ledger(ledger_id)
+    except EngineError:
+        return
+
+
+def _piece(path: Path, at: Locator) -> bytes:
+    with path.open("rb") as file:
+        file.seek(at.first_entry)
+        return file.read(at.size_bytes)
+
+
+def _emptied(folder: Path) -> None:
+    _removed(folder)
+    folder.mkdir(parents=True)
+
+
+def _removed(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
