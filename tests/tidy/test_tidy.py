@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = {
     "benchmarks.__main__": "python -m benchmarks",
     "engine.bookie.__main__": "python -m engine.bookie",
+    "herd.checkpoint.building": "python -m herd.checkpoint.building",
     "herdbook.__main__": "python -m herdbook",
     "herdbook.cli": "the command herdbook",
 }
