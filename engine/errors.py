@@ -5,7 +5,8 @@ EngineError
 │   ├── EntryTooLarge         split the entry
 │   ├── QuorumsInvalid        ensemble >= write quorum >= ack quorum >= 1 does not hold
 │   ├── EntryPastEnd          the range goes past what may be read
-│   └── DuplicateEntryId      an explicit id was used before
+│   ├── DuplicateEntryId      an explicit id was used before
+│   └── SessionFull           no answer may be forgotten: raise the requests' `floor`
 ├── ExtraMissing              a library is not installed: install the extra that is named
 ├── FrameInvalid              bytes on a connection are not this protocol's: it is closed
 ├── NotFound                  looked for, and positively not there
@@ -69,6 +70,10 @@ class EntryPastEnd(InvalidRequest):
 
 class DuplicateEntryId(InvalidRequest):
     """An explicit entry id was used before. Choose a higher one. Nothing was stored."""
+
+
+class SessionFull(InvalidRequest):
+    """The session remembers as many results as it can. Raise `floor`; nothing was done."""
 
 
 class ExtraMissing(EngineError):

@@ -64,6 +64,8 @@ class LedgerClient:
         """The way to the cluster's bookies: for repair and for tools."""
         self.clock = clock
         self.rng = rng
+        self.closed = asyncio.Event()
+        """Set when the client is closed: what runs on by itself has to end."""
         self._ledgers = Ledgers(self.store, rng)
         self._bookies = Bookies(self.store)
         self._measures = ClientMeasures(metrics)
@@ -197,6 +199,7 @@ class LedgerClient:
 
     async def close(self) -> None:
         """Close the connections. Writers and readers are not to be used any more."""
+        self.closed.set()
         await self.transport.close()
         await asyncio.sleep(0)
 

@@ -49,7 +49,10 @@ class Request(NamedTuple):
     """Names a command, so that a retry is answered and not done again.
 
     `session` comes from `Replica.open_session`. `sequence` is chosen by the caller, another one for
-    each command, growing. The results of all below `floor` have arrived and can be forgotten.
+    each command, growing. The results of all below `floor` have arrived and can be forgotten. Of a
+    session 1,024 results are remembered: who never raises `floor` gets a `SessionFull` then. Of
+    results that have more than 1 MiB together the later ones are not remembered: the command is
+    done and answered, and sent again it is `RequestForgotten`.
     """
 
     session: Position
@@ -76,8 +79,8 @@ def encode_command(command: bytes, level: int, request: Request | None) -> list[
     """The entries of a command, usually one. Raises `EntryTooLarge`, `InvalidRequest`."""
     if not 1 <= level <= LEVEL_MAX:
         raise InvalidRequest(f"a level is 1 to {LEVEL_MAX}, not {level}")
-    if request is not None and not 0 <= request.floor <= request.sequence < SEQUENCE_MAX:
-        raise InvalidRequest(f"0 <= floor <= sequence < 2**63 does not hold for {request}")
+    if request is not None:
+        _check_request(request)
     if request is None:
         whole = bytes((COMMAND, level)) + command
     else:
@@ -95,6 +98,16 @@ def encode_command(command: bytes, level: int, request: Request | None) -> list[
     parts = [whole[at : at + _PART_BYTES] for at in range(0, len(whole), _PART_BYTES)]
     kinds = [b"\x04"] * (len(parts) - 1) + [b"\x05"]
     return [kind + part for kind, part in zip(kinds, parts, strict=True)]
+
+
+def _check_request(request: Request) -> None:
+    session = getattr(request, "session", None)
+    if not isinstance(session, Position):
+        raise InvalidRequest(f"a request names a session that was opened, {request!r:.100} none")
+    if not 0 <= min(session) <= max(session) < SEQUENCE_MAX:
+        raise InvalidRequest(f"there is no session {tuple(session)}")
+    if not 0 <= request.floor <= request.sequence < SEQUENCE_MAX:
+        raise InvalidRequest(f"0 <= floor <= sequence < 2**63 does not hold for {request}")
 
 
 def decode_request(entry: bytes) -> tuple[Request, bytes]:

@@ -21,6 +21,7 @@ from engine.errors import (
     Overloaded,
     ReplicaFailed,
     RequestForgotten,
+    SessionFull,
 )
 from engine.log.log_writer import LogWriter
 from engine.log.position import Span
@@ -29,7 +30,7 @@ from engine.replica.applier import Applier
 from engine.replica.election import Holding
 from engine.replica.entries import Request, encode_command, encode_hash
 from engine.replica.measures import ReplicaMeasures
-from engine.replica.sessions import Forgotten, Outcome
+from engine.replica.sessions import FULL, RESULTS_MAX, Forgotten, Outcome
 from engine.replica.settings import ReplicaSettings
 from engine.state.contract import State
 
@@ -248,6 +249,10 @@ def _answer(waiters: list[_Waiter], outcomes: list[Outcome]) -> None:
             continue
         if type(outcome) is bytes:
             waiter.set_result(outcome)
+        elif outcome is FULL:
+            waiter.set_exception(
+                SessionFull(f"{RESULTS_MAX:,} results wait in this session: raise `floor`")
+            )
         elif isinstance(outcome, Forgotten):
             waiter.set_exception(
                 RequestForgotten("the request's session, or its answer, is no longer remembered")

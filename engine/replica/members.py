@@ -84,9 +84,12 @@ class Members:
                     found.append(Member(name, "", 1))
         return found
 
+    def unwatch(self) -> None:
+        """Hear nothing of the session any more. May be called twice."""
+        self._unwatch()
+
     async def close(self) -> None:
         """Be listed no more."""
-        self._unwatch()
         with contextlib.suppress(MetadataUnavailable):
             await self._store.delete(self._own)
 

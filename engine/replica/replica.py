@@ -16,6 +16,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable
 from typing import Any
@@ -119,33 +120,40 @@ class Replica(Reading):
         candidate: bool = True,
         metrics: Metrics = NO_METRICS,
     ) -> "Replica":
-        """Start a replica of the log `name` on a state, which it closes in the end.
+        """Start a replica of the log `name` on a state, which it closes in the end, at once if
+        it cannot start.
 
         `address` is what clients are told to go to when this replica leads. `elect=False` is for a
         log that has one replica by other means, such as a folder's owner: it leads at once.
         `candidate=False` follows and never leads. `metrics` hears what the replica does.
         The state goes on from its own position, from the newest snapshot, or from the first entry
         ever. Raises `HistoryMissing` when none of them is possible, `FolderMismatch` for the state
-        of another log, `MetadataUnavailable`, `CannotRead`.
+        of another log, `LevelTooNew` for one of a newer program, `MetadataUnavailable`,
+        `CannotRead`.
         """
-        replica = cls(
-            client,
-            name,
-            machine,
-            state,
-            address=address,
-            replica_id=replica_id or f"{client.rng.getrandbits(64):016x}",
-            settings=settings if settings is not None else ReplicaSettings(),
-            log_settings=log_settings,
-            elect=elect,
-            candidate=candidate,
-            metrics=metrics,
-        )
         try:
-            await replica._following.catch_up()
+            replica = cls(
+                client,
+                name,
+                machine,
+                state,
+                address=address,
+                replica_id=replica_id or f"{client.rng.getrandbits(64):016x}",
+                settings=settings if settings is not None else ReplicaSettings(),
+                log_settings=log_settings,
+                elect=elect,
+                candidate=candidate,
+                metrics=metrics,
+            )
+            try:
+                await replica._following.catch_up()
+            except BaseException:
+                replica._unwatch()
+                raise
         except BaseException:
-            replica._election.close()
-            replica._measures.end()
+            # A folder that stays locked could not be opened again, in this process neither.
+            with contextlib.suppress(EngineError):
+                await state.close()
             raise
         replica._running = asyncio.create_task(replica._run(), name=f"replica {name}")
         pause_s = replica.settings.retry_pause_ms / 1000
@@ -177,7 +185,8 @@ class Replica(Reading):
         With a `request` a retry is answered and not done again, by whatever replica leads then.
         Raises at once, with nothing stored: `NotLeader`, `Overloaded`, `EntryTooLarge`,
         `InvalidRequest` (a level that not every replica knows). The await raises an
-        `OutcomeUnknown` when the term ends meanwhile, `RequestForgotten`, `ReplicaFailed`.
+        `OutcomeUnknown` when the term ends meanwhile, `RequestForgotten`, `SessionFull`,
+        `ReplicaFailed`.
         """
         leading = self._leading
         if leading is None or self.role is not Role.LEADER:
@@ -234,13 +243,17 @@ class Replica(Reading):
         if self.role is not Role.CLOSED:
             self._set_role(Role.CLOSED)
             self._waiting.end(NotLeader(f"{self.name}: the replica is closed"))
-            self._election.close()
-            self._measures.end()
+            self._unwatch()
             if self._listed is not None:
                 self._listed.cancel()
                 await asyncio.gather(self._listed, return_exceptions=True)
             await self._members.close()
             await self._state.close()
+
+    def _unwatch(self) -> None:
+        self._election.close()
+        self._measures.end()
+        self._members.unwatch()
 
     # Running
 
@@ -248,6 +261,9 @@ class Replica(Reading):
         """Follow and lead by turns, until the replica is closed or cannot be trusted any more."""
         pause_s = self.settings.retry_pause_ms / 1000
         while not self._closing:
+            if self._client.closed.is_set():
+                self._fail(ReplicaFailed(f"log {self.name}: the replica's client was closed"))
+                return
             began_s = self._client.clock.monotonic()
             try:
                 holding = await self._follow() if self._elect else Unopposed()
@@ -273,16 +289,20 @@ class Replica(Reading):
         caught_up = asyncio.Event()
         tailing = asyncio.create_task(self._following.tail(caught_up))
         campaigning = asyncio.create_task(self._campaign(caught_up))
+        tasks: list[asyncio.Task[Any]] = [tailing, campaigning]
+        tasks.append(asyncio.create_task(self._client.closed.wait()))
         try:
-            await asyncio.wait({tailing, campaigning}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._client.closed.is_set():
+                raise Deposed(f"log {self.name}: the client was closed")
             if not campaigning.done():
                 tailing.result()
                 raise AssertionError("a tail has no end")
             return campaigning.result()
         finally:
-            for task in (tailing, campaigning):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(tailing, campaigning, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _campaign(self, caught_up: asyncio.Event) -> Holding:
         """Be elected, once there is not much left to apply."""
@@ -333,6 +353,7 @@ class Replica(Reading):
             asyncio.create_task(holding.lost.wait()),
             asyncio.create_task(writer.ended()),
             asyncio.create_task(leading.over.wait()),
+            asyncio.create_task(self._client.closed.wait()),
         ]
         duties: list[asyncio.Task[None]] = []
         # It takes proposals when the role says so; its lease hears from now on how it does.
@@ -438,6 +459,18 @@ class Replica(Reading):
     def _not_leader(self) -> EngineError:
         if self.failure is not None:
             return self.failure
-        leader = self._election.leader
+        if self._closing or self.role is Role.CLOSED:
+            return NotLeader(f"this replica of log {self.name} is closed", self._other_leader())
+        if self.role is Role.LEADER:
+            return NotLeader(
+                f"this replica of log {self.name} leads, but its lease has run out: "
+                "the metadata store does not confirm it"
+            )
+        leader = self._other_leader()
         where = f"{leader or 'nobody, as far as is known,'} does"
         return NotLeader(f"this replica of log {self.name} does not lead, {where}", leader)
+
+    def _other_leader(self) -> str:
+        """Whom to ask instead, "" if nobody is known: who asks here is not sent here again."""
+        leader = self._election.leader
+        return "" if leader == self.address else leader

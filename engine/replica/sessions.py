@@ -42,6 +42,10 @@ class Forgotten:
 
 
 FORGOTTEN: Final = Forgotten()
+FULL: Final = Forgotten()
+"""In place of a result, too: the request was not carried out, for its session remembers too many.
+
+Both count alike in the hash of a state, which an older program may have told."""
 Outcome = bytes | Forgotten
 
 
@@ -85,7 +89,7 @@ def once(rows: Rows, request: Request, now: int, act: Callable[[], bytes]) -> Ou
         _raise_floor(rows, name, session, request.floor)
     if request.sequence < session.floor or session.results >= RESULTS_MAX:
         rows.put(b"\x00s" + name, session.packed())
-        return FORGOTTEN
+        return FORGOTTEN if request.sequence < session.floor else FULL
     result = act()
     kept = session.size_bytes + len(result) <= RESULTS_BYTES_MAX
     rows.put(result_key, _KEPT + result if kept else _DROPPED)
