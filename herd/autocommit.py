@@ -88,7 +88,7 @@ class RowWriter:
             if command is NOTHING:
                 answered.set_result(NOTHING)
                 return answered
-            logged = space.replica.propose(command)
+            logged = asyncio.ensure_future(space.replica.propose(command))
         except Overloaded:
             return None
         except EngineError as error:
@@ -97,6 +97,7 @@ class RowWriter:
             if logged is None:
                 locks.release_short(table_id, key)
         # The lock falls with what is logged, not with the wait for it, which may be cancelled.
+        assert logged is not None
         logged.add_done_callback(partial(_applied, locks, table_id, key, answered))
         return answered
 

@@ -95,15 +95,14 @@ class Hopper:
         except BaseException:
             self._wake(self._abandon, call)
             raise
-        error = call.error
-        if error is None:
+        if call.error is None:
             result: R = call.result
             return result
         try:
-            raise error
+            raise call.error
         finally:
             # The error holds this frame, which must not hold the error: nothing would free them.
-            del error, call
+            del call
 
     def _take(self) -> None:
         """On the loop: begin every call that has gathered."""

@@ -1,0 +1,262 @@
+"""The tablespaces of a folder: opened on first use, shared by all who open the folder.
+
+    async with open_folder("./data") as herd:
+        space = await herd.tablespace()
+
+In the metadata store `/herd/tablespaces/<name>` says that a tablespace exists; its rows lie in
+`herd/<name>` below the folder, its log in the folder's ledgers.
+
+Invariants:
+- A tablespace runs once: in one process, on one loop. Openers on the same loop share it, others are
+  refused by the lock of its state.
+- What a folder holds is known by the metadata store alone. A state without its fact is garbage, a
+  fact without its state is made anew from the log.
+- Who opened a folder last closes it; a herd on somebody else's client ends with that client.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from engine import cluster
+from engine.errors import FolderLocked, KeyExists
+from engine.ledger.client import LedgerClient
+from engine.ports.system_workers import ThreadWorkers
+from engine.ports.workers import Workers
+from engine.state.rocks import open_rocks
+from herd.errors import InterfaceError, OperationalError, ProgrammingError
+from herd.settings import HerdSettings
+from herd.tablespace import Tablespace
+from herd.translating import translating
+
+if TYPE_CHECKING:
+    from herd.sql.query import QueryEngine
+    from herd.sql.session import Session
+
+DEFAULT: Final = "default"
+TABLESPACES: Final = "/herd/tablespaces"
+FOLDER: Final = "herd"
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+
+class TablespaceFact(msgspec.Struct, frozen=True):
+    """What the metadata store knows of a tablespace. Times in milliseconds of the wall clock."""
+
+    uuid: str
+    created_ms: int
+
+
+class Herd:
+    """The tablespaces of one folder. Made by `open_folder` or `open_herd`; on one event loop."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        path: Path,
+        workers: Workers,
+        settings: HerdSettings | None = None,
+    ) -> None:
+        self.client = client
+        self._folder = path / FOLDER
+        self._workers = workers
+        self._settings = settings
+        self._spaces: dict[str, Tablespace] = {}
+        self._queries: dict[str, QueryEngine] = {}
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def names(self) -> list[str]:
+        """The tablespaces that there are, in order; `default` among them once it was used."""
+        self._check_open()
+        with translating():
+            return await self.client.store.children(TABLESPACES)
+
+    async def tablespace(self, name: str = DEFAULT, *, create: bool = False) -> Tablespace:
+        """A tablespace, opened on first use; `default`, or any with `create`, is made if missing.
+
+        Raises `ProgrammingError` for one that is not there, `OperationalError` if another process
+        or another loop runs it, `StorageFailed`, `LeaderUnavailable`.
+        """
+        name = name.lower()
+        found = self._spaces.get(name)
+        if found is not None:
+            return found
+        async with self._opening:
+            self._check_open()
+            found = self._spaces.get(name)
+            if found is None:
+                await self._make_sure(name, create=create or name == DEFAULT)
+                found = self._spaces[name] = await self._open(name)
+        return found
+
+    async def session(self, name: str = DEFAULT, *, autocommit: bool = True) -> "Session":
+        """A session for SQL in a tablespace. Close it. Raises as `tablespace` does."""
+        from herd.sql.session import Session
+
+        space = await self.tablespace(name)
+        return Session(space, self.queries(space), autocommit=autocommit)
+
+    def queries(self, space: Tablespace) -> "QueryEngine":
+        """What runs queries over a tablespace."""
+        from herd.sql.query import QueryEngine
+
+        found = self._queries.get(space.name)
+        if found is None:
+            found = self._queries[space.name] = QueryEngine(space, self._workers)
+        return found
+
+    async def close(self) -> None:
+        """End all tablespaces. May be called twice. Raises `StorageFailed`."""
+        self._closed = True
+        async with self._opening:
+            queries, self._queries = self._queries, {}
+            for query in queries.values():
+                await query.close()
+            spaces, self._spaces = self._spaces, {}
+            for space in spaces.values():
+                await space.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InterfaceError("the folder was closed", hint="open it again")
+
+    async def _make_sure(self, name: str, *, create: bool) -> None:
+        if not _NAME.fullmatch(name):
+            raise ProgrammingError(
+                f"{name!r} cannot be a tablespace's name",
+                hint="a letter, then up to 62 letters, digits, _ and -",
+            )
+        with translating():
+            store, key = self.client.store, f"{TABLESPACES}/{name}"
+            if await store.get(key) is not None:
+                return
+            if not create:
+                known = ", ".join(await store.children(TABLESPACES)) or "none yet"
+                raise ProgrammingError(f"there is no tablespace {name}", hint=f"there are {known}")
+            identity = uuid.UUID(int=self.client.rng.getrandbits(128), version=4)
+            fact = TablespaceFact(str(identity), self.client.clock.wall_ms())
+            try:
+                await store.create(key, msgspec.msgpack.encode(fact))
+            except KeyExists:
+                # Somebody made it meanwhile: that is what was wanted.
+                return
+
+    async def _open(self, name: str) -> Tablespace:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with translating():
+                state = await open_rocks(self._folder / name, self._workers)
+        except OperationalError as error:
+            if isinstance(error.__cause__, FolderLocked):
+                raise OperationalError(
+                    f"tablespace {name} in {self._folder} is run by another process or event loop",
+                    hint="use it there, or close it there first",
+                ) from error
+            raise
+        try:
+            return await Tablespace.open(self.client, name, state, settings=self._settings)
+        except BaseException:
+            await state.close()
+            raise
+
+
+Opening = Callable[[], AbstractAsyncContextManager[Herd]]
+
+
+class _Shared:
+    """A folder that is open on one loop, and how many use it."""
+
+    def __init__(self) -> None:
+        self.holders = 0
+        self.changing = asyncio.Lock()
+        self.stack = AsyncExitStack()
+        self.herd: Herd | None = None
+
+
+_shared: Final[dict[tuple[int, Path], _Shared]] = {}
+"""By loop and folder."""
+
+
+@asynccontextmanager
+async def open_folder(
+    path: str | PathLike[str], *, bookies: int = 1, settings: HerdSettings | None = None
+) -> AsyncIterator[Herd]:
+    """The tablespaces of a folder, which is made if it is not there, as long as the block lasts.
+
+    `bookies` is how many copies a new folder keeps. Opened again on the same loop it is the same
+    one. Raises what `engine.open` raises, as errors of the database.
+    """
+    root = Path.cwd() / path
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Herd]:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        try:
+            with translating():
+                async with cluster.open(root, bookies=bookies) as client:
+                    herd = Herd(client, root, workers, settings)
+                    try:
+                        yield herd
+                    finally:
+                        await herd.close()
+        finally:
+            await workers.close()
+
+    async with _sharing(root, opening) as herd:
+        yield herd
+
+
+@asynccontextmanager
+async def open_herd(
+    client: LedgerClient,
+    path: str | PathLike[str],
+    workers: Workers,
+    settings: HerdSettings | None = None,
+) -> AsyncIterator[Herd]:
+    """The tablespaces of a folder that is open already, as `client`, as long as the block lasts.
+
+    If the folder's tablespaces are open on this loop, it is those.
+    """
+    root = Path.cwd() / path
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Herd]:
+        yield Herd(client, root, workers, settings)
+
+    async with _sharing(root, opening) as herd:
+        try:
+            yield herd
+        finally:
+            if herd.client is client:
+                _shared.pop(_key(root), None)
+                await herd.close()
+
+
+@asynccontextmanager
+async def _sharing(root: Path, opening: Opening) -> AsyncIterator[Herd]:
+    key = _key(root)
+    shared = _shared.setdefault(key, _Shared())
+    shared.holders += 1
+    try:
+        async with shared.changing:
+            if shared.herd is None:
+                shared.herd = await shared.stack.enter_async_context(opening())
+        yield shared.herd
+    finally:
+        shared.holders -= 1
+        if not shared.holders:
+            if _shared.get(key) is shared:
+                del _shared[key]
+            async with shared.changing:
+                await shared.stack.aclose()
+
+
+def _key(root: Path) -> tuple[int, Path]:
+    return id(asyncio.get_running_loop()), root.resolve()
