@@ -8,9 +8,11 @@ Invariants:
 from collections.abc import Callable
 from typing import NamedTuple
 
+from engine.state.cutting import KEY_BYTES_MAX
+from herd.errors import ValueTooLong
 from herd.keys import EncodeKey, key_encoder, prefix
 from herd.rows import Row, row_decoder
-from herd.schema import ForeignKey, Index, Table
+from herd.schema import Building, ForeignKey, Index, Table
 from herd.types import Convert, Stored, accepting
 
 
@@ -31,7 +33,13 @@ class IndexPlan(NamedTuple):
         key = self.prefix + self.encode(values)
         if self.definition.unique and None not in values:
             return key, True
-        return key + primary, False
+        key += primary
+        if len(key) > KEY_BYTES_MAX:
+            raise ValueTooLong(
+                f"index {self.definition.name}: an entry of {len(key)} bytes, with the row's "
+                f"primary key; {KEY_BYTES_MAX} fit"
+            )
+        return key, False
 
 
 class Reference(NamedTuple):
@@ -75,9 +83,20 @@ class Plan:
         return dict([index.entry(row, primary) for index in self.indexes])
 
     def index_over(self, columns: tuple[int, ...]) -> IndexPlan | None:
-        """An index that begins with these columns."""
+        """An index that is ready and begins with these columns, in any order of them."""
+        count, wanted = len(columns), set(columns)
         for plan in self.indexes:
-            if plan.definition.columns[: len(columns)] == columns:
+            definition = plan.definition
+            begins_so = set(definition.columns[:count]) == wanted
+            if begins_so and definition.state is Building.READY:
+                return plan
+        return None
+
+    def unique_over(self, columns: tuple[int, ...]) -> IndexPlan | None:
+        """The unique index over these columns and no others, in any order of them."""
+        for plan in self.indexes:
+            definition = plan.definition
+            if definition.unique and set(definition.columns) == set(columns):
                 return plan
         return None
 
