@@ -56,14 +56,15 @@ _TOP_FILES: Final = "rocksdb.num-files-at-level0"
 
 
 async def open_rocks(
-    path: Path, workers: Workers, settings: StateSettings | None = None
+    path: Path | str, workers: Workers, settings: StateSettings | None = None
 ) -> StoredState:
     """Open the state in a folder, which is made if it is missing. Close it.
 
     Raises `FolderLocked`, `FolderDamaged`, `FolderMismatch`, `FormatTooNew`, `FolderError`.
     """
     chosen = settings or StateSettings()
-    storage = await workers.run(lambda: RocksStorage(path, chosen.cache_bytes))
+    folder = Path(path)
+    storage = await workers.run(lambda: RocksStorage(folder, chosen.cache_bytes))
     return StoredState(storage, workers, chosen)
 
 
@@ -190,7 +191,7 @@ class RocksCopy:
             options = Options(raw_mode=True)
             self._db = Rdict(str(path), options, access_type=AccessType.read_only())
         except Exception as error:
-            raise _damaged(path, error) from error
+            raise _unusable(path, error) from error
         self._path = path
         key, value = _first_row(self._db.iter(), path)
         if key != _MARK_KEY:
@@ -254,7 +255,7 @@ def _first_row(cursor: "RdictIter", path: Path) -> tuple[bytes | None, bytes]:
         cursor.status()
         return key, b"" if key is None else cursor.value()
     except Exception as error:
-        raise _damaged(path, error) from error
+        raise _unusable(path, error) from error
     finally:
         del cursor
 
@@ -313,13 +314,17 @@ def _open(path: Path, cache_bytes: int) -> "Rdict":
     except OSError as error:
         raise FolderError(f"{path} cannot be made: {error}") from error
     except Exception as error:
-        if "lock hold" in str(error) or "LOCK" in str(error):
-            raise FolderLocked(f"the state in {path} is in use: {error}") from error
-        raise _damaged(path, error) from error
+        raise _unusable(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> FolderDamaged:
-    return FolderDamaged(
-        f"the state in {path} cannot be read ({error}): "
-        "remove that folder, and its replica fills a new one from the log"
-    )
+def _unusable(path: Path, error: Exception) -> FolderError:
+    """What RocksDB says, by its words: a state is called damaged only when RocksDB does so."""
+    text = str(error)
+    if "lock hold by current process" in text or "While lock file" in text:
+        return FolderLocked(f"the state in {path} is in use: {text}")
+    if text.startswith("Corruption") and "Too many open files" not in text:
+        return FolderDamaged(
+            f"the state in {path} cannot be read ({text}): "
+            "remove that folder, and its replica fills a new one from the log"
+        )
+    return FolderError(f"the state in {path} cannot be opened: {text}")

@@ -35,6 +35,31 @@ from tests.engine.state.state_contract import BIG, all_rows, at, fill, numbered,
 ROWS = 50
 KILLS = 6
 
+OUT_OF_FILES = """
+import os, resource, sys
+from pathlib import Path
+from engine.state.rocks import RocksStorage
+import rocksdict
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+for free in (0, 1, 2, 3, 4, 5, 6, 20):
+    taken = []
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        for file in taken[:free]:
+            os.close(file)
+    try:
+        storage = RocksStorage(Path(sys.argv[1]))
+        print(storage.get(b"000000"))
+        storage.close()
+    except Exception as error:
+        print(type(error).__name__)
+    for file in taken[free:]:
+        os.close(file)
+"""
+
 WRITER = """
 import asyncio, sys
 from pathlib import Path
@@ -226,6 +251,30 @@ async def test_damaged_bytes_are_an_error_and_never_missing_rows(tmp_path: Path)
     with pytest.raises(FolderDamaged):
         await open_rocks(path, workers)
     await workers.close()
+
+
+def test_a_process_out_of_files_calls_a_state_neither_damaged_nor_locked(tmp_path: Path) -> None:
+    storage = RocksStorage(tmp_path / "state")
+    storage.write([(b"000000", b"v0")], Mark(at(1), False))
+    storage.flush()
+    storage.close()
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_FILES, str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["FolderError"] * 7 + ["b'v0'"], done.stdout + done.stderr
+
+
+async def test_a_folder_may_be_named_by_a_text(tmp_path: Path) -> None:
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    state = await open_rocks(str(tmp_path / "state"), workers)
+    fill(state, {b"a": b"1"}, 1)
+    await state.close()
+    await workers.close()
+    async with opened(tmp_path / "state") as again:
+        assert again.get(b"a") == b"1"
 
 
 async def test_a_state_in_rocksdb_is_that_in_memory(tmp_path: Path) -> None:
