@@ -22,7 +22,7 @@ from herd.schema import Counters, Table, View
 
 _PAGE_ROWS: Final = 1_000
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_table: Final = msgspec.msgpack.Decoder(Table).decode
+decode_table: Final = msgspec.msgpack.Decoder(Table).decode
 _decode_view: Final = msgspec.msgpack.Decoder(View).decode
 _decode_counters: Final = msgspec.msgpack.Decoder(Counters).decode
 
@@ -113,8 +113,9 @@ class Catalog:
 
     def without_view(self, view: View) -> tuple["Catalog", list[Change]]:
         """Drop a view."""
-        views = {name: other for name, other in self.views.items() if other is not view}
-        return self._changed(self.tables, views, [(VIEW + view.name.lower().encode(), None)])
+        gone = view.name.lower()
+        views = {name: other for name, other in self.views.items() if name != gone}
+        return self._changed(self.tables, views, [(VIEW + gone.encode(), None)])
 
     def _changed(
         self, tables: dict[int, Table], views: dict[str, View], changes: list[Change]
@@ -130,7 +131,7 @@ def erasing(store: int) -> Change:
 
 def load(rows: ReadRows) -> Catalog:
     """The catalog that stands in a tablespace's rows."""
-    tables = [_decode_table(value) for value in _values(rows, TABLE)]
+    tables = [decode_table(value) for value in _values(rows, TABLE)]
     views = [_decode_view(value) for value in _values(rows, VIEW)]
     counted = rows.get(COUNTERS)
     return Catalog(
@@ -138,6 +139,12 @@ def load(rows: ReadRows) -> Catalog:
         {view.name.lower(): view for view in views},
         Counters() if counted is None else _decode_counters(counted),
     )
+
+
+def version_of(rows: ReadRows) -> int:
+    """The version of the catalog that stands in a tablespace's rows."""
+    counted = rows.get(COUNTERS)
+    return Counters().version if counted is None else _decode_counters(counted).version
 
 
 def stores_to_erase(rows: ReadRows) -> list[int]:

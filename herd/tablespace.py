@@ -13,11 +13,12 @@ Invariants:
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from engine.errors import EngineError, NotLeader, Overloaded
+from engine.errors import EngineError, NotLeader, Overloaded, ReplicaFailed
 from engine.ledger.client import LedgerClient
 from engine.log.position import Position
 from engine.log.settings import LogSettings
@@ -29,22 +30,22 @@ from engine.replica.contract import ReadRows
 from engine.state.contract import Row as KeyValue
 from engine.state.contract import Snapshot, State
 from engine.state.stored import StoredState
-from herd.catalog import Catalog, load, stores_to_erase
+from herd.catalog import Catalog, load, stores_to_erase, version_of
 from herd.checkpoint.duty import keep_checkpoints
 from herd.checkpoint.manifest import ManifestRecord
 from herd.checkpoint.taking import Checkpointer
 from herd.commands import Command, Erase, Write, encode_command
-from herd.errors import LeaderUnavailable, NotSupportedError
-from herd.keys import CATALOG
+from herd.errors import CommitUnknown, Error, LeaderUnavailable, NotSupportedError
+from herd.keys import COUNTERS, ERASE
 from herd.locks import LockTable
 from herd.machine import HerdMachine
+from herd.reading_log import log_of
 from herd.settings import HerdSettings
 from herd.transaction import Isolation, Transaction
 from herd.translating import translated, translating
 
 T = TypeVar("T")
-LOGS: Final = "herd/"
-"""What the logs of all tablespaces are named under."""
+_logger = logging.getLogger(__name__)
 
 Watcher = Callable[[Position, Command], None]
 
@@ -68,6 +69,7 @@ class Tablespace:
         self.known_catalog: Catalog | None = None
         """The definitions as they are committed; None: `catalog` has to read them again."""
         self._locks_term = 0
+        self._erased_term = 0
         self._transactions: dict[int, Transaction] = {}
         self._number = 0
         self._erasing: asyncio.Task[None] | None = None
@@ -106,7 +108,7 @@ class Tablespace:
         with translating():
             space.replica = await Replica.open(
                 client,
-                LOGS + name,
+                log_of(name),
                 machine,
                 state,
                 address=address,
@@ -132,6 +134,7 @@ class Tablespace:
         """The epoch in which this replica leads; 0 while it does not."""
         term = self.replica.term
         if term != self._locks_term and term:
+            self._end_transactions("another term began")
             self._locks_term = term
             self.locks = LockTable()
             self.known_catalog = None
@@ -141,6 +144,10 @@ class Tablespace:
     def catalog(self) -> Catalog:
         """The definitions as they are committed. Raises `LeaderUnavailable`."""
         found = self.known_catalog
+        if found is not None and not self.replica.term:
+            # A snapshot that a follower restores brings definitions without any command.
+            if self.stale_read(version_of)[0] != found.version:
+                found = None
         if found is None:
             found = self.known_catalog = self.stale_read(load)[0]
         return found
@@ -215,14 +222,20 @@ class Tablespace:
                 if self.replica.term != term:
                     raise NotLeader(f"tablespace {self.name}: the term is over")
                 logged = asyncio.ensure_future(self.replica.propose(command))
-                if transaction is not None:
-                    transaction.logged = logged
-                await asyncio.shield(logged)
-                return
+                break
             except Overloaded:
                 await asyncio.sleep(self.settings.overload_pause_ms / 1000)
             except EngineError as error:
                 raise translated(error) from error
+        if transaction is not None:
+            transaction.logged = logged
+        try:
+            await asyncio.shield(logged)
+        except ReplicaFailed as error:
+            # It may be in the log, and the other replicas apply it.
+            raise CommitUnknown(str(error), hint="read what it changed to know") from error
+        except EngineError as error:
+            raise translated(error) from error
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` after each command that is applied; returns what ends that."""
@@ -243,8 +256,7 @@ class Tablespace:
 
     async def close(self) -> None:
         """End all transactions and the replica. May be called twice."""
-        for transaction in self.transactions:
-            transaction.end("the tablespace was closed")
+        self._end_transactions("the tablespace was closed")
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
@@ -261,7 +273,8 @@ class Tablespace:
     def _applied(self, position: Position, command: Command) -> None:
         if type(command) is Write and command.plain and _defines(command):
             self.known_catalog = None
-            self._erase()
+            if any(key.startswith(ERASE) for key, _ in command.plain):
+                self._erase()
         for watcher in self._watchers:
             watcher(position, command)
 
@@ -273,25 +286,35 @@ class Tablespace:
     async def _erase_all(self) -> None:
         # After the batch that is being applied now.
         await asyncio.sleep(0)
-        while (term := self.term) and (stores := self.stale_read(stores_to_erase)[0]):
-            command = encode_command(Erase(stores[0], self.settings.erase_rows))
-            try:
+        try:
+            # What is marked when the replica opens is seen to when it leads.
+            while (term := self.term) and (stores := self.stale_read(stores_to_erase)[0]):
+                command = encode_command(Erase(stores[0], self.settings.erase_rows))
                 await self.propose(command, term)
-            except LeaderUnavailable:
-                return
+        except Error as error:
+            # The marks stay: whoever leads next goes on.
+            _logger.info("tablespace %s: rows are erased later: %s", self.name, error)
+
+    def _end_transactions(self, why: str) -> None:
+        for transaction in self.transactions:
+            transaction.end(why)
 
     def _reap(self) -> None:
         """Roll back transactions that nobody has used for too long."""
         idle_s = self.settings.idle_timeout_ms / 1000
         now_s = self.clock.monotonic()
+        if not self.term:
+            self._end_transactions("this replica does not lead any more")
+        elif self._erased_term != self.term:
+            self._erased_term = self.term
+            self._erase()
         for transaction in self.transactions:
-            busy = transaction.waiting is not None or transaction.logged is not None
-            if now_s - transaction.used_s > idle_s and not busy:
+            if now_s - transaction.used_s > idle_s and not transaction.busy:
                 transaction.end(f"nobody used it for {idle_s:.0f} s")
         loop = asyncio.get_running_loop()
         self._reaper = loop.call_later(min(1.0, idle_s / 4), self._reap)
 
 
 def _defines(command: Write) -> bool:
-    """Whether a command changes a definition."""
-    return any(key.startswith(CATALOG) for key, _ in command.plain)
+    """Whether a command changes a definition: each of them is counted."""
+    return any(key == COUNTERS for key, _ in command.plain)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import FolderDamaged, FolderMismatch, StateFailed
+from engine.errors import FolderError, FolderMismatch, StateFailed
 from engine.log.position import Position
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import RocksCopy, RocksStorage, open_rocks
@@ -73,7 +73,7 @@ async def test_a_storage_without_a_folder_has_no_copies(tmp_path: Path) -> None:
 
 
 def test_what_is_no_copy_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(FolderDamaged):
+    with pytest.raises(FolderError):
         RocksCopy(tmp_path / "nothing")
     storage = RocksStorage(tmp_path / "state")
     storage.write([(b"a", b"1")], Mark(Position(1, 1), False))

@@ -311,7 +311,7 @@ async def test_a_child_builds_what_this_process_would(tmp_path: Path) -> None:
 
 async def test_a_child_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     missing = Order(str(tmp_path / "no"), str(tmp_path / "out"), "farm", 1, 1, 0)
-    with pytest.raises(CannotRead, match=r"could not be built: .*FolderDamaged"):
+    with pytest.raises(CannotRead, match=r"could not be built: .*FolderError"):
         await run_child(missing)
 
 

@@ -1,0 +1,162 @@
+"""Change capture: a tablespace's committed transactions, one after the other.
+
+    async for transaction in changes(client, "default", after=position):
+        for change in transaction.changes:
+            print(change.table.name, change.kind, change.row)
+
+Invariants:
+- Every transaction comes once for a position, in the order in which replicas applied them; whoever
+  remembers the position of the last one it has dealt with goes on after it.
+- A row is told with the definition that its table had in that very transaction.
+- Tables with `full_changes` tell how a row was before; of others it is not known.
+"""
+
+import enum
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from engine.errors import NotFound
+from engine.ledger.client import LedgerClient
+from engine.log import START, Position, ReplicatedLog
+from herd.catalog import decode_table
+from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.manifest import Manifest, decode_manifest
+from herd.checkpoint.record import CheckpointList
+from herd.commands import Change as KeyChange
+from herd.commands import Write
+from herd.keys import DATA, TABLE, number_of, store_of
+from herd.reading_log import log_of, read_commands
+from herd.rows import row_decoder, row_reader
+from herd.schema import Table
+from herd.transaction import FRESH
+from herd.translating import translating
+
+
+class ChangeKind(enum.Enum):
+    """What happened to a row. PUT: set, whether or not it was there before."""
+
+    PUT = "put"
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+    DEFINE = "define"
+    """A table was made, or its definition changed: `row` is None."""
+    DROP = "drop"
+
+
+class Change(NamedTuple):
+    """One row's change. Rows are dicts of Python values by column name."""
+
+    table: Table
+    kind: ChangeKind
+    key: bytes
+    row: dict[str, Any] | None
+    before: dict[str, Any] | None = None
+
+
+class CommittedTransaction(NamedTuple):
+    """What one transaction changed, all of it, at its position in the log."""
+
+    position: Position
+    changes: tuple[Change, ...]
+
+
+async def changes(
+    client: LedgerClient,
+    tablespace: str,
+    after: Position = START,
+    *,
+    last: Position | None = None,
+    tables: Sequence[str] = (),
+) -> AsyncGenerator[CommittedTransaction, None]:
+    """The transactions after a position: up to `last`, or as they come, for ever.
+
+    `tables` names those that are of interest; none: all. Raises, while iterating, `StorageFailed`
+    when the log no longer reaches back so far: begin with a checkpoint and go on after it.
+    """
+    with translating():
+        log = ReplicatedLog(client, log_of(tablespace))
+        begin, known = await _definitions(client, tablespace, after)
+        following = _Following(known, {name.lower() for name in tables})
+        commands = read_commands(log, begin, last)
+        async with aclosing(commands):
+            async for position, command in commands:
+                if type(command) is not Write:
+                    continue
+                found = following.take(command)
+                if found and position > after:
+                    yield CommittedTransaction(position, tuple(found))
+
+
+async def _definitions(
+    client: LedgerClient, tablespace: str, after: Position
+) -> tuple[Position, list[Table]]:
+    """From where on to read, and the tables that there were then."""
+    kept = (await CheckpointList(client.store, tablespace, client.clock).get()).kept
+    for record in reversed(kept):
+        if record.position <= after:
+            try:
+                manifest: Manifest = decode_manifest(await read_blob(client, record.locator))
+            except NotFound:
+                continue
+            return manifest.position, list(manifest.tables)
+    return START, []
+
+
+class _Following:
+    """The definitions as they change, and each write told by them."""
+
+    def __init__(self, known: Sequence[Table], wanted: set[str]) -> None:
+        self._tables = {table.id: table for table in known}
+        self._wanted = wanted
+
+    def take(self, write: Write) -> list[Change]:
+        dropped = {table.store: table for table in self._tables.values()}
+        told = self._define(write.plain)
+        stores = dropped | {table.store: table for table in self._tables.values()}
+        before = dict(write.before)
+        for key, row in write.rows:
+            assert key.startswith(DATA)
+            table = stores.get(store_of(key)[0])
+            if table is not None and self._is_wanted(table):
+                told.append(_told(table, key, row, before))
+        return told
+
+    def _define(self, plain: Sequence[KeyChange]) -> list[Change]:
+        told = []
+        for key, value in plain:
+            if not key.startswith(TABLE):
+                continue
+            if value is None:
+                table = self._tables.pop(number_of(key), None)
+                kind = ChangeKind.DROP
+            else:
+                table = decode_table(value)
+                self._tables[table.id] = table
+                kind = ChangeKind.DEFINE
+            if table is not None and self._is_wanted(table):
+                told.append(Change(table, kind, b"", None))
+        return told
+
+    def _is_wanted(self, table: Table) -> bool:
+        return not self._wanted or table.name.lower() in self._wanted
+
+
+def _told(table: Table, key: bytes, row: bytes | None, before: dict[bytes, bytes | None]) -> Change:
+    after = None if row is None else _values(table, row)
+    if key not in before:
+        kind = ChangeKind.DELETE if after is None else ChangeKind.PUT
+        return Change(table, kind, key, after)
+    old = before[key]
+    earlier = None if old is None else _values(table, old)
+    if after is None:
+        kind = ChangeKind.DELETE
+    else:
+        kind = ChangeKind.INSERT if earlier is None else ChangeKind.UPDATE
+    return Change(table, kind, key, after, earlier)
+
+
+def _values(table: Table, row: bytes) -> dict[str, Any]:
+    values = row_reader(table.columns)(row_decoder(table)(FRESH + row))
+    return {column.name: value for column, value in zip(table.columns, values, strict=True)}

@@ -1,0 +1,141 @@
+"""What those who follow a tablespace are told."""
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.errors import CannotRead
+from engine.log import START, Position, Span
+from engine.log.log_reader import Batch
+from engine.replica import entries as kinds
+from herd.changes import ChangeKind, CommittedTransaction, changes
+from herd.commands import Erase, Write, encode_command
+from herd.reading_log import CommandReader
+from herd.schema import Column
+from herd.types import TEXT
+from tests.herd.checkpoint.test_building import Setup, change, opened, taken
+
+
+async def told(
+    setup: Setup, after: Position = START, tables: tuple[str, ...] = ()
+) -> list[CommittedTransaction]:
+    """All that was committed so far."""
+    last = setup.space.replica.position
+    following = changes(setup.client, "farm", after, last=last, tables=tables)
+    async with aclosing(following):
+        return [transaction async for transaction in following]
+
+
+async def redefine(setup: Setup, **replaced: object) -> None:
+    transaction = setup.space.begin()
+    table = transaction.catalog.table("cow")
+    changed = msgspec.structs.replace(table, **replaced)
+    transaction.set_catalog(*transaction.catalog.with_table(changed))
+    await transaction.commit()
+
+
+async def test_transactions_come_in_order_with_all_that_they_changed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "one", 2: "two"})
+        await change(setup, {2: "more"}, remove=range(1, 2))
+        made, first, second = await told(setup)
+        assert [one.kind for one in made.changes] == [ChangeKind.DEFINE]
+        assert [(one.kind, one.row) for one in first.changes] == [
+            (ChangeKind.PUT, {"id": 1, "name": "one"}),
+            (ChangeKind.PUT, {"id": 2, "name": "two"}),
+        ]
+        assert [(one.kind, one.row) for one in second.changes] == [
+            (ChangeKind.PUT, {"id": 2, "name": "more"}),
+            (ChangeKind.DELETE, None),
+        ]
+        assert made.position < first.position < second.position
+
+
+async def test_whoever_goes_on_after_a_position_misses_nothing_and_sees_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        for turn in range(20):
+            await change(setup, {turn: f"{turn}"})
+            if turn in (5, 11):
+                await taken(setup)
+        whole = await told(setup)
+        for place, transaction in enumerate(whole):
+            assert await told(setup, transaction.position) == whole[place + 1 :]
+
+
+async def test_a_row_is_told_with_the_definition_of_its_moment(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "old"})
+        old = setup.table.columns
+        await redefine(setup, columns=(old[0], Column(1, "title", TEXT)))
+        await change(setup, {1: "new"})
+        rows = [one.row for found in await told(setup) for one in found.changes if one.row]
+        assert rows == [{"id": 1, "name": "old"}, {"id": 1, "title": "new"}]
+
+
+async def test_a_table_that_logs_full_changes_tells_how_rows_were(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        await redefine(setup, full_changes=True)
+        setup = setup._replace(table=setup.space.catalog.table("cow"))
+        await change(setup, {1: "a"})
+        await change(setup, {1: "b"})
+        await change(setup, {}, remove=range(1, 2))
+        found = [one for transaction in (await told(setup))[2:] for one in transaction.changes]
+        a, b = {"id": 1, "name": "a"}, {"id": 1, "name": "b"}
+        assert [(one.kind, one.before, one.row) for one in found] == [
+            (ChangeKind.INSERT, None, a),
+            (ChangeKind.UPDATE, a, b),
+            (ChangeKind.DELETE, b, None),
+        ]
+
+
+async def test_only_the_tables_of_interest_are_told(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "one"})
+        assert await told(setup, tables=("horse",)) == []
+        assert len(await told(setup, tables=("COW",))) == 2
+
+
+async def test_a_follower_waits_for_what_comes(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        following = changes(setup.client, "farm", setup.space.replica.position)
+        async with aclosing(following):
+            waiting = asyncio.ensure_future(anext(following))
+            await change(setup, {7: "seven"})
+            async with asyncio.timeout(20):
+                transaction = await waiting
+        assert transaction.changes[0].row == {"id": 7, "name": "seven"}
+
+
+def batch(*bodies: bytes) -> Batch:
+    return Batch(Span(1, 0, len(bodies)), list(bodies))
+
+
+def test_a_command_in_parts_comes_once_at_its_last_part() -> None:
+    command = encode_command(Write([(b"\x02key", b"x" * 9_000_000)]))
+    parts = kinds.encode_command(command, 1, None)
+    assert len(parts) > 1
+    reader = CommandReader()
+    assert reader.take(batch(*parts[:-1])) == []
+    found = reader.take(Batch(Span(1, 9, 1), [parts[-1]]))
+    assert [position for position, _ in found] == [Position(1, 9)]
+
+
+def test_parts_that_a_lost_leader_left_are_no_command() -> None:
+    parts = kinds.encode_command(encode_command(Write([(b"\x02k", b"x" * 9_000_000)])), 1, None)
+    term = kinds.encode_term(kinds.Term(2, 0, ""))
+    whole = kinds.encode_command(encode_command(Erase(1, 10)), 1, None)
+    reader = CommandReader()
+    assert [one for _, one in reader.take(batch(parts[0], term, *whole))] == [Erase(1, 10)]
+    with pytest.raises(CannotRead):
+        reader.take(batch(parts[0], *whole))
+
+
+def test_a_request_that_was_sent_twice_counts_once() -> None:
+    request = kinds.Request(Position(1, 1), 5)
+    again = kinds.encode_command(encode_command(Erase(1, 10)), 1, request)
+    assert len(CommandReader().take(batch(*again, *again))) == 1
