@@ -79,6 +79,14 @@ class Catalog:
             [t.name for t in self.tables.values()] + [v.name for v in self.views.values()]
         )
 
+    def definitions(self) -> list[Change]:
+        """All rows that this catalog is read from."""
+        tables: list[Change] = [
+            (catalog_key(TABLE, table.id), _encode(table)) for table in self.tables.values()
+        ]
+        views = [(VIEW + name.encode(), _encode(view)) for name, view in self.views.items()]
+        return [*tables, *views, (COUNTERS, _encode(self.counters))]
+
     # Changes: each returns the new catalog and what has to be written for it
 
     def new_ids(self, count: int) -> tuple["Catalog", list[int]]:
@@ -153,11 +161,16 @@ def stores_to_erase(rows: ReadRows) -> list[int]:
     return [int.from_bytes(key[len(ERASE) :]) for key, _ in found]
 
 
-def _values(rows: ReadRows, beginning: bytes) -> Iterable[bytes]:
+def all_rows(rows: ReadRows, beginning: bytes) -> Iterable[tuple[bytes, bytes]]:
+    """All rows whose keys begin so, in order."""
     first, end = beginning, successor(beginning)
     while page := rows.scan(first, end, _PAGE_ROWS):
-        yield from (value for _, value in page)
+        yield from page
         first = page[-1][0] + b"\x00"
+
+
+def _values(rows: ReadRows, beginning: bytes) -> Iterable[bytes]:
+    return (value for _, value in all_rows(rows, beginning))
 
 
 def rows_of(table: Table) -> tuple[bytes, bytes]:

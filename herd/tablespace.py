@@ -70,6 +70,7 @@ class Tablespace:
         """The definitions as they are committed; None: `catalog` has to read them again."""
         self._locks_term = 0
         self._erased_term = 0
+        """The term in which marks that others left were looked for."""
         self._transactions: dict[int, Transaction] = {}
         self._number = 0
         self._erasing: asyncio.Task[None] | None = None
@@ -279,15 +280,14 @@ class Tablespace:
             watcher(position, command)
 
     def _erase(self) -> None:
-        """Remove rows that nobody owns, beside all other work."""
-        if self._erasing is None or self._erasing.done():
+        """Remove rows that nobody owns, beside all other work; once it is open, and a leader."""
+        if self._reaper is not None and (self._erasing is None or self._erasing.done()):
             self._erasing = asyncio.ensure_future(self._erase_all())
 
     async def _erase_all(self) -> None:
         # After the batch that is being applied now.
         await asyncio.sleep(0)
         try:
-            # What is marked when the replica opens is seen to when it leads.
             while (term := self.term) and (stores := self.stale_read(stores_to_erase)[0]):
                 command = encode_command(Erase(stores[0], self.settings.erase_rows))
                 await self.propose(command, term)
@@ -305,7 +305,7 @@ class Tablespace:
         now_s = self.clock.monotonic()
         if not self.term:
             self._end_transactions("this replica does not lead any more")
-        elif self._erased_term != self.term:
+        elif self._erased_term != self.term and self._reaper is not None:
             self._erased_term = self.term
             self._erase()
         for transaction in self.transactions:
