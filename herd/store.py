@@ -17,7 +17,7 @@ Invariants:
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from os import PathLike
 from pathlib import Path
@@ -33,10 +33,13 @@ from engine.ports.workers import Workers
 from engine.state.rocks import open_rocks
 from herd.errors import InterfaceError, OperationalError, ProgrammingError
 from herd.settings import HerdSettings
+from herd.table import AsyncTable, create_table, open_table
 from herd.tablespace import Tablespace
 from herd.translating import translating
+from herd.types import ColumnType
 
 if TYPE_CHECKING:
+    from herd.aio import AsyncConnection
     from herd.sql.query import QueryEngine
     from herd.sql.session import Session
 
@@ -53,7 +56,7 @@ class TablespaceFact(msgspec.Struct, frozen=True):
     created_ms: int
 
 
-class Herd:
+class AsyncHerd:
     """The tablespaces of one folder. Made by `open_folder` or `open_herd`; on one event loop."""
 
     def __init__(
@@ -65,7 +68,7 @@ class Herd:
     ) -> None:
         self.client = client
         self._folder = path / FOLDER
-        self._workers = workers
+        self.workers = workers
         self._settings = settings
         self._spaces: dict[str, Tablespace] = {}
         self._queries: dict[str, QueryEngine] = {}
@@ -109,8 +112,28 @@ class Herd:
 
         found = self._queries.get(space.name)
         if found is None:
-            found = self._queries[space.name] = QueryEngine(space, self._workers)
+            found = self._queries[space.name] = QueryEngine(space, self.workers)
         return found
+
+    async def connect(self, name: str = DEFAULT, *, autocommit: bool = False) -> "AsyncConnection":
+        """A connection for SQL in a tablespace. Close it. Raises as `tablespace` does."""
+        from herd.aio import AsyncConnection
+
+        return AsyncConnection(await self.session(name, autocommit=autocommit), self.workers)
+
+    async def table(self, table: str, name: str = DEFAULT) -> AsyncTable:
+        """A table of a tablespace, as keys and values. Raises `NoSuchTable`."""
+        return await open_table(await self.tablespace(name), table)
+
+    async def create_table(
+        self,
+        table: str,
+        columns: Mapping[str, ColumnType],
+        primary: Sequence[str],
+        name: str = DEFAULT,
+    ) -> AsyncTable:
+        """Make a table without SQL; see `herd.table.create_table`."""
+        return await create_table(await self.tablespace(name), table, columns, primary)
 
     async def close(self) -> None:
         """End all tablespaces. May be called twice. Raises `StorageFailed`."""
@@ -152,7 +175,7 @@ class Herd:
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             with translating():
-                state = await open_rocks(self._folder / name, self._workers)
+                state = await open_rocks(self._folder / name, self.workers)
         except OperationalError as error:
             if isinstance(error.__cause__, FolderLocked):
                 raise OperationalError(
@@ -167,7 +190,7 @@ class Herd:
             raise
 
 
-Opening = Callable[[], AbstractAsyncContextManager[Herd]]
+Opening = Callable[[], AbstractAsyncContextManager[AsyncHerd]]
 
 
 class _Shared:
@@ -177,7 +200,7 @@ class _Shared:
         self.holders = 0
         self.changing = asyncio.Lock()
         self.stack = AsyncExitStack()
-        self.herd: Herd | None = None
+        self.herd: AsyncHerd | None = None
 
 
 _shared: Final[dict[tuple[int, Path], _Shared]] = {}
@@ -187,7 +210,7 @@ _shared: Final[dict[tuple[int, Path], _Shared]] = {}
 @asynccontextmanager
 async def open_folder(
     path: str | PathLike[str], *, bookies: int = 1, settings: HerdSettings | None = None
-) -> AsyncIterator[Herd]:
+) -> AsyncIterator[AsyncHerd]:
     """The tablespaces of a folder, which is made if it is not there, as long as the block lasts.
 
     `bookies` is how many copies a new folder keeps. Opened again on the same loop it is the same
@@ -196,12 +219,12 @@ async def open_folder(
     root = Path.cwd() / path
 
     @asynccontextmanager
-    async def opening() -> AsyncIterator[Herd]:
+    async def opening() -> AsyncIterator[AsyncHerd]:
         workers = ThreadWorkers(asyncio.get_running_loop())
         try:
             with translating():
                 async with cluster.open(root, bookies=bookies) as client:
-                    herd = Herd(client, root, workers, settings)
+                    herd = AsyncHerd(client, root, workers, settings)
                     try:
                         yield herd
                     finally:
@@ -219,7 +242,7 @@ async def open_herd(
     path: str | PathLike[str],
     workers: Workers,
     settings: HerdSettings | None = None,
-) -> AsyncIterator[Herd]:
+) -> AsyncIterator[AsyncHerd]:
     """The tablespaces of a folder that is open already, as `client`, as long as the block lasts.
 
     If the folder's tablespaces are open on this loop, it is those.
@@ -227,8 +250,8 @@ async def open_herd(
     root = Path.cwd() / path
 
     @asynccontextmanager
-    async def opening() -> AsyncIterator[Herd]:
-        yield Herd(client, root, workers, settings)
+    async def opening() -> AsyncIterator[AsyncHerd]:
+        yield AsyncHerd(client, root, workers, settings)
 
     async with _sharing(root, opening) as herd:
         try:
@@ -240,7 +263,7 @@ async def open_herd(
 
 
 @asynccontextmanager
-async def _sharing(root: Path, opening: Opening) -> AsyncIterator[Herd]:
+async def _sharing(root: Path, opening: Opening) -> AsyncIterator[AsyncHerd]:
     key = _key(root)
     shared = _shared.setdefault(key, _Shared())
     shared.holders += 1

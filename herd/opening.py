@@ -1,0 +1,150 @@
+"""`herd.connect`, and the tablespaces of an open folder for threads.
+
+Invariants:
+- Everything runs on the one background loop of the process; connections to one folder share it.
+- A folder that its program forgets is closed when the process ends.
+"""
+
+import atexit
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from os import PathLike
+
+from engine.ports.system_loop import background_loop
+from herd.connection import Connection
+from herd.errors import InterfaceError
+from herd.hopping import Hopper
+from herd.store import DEFAULT, AsyncHerd, open_folder
+from herd.table import Table
+from herd.types import ColumnType
+
+
+class Herd:
+    """The tablespaces of one folder, for threads. Made by `open_herd` and by `herdbook.open`."""
+
+    def __init__(
+        self, herd: AsyncHerd, hopper: Hopper, let_go: Callable[[], None] | None = None
+    ) -> None:
+        """`herd` lives on the hopper's loop; `let_go` is called once, at the end."""
+        self._herd = herd
+        self._hopper = hopper
+        self._let_go = let_go
+        self._closed = False
+
+    def names(self) -> list[str]:
+        """The tablespaces that there are, in order."""
+        return self._hopper.call(self._herd.names)
+
+    def create_tablespace(self, name: str) -> None:
+        """Make a tablespace, if it is not there. Raises `ProgrammingError` for a bad name."""
+
+        async def create() -> None:
+            await self._herd.tablespace(name, create=True)
+
+        self._hopper.call(create)
+
+    def connect(
+        self,
+        tablespace: str = DEFAULT,
+        *,
+        autocommit: bool = False,
+        let_go: Callable[[], None] | None = None,
+    ) -> Connection:
+        """A connection of PEP 249. Close it. `let_go` is called when it is closed."""
+
+        async def begin() -> Connection:
+            session = await self._herd.session(tablespace, autocommit=autocommit)
+            return Connection(session, self._hopper, let_go)
+
+        return self._hopper.call(begin)
+
+    def table(self, name: str, tablespace: str = DEFAULT) -> Table:
+        """A table as keys and values. Raises `NoSuchTable`."""
+
+        async def bind() -> Table:
+            return Table(await self._herd.table(name, tablespace), self._hopper)
+
+        return self._hopper.call(bind)
+
+    def create_table(
+        self,
+        name: str,
+        columns: Mapping[str, ColumnType],
+        primary: Sequence[str],
+        tablespace: str = DEFAULT,
+    ) -> Table:
+        """Make a table without SQL; see `herd.table.create_table`."""
+
+        async def create() -> Table:
+            made = await self._herd.create_table(name, columns, primary, tablespace)
+            return Table(made, self._hopper)
+
+        return self._hopper.call(create)
+
+    def close(self) -> None:
+        """Let go of the folder, if this opened it. May be called twice; not in a forked child."""
+        if not self._closed:
+            self._closed = True
+            if self._let_go is not None:
+                self._let_go()
+
+    def __enter__(self) -> "Herd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_herd(path: str | PathLike[str], *, bookies: int = 1) -> Herd:
+    """Open the tablespaces of a folder, which is made if it is not there. Close what is returned.
+
+    `bookies` is how many copies a new folder keeps. Raises `OperationalError`, `StorageFailed`.
+    """
+    background = background_loop()
+    hopper = Hopper(background)
+
+    async def hold() -> AsyncIterator[AsyncHerd]:
+        async with open_folder(path, bookies=bookies) as herd:
+            yield herd
+
+    opening = hold()
+
+    async def begin() -> AsyncHerd:
+        return await anext(opening)
+
+    async def end() -> None:
+        await anext(opening, None)
+
+    def let_go() -> None:
+        atexit.unregister(let_go)
+        if hopper.usable:
+            hopper.call(end)
+
+    herd = hopper.call(begin)
+    atexit.register(let_go)
+    return Herd(herd, hopper, let_go)
+
+
+def connect(
+    where: str | PathLike[str] | Herd,
+    tablespace: str = DEFAULT,
+    *,
+    autocommit: bool = False,
+    bookies: int = 1,
+) -> Connection:
+    """Connect to a tablespace of a folder, or of an open one. Close the connection.
+
+    A folder is made if it is not there; connections of one process to the same folder share it.
+    Without `autocommit` a transaction begins with the first statement and lasts until `commit` or
+    `rollback`. Raises `OperationalError`, also if another process runs the tablespace;
+    `ProgrammingError` for a tablespace that is not there.
+    """
+    if isinstance(where, Herd):
+        return where.connect(tablespace, autocommit=autocommit)
+    if not isinstance(where, str | PathLike):
+        raise InterfaceError(f"{type(where).__name__} is neither a folder nor an open one")
+    herd = open_herd(where, bookies=bookies)
+    try:
+        return herd.connect(tablespace, autocommit=autocommit, let_go=herd.close)
+    except BaseException:
+        herd.close()
+        raise
