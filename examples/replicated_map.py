@@ -12,8 +12,8 @@ Start it three times with ports and folders of their own, then ask any of them, 
     {"value":"brown"}
 
 Kill whichever process you like: the others go on with the same map. With a folder in place of the
-url (`--url ./data`) one process keeps the map by itself. docs/replicated-state-machines.md explains
-this file from the top to the bottom.
+url (`--url ./data`) one process keeps the map by itself, or several on one machine, each with a
+`--data` of its own. docs/replicated-state-machines.md explains this file from top to bottom.
 
 Invariants:
 - Everything that changes the map is a command, and commands change it in `MapMachine.apply` alone.
@@ -48,7 +48,12 @@ from engine.state.rocks import open_rocks
 KEY_BYTES_MAX: Final = 1_000
 VALUE_BYTES_MAX: Final = 1_000_000
 PAGE_ROWS: Final = 1_000
+CLEAR_ROWS: Final = 5_000
+"""No command takes long: nobody else is answered meanwhile, on no replica."""
+DIGEST_ROWS: Final = 5_000
 CALL_TIMEOUT_S: Final = 5.0
+LOOK_PAUSE_S: Final = 0.05
+READS: Final = ("get", "size", "status")
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 # What can be done to a map ----------------------------------------------------------------------
@@ -79,7 +84,12 @@ class CompareAndSet(msgspec.Struct, frozen=True, array_like=True, tag="compare a
 
 
 class Clear(msgspec.Struct, frozen=True, array_like=True, tag="clear"):
-    """Remove everything; the answer is how many keys there were."""
+    """Remove keys in their order, from the first one over `above` on, `CLEAR_ROWS` at most.
+
+    The answer is the last one if there may be more: go on above it. None: there are no more.
+    """
+
+    above: str | None = None
 
 
 Command = Put | Delete | CompareAndSet | Clear
@@ -114,7 +124,7 @@ class MapMachine:
         except msgspec.MsgspecError as error:
             return encode(Answer(refusal=f"not a command: {error}"))
         if isinstance(wanted, Clear):
-            return encode(Answer(_clear(rows)))
+            return encode(_clear(rows, wanted.above))
         value = None if isinstance(wanted, Delete) else wanted.value
         row, new = _KEYS + wanted.key.encode(), None if value is None else value.encode()
         if len(row) > 1 + KEY_BYTES_MAX or (new is not None and len(new) > VALUE_BYTES_MAX):
@@ -139,13 +149,18 @@ def _set(rows: Rows, row: bytes, found: bytes | None, new: bytes | None) -> None
         rows.put(_SIZE, b"%d" % (_size(rows) + (1 if found is None else -1)))
 
 
-def _clear(rows: Rows) -> int:
-    size = _size(rows)
-    while page := rows.scan(_KEYS, _KEYS_END, PAGE_ROWS):
-        for row, _ in page:
-            rows.delete(row)
-    rows.put(_SIZE, b"0")
-    return size
+def _clear(rows: Rows, above: str | None) -> Answer:
+    # Not from the start again: what is gone would be stepped over each time.
+    page = rows.scan(_first_above(above), _KEYS_END, CLEAR_ROWS)
+    for row, _ in page:
+        rows.delete(row)
+    if page:
+        rows.put(_SIZE, b"%d" % (_size(rows) - len(page)))
+    return Answer(page[-1][0][1:].decode() if len(page) == CLEAR_ROWS else None)
+
+
+def _first_above(key: str | None) -> bytes:
+    return _KEYS if key is None else _KEYS + key.encode() + b"\x00"
 
 
 def _size(rows: ReadRows) -> int:
@@ -158,17 +173,14 @@ def _get(rows: ReadRows, key: str) -> str | None:
 
 
 def _page(rows: ReadRows, above: str | None) -> list[tuple[str, str]]:
-    first = _KEYS if above is None else _KEYS + above.encode() + b"\x00"
-    page = rows.scan(first, _KEYS_END, PAGE_ROWS)
+    page = rows.scan(_first_above(above), _KEYS_END, PAGE_ROWS)
     return [(row[1:].decode(), value.decode()) for row, value in page]
 
 
 def _digest(rows: ReadRows) -> str:
-    digest, above = hashlib.blake2b(digest_size=8), None
-    while page := _page(rows, above):
-        digest.update(encode(page))
-        above = page[-1][0]
-    return digest.hexdigest()
+    """Of the size and the first rows: a status is asked for often, and the loop waits for it."""
+    first = rows.scan(_KEYS, _KEYS_END, DIGEST_ROWS)
+    return hashlib.blake2b(encode((_size(rows), first)), digest_size=8).hexdigest()
 
 
 # The map in a program ---------------------------------------------------------------------------
@@ -223,9 +235,11 @@ class ReplicatedMap:
         """Set a key if it has the expected value; whether it had."""
         return bool(await self.do(CompareAndSet(key, expected, value)))
 
-    async def clear(self) -> int:
-        """Remove everything; how many keys there were."""
-        return int(await self.do(Clear()) or 0)
+    async def clear(self) -> None:
+        """Remove everything that is there now, by several commands if it is much."""
+        above = await self.do(Clear())
+        while isinstance(above, str):
+            above = await self.do(Clear(above))
 
 
 # The map on a socket ----------------------------------------------------------------------------
@@ -284,6 +298,9 @@ class MapServer:
     async def _answer(self, raw: bytes, leaders: "dict[str, MapConnection]") -> Reply:
         try:
             line = decode_line(raw)
+        except msgspec.MsgspecError as error:
+            return Reply(None, "InvalidRequest", str(error))
+        try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 return Reply(await self._carry_out(line))
         except NotLeader as error:
@@ -294,21 +311,41 @@ class MapServer:
             kind = OutcomeUnknown if isinstance(error, OutcomeUnknown) else type(error)
             return Reply(None, kind.__name__, str(error), self._replica.leader)
         except TimeoutError:
-            return Reply(None, "OutcomeUnknown", "no answer in time", self._replica.leader)
-        except msgspec.MsgspecError as error:
-            return Reply(None, "InvalidRequest", str(error))
+            late = "DeadlineExceeded" if line.do in READS else "OutcomeUnknown"
+            return Reply(None, late, "no answer in time", self._replica.leader)
 
     async def _pass_on(self, line: Line, leader: str, leaders: "dict[str, MapConnection]") -> Reply:
+        """What the leader answers; who waits for it waits no longer than it is the leader."""
+        asking = asyncio.create_task(self._ask(line, leader, leaders))
+        deposed = asyncio.create_task(self._until_deposed(leader))
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                if leader not in leaders:
-                    leaders[leader] = await MapConnection.open(leader)
-                return await leaders[leader].ask(msgspec.structs.replace(line, forwarded=True))
-        except (OSError, TimeoutError, EOFError) as error:
-            if leader not in leaders:
-                return Reply(None, "NotLeader", f"the leader at {leader} cannot be reached")
-            leaders.pop(leader).close()
-            return Reply(None, "OutcomeUnknown", f"the leader at {leader} went away: {error!r}")
+                await asyncio.wait({asking, deposed}, return_when=asyncio.FIRST_COMPLETED)
+                if asking.done():
+                    return asking.result()
+            error: Exception = EOFError("another one leads")
+        except (OSError, TimeoutError, EOFError, msgspec.MsgspecError) as problem:
+            error = problem
+        finally:
+            asking.cancel()
+            deposed.cancel()
+            await asyncio.gather(asking, deposed, return_exceptions=True)
+        now = self._replica.leader
+        if leader not in leaders:
+            return Reply(None, "NotLeader", f"the leader at {leader} cannot be reached", now)
+        leaders.pop(leader).close()
+        # What only looks has no outcome that could be unknown.
+        kind = "NotLeader" if line.do in READS else "OutcomeUnknown"
+        return Reply(None, kind, f"the leader at {leader} went away: {error!r}", now)
+
+    async def _ask(self, line: Line, leader: str, leaders: "dict[str, MapConnection]") -> Reply:
+        if leader not in leaders:
+            leaders[leader] = await MapConnection.open(leader)
+        return await leaders[leader].ask(msgspec.structs.replace(line, forwarded=True))
+
+    async def _until_deposed(self, leader: str) -> None:
+        while self._replica.leader in ("", leader):  # noqa: ASYNC110 - a replica tells of no change
+            await asyncio.sleep(LOOK_PAUSE_S)
 
     async def _carry_out(
         self, line: Line
@@ -329,7 +366,7 @@ class MapServer:
             wanted = CompareAndSet(line.key, line.expected, line.value)
             return await self._map.do(wanted, request)
         if line.do == "clear":
-            return await self._map.do(Clear(), request)
+            return await self._map.do(Clear(line.key or None), request)
         if line.do == "session":
             return await self._replica.open_session()
         if line.do == "status":
@@ -391,8 +428,10 @@ async def open_replica(
     settings: ReplicaSettings,
     zookeeper: ZooKeeperSettings | None = None,
 ) -> AsyncIterator[Replica]:
-    """A replica of the map: elected in a cluster, alone in a folder.
+    """A replica of the map, in a cluster or on a folder.
 
+    It is elected there, too: another process may open the same folder, and only one of them can
+    lead. `elect=False` is for a log that no other replica can reach.
     Raises what `engine.connect`, `engine.open` and `Replica.open` raise.
     """
     clustered = url.startswith("herdbook://")
@@ -410,7 +449,6 @@ async def open_replica(
             state,
             address=listen,
             settings=settings,
-            elect=clustered,
         )
         stack.push_async_callback(replica.close)
         yield replica

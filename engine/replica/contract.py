@@ -25,21 +25,29 @@ class Rows(Protocol):
     """What `apply` may do with the state."""
 
     def get(self, key: bytes) -> bytes | None:
-        """A value, or None if there is none."""
+        """A value, or None if there is none. No key that begins with a zero byte is there."""
         ...
 
     def scan(
         self, first: bytes, end: bytes | None = None, limit: int = 1_000
     ) -> list[tuple[bytes, bytes]]:
-        """At most `limit` rows with keys from `first` on and under `end`, in order."""
+        """At most `limit` rows with keys from `first` on and under `end`, in order.
+
+        Rows that were removed shortly before are stepped over: scan on from the last key.
+        """
         ...
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set a value."""
+        """Set a value. Keys have 1 to 4,096 bytes and do not begin with a zero byte, values 4 MiB.
+
+        Raises `InvalidRequest` for others, the same on every replica and with nothing changed. A
+        machine checks before, or catches that and answers with a refusal; what leaves `apply`
+        stops every replica at this command.
+        """
         ...
 
     def delete(self, key: bytes) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it is there. Raises `InvalidRequest` for one with a zero byte first."""
         ...
 
 

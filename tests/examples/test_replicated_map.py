@@ -8,14 +8,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engine
+from engine.errors import NotLeader
 from engine.log.position import START, Position
 from engine.replica.replica import Replica
 from engine.replica.settings import ReplicaSettings
+from engine.state.contract import Row
 from engine.state.memory import MemoryState
+from examples import replicated_map
 from examples.replicated_map import (
     Answer,
     Clear,
@@ -44,14 +47,22 @@ commands = st.one_of(
     st.builds(Put, keys, st.sampled_from(["", "1", "2"])),
     st.builds(Delete, keys),
     st.builds(CompareAndSet, keys, values, values),
-    st.just(Clear()),
+    st.builds(Clear, st.one_of(st.none(), keys)),
 )
+CLEARED = 2
+
+
+@pytest.fixture
+def clear_two_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicated_map, "CLEAR_ROWS", CLEARED)
 
 
 def apply(state: MemoryState, command: Command) -> Answer:
     return decode_answer(MapMachine().apply(state, encode(command), FIRST))
 
 
+@pytest.mark.usefixtures("clear_two_at_a_time")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(commands, max_size=40))
 def test_the_state_machine_does_what_a_dictionary_does(drawn: list[Command]) -> None:
     state = MemoryState()
@@ -65,9 +76,11 @@ def test_the_state_machine_does_what_a_dictionary_does(drawn: list[Command]) -> 
 
 def _do(model: dict[str, str], command: Command) -> str | int | bool | None:
     if isinstance(command, Clear):
-        size = len(model)
-        model.clear()
-        return size
+        above = command.above
+        gone = sorted(key for key in model if above is None or key > above)[:CLEARED]
+        for key in gone:
+            del model[key]
+        return gone[-1] if len(gone) == CLEARED else None
     before = model.get(command.key)
     if isinstance(command, CompareAndSet) and before != command.expected:
         return False
@@ -90,12 +103,84 @@ def test_what_is_too_long_is_refused_and_changes_nothing() -> None:
     assert state.scan(b"\x00") == []
 
 
-def test_a_clear_of_more_than_one_page_leaves_nothing() -> None:
+def test_a_clear_goes_on_where_it_ended_and_leaves_nothing() -> None:
     state = MemoryState()
-    for number in range(2_500):
-        apply(state, Put(f"{number}", "x"))
-    assert apply(state, Clear()) == Answer(2_500)
-    assert state.scan(b"k", b"l") == []
+    for number in range(12_000):
+        apply(state, Put(f"{number:05}", "x"))
+    looks: list[bytes] = []
+    scan = state.scan
+
+    def counted(first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        looks.append(first)
+        return scan(first, end, limit)
+
+    state.scan = counted  # type: ignore[method-assign]
+    assert apply(state, Clear()) == Answer("04999")
+    assert apply(state, Clear("04999")) == Answer("09999")
+    assert apply(state, Clear("09999")) == Answer(None)
+    assert looks == [b"k", b"k04999\0", b"k09999\0"]
+    assert scan(b"k", b"l") == [] and state.get(b"size") == b"0"
+
+
+async def test_two_processes_on_one_folder_have_one_leader_and_one_map(tmp_path: Path) -> None:
+    url = str(tmp_path / "ledgers")
+    quick = ReplicaSettings(lease_ms=300)
+    async with (
+        open_replica(url, "map", "a:1", tmp_path / "state-1", quick) as one,
+        open_replica(url, "map", "b:1", tmp_path / "state-2", quick) as two,
+    ):
+        leader = await leading([one, two])
+        other = two if leader is one else one
+        await ReplicatedMap(leader).put("Alma", "brown")
+        await other.wait_for(leader.position)
+        with pytest.raises(NotLeader):
+            await ReplicatedMap(other).put("Alma", "black")
+        assert one.epoch == two.epoch == 1
+
+
+async def test_a_line_that_a_leader_does_not_answer_waits_no_longer_than_it_leads(
+    tmp_path: Path,
+) -> None:
+    async with servers(tmp_path, 1) as (replicas, _):
+        await leading(replicas)
+        silent = await asyncio.start_server(_hear_and_say_nothing, "127.0.0.1", 0)
+        address = "{}:{}".format(*silent.sockets[0].getsockname())
+        follower = _Follower(replicas[0], address)
+        server = MapServer(follower)  # type: ignore[arg-type]
+        for line, kind in (
+            (Line("put", "a", "1"), "OutcomeUnknown"), (Line("get", "a"), "NotLeader"),
+        ):  # fmt: skip
+            follower.leader = address
+            leaders: dict[str, MapConnection] = {}
+            asking = asyncio.ensure_future(server._answer(msgspec.json.encode(line), leaders))
+            async with asyncio.timeout(LEADING_MS / 1000):
+                while address not in leaders:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            follower.leader = "elsewhere:1"
+            reply = await asyncio.wait_for(asking, replicated_map.CALL_TIMEOUT_S - 1)
+            assert (reply.error, reply.leader) == (kind, "elsewhere:1")
+            assert not leaders
+        silent.close()
+
+
+async def _hear_and_say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+class _Follower:
+    """A replica that follows whom the test says."""
+
+    def __init__(self, replica: Replica, leader: str) -> None:
+        self.address = "here:1"
+        self.leader = leader
+        self._replica = replica
+
+    async def read(self, look: object) -> None:
+        raise NotLeader("it follows", self.leader)
+
+    def propose(self, command: bytes, request: object = None) -> None:
+        raise NotLeader("it follows", self.leader)
 
 
 async def test_a_map_in_a_folder_is_there_when_the_folder_is_opened_again(tmp_path: Path) -> None:
@@ -115,7 +200,8 @@ async def test_a_map_in_a_folder_is_there_when_the_folder_is_opened_again(tmp_pa
         assert [item async for item in held.items()] == [("Alma", "black"), ("Berta", "white")]
         assert (await held.get("Alma"), await held.size()) == ("black", 2)
         assert await held.delete("Alma") == "black"
-        assert await held.clear() == 1
+        await held.clear()
+        assert await held.size() == 0
 
 
 async def test_three_servers_keep_one_map_and_pass_on_what_only_the_leader_can_do(
@@ -170,7 +256,7 @@ async def test_a_line_that_says_nothing_is_answered_with_an_error(tmp_path: Path
 @asynccontextmanager
 async def servers(folder: Path, count: int = 3) -> AsyncIterator[tuple[list[Replica], list[str]]]:
     """Replicas with a server each, on the bookies of one folder."""
-    settings = ReplicaSettings(lease_ms=300)
+    quick = ReplicaSettings(lease_ms=300)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(engine.open(folder, bookies=3))
         replicas, addresses = [], []
@@ -179,7 +265,7 @@ async def servers(folder: Path, count: int = 3) -> AsyncIterator[tuple[list[Repl
             address = "{}:{}".format(*server.sockets[0].getsockname())
             server.close()
             replica = await Replica.open(
-                client, "map", MapMachine(), MemoryState(), address=address, settings=settings
+                client, "map", MapMachine(), MemoryState(), address=address, settings=quick
             )
             stack.push_async_callback(replica.close)
             host, _, port = address.rpartition(":")
