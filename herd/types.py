@@ -28,7 +28,7 @@ import math
 import struct
 import uuid
 from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final
 
@@ -49,6 +49,9 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _FLOAT: Final = struct.Struct("<f")
+# The caller's own context has perhaps 28 digits, and would round.
+_EXACT: Final = Context(prec=100, traps=[InvalidOperation])
+_ONE: Final = Decimal(1)
 
 
 class Kind(enum.Enum):
@@ -136,9 +139,13 @@ def returning(kind: ColumnType) -> Convert | None:
     if kind.kind is Kind.DECIMAL:
         exponent = -kind.scale
         if kind.wide:
-            return lambda stored: Decimal(int.from_bytes(stored, signed=True)).scaleb(exponent)
-        return lambda stored: Decimal(stored).scaleb(exponent)
+            return lambda stored: _EXACT.scaleb(_from_wide(stored), exponent)
+        return lambda stored: _EXACT.scaleb(Decimal(stored), exponent)
     return _RETURN.get(kind.kind)
+
+
+def _from_wide(stored: bytes) -> Decimal:
+    return Decimal(int.from_bytes(stored, signed=True))
 
 
 def _accept_integer(kind: ColumnType) -> Convert:
@@ -173,12 +180,12 @@ def _accept_decimal(kind: ColumnType) -> Convert:
     def accept(value: Any) -> int | bytes:
         number = _number(value, kind.sql)
         try:
-            scaled = int(number.scaleb(scale).quantize(Decimal(1), ROUND_HALF_UP))
+            scaled = int(_EXACT.scaleb(number, scale).quantize(_ONE, ROUND_HALF_UP, _EXACT))
         except InvalidOperation:
             scaled = limit
         if not -limit < scaled < limit:
             raise ValueOutOfRange(f"{value} does not fit in {kind.sql}")
-        if Decimal(scaled).scaleb(-scale) != number and not isinstance(value, float):
+        if _EXACT.scaleb(Decimal(scaled), -scale) != number and not isinstance(value, float):
             raise ValueInvalid(
                 f"{value} has more than {scale} digits after the point", hint="round it first"
             )

@@ -1,0 +1,209 @@
+"""What a query reads of one table: made on the event loop at one moment, read in a thread.
+
+Invariants:
+- Every row of the table at that moment is read once, with the changes of the query's own
+  transaction laid over it.
+- Nothing here changes after it was made, whatever happens to the table.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engine.state.contract import Snapshot
+from herd.arrow import KEY, POSITION, batch_maker, schema_of
+from herd.catalog import rows_of
+from herd.schema import Column, Table
+
+Changes = dict[bytes, bytes | None]
+_SLICE_ROWS: Final = 4_096
+
+
+class Page:
+    """Some rows of a table, all columns that are kept, `_key` and `_position` among them."""
+
+    __slots__ = ("batch", "first", "last", "size_bytes")
+
+    def __init__(self, batch: pa.RecordBatch, first: bytes, last: bytes) -> None:
+        self.batch = batch
+        self.first = first
+        """No key is below it."""
+        self.last = last
+        """No key is above it."""
+        self.size_bytes = int(batch.nbytes)
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> "Page":
+        """A page of some rows, at least one."""
+        ends = pc.min_max(batch.column(KEY)).as_py()
+        return cls(batch, ends["min"], ends["max"])
+
+    def without(self, keys: Sequence[bytes], names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Its rows but those with some keys; only the columns with some names."""
+        batch = self.batch if names is None else self.batch.select(list(names))
+        if not keys:
+            return batch
+        gone = pc.is_in(self.batch.column(KEY), value_set=pa.array(keys, pa.binary()))
+        return batch.filter(pc.invert(gone))
+
+
+@dataclass(slots=True)
+class Want:
+    """What a query needs of a table: columns, and the keys from `first` on and under `end`."""
+
+    columns: Sequence[Column]
+    hidden: bool
+    first: bytes
+    end: bytes
+    own: Changes = field(default_factory=dict)
+    """What the query's transaction has changed in that range."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of what is read."""
+        return schema_of(self.columns, hidden=self.hidden)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [*(c.name for c in self.columns), *((KEY, POSITION) if self.hidden else ())]
+
+
+class Reading(Protocol):
+    """A table at a moment."""
+
+    failures: list[BaseException]
+    """Where an error while rows are read is put, beside being raised."""
+
+    def read(self, want: Want) -> Any:
+        """Something that DuckDB can read as a table, again and again. In a thread."""
+        ...
+
+    def describe(self, want: Want) -> str:
+        """How it is read, for people."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it, on the event loop."""
+        ...
+
+
+class Captured:
+    """Pages, and what changed since they were made."""
+
+    def __init__(
+        self,
+        table: Table,
+        pages: Sequence[Page],
+        changed: Changes,
+        snapshot: Snapshot | None = None,
+        touched: Sequence[bytes] = (),
+    ) -> None:
+        self._table = table
+        self._pages = pages
+        self._changed = changed
+        self._snapshot = snapshot
+        self.failures: list[BaseException] = []
+        self._touched = touched
+        """Keys whose values are the snapshot's, not the pages'."""
+
+    def read(self, want: Want) -> pa.Table:
+        """A table of Arrow."""
+        changed = self._changed
+        if self._snapshot is not None:
+            changed = {key: self._snapshot.get(key) for key in self._touched}
+        if want.own:
+            changed = {**changed, **want.own}
+        keys, names = sorted(changed), want.names
+        batches = []
+        for page in self._in_range(want):
+            here = keys[bisect_left(keys, page.first) : bisect_left(keys, page.last + b"\x00")]
+            batches.append(page.without(here, names))
+        here = keys[bisect_left(keys, want.first) : bisect_left(keys, want.end)]
+        added = [(key, value) for key in here if (value := changed[key]) is not None]
+        if added:
+            make = batch_maker(self._table, want.columns, hidden=want.hidden)
+            batches.append(make(added))
+        return pa.Table.from_batches(batches, want.schema)
+
+    def describe(self, want: Want) -> str:
+        """Pages and changed rows."""
+        pages = self._in_range(want)
+        rows = sum(page.batch.num_rows for page in pages)
+        changed = len(self._changed) + len(self._touched)
+        return (
+            f"{len(pages)} of {len(self._pages)} pages in memory, {rows} rows; "
+            f"{changed} changed since they were made, {len(want.own)} by this transaction"
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _in_range(self, want: Want) -> list[Page]:
+        return [page for page in self._pages if page.last >= want.first and page.first < want.end]
+
+
+class Streamed:
+    """A snapshot's rows, read as they are asked for."""
+
+    def __init__(self, table: Table, snapshot: Snapshot, turn: Lock, *, owned: bool) -> None:
+        self._table = table
+        self._snapshot = snapshot
+        self._owned = owned
+        self._turn = turn
+        self.failures: list[BaseException] = []
+
+    def read(self, want: Want) -> "Stream":
+        """A stream that begins again for each who reads it."""
+        return Stream(self, want)
+
+    def describe(self, want: Want) -> str:
+        """That all rows of the range are read from the storage."""
+        whole = (want.first, want.end) == rows_of(self._table)
+        return "all rows" if whole else "the rows of a range of keys, from the storage"
+
+    def close(self) -> None:
+        """Let go of the snapshot."""
+        if self._owned:
+            self._snapshot.close()
+
+    def batches(self, want: Want) -> Iterator[pa.RecordBatch]:
+        """The rows, with the transaction's own changes."""
+        make = batch_maker(self._table, want.columns, hidden=want.hidden)
+        own, first, end = want.own, want.first, want.end
+        try:
+            while first < end:
+                # One cursor serves all who read.
+                with self._turn:
+                    rows = self._snapshot.scan(first, end, _SLICE_ROWS)
+                kept = [row for row in rows if row[0] not in own] if own else rows
+                if kept:
+                    yield make(kept)
+                if len(rows) < _SLICE_ROWS:
+                    break
+                first = rows[-1][0] + b"\x00"
+            added = [(key, value) for key, value in own.items() if value is not None]
+            if added:
+                yield make(added)
+        except Exception as error:
+            self.failures.append(error)
+            raise
+
+
+class Stream:
+    """What Arrow calls a stream, made anew at each look."""
+
+    def __init__(self, streamed: Streamed, want: Want) -> None:
+        self._streamed = streamed
+        self._want = want
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        batches = self._streamed.batches(self._want)
+        reader = pa.RecordBatchReader.from_batches(self._want.schema, batches)
+        capsule: object = reader.__arrow_c_stream__(requested_schema)
+        return capsule

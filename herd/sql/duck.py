@@ -1,0 +1,260 @@
+"""DuckDB, kept apart: connections in a bounded pool, run in worker threads, sealed off.
+
+Invariants:
+- DuckDB sees the tables that a query was given and nothing else: no file, no extension, no
+  variable of the program, no setting that a statement could change.
+- A connection is used by one query at a time, and is not used again after a defect of DuckDB.
+- Every error of DuckDB becomes one of the database's.
+"""
+
+import asyncio
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from engine import limits
+from engine.ports.workers import Workers
+from herd import errors
+from herd.arrow import described
+
+_BATCH_ROWS: Final = 65_536
+_INTERRUPT_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySettings:
+    """Bounds of a tablespace's queries. Sizes in bytes.
+
+    `connections` queries run at a time, each with DuckDB's `threads`. `memory_bytes` is what all
+    of them may hold; past it they use files. `result_bytes_max` bounds one answer.
+    """
+
+    connections: int = 2
+    threads: int = 2
+    memory_bytes: int = 512 * limits.MIB
+    result_bytes_max: int = 1024 * limits.MIB
+    temporary: str = ""
+    """Where those files lie; "": in the system's folder for such."""
+
+
+class Running:
+    """A query that runs, for who may want to end it."""
+
+    def __init__(self) -> None:
+        self.connection: duckdb.DuckDBPyConnection | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Interrupt it. May be called until it has ended."""
+        self.cancelled = True
+        if self.connection is not None:
+            self.connection.interrupt()
+
+
+@dataclass(slots=True)
+class Work:
+    """A query, and how to make what it reads, in the thread that runs it."""
+
+    sql: str
+    parameters: Sequence[Any]
+    inputs: Mapping[str, Callable[[], Any]]
+    failures: list[BaseException] = field(default_factory=list)
+    """What went wrong while rows were read, which DuckDB would wrap."""
+    close: Callable[[], None] = lambda: None
+    """Called on the loop when nothing is read any more."""
+
+
+class DuckPool:
+    """The connections of one query engine. Opened by the first query."""
+
+    def __init__(self, workers: Workers, settings: QuerySettings) -> None:
+        self._workers = workers
+        self._settings = settings
+        self._room = asyncio.Semaphore(settings.connections)
+        self._opening = asyncio.Lock()
+        self._root: duckdb.DuckDBPyConnection | None = None
+        self._idle: list[duckdb.DuckDBPyConnection] = []
+        self._temporary = ""
+        self._closed = False
+
+    async def run(self, make: "Callable[[], Work]") -> pa.Table:
+        """Run a query. `make` is called on the loop when there is room, just before it starts.
+
+        Raises the database's errors. A caller that is cancelled waits for the query's end.
+        """
+        async with self._room:
+            root = await self._opened()
+            work, running = make(), Running()
+            connection = self._idle.pop() if self._idle else None
+            job = asyncio.ensure_future(
+                self._workers.run(lambda: self._execute(root, connection, work, running))
+            )
+            job.add_done_callback(lambda done: self._done(root, work, running))
+            try:
+                return await asyncio.shield(job)
+            except asyncio.CancelledError:
+                while not job.done():
+                    # One that comes before DuckDB has begun is lost: so it is said again.
+                    running.cancel()
+                    await asyncio.wait([job], timeout=_INTERRUPT_S)
+                raise
+            except errors.InternalError:
+                await self._reopen(root)
+                raise
+
+    async def close(self) -> None:
+        """Close all connections; may be called twice."""
+        self._closed = True
+        if self._root is not None:
+            await self._reopen(self._root)
+        if self._temporary:
+            folder, self._temporary = self._temporary, ""
+            await self._workers.run(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    def _done(self, root: duckdb.DuckDBPyConnection, work: Work, running: Running) -> None:
+        work.close()
+        if running.connection is not None and root is self._root:
+            self._idle.append(running.connection)
+
+    async def _opened(self) -> duckdb.DuckDBPyConnection:
+        if self._closed:
+            raise errors.InterfaceError("the query engine is closed")
+        async with self._opening:
+            if self._root is None:
+                self._root = await self._workers.run(self._open)
+            return self._root
+
+    async def _reopen(self, root: duckdb.DuckDBPyConnection) -> None:
+        if self._root is root:
+            idle, self._idle, self._root = self._idle, [], None
+            await self._workers.run(lambda: _close([*idle, root]))
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        settings = self._settings
+        if not self._temporary:
+            self._temporary = tempfile.mkdtemp(prefix="herd-", dir=settings.temporary or None)
+        root = duckdb.connect(":memory:")
+        folder = self._temporary.replace("'", "''")
+        for name, value in (
+            ("memory_limit", f"'{settings.memory_bytes // limits.MIB}MiB'"),
+            ("temp_directory", f"'{folder}'"),
+            ("threads", str(settings.threads)),
+            ("TimeZone", "'UTC'"),
+            ("error_on_division_by_zero", "false"),
+            ("autoinstall_known_extensions", "false"),
+            ("autoload_known_extensions", "false"),
+            ("python_enable_replacements", "false"),
+            ("enable_external_access", "false"),
+            ("lock_configuration", "true"),
+        ):
+            root.execute(f"SET GLOBAL {name} = {value}")
+        return root
+
+    def _execute(
+        self,
+        root: duckdb.DuckDBPyConnection,
+        connection: duckdb.DuckDBPyConnection | None,
+        work: Work,
+        running: Running,
+    ) -> pa.Table:
+        """In the thread."""
+        running.connection = connection = connection or root.cursor()
+        names: list[str] = []
+        try:
+            for name, make in work.inputs.items():
+                connection.register(name, make())
+                names.append(name)
+                if running.cancelled:
+                    raise errors.OperationalError("the query was cancelled")
+            return self._fetch(connection, work)
+        except duckdb.Error as error:
+            if work.failures:
+                raise work.failures[0] from error
+            raise translated(error) from error
+        finally:
+            for name in names:
+                connection.unregister(name)
+
+    def _fetch(self, connection: duckdb.DuckDBPyConnection, work: Work) -> pa.Table:
+        relation = connection.sql(work.sql, params=list(work.parameters))
+        assert relation is not None, "only queries come here"
+        names = [str(kind) for kind in relation.types]
+        reader = relation.to_arrow_reader(_BATCH_ROWS)
+        batches, size_bytes = [], 0
+        try:
+            for batch in reader:
+                size_bytes += batch.nbytes
+                if size_bytes > self._settings.result_bytes_max:
+                    raise errors.TooLarge(
+                        f"the answer is over {self._settings.result_bytes_max} bytes",
+                        hint="ask for it in parts",
+                    )
+                batches.append(batch)
+            return described(pa.Table.from_batches(batches, reader.schema), names)
+        except pa.ArrowException as error:
+            if work.failures:
+                raise work.failures[0] from error
+            raise translated(error) from error
+
+
+def _close(connections: Sequence[duckdb.DuckDBPyConnection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+# Errors
+
+_KINDS: Final[tuple[tuple[type[Exception], type[errors.Error]], ...]] = (
+    (duckdb.ConversionException, errors.ValueInvalid),
+    (duckdb.OutOfRangeException, errors.ValueOutOfRange),
+    (duckdb.OutOfMemoryException, errors.TooLarge),
+    (duckdb.InterruptException, errors.OperationalError),
+    (duckdb.PermissionException, errors.NotSupportedError),
+    (duckdb.NotImplementedException, errors.NotSupportedError),
+    (duckdb.ParserException, errors.SqlSyntaxError),
+    (duckdb.SyntaxException, errors.SqlSyntaxError),
+    (duckdb.TypeMismatchException, errors.TypeMismatch),
+    (duckdb.InvalidTypeException, errors.TypeMismatch),
+    (duckdb.BinderException, errors.ProgrammingError),
+    (duckdb.CatalogException, errors.ProgrammingError),
+    (duckdb.InvalidInputException, errors.DataError),
+    (duckdb.IOException, errors.StorageFailed),
+    (duckdb.InternalException, errors.InternalError),
+    (duckdb.FatalException, errors.InternalError),
+)
+# What the message says is more exact than its class.
+_WORDS: Final[tuple[tuple[re.Pattern[str], type[errors.Error]], ...]] = (
+    (re.compile(r"[Rr]eferenced column|a column named|column .* not found"), errors.NoSuchColumn),
+    (re.compile(r"Referenced table|Table with name"), errors.NoSuchTable),
+    (re.compile(r"No function matches|Cannot (compare|mix|combine)"), errors.TypeMismatch),
+    (re.compile(r"Values were not provided|Parameter argument/count"), errors.ParametersMismatch),
+    (re.compile(r"out of range|Overflow", re.IGNORECASE), errors.ValueOutOfRange),
+    (re.compile(r"Division by zero", re.IGNORECASE), errors.DivisionByZero),
+    (re.compile(r"Unable to transform python value|Python Conversion"), errors.ValueInvalid),
+    (re.compile(r"integer too large"), errors.ValueOutOfRange),
+    (re.compile(r"database has been invalidated"), errors.InternalError),
+)  # fmt: skip
+_TITLE: Final = re.compile(r"^[A-Za-z -]{3,30} Error: ")
+_TAIL: Final = re.compile(r"\n+(LINE \d+:|\s*Candidate |Possible solutions|\n).*", re.DOTALL)
+
+
+def translated(error: Exception) -> errors.Error:
+    """The database's error for one of DuckDB, or of Arrow."""
+    said = str(error)
+    text = _TAIL.sub("", _TITLE.sub("", said)).strip().replace("\n", "; ")
+    kind: type[errors.Error] = errors.DatabaseError
+    for original, meaning in _KINDS:
+        if isinstance(error, original):
+            kind = meaning
+            break
+    if kind is not errors.InternalError:
+        kind = next((meaning for words, meaning in _WORDS if words.search(said)), kind)
+    if "INTERRUPT" in said:
+        return errors.OperationalError("the query was cancelled")
+    return kind(text)

@@ -1,0 +1,274 @@
+"""Any SELECT, by DuckDB, over the tables of one transaction's catalog.
+
+Invariants:
+- All tables of a query are read as of one moment: what is committed then, or the snapshot of a
+  SNAPSHOT transaction, with the transaction's own changes.
+- A leader's answer holds all that was committed before the question: it looks at its lease.
+- The event loop resolves names and takes references; rows are read in worker threads.
+"""
+
+import datetime
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from engine.ports.workers import Workers
+from herd.arrow import KEY, POSITION, python_rows
+from herd.catalog import Catalog, rows_of
+from herd.columns import ColumnCache, ColumnSettings
+from herd.errors import Error, NotSupportedError, ParametersMismatch, TransactionEnded
+from herd.reading import Reading, Want
+from herd.schema import Table
+from herd.sql.duck import DuckPool, QuerySettings, Work
+from herd.sql.parsing import place_of
+from herd.sql.ranges import range_of
+from herd.sql.resolving import Resolved, Source, resolve
+from herd.sql.rewriting import named_outputs, rewritten
+from herd.sql.system import is_system, system_table
+from herd.tablespace import Tablespace
+from herd.transaction import Transaction
+
+Checkpoints = Callable[[Table, int], Awaitable[Sequence[pa.RecordBatch]]]
+"""A table's rows, all columns, as a checkpoint with some number has them."""
+
+_LOOKS_MAX: Final = 5
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+
+
+class QueryEngine:
+    """The queries of one tablespace replica. All methods on the event loop."""
+
+    def __init__(
+        self,
+        space: Tablespace,
+        workers: Workers,
+        *,
+        settings: QuerySettings | None = None,
+        columns: ColumnSettings | None = None,
+    ) -> None:
+        self._space = space
+        self._pool = DuckPool(workers, settings or QuerySettings())
+        self.columns = ColumnCache(space, workers, columns)
+        self.checkpoints: Checkpoints | None = None
+        """Set by who keeps checkpoints; without it AS OF CHECKPOINT is refused."""
+
+    async def run(
+        self,
+        tree: exp.Expr,
+        parameters: Sequence[Any] = (),
+        transaction: Transaction | None = None,
+        *,
+        moment: datetime.datetime | None = None,
+        stale: bool = False,
+    ) -> pa.Table:
+        """What a query answers. The tree stays as it is; its parameters are numbered from 1.
+
+        `moment` is CURRENT_TIMESTAMP. `stale`: as this replica has the rows, leader or not. Raises
+        the errors of the database; ends the query when the caller is cancelled.
+        """
+        if not isinstance(tree, exp.Query | exp.Values):
+            raise NotSupportedError(f"{tree.key.upper()} is no query")
+        query = _Query(self, tree, parameters, transaction, moment, stale)
+        return await query.answer()
+
+    async def rows_for_update(
+        self,
+        table: Table,
+        where: exp.Expr | None,
+        transaction: Transaction,
+        extra: Sequence[exp.Expr] = (),
+        parameters: Sequence[Any] = (),
+        *,
+        alias: str = "",
+        moment: datetime.datetime | None = None,
+    ) -> list[tuple[bytes, bytes, tuple[Any, ...]]]:
+        """The rows for which a condition is true: key, position of the last change, `extra`.
+
+        `extra` are expressions over the row, answered as Python values. Raises as `run` does.
+        """
+        outputs: list[exp.Expr] = [exp.column(KEY), exp.column(POSITION)]
+        outputs += [
+            exp.alias_(each.copy(), f"extra:{place}", quoted=True)
+            for place, each in enumerate(extra)
+        ]
+        tree = exp.Select(expressions=outputs).from_(
+            exp.Table(
+                this=exp.to_identifier(table.name, quoted=True),
+                alias=exp.TableAlias(this=exp.to_identifier(alias or table.name, quoted=True)),
+            ),
+            copy=False,
+        )
+        if where is not None:
+            tree.set("where", exp.Where(this=where.copy()))
+        found = await self.run(tree, parameters, transaction, moment=moment)
+        return [(row[0], row[1], row[2:]) for row in python_rows(found)]
+
+    async def explain(
+        self, tree: exp.Expr, parameters: Sequence[Any] = (), transaction: Transaction | None = None
+    ) -> str:
+        """How a query would be answered: what is read of each table, and DuckDB's plan."""
+        query = _Query(self, tree, parameters, transaction, None, False)
+        found = await query.answer(explain=True)
+        plan = "\n".join(str(row[-1]) for row in python_rows(found))
+        return "\n".join([*query.described, plan])
+
+    async def close(self) -> None:
+        """End what is kept for queries. May be called twice."""
+        await self.columns.close()
+        await self._pool.close()
+
+
+class _Query:
+    """One query, from its names to its answer."""
+
+    def __init__(
+        self,
+        engine: QueryEngine,
+        tree: exp.Expr,
+        parameters: Sequence[Any],
+        transaction: Transaction | None,
+        moment: datetime.datetime | None,
+        stale: bool,
+    ) -> None:
+        self._engine = engine
+        self._space = engine._space
+        self._tree = tree
+        self._parameters = parameters
+        self._transaction = transaction
+        self._moment = moment or _EPOCH + datetime.timedelta(
+            milliseconds=self._space.clock.wall_ms()
+        )
+        self._stale = stale
+        self._turn = Lock()
+        self._checkpointed: dict[str, Sequence[pa.RecordBatch]] = {}
+        self.described: list[str] = []
+        self._used = _numbers(tree)
+        missing = self._used and self._used[-1] > len(parameters)
+        if missing:
+            raise ParametersMismatch(
+                f"the query has parameter {self._used[-1]}, {len(parameters)} are given"
+            )
+
+    async def answer(self, *, explain: bool = False) -> pa.Table:
+        """Run it."""
+        await self._prepare()
+        try:
+            return await self._engine._pool.run(lambda: self._work(explain))
+        except Error as error:
+            self._complete(error)
+            if self._transaction is not None and self._transaction.ended:
+                raise TransactionEnded("the transaction was ended during the query") from error
+            raise
+
+    def _catalog(self) -> Catalog:
+        if self._transaction is not None:
+            return self._transaction.catalog
+        return self._space.catalog
+
+    def _resolved(self) -> Resolved:
+        tree = self._tree.copy()
+        named_outputs(tree)
+        found = resolve(tree, self._catalog(), self._space.name, is_system)
+        found.tree = rewritten(found.tree, self._moment)
+        return found
+
+    async def _prepare(self) -> None:
+        """See that the rows of all tables can be taken in one turn."""
+        for _ in range(_LOOKS_MAX):
+            catalog = self._catalog()
+            query = self._resolved()
+            for source in query.sources:
+                await self._prepare_source(source, len(query.sources))
+            if not self._stale:
+                await self._space.until_readable()
+            if self._catalog() is catalog:
+                return
+
+    async def _prepare_source(self, source: Source, sources: int) -> None:
+        table = source.table
+        if table is None:
+            return
+        if source.checkpoint is not None:
+            if self._engine.checkpoints is None:
+                raise NotSupportedError("AS OF CHECKPOINT: this replica keeps no checkpoints")
+            batches = await self._engine.checkpoints(table, source.checkpoint)
+            self._checkpointed[source.name] = batches
+            return
+        defines = self._transaction is not None and self._transaction.defines
+        whole = range_of(source, sources, self._parameters) == rows_of(table)
+        if whole and not defines:
+            await self._engine.columns.prepare(table, source.columns)
+
+    def _work(self, explain: bool) -> Work:
+        """Everything the thread needs, taken in one turn of the event loop."""
+        if self._transaction is not None:
+            self._transaction.check()
+        query = self._resolved()
+        readings: list[Reading] = []
+        inputs: dict[str, Callable[[], Any]] = {}
+        work = Work("", (), inputs, close=partial(_close, readings))
+        try:
+            for source in query.sources:
+                inputs[source.name] = self._input(source, len(query.sources), readings, work)
+        except BaseException:
+            work.close()
+            raise
+        tree = query.tree
+        for node in list(tree.find_all(exp.Placeholder)):
+            node.set("this", str(self._used.index(int(node.name)) + 1))
+        work.parameters = [self._parameters[number - 1] for number in self._used]
+        sql = tree.sql(dialect="duckdb", comments=False)
+        work.sql = f"EXPLAIN {sql}" if explain else sql
+        return work
+
+    def _input(
+        self, source: Source, sources: int, readings: list[Reading], work: Work
+    ) -> Callable[[], Any]:
+        table, transaction = source.table, self._transaction
+        if table is None:
+            made = system_table(source.system, self._space, self._catalog(), self._engine.columns)
+            self.described.append(f"{source.system}: {made.num_rows} rows, made for this query")
+            return lambda: made
+        if source.name in self._checkpointed:
+            names = [column.name for column in source.columns]
+            batches = [batch.select(names) for batch in self._checkpointed[source.name]]
+            schema = Want(source.columns, False, b"", b"").schema
+            return lambda: pa.Table.from_batches(batches, schema)
+        first, end = range_of(source, sources, self._parameters)
+        want = Want(source.columns, source.hidden, first, end)
+        if transaction is not None:
+            want.own = transaction.own_changes(first, end)
+        snapshot = transaction.snapshot() if transaction is not None else None
+        reading = self._engine.columns.capture(table, source.columns, snapshot, self._turn)
+        reading.failures = work.failures
+        readings.append(reading)
+        self.described.append(f"{table.name}: {reading.describe(want)}")
+        return lambda: reading.read(want)
+
+    def _complete(self, error: Error) -> None:
+        """Say where in the text it is, if the message names something that stands there."""
+        if error.place is not None:
+            return
+        for node in self._tree.find_all(exp.Identifier):
+            if f'"{node.name}"' in error.message or f" {node.name} " in error.message:
+                error.place = place_of(node)
+                return
+
+
+def _close(readings: Sequence[Reading]) -> None:
+    for reading in readings:
+        reading.close()
+
+
+def _numbers(tree: exp.Expr) -> list[int]:
+    """The numbers of a query's parameters. Raises `ParametersMismatch` if one has none."""
+    found = set()
+    for node in tree.find_all(exp.Placeholder):
+        if not node.name.isdigit():
+            raise ParametersMismatch("a parameter of a query has no number")
+        found.add(int(node.name))
+    return sorted(found)

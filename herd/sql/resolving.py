@@ -1,0 +1,199 @@
+"""Which tables a query means: its names, looked up in a catalog and replaced.
+
+Invariants:
+- A name of a CTE hides a table's, in the query that has the CTE and below, nowhere else.
+- A view's text is resolved by itself: no CTE of who uses it reaches into it.
+- Each place where a table stands is a source of its own, with the columns that may be asked of it:
+  perhaps more than needed, never fewer.
+- After it, no name in the tree but those of sources and CTEs is the name of a table.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from herd.arrow import KEY, POSITION
+from herd.catalog import Catalog
+from herd.errors import NoSuchTable, NotSupportedError, TooLarge
+from herd.schema import Column, Table, View
+from herd.sql.parsing import parse_tree, place_of
+from herd.sql.rewriting import TABLE_FUNCTIONS, named_outputs
+
+_VIEWS_DEEP_MAX: Final = 32
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+_OPEN: Final = (exp.Columns, exp.Pivot)
+"""Which may mean any column."""
+
+
+@dataclass(slots=True)
+class Source:
+    """One place where a table stands. `name` is what it is called in the SQL for DuckDB."""
+
+    name: str
+    alias: str
+    node: exp.Table
+    table: Table | None = None
+    """None: a system table."""
+    system: str = ""
+    checkpoint: int | None = None
+    columns: tuple[Column, ...] = ()
+    hidden: bool = False
+    """Whether `_key` and `_position` are wanted, too."""
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A query whose tables are known."""
+
+    tree: exp.Expr
+    sources: list[Source]
+
+
+IsSystem = Callable[[str], bool]
+
+
+def resolve(tree: exp.Expr, catalog: Catalog, space: str, is_system: IsSystem) -> Resolved:
+    """Look up all tables of a query; `tree` is changed. Raises `NoSuchTable`."""
+    resolver = _Resolver(catalog, space, is_system)
+    try:
+        resolver.visit(tree, _NO_NAMES, 0)
+    except RecursionError:
+        raise TooLarge("the statement is nested too deeply") from None
+    _choose_columns(tree, resolver.sources)
+    return Resolved(tree, resolver.sources)
+
+
+class _Resolver:
+    def __init__(self, catalog: Catalog, space: str, is_system: IsSystem) -> None:
+        self.sources: list[Source] = []
+        self._catalog = catalog
+        self._space = space.lower()
+        self._is_system = is_system
+
+    def visit(self, node: exp.Expr, hidden: frozenset[str], depth: int) -> None:
+        """Resolve what is below a node, where some names are those of CTEs."""
+        ctes = node.args.get("with_")
+        if isinstance(ctes, exp.With):
+            if ctes.args.get("recursive"):
+                hidden |= {cte.alias.lower() for cte in ctes.expressions}
+            for cte in ctes.expressions:
+                self.visit(cte.this, hidden, depth)
+                hidden |= {cte.alias.lower()}
+        for child in list(node.iter_expressions()):
+            if child is not ctes:
+                self.visit(child, hidden, depth)
+        if isinstance(node, exp.Table):
+            self._table(node, hidden, depth)
+        elif isinstance(node, exp.Column):
+            self._column(node)
+
+    def _table(self, node: exp.Table, hidden: frozenset[str], depth: int) -> None:
+        if not isinstance(node.this, exp.Identifier):
+            if not isinstance(node.this, TABLE_FUNCTIONS):
+                raise NotSupportedError(f"{node.this.sql()[:60]} in the place of a table")
+            return
+        name, schema = node.name, node.db.lower()
+        if not schema and name.lower() in hidden:
+            return
+        if node.catalog or (schema and schema not in (self._space, "information_schema")):
+            raise NoSuchTable(
+                f"there is no {node.sql(dialect='duckdb')}",
+                place=place_of(node.this),
+                hint=f"the tables here are those of tablespace {self._space}",
+            )
+        system = f"{schema}.{name}".lower() if schema == "information_schema" else name.lower()
+        found = self._catalog.find(name) if schema != "information_schema" else None
+        if isinstance(found, View):
+            self._view(node, found, depth)
+        elif found is not None:
+            self._source(node, found, "")
+        elif self._is_system(system):
+            self._source(node, None, system)
+        else:
+            near = difflib.get_close_matches(name, self._catalog.names, 1)
+            hint = f"is it {near[0]}?" if near else ""
+            raise NoSuchTable(f"there is no table {name}", place=place_of(node.this), hint=hint)
+
+    def _source(self, node: exp.Table, table: Table | None, system: str) -> None:
+        if not node.alias:
+            alias = exp.to_identifier(node.name, quoted=True)
+            node.set("alias", exp.TableAlias(this=alias))
+        source = Source(f"t:{len(self.sources)}", node.alias.lower(), node, table, system)
+        source.checkpoint = node.meta.get("checkpoint")
+        node.set("this", exp.to_identifier(source.name, quoted=True))
+        node.set("db", None)
+        self.sources.append(source)
+
+    def _view(self, node: exp.Table, view: View, depth: int) -> None:
+        if depth >= _VIEWS_DEEP_MAX:
+            raise TooLarge(f"view {view.name} is made of more than {_VIEWS_DEEP_MAX} views")
+        query = parse_tree(view.query)
+        named_outputs(query)
+        self.visit(query, _NO_NAMES, depth + 1)
+        alias = node.args.get("alias") or exp.TableAlias()
+        if alias.this is None:
+            alias.set("this", exp.to_identifier(node.name, quoted=True))
+        if view.columns and not alias.columns:
+            names = [exp.to_identifier(name, quoted=True) for name in view.columns]
+            alias.set("columns", names)
+        subquery = exp.Subquery(this=query, alias=alias)
+        for part in ("joins", "laterals", "sample", "pivots"):
+            subquery.set(part, node.args.get(part))
+        node.replace(subquery)
+
+    def _column(self, node: exp.Column) -> None:
+        if node.db.lower() in (self._space, "information_schema") and not node.catalog:
+            node.set("db", None)
+
+
+# Which columns
+
+
+def _choose_columns(tree: exp.Expr, sources: list[Source]) -> None:
+    mentioned = {node.name.lower() for node in tree.find_all(exp.Identifier)}
+    alone = {node.name.lower() for node in tree.find_all(exp.Column) if not node.table}
+    wide = {id(node) for node in _open_queries(tree)}
+    for source in sources:
+        table = source.table
+        if table is None:
+            continue
+        query = source.node.parent_select
+        every = id(query) in wide or source.alias in alone
+        source.columns = tuple(
+            column
+            for column in table.columns
+            if column.name.lower() in mentioned or (every and column in table.visible)
+        )
+        source.hidden = KEY in mentioned or POSITION in mentioned
+        if not source.columns and not source.hidden:
+            # Rows have to be counted by something: the key's first column is a short one.
+            source.columns = (table.by_number[table.primary[0]],)
+        if every and table.hidden_key and table.columns[0] in source.columns:
+            _hide(query, table.columns[0].name)
+
+
+def _open_queries(tree: exp.Expr) -> Iterator[exp.Expr | None]:
+    """The queries of which any column of their tables may be asked."""
+    for node in tree.find_all(exp.Star, exp.Join, *_OPEN):
+        if isinstance(node, exp.Star) and isinstance(node.parent, exp.Count):
+            continue
+        if isinstance(node, exp.Join) and node.method.upper() != "NATURAL":
+            continue
+        yield node.parent_select
+    for node in tree.find_all(exp.Table):
+        if node.args.get("pivots"):
+            yield node.parent_select
+
+
+def _hide(query: exp.Expr | None, name: str) -> None:
+    """Leave a column out of `*`."""
+    if query is None:
+        return
+    for node in query.expressions:
+        if isinstance(node, exp.Star):
+            left_out = list(node.args.get("except_") or [])
+            if all(other.name.lower() != name.lower() for other in left_out):
+                node.set("except_", [*left_out, exp.column(name)])
