@@ -2,6 +2,6 @@
 
 from engine.state.contract import Row, Snapshot, State
 from engine.state.memory import MemoryState
-from engine.state.rocks import open_rocks
+from engine.state.rocks import RocksCopy, open_rocks
 
-__all__ = ["MemoryState", "Row", "Snapshot", "State", "open_rocks"]
+__all__ = ["MemoryState", "RocksCopy", "Row", "Snapshot", "State", "open_rocks"]

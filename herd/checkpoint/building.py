@@ -20,7 +20,7 @@ import google_crc32c
 import msgspec
 
 from engine.state import RocksCopy
-from herd.catalog import load, rows_of
+from herd.catalog import all_rows, load, rows_of
 from herd.checkpoint.manifest import (
     Locator,
     Manifest,
@@ -38,6 +38,7 @@ from herd.checkpoint.pages import (
     ranges_of,
     short_key,
 )
+from herd.keys import AUTO
 from herd.schema import Table
 
 
@@ -60,6 +61,7 @@ def build(order: Order) -> Manifest:
             views=tuple(catalog.views.values()),
             counters=catalog.counters,
             pages=pages,
+            plain=tuple(all_rows(copy, AUTO)),
         )
     finally:
         copy.close()

@@ -82,6 +82,8 @@ class Manifest(msgspec.Struct, frozen=True):
     views: tuple[View, ...]
     counters: Counters
     pages: tuple[TablePages, ...]
+    plain: tuple[tuple[bytes, bytes], ...] = ()
+    """What else the catalog keeps: the next values of AUTO_INCREMENT."""
 
     @property
     def ledgers(self) -> dict[int, int]:

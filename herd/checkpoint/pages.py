@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
-import msgspec
 
 from engine.log.position import Position
 from herd.arrow import arrow_type, batch_of
@@ -48,8 +47,7 @@ def encode_page(table: Table, rows: Sequence[KeyValue]) -> bytes:
     """A page of these rows, which are of this table and in order."""
     import pyarrow as pa
 
-    whole = msgspec.structs.replace(table, hidden_key=False)
-    batch = batch_of(whole, rows)
+    batch = batch_of(table, rows)
     names = {column.name: str(column.number) for column in table.columns}
     batch = batch.rename_columns([names.get(name, name) for name in batch.schema.names])
     sink = pa.BufferOutputStream()
