@@ -28,6 +28,7 @@ import msgspec
 from engine import cluster
 from engine.errors import FolderLocked, KeyExists
 from engine.ledger.client import LedgerClient
+from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from engine.state.rocks import open_rocks
@@ -135,6 +136,30 @@ class AsyncHerd:
         """Make a table without SQL; see `herd.table.create_table`."""
         return await create_table(await self.tablespace(name), table, columns, primary)
 
+    async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
+        """Write a tablespace, as it is now, into a new file; it works on meanwhile.
+
+        Raises as `tablespace` does, `FileExistsError`, `OSError`.
+        """
+        from herd.backup import back_up
+
+        file = Path.cwd() / path
+        disk = SystemDisk(file.parent)
+        await back_up(await self.tablespace(name), self.client, self.workers, disk, file.name)
+
+    async def restore(self, path: str | PathLike[str], name: str) -> Tablespace:
+        """Make a tablespace, which must not be there yet, of a backup.
+
+        Raises `ProgrammingError`, `StorageFailed` for a file that is damaged or cut short.
+        """
+        from herd.backup import restore
+
+        if name.lower() in await self.names():
+            raise ProgrammingError(f"there is a tablespace {name} already", hint="take a new name")
+        space = await self.tablespace(name, create=True)
+        await restore(space, self.workers, Path.cwd() / path)
+        return space
+
     async def close(self) -> None:
         """End all tablespaces. May be called twice. Raises `StorageFailed`."""
         self._closed = True
@@ -184,7 +209,14 @@ class AsyncHerd:
                 ) from error
             raise
         try:
-            return await Tablespace.open(self.client, name, state, settings=self._settings)
+            return await Tablespace.open(
+                self.client,
+                name,
+                state,
+                settings=self._settings,
+                workers=self.workers,
+                folder=self._folder / f"{name}.checkpoint",
+            )
         except BaseException:
             await state.close()
             raise

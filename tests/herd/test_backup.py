@@ -23,6 +23,7 @@ from herd.errors import ProgrammingError, StorageFailed
 from herd.keys import AUTO, catalog_key
 from herd.rows import Row
 from herd.schema import Column, Index, Table, View
+from herd.store import open_folder
 from herd.tablespace import Tablespace
 from herd.types import BIGINT, TEXT, ColumnType, Kind, accepting
 from tests.herd.checkpoint.test_building import Setup, change, opened, taken
@@ -186,3 +187,21 @@ async def test_a_page_gives_back_the_rows_that_were_stored(tmp_path: Path) -> No
 
 def _flipped(whole: bytes, place: int) -> bytes:
     return whole[:place] + bytes((whole[place] ^ 4,)) + whole[place + 1 :]
+
+
+async def test_a_folder_backs_a_tablespace_up_and_restores_it_under_a_new_name(
+    tmp_path: Path,
+) -> None:
+    async with open_folder(tmp_path / "data") as herd:
+        cows = await herd.create_table("cow", {"id": BIGINT, "name": TEXT}, ["id"])
+        await cows.put_many([{"id": number, "name": f"{number}"} for number in range(2_000)])
+        await herd.back_up(tmp_path / "backup")
+        await cows.delete(7)
+        await herd.restore(tmp_path / "backup", "before")
+        again = await herd.table("cow", "before")
+        assert await again.get(7) == {"id": 7, "name": "7"}
+        assert await cows.get(7) is None
+        with pytest.raises(ProgrammingError, match="already"):
+            await herd.restore(tmp_path / "backup", "before")
+        with pytest.raises(FileExistsError):
+            await herd.back_up(tmp_path / "backup")
