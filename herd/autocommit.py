@@ -12,8 +12,8 @@ Invariants:
   never meet in a row; a short write never waits, so it is in no circle of waits.
 - The row is read under its lock, from the state to which everything answered was applied.
 - A failed check changes nothing and leaves no lock.
-- Unique keys, parents, children and tables that log their rows before take the long way, unless
-  the change leaves all of them alone.
+- Keys that change, unique ones among them, parents, children and tables that log their rows before
+  take the long way.
 """
 
 import asyncio
@@ -58,6 +58,7 @@ class RowWriter:
         self._create_future = asyncio.get_running_loop().create_future
         self._required = [(column.number, column.name) for column in self._plan.required]
         plan = self._plan
+        self._primary = table.primary
         self._short = not table.full_changes
         self._bare = not (plan.indexes or plan.parents or plan.children)
 
@@ -114,6 +115,8 @@ class RowWriter:
                     raise NotNullViolation(f"{self.table.name}.{name} may not be NULL")
             if self._verify is not None:
                 self._verify(after)
+            if before is not None and _differ(before, after, self._primary):
+                return None
         entries: list[Change] = []
         if not self._bare:
             found = self._entries(key, before, after)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from herd.catalog import Catalog
 from herd.changing import Verify
-from herd.errors import DataError, ProgrammingError
+from herd.errors import DataError, NotNullViolation, ProgrammingError
 from herd.keys import encoder, key_encoder, successor
 from herd.rows import Row, row_reader
 from herd.schema import Column
@@ -100,7 +100,10 @@ class BoundTable:
         return self.plan.prefix + self.plan.encode_primary(values)
 
     def key_of(self, row: Row) -> bytes:
-        """The whole key of a row of stored values."""
+        """The whole key of a row of stored values. Raises `NotNullViolation`."""
+        for number, _, name in self._accept:
+            if row[number] is None:
+                raise NotNullViolation(f"{name} may not be NULL")
         return self.plan.key_of(row)
 
     def as_dict(self, value: bytes) -> RowDict:
