@@ -194,7 +194,7 @@ async def test_a_transaction_ends_with_the_term_of_its_leader() -> None:
         await until(lambda: space.term != 0)
         with pytest.raises(TransactionEnded):
             await waiting
-        with pytest.raises(TransactionEnded, match="another term"):
+        with pytest.raises(TransactionEnded, match="another leader"):
             await one.commit()
         assert len(space.locks) == 0
         assert rows_of(space, table) == []
