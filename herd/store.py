@@ -114,6 +114,11 @@ class AsyncHerd:
         found = self._queries.get(space.name)
         if found is None:
             found = self._queries[space.name] = QueryEngine(space, self.workers)
+            if space.checkpointer is not None:
+                from herd.checkpoint.reading import CheckpointReader
+
+                reader = CheckpointReader(self.client, space.checkpointer, self.workers)
+                found.checkpoints = reader.table
         return found
 
     async def connect(self, name: str = DEFAULT, *, autocommit: bool = False) -> "AsyncConnection":

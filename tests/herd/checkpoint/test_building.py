@@ -22,7 +22,9 @@ from herd.checkpoint.building import build
 from herd.checkpoint.manifest import Locator, Manifest, ManifestRecord, encode_manifest
 from herd.checkpoint.order import Order
 from herd.checkpoint.pages import decode_page
+from herd.checkpoint.reading import CheckpointReader
 from herd.checkpoint.taking import Checkpointer, run_child
+from herd.errors import ProgrammingError
 from herd.rows import Row
 from herd.schema import Column, Table
 from herd.tablespace import Tablespace
@@ -313,6 +315,27 @@ async def test_a_child_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     missing = Order(str(tmp_path / "no"), str(tmp_path / "out"), "farm", 1, 1, 0)
     with pytest.raises(CannotRead, match=r"could not be built: .*FolderError"):
         await run_child(missing)
+
+
+async def test_a_table_is_read_as_it_was_at_a_checkpoint(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        reader = CheckpointReader(setup.client, setup.checkpointer, workers)
+        await change(setup, dict.fromkeys(range(500), "first"))
+        await taken(setup)
+        await change(setup, dict.fromkeys(range(700), "second"))
+        await taken(setup)
+        for number, name, rows in ((1, "first", 500), (2, "second", 700)):
+            whole = pa.Table.from_batches(await reader.table(setup.table, number))
+            assert whole.column("id").to_pylist() == list(range(rows))
+            assert set(whole.column("name").to_pylist()) == {name}
+        assert (await setup.checkpointer.list.get()).pins == ()
+        with pytest.raises(ProgrammingError, match=r"checkpoint 7 is not kept.*1, 2"):
+            await reader.table(setup.table, 7)
+        stranger = Table(99, "horse", 99, setup.table.columns, (0,))
+        with pytest.raises(ProgrammingError, match="no table horse"):
+            await reader.table(stranger, 1)
+        await workers.close()
 
 
 async def test_a_column_that_came_later_has_its_fill_in_old_pages(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""A table as a checkpoint has it, read in place: no rows of the state, no server in the path.
+
+Invariants:
+- What is read is pinned as long as reading takes, or was kept by the reader's own pin.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from engine.errors import NotFound
+from engine.ledger.client import LedgerClient
+from engine.ports.workers import Workers
+from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.manifest import Page
+from herd.checkpoint.pages import decode_page
+from herd.checkpoint.taking import Checkpointer
+from herd.errors import ProgrammingError
+from herd.schema import Table
+from herd.translating import translating
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_PIN_MS: Final = 600_000
+_AT_ONCE: Final = 4
+
+
+class CheckpointReader:
+    """Reads tables of one tablespace's checkpoints."""
+
+    def __init__(self, client: LedgerClient, checkpointer: Checkpointer, workers: Workers) -> None:
+        self._client = client
+        self._checkpointer = checkpointer
+        self._workers = workers
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def table(self, table: Table, number: int) -> "Sequence[pyarrow.RecordBatch]":
+        """A table's rows in the order of their keys, with the columns that it has now.
+
+        Raises `ProgrammingError` for a checkpoint that is not kept or does not have the table,
+        `StorageFailed` if it cannot be read.
+        """
+        pin = f"query {self._client.rng.getrandbits(64):016x}"
+        with translating():
+            try:
+                record = await self._checkpointer.list.pin(pin, number, _PIN_MS)
+            except NotFound:
+                kept = (await self._checkpointer.list.get()).kept
+                names = ", ".join(f"{one.number}" for one in kept) or "none"
+                raise ProgrammingError(
+                    f"checkpoint {number} is not kept", hint=f"kept are: {names}"
+                ) from None
+            try:
+                manifest = await self._checkpointer.manifest(record)
+                for pages in manifest.pages:
+                    if pages.table_id == table.id:
+                        batches = [self._batch(table, page) for page in pages.pages]
+                        return await asyncio.gather(*batches)
+            finally:
+                await self._checkpointer.list.unpin(pin)
+        raise ProgrammingError(f"there was no table {table.name} at checkpoint {number}")
+
+    async def _batch(self, table: Table, page: Page) -> "pyarrow.RecordBatch":
+        async with self._turns:
+            blob = await read_blob(self._client, page.locator)
+            return await self._workers.run(partial(decode_page, table, blob))
