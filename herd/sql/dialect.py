@@ -1,0 +1,73 @@
+"""The SQL that is written here: DuckDB's, with what people of MySQL and of the original expect.
+
+Invariants:
+- A tree of this dialect says the same in DuckDB's: only more is read, nothing is read differently.
+- A type keeps its length, which DuckDB leaves out; FLOAT is the standard's, 64 bits, REAL has 32.
+- Every parameter knows where in the text it stands.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.errors import ParseError
+from sqlglot.parser import Parser
+from sqlglot.parsers.duckdb import DuckDBParser
+from sqlglot.tokens import TokenType
+
+ParseNode = Callable[[Any], Any]
+
+
+def _question_mark(parser: Parser) -> exp.Placeholder:
+    node = parser.expression(exp.Placeholder())
+    node.update_positions(parser._prev)
+    return node
+
+
+class HerdParser(DuckDBParser):
+    """Reads more forms of ALTER TABLE, and no statement that it does not know."""
+
+    PLACEHOLDER_PARSERS: ClassVar[dict[TokenType, ParseNode]] = {
+        **DuckDBParser.PLACEHOLDER_PARSERS,
+        TokenType.PLACEHOLDER: _question_mark,
+    }
+    ALTER_PARSERS: ClassVar[dict[str, ParseNode]] = {
+        **DuckDBParser.ALTER_PARSERS,
+        "MODIFY": lambda parser: parser._parse_alter_table_alter(),
+    }
+
+    def _parse_expression(self) -> exp.Expr | None:
+        # `name: value` is DuckDB's other way to say AS; `(:name` is none.
+        if self._curr and self._curr.token_type not in (TokenType.VAR, TokenType.IDENTIFIER):
+            return super(DuckDBParser, self)._parse_expression()
+        return super()._parse_expression()
+
+    def _warn_unsupported(self) -> None:
+        token = self._curr or self._prev
+        message = f"this is not understood here: {self._find_sql(token, token)}"
+        raise ParseError.new(message, highlight=token.text, line=token.line, col=token.col)
+
+
+class Herd(DuckDB):
+    """What sqlglot calls a dialect."""
+
+    class Tokenizer(DuckDB.Tokenizer):
+        """Backticks quote names, too; names of types keep their lengths."""
+
+        IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ['"', "`"]
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {
+            **DuckDB.Tokenizer.KEYWORDS,
+            "BYTEARRAY": TokenType.VARBINARY,
+            "CHAR": TokenType.VARCHAR,
+            "CHARACTER": TokenType.VARCHAR,
+            "CLOB": TokenType.TEXT,
+            "FLOAT": TokenType.DOUBLE,
+            "LONGTEXT": TokenType.TEXT,
+            "LONGBLOB": TokenType.VARBINARY,
+            "MEDIUMTEXT": TokenType.TEXT,
+            "NVARCHAR": TokenType.VARCHAR,
+            "VARCHAR": TokenType.VARCHAR,
+        }
+
+    Parser = HerdParser

@@ -1,0 +1,432 @@
+"""SQL expressions over one row, as Python closures.
+
+    compiled = compile_expression(tree, Names.of(table))
+    value = compiled(row, given)
+
+`row` holds stored values, `given` the values of the statement's parameters and, as its last one,
+the moment of the statement. The answer is a Python value.
+
+Invariants:
+- What is answered is what the query engine would answer; where that is not certain it raises
+  `CannotEvaluate`, when it is compiled or when it is evaluated, and the query engine is asked.
+- Numbers are exact: integers and decimals never pass through floating point, except by `/`.
+- NULL is None, and three-valued logic holds.
+"""
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlglot import exp
+
+from herd.errors import DataError, NoSuchColumn
+from herd.rows import Row
+from herd.schema import Column, Table
+from herd.sql import scalars
+from herd.sql.parsing import place_of
+from herd.sql.scalars import CannotEvaluate
+from herd.sql.type_names import column_type
+from herd.types import Stored, accepting, returning
+
+Evaluate = Callable[[Sequence[Any], Sequence[Any]], Any]
+Store = Callable[[Row, Sequence[Any]], Stored]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the names of columns mean: for each name of a table its columns and their first place.
+
+    A name without a table's is looked for in the first one.
+    """
+
+    tables: dict[str, tuple[Table, int]]
+
+    @classmethod
+    def of(cls, table: Table, alias: str = "") -> "Names":
+        """The columns of one table, under its name or another."""
+        return cls({(alias or table.name).lower(): (table, 0)})
+
+    def find(self, node: exp.Column) -> tuple[int, Column]:
+        """A column and its place in the row. Raises `NoSuchColumn`, `CannotEvaluate`."""
+        if node.table:
+            found = self.tables.get(node.table.lower())
+            if found is None:
+                raise NoSuchColumn(
+                    f"there is no table {node.table} in the statement", place=place_of(node)
+                )
+            table, start = found
+        elif self.tables:
+            table, start = next(iter(self.tables.values()))
+        else:
+            raise NoSuchColumn(f"no column can stand here: {node.name}", place=place_of(node))
+        column = table.by_name.get(node.name.lower())
+        if column is None:
+            raise missing_column(table, node)
+        return start + column.number, column
+
+
+NO_NAMES: Final = Names({})
+
+
+def missing_column(table: Table, node: exp.Expr) -> NoSuchColumn:
+    """The error for a name that is no column of a table, with its place."""
+    names = ", ".join(column.name for column in table.visible)
+    return NoSuchColumn(
+        f"table {table.name} has no column {node.name}",
+        hint=f"it has {names}",
+        place=place_of(node),
+    )
+
+
+def compile_expression(tree: exp.Expr, names: Names) -> Evaluate:
+    """Make a closure. Raises `CannotEvaluate`, `NoSuchColumn`, `ValueInvalid`."""
+    make = _MAKERS.get(type(tree))
+    if make is None:
+        raise CannotEvaluate
+    return make(tree, names)
+
+
+def storing(tree: exp.Expr, names: Names, table: Table, column: Column) -> Store:
+    """Make a closure that answers a value as a column stores it. Raises as `compile_expression`."""
+    name = f"{table.name}.{column.name}"
+    accept = accepting(column.type)
+    kind = column.type.kind
+    if isinstance(tree, exp.Placeholder):
+        place = _place_of_parameter(tree)
+
+        def store_given(row: Row, given: Sequence[Any]) -> Stored:
+            value = given[place]
+            if value is None:
+                return None
+            try:
+                stored: Stored = accept(value)
+                return stored
+            except DataError as error:
+                raise about(name, error) from None
+
+        return store_given
+    evaluate = compile_expression(tree, names)
+
+    def store(row: Row, given: Sequence[Any]) -> Stored:
+        value = evaluate(row, given)
+        if value is None:
+            return None
+        try:
+            stored: Stored = accept(scalars.assigned(value, kind))
+            return stored
+        except DataError as error:
+            raise about(name, error) from None
+
+    return store
+
+
+def about(name: str, error: DataError) -> DataError:
+    """The same error, saying of which column it is."""
+    return type(error)(f"{name}: {error.message}", hint=error.hint)
+
+
+def constant(tree: exp.Expr) -> bool:
+    """Whether an expression needs no row."""
+    return tree.find(exp.Column, exp.Query) is None
+
+
+# Leaves
+
+
+def _literal(tree: exp.Expr, names: Names) -> Evaluate:
+    value = literal_value(tree)
+    return lambda row, given: value
+
+
+def literal_value(tree: exp.Expr) -> Any:
+    """The value of a literal."""
+    if tree.is_string:
+        return tree.name
+    text = tree.name.replace("_", "")
+    if text.isdigit():
+        return int(text)
+    try:
+        return float(text) if "e" in text.lower() else Decimal(text)
+    except ArithmeticError:
+        raise CannotEvaluate from None
+
+
+def _boolean(tree: exp.Expr, names: Names) -> Evaluate:
+    value = bool(tree.this)
+    return lambda row, given: value
+
+
+def _null(tree: exp.Expr, names: Names) -> Evaluate:
+    return lambda row, given: None
+
+
+def _column(tree: exp.Expr, names: Names) -> Evaluate:
+    assert isinstance(tree, exp.Column)
+    place, column = names.find(tree)
+    convert = returning(column.type)
+    if convert is None:
+        return lambda row, given: row[place]
+
+    def read(row: Sequence[Any], given: Sequence[Any]) -> Any:
+        stored = row[place]
+        return None if stored is None else convert(stored)
+
+    return read
+
+
+def _place_of_parameter(tree: exp.Placeholder) -> int:
+    return int(tree.name) - 1
+
+
+def _parameter(tree: exp.Expr, names: Names) -> Evaluate:
+    assert isinstance(tree, exp.Placeholder)
+    place = _place_of_parameter(tree)
+    return lambda row, given: scalars.known(given[place])
+
+
+def _moment(tree: exp.Expr, names: Names) -> Evaluate:
+    return lambda row, given: given[-1]
+
+
+def _today(tree: exp.Expr, names: Names) -> Evaluate:
+    def today(row: Sequence[Any], given: Sequence[Any]) -> datetime.date:
+        moment: datetime.datetime = given[-1]
+        return moment.date()
+
+    return today
+
+
+def _inside(tree: exp.Expr, names: Names) -> Evaluate:
+    return compile_expression(tree.this, names)
+
+
+# Operators
+
+
+def _binary(work: Callable[[Any, Any], Any]) -> "Make":
+    """An operator whose answer is NULL if a side is."""
+
+    def make(tree: exp.Expr, names: Names) -> Evaluate:
+        left = compile_expression(tree.this, names)
+        right = compile_expression(tree.expression, names)
+
+        def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+            one, other = left(row, given), right(row, given)
+            return None if one is None or other is None else work(one, other)
+
+        return evaluate
+
+    return make
+
+
+def _comparison(work: Callable[[Any, Any], bool]) -> "Make":
+    def make(tree: exp.Expr, names: Names) -> Evaluate:
+        left, right = _of_one_type(tree.this, tree.expression, names)
+
+        def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+            one, other = left(row, given), right(row, given)
+            return None if one is None or other is None else work(one, other)
+
+        return evaluate
+
+    return make
+
+
+def _of_one_type(one: exp.Expr, other: exp.Expr, names: Names) -> tuple[Evaluate, Evaluate]:
+    """Both sides of a comparison: a text that is compared with a column is of the column's type."""
+    left, right = one.unnest(), other.unnest()
+    if isinstance(left, exp.Column) and right.is_string:
+        return compile_expression(left, names), _text_as(left, right, names)
+    if isinstance(right, exp.Column) and left.is_string:
+        return _text_as(right, left, names), compile_expression(right, names)
+    return compile_expression(left, names), compile_expression(right, names)
+
+
+def _text_as(column: exp.Column, text: exp.Expr, names: Names) -> Evaluate:
+    kind = names.find(column)[1].type
+    value = scalars.cast(text.name, kind)
+    return lambda row, given: value
+
+
+def _and(tree: exp.Expr, names: Names) -> Evaluate:
+    parts = [compile_expression(part, names) for part in tree.flatten()]
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> bool | None:
+        unknown = False
+        for part in parts:
+            value = scalars.truth(part(row, given))
+            if value is False:
+                return False
+            unknown = unknown or value is None
+        return None if unknown else True
+
+    return evaluate
+
+
+def _or(tree: exp.Expr, names: Names) -> Evaluate:
+    parts = [compile_expression(part, names) for part in tree.flatten()]
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> bool | None:
+        unknown = False
+        for part in parts:
+            value = scalars.truth(part(row, given))
+            if value is True:
+                return True
+            unknown = unknown or value is None
+        return None if unknown else False
+
+    return evaluate
+
+
+def _unary(work: Callable[[Any], Any]) -> "Make":
+    """A function of one value whose answer is NULL if that is."""
+
+    def make(tree: exp.Expr, names: Names) -> Evaluate:
+        if any(value for key, value in tree.args.items() if key != "this"):
+            raise CannotEvaluate
+        inner = compile_expression(tree.this, names)
+
+        def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+            value = inner(row, given)
+            return None if value is None else work(value)
+
+        return evaluate
+
+    return make
+
+
+def _is(tree: exp.Expr, names: Names) -> Evaluate:
+    inner = compile_expression(tree.this, names)
+    if isinstance(tree.expression, exp.Null):
+        return lambda row, given: inner(row, given) is None
+    if isinstance(tree.expression, exp.Boolean):
+        wanted = bool(tree.expression.this)
+        return lambda row, given: scalars.truth(inner(row, given)) is wanted
+    raise CannotEvaluate
+
+
+def _in(tree: exp.Expr, names: Names) -> Evaluate:
+    if not tree.expressions:
+        raise CannotEvaluate
+    pairs = [_of_one_type(tree.this, item, names) for item in tree.expressions]
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> bool | None:
+        unknown = False
+        for left, right in pairs:
+            one, other = left(row, given), right(row, given)
+            if one is None or other is None:
+                unknown = True
+            elif scalars.equal(one, other):
+                return True
+        return None if unknown else False
+
+    return evaluate
+
+
+def _between(tree: exp.Expr, names: Names) -> Evaluate:
+    if tree.args.get("symmetric"):
+        raise CannotEvaluate
+    low = exp.GTE(this=tree.this.copy(), expression=tree.args["low"].copy())
+    high = exp.LTE(this=tree.this.copy(), expression=tree.args["high"].copy())
+    return compile_expression(exp.And(this=low, expression=high), names)
+
+
+def _coalesce(tree: exp.Expr, names: Names) -> Evaluate:
+    parts = [compile_expression(part, names) for part in (tree.this, *tree.expressions)]
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+        for part in parts:
+            value = part(row, given)
+            if value is not None:
+                return value
+        return None
+
+    return evaluate
+
+
+def _case(tree: exp.Expr, names: Names) -> Evaluate:
+    subject = tree.this
+    branches: list[tuple[Evaluate, Evaluate]] = []
+    for branch in tree.args["ifs"]:
+        condition = branch.this
+        if subject is not None:
+            condition = exp.EQ(this=subject.copy(), expression=condition.copy())
+        branches.append(
+            (compile_expression(condition, names), compile_expression(branch.args["true"], names))
+        )
+    default = tree.args.get("default")
+    otherwise = None if default is None else compile_expression(default, names)
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+        for condition, answer in branches:
+            if scalars.truth(condition(row, given)):
+                return answer(row, given)
+        return None if otherwise is None else otherwise(row, given)
+
+    return evaluate
+
+
+def _cast(tree: exp.Expr, names: Names) -> Evaluate:
+    kind = column_type(tree.args["to"])
+    inner = compile_expression(tree.this, names)
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+        value = inner(row, given)
+        return None if value is None else scalars.cast(value, kind)
+
+    return evaluate
+
+
+def _nullif(tree: exp.Expr, names: Names) -> Evaluate:
+    left, right = _of_one_type(tree.this, tree.expression, names)
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+        one, other = left(row, given), right(row, given)
+        same = one is not None and other is not None and scalars.equal(one, other)
+        return None if same else one
+
+    return evaluate
+
+
+Make = Callable[[exp.Expr, Names], Evaluate]
+_MAKERS: Final[dict[type[exp.Expr], Make]] = {
+    exp.Literal: _literal,
+    exp.Boolean: _boolean,
+    exp.Null: _null,
+    exp.Column: _column,
+    exp.Placeholder: _parameter,
+    exp.CurrentTimestamp: _moment,
+    exp.CurrentDate: _today,
+    exp.Paren: _inside,
+    exp.Neg: _unary(scalars.negative),
+    exp.Add: _binary(scalars.add),
+    exp.Sub: _binary(scalars.subtract),
+    exp.Mul: _binary(scalars.multiply),
+    exp.Div: _binary(scalars.divide),
+    exp.IntDiv: _binary(scalars.divide_whole),
+    exp.Mod: _binary(scalars.remainder),
+    exp.DPipe: _binary(scalars.join),
+    exp.EQ: _comparison(scalars.equal),
+    exp.NEQ: _comparison(lambda one, other: not scalars.equal(one, other)),
+    exp.LT: _comparison(scalars.less),
+    exp.GT: _comparison(lambda one, other: scalars.less(other, one)),
+    exp.LTE: _comparison(lambda one, other: not scalars.less(other, one)),
+    exp.GTE: _comparison(lambda one, other: not scalars.less(one, other)),
+    exp.And: _and,
+    exp.Or: _or,
+    exp.Not: _unary(scalars.negated),
+    exp.Is: _is,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Like: _binary(scalars.like),
+    exp.Coalesce: _coalesce,
+    exp.Case: _case,
+    exp.Cast: _cast,
+    exp.Nullif: _nullif,
+    exp.Lower: _unary(scalars.lower),
+    exp.Upper: _unary(scalars.upper),
+    exp.Length: _unary(scalars.length),
+    exp.Abs: _unary(scalars.absolute),
+}

@@ -1,0 +1,259 @@
+"""INSERT, UPSERT and INSERT … ON CONFLICT, of values or of a query's rows.
+
+Invariants:
+- All rows of a statement are added or none.
+- A column that is not named gets its default; an AUTO_INCREMENT column without a value, or with
+  NULL, the next one.
+- The row that stands in the way is locked before it is looked at.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlglot import exp
+
+from herd.catalog import Catalog
+from herd.errors import DataError, ParametersMismatch, SqlSyntaxError, UniqueViolation
+from herd.rows import Row
+from herd.schema import Column, Table, key_of
+from herd.sequences import Sequences
+from herd.sql.conflicts import Conflict
+from herd.sql.defaults import default_store, default_tree
+from herd.sql.expressions import NO_NAMES, Names, Store, about, missing_column, storing
+from herd.sql.fast import Writers
+from herd.sql.parsing import Parsed, place_of
+from herd.sql.result import Result
+from herd.sql.returning import Returned
+from herd.sql.scalars import CannotEvaluate, assigned
+from herd.sql.statement import Given, Work, changer_of, lock_for_change, verifier
+from herd.transaction import Transaction
+from herd.types import Stored, accepting
+
+if TYPE_CHECKING:
+    from herd.tablespace import Tablespace
+
+Steps = list[tuple[int, Store]]
+_NO_ROW: Final[Row] = []
+
+
+class Insert:
+    """A planned INSERT."""
+
+    kind = "INSERT"
+    needs_transaction = True
+
+    def __init__(self, parsed: Parsed, catalog: Catalog, *, general: bool = False) -> None:
+        tree = parsed.tree
+        assert isinstance(tree, exp.Insert)
+        self.catalog = catalog
+        self.table, columns = _target(tree, catalog)
+        self.names = Names.of(self.table, _alias(tree))
+        self.source: exp.Expr | None = None
+        self.rows: list[Steps] = []
+        self.columns = columns
+        self._plan_rows(tree, general)
+        self.conflict = Conflict.of(tree, parsed.upsert, self.table, self.names)
+        self.returned = Returned.of(tree, self.table, self.names)
+        self.verify = verifier(self.table)
+        self.auto = self.table.auto_column
+        short = self.auto is None and self.conflict is None and len(self.rows) == 1
+        self._writers = Writers(self.table, catalog, self.verify) if short else None
+
+    async def run_short(self, space: "Tablespace", given: Given) -> Result | None:
+        """Add one row without a transaction."""
+        writer = None if self._writers is None else self._writers.of(space)
+        if writer is None:
+            return None
+        row = self.row(self.rows[0], given)
+        if None in [row[number] for number in self.table.primary]:
+            return None
+
+        def add(before: Row | None) -> Row:
+            if before is None:
+                return row
+            shown = ", ".join(repr(row[number]) for number in self.table.primary)
+            raise UniqueViolation(
+                f"{self.table.name} has a row with the primary key {shown} already"
+            )
+
+        answer = writer.write(key_of(self.table, row), add)
+        if answer is None:
+            return None
+        await answer
+        return self.returned.result("INSERT", [row], given, 1)
+
+    async def run(self, work: Work, given: Given) -> Result:
+        """Add the rows."""
+        await lock_for_change(work, self.table, self.catalog)
+        if self.source is None:
+            rows = [self.row(steps, given) for steps in self.rows]
+        else:
+            rows = await self._rows_of_query(work, given)
+        return await self.add(work, rows, given)
+
+    async def run_many(self, work: Work, many: Iterable[Given]) -> Result:
+        """Add rows for each of many tuples of parameters."""
+        await lock_for_change(work, self.table, self.catalog)
+        if self.source is not None:
+            raise CannotEvaluate
+        if self.conflict is not None and self.conflict.sets:
+            raise CannotEvaluate
+        rows = [self.row(steps, given) for given in many for steps in self.rows]
+        return await self.add(work, rows, ())
+
+    async def add(self, work: Work, rows: list[Row], given: Given) -> Result:
+        """Add rows. Their table is locked."""
+        transaction, auto, last_id = work.transaction, self.auto, None
+        if auto is not None:
+            for row in rows:
+                last_id = _number(work.sequences, transaction, self.table, auto, row)
+        changer = changer_of(work, self.table, self.verify)
+        if self.conflict is None:
+            await changer.insert_all(rows)
+            return self.returned.result("INSERT", rows, given, len(rows), last_id)
+        put: list[Row] = []
+        last_id = None
+        for row in rows:
+            kept = await self.conflict.put(changer, transaction, row, given)
+            if kept is not None:
+                put.append(kept)
+                last_id = None if auto is None else int(str(kept[auto.number]))
+        return self.returned.result("INSERT", put, given, len(put), last_id)
+
+    def row(self, steps: Steps, given: Given) -> Row:
+        """One row of VALUES."""
+        row: Row = [None] * self.table.width
+        for number, store in steps:
+            row[number] = store(_NO_ROW, given)
+        return row
+
+    # Planning
+
+    def _plan_rows(self, tree: exp.Insert, general: bool) -> None:
+        source = tree.expression
+        defaults = self._defaults()
+        if tree.args.get("default"):
+            self.rows = [defaults]
+            return
+        if general or not isinstance(source, exp.Values):
+            if source is None:
+                raise SqlSyntaxError("INSERT without rows", place=place_of(tree))
+            self.source = source
+            return
+        try:
+            self.rows = [self._plan_row(item, defaults) for item in source.expressions]
+        except CannotEvaluate:
+            self.rows, self.source = [], source
+
+    def _plan_row(self, item: exp.Expr, defaults: Steps) -> Steps:
+        values = item.expressions if isinstance(item, exp.Tuple) else [item]
+        self._check_count(len(values), item)
+        steps: Steps = []
+        for column, value in zip(self.columns, values, strict=True):
+            if _is_default(value):
+                value = default_tree(column)
+            if not isinstance(value, exp.Null):
+                steps.append((column.number, storing(value, NO_NAMES, self.table, column)))
+        return steps + defaults
+
+    def _check_count(self, count: int, node: exp.Expr) -> None:
+        if count != len(self.columns):
+            raise ParametersMismatch(
+                f"{count} values for {len(self.columns)} columns", place=place_of(node)
+            )
+
+    def _defaults(self) -> Steps:
+        """What the columns get that the statement does not name."""
+        named = {column.number for column in self.columns}
+        found: Steps = []
+        for column in self.table.columns:
+            if column.number not in named:
+                store = default_store(self.table, column)
+                if store is not None:
+                    found.append((column.number, store))
+        return found
+
+    # INSERT … SELECT
+
+    async def _rows_of_query(self, work: Work, given: Given) -> list[Row]:
+        assert self.source is not None
+        source = self.source
+        if isinstance(source, exp.Values):
+            source = self._with_defaults(source)
+        found = await work.query.run(source, given[:-1], work.transaction)
+        self._check_count(found.num_columns, source)
+        steps = []
+        for column, values in zip(self.columns, found.columns, strict=True):
+            steps.append((column, accepting(column.type), values.to_pylist()))
+        rows: list[Row] = []
+        for place in range(found.num_rows):
+            row: Row = [None] * self.table.width
+            for column, accept, values in steps:
+                row[column.number] = self._stored(column, accept, values[place])
+            rows.append(row)
+        for number, store in self._defaults():
+            for row in rows:
+                row[number] = store(_NO_ROW, given)
+        return rows
+
+    def _with_defaults(self, source: exp.Values) -> exp.Values:
+        changed = source.copy()
+        for item in changed.expressions:
+            values = item.expressions if isinstance(item, exp.Tuple) else [item]
+            self._check_count(len(values), item)
+            for column, value in zip(self.columns, values, strict=True):
+                if _is_default(value):
+                    value.replace(default_tree(column).copy())
+        return changed
+
+    def _stored(self, column: Column, accept: Any, value: Any) -> Stored:
+        if value is None:
+            return None
+        try:
+            stored: Stored = accept(assigned(value, column.type.kind))
+            return stored
+        except DataError as error:
+            raise about(f"{self.table.name}.{column.name}", error) from None
+
+
+def _number(
+    sequences: Sequences, transaction: Transaction, table: Table, auto: Column, row: Row
+) -> int:
+    """Give a row its AUTO_INCREMENT value, or note the one that it has."""
+    value = row[auto.number]
+    if value is None:
+        taken = row[auto.number] = sequences.take(transaction, table, auto)
+        return taken
+    assert isinstance(value, int)
+    sequences.pass_over(transaction, table, auto, value)
+    return value
+
+
+def _is_default(value: exp.Expr) -> bool:
+    is_name = isinstance(value, exp.Var | exp.Column)
+    return is_name and value.name.upper() == "DEFAULT" and not value.args.get("table")
+
+
+def _alias(tree: exp.Insert) -> str:
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    return str(target.alias)
+
+
+def _target(tree: exp.Insert, catalog: Catalog) -> tuple[Table, Sequence[Column]]:
+    """The table of an INSERT and the columns that it names."""
+    target = tree.this
+    named: list[exp.Expr] = []
+    if isinstance(target, exp.Schema):
+        named, target = target.expressions, target.this
+    table = catalog.table(target.name)
+    if not named:
+        return table, table.visible
+    columns: list[Column] = []
+    for name in named:
+        column = table.by_name.get(name.name.lower())
+        if column is None:
+            raise missing_column(table, name)
+        if column in columns:
+            raise SqlSyntaxError(f"{column.name} is named twice", place=place_of(name))
+        columns.append(column)
+    return table, columns

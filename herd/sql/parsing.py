@@ -1,0 +1,209 @@
+"""From the text of one statement to its tree.
+
+Invariants:
+- One text is one statement. What is no SQL is refused with the place in the text.
+- Parameters are numbered from 1 in the order of the text, whichever way they are written, so a
+  tuple of values is all that a tree needs.
+- A tree is shared by all who run the text: nobody changes it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+
+from herd.errors import NotSupportedError, ParametersMismatch, SqlSyntaxError, TooLarge
+from herd.sql.dialect import Herd
+
+TEXT_CHARACTERS_MAX: Final = 4 * 1024 * 1024
+_DIALECT: Final = Herd()
+_SPACE: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_PIECE: Final = re.compile(r'"(?:[^"]|"")+"|`[^`]+`|[^\s;"`]+')
+# These say the same as INSERT does, with letters enough to stand in its place.
+_UPSERTS: Final = {"UPSERT": "INSERT", "REPLACE": "INSERT "}
+CONTROL: Final = frozenset(
+    {
+        "ABORT",
+        "BEGIN",
+        "CHECKPOINT",
+        "COMMIT",
+        "DESC",
+        "DESCRIBE",
+        "END",
+        "EXPLAIN",
+        "RELEASE",
+        "ROLLBACK",
+        "SAVEPOINT",
+        "SET",
+        "SHOW",
+        "START",
+    }
+)
+"""First words of the statements that are no business of the SQL parser."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A statement. `tree` is None for those that `words` say whole (see `CONTROL`)."""
+
+    text: str
+    word: str
+    """The first word, in capitals."""
+    tree: exp.Expr | None = None
+    upsert: bool = False
+    names: tuple[str, ...] | None = None
+    """The parameters' names, where they have some, in their order."""
+    count: int = 0
+    """How many parameters it has."""
+    start: int = 0
+    """Where the first word stands."""
+
+    @property
+    def pieces(self) -> list[str]:
+        """The words of the text, without quotes."""
+        body = _SPACE.sub(" ", self.text[self.start :])
+        return [piece.strip('"`') for piece in _PIECE.findall(body)]
+
+    def rest(self, word_count: int) -> str:
+        """The text after so many words."""
+        place = self.start
+        for _ in range(word_count):
+            place = _skip_space(self.text, place)
+            word = _WORD.match(self.text, place)
+            place = word.end() if word else place
+        return self.text[place:]
+
+
+def parse(text: str) -> Parsed:
+    """Read one statement.
+
+    Raises `SqlSyntaxError` with the place, `NotSupportedError` for several statements,
+    `TooLarge`.
+    """
+    if len(text) > TEXT_CHARACTERS_MAX:
+        raise TooLarge(f"a statement has at most {TEXT_CHARACTERS_MAX} characters")
+    start = _skip_space(text, 0)
+    found = _WORD.match(text, start)
+    word = found.group().upper() if found else ""
+    if word in CONTROL:
+        return Parsed(text, word, start=start)
+    shown = text
+    if word in _UPSERTS:
+        shown = text[:start] + _UPSERTS[word] + text[start + len(word) :]
+    tree = parse_tree(shown)
+    names, count = _number(tree)
+    return Parsed(text, word, tree, word in _UPSERTS, names, count, start)
+
+
+def parse_tree(text: str) -> exp.Expr:
+    """The tree of one statement. Raises as `parse`."""
+    try:
+        trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
+    except ParseError as error:
+        raise _syntax_error(text, error) from None
+    except TokenError as error:
+        raise SqlSyntaxError("a quote or a comment is not closed") from error
+    except RecursionError:
+        raise TooLarge("the statement is nested too deeply") from None
+    trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]
+    if not trees:
+        raise SqlSyntaxError("there is no statement")
+    if len(trees) > 1:
+        raise NotSupportedError("several statements in one text", hint="execute them one by one")
+    return trees[0]
+
+
+def parse_expression(text: str) -> exp.Expr:
+    """The tree of an expression that a definition keeps as text."""
+    tree = parse_tree(f"SELECT {text}")
+    found: exp.Expr = tree.expressions[0]
+    return found
+
+
+def expression_text(tree: exp.Expr) -> str:
+    """An expression as a definition keeps it."""
+    return _DIALECT.generate(tree, comments=False)
+
+
+def bind(parsed: Parsed, parameters: Sequence[Any] | Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of a statement's parameters, in order. Raises `ParametersMismatch`."""
+    names = parsed.names
+    if names is not None:
+        if not isinstance(parameters, Mapping):
+            raise ParametersMismatch(
+                f"the parameters have names: {', '.join(dict.fromkeys(names))}"
+            )
+        missing = [name for name in names if name not in parameters]
+        if missing:
+            raise ParametersMismatch(f"no value is given for :{missing[0]}")
+        return tuple([parameters[name] for name in names])
+    if isinstance(parameters, Mapping):
+        if parsed.count or parameters:
+            raise ParametersMismatch("the parameters are '?': give them as a sequence")
+        return ()
+    if isinstance(parameters, str | bytes):
+        raise ParametersMismatch("the parameters are a text: give a list or a tuple")
+    if len(parameters) != parsed.count:
+        raise ParametersMismatch(
+            f"{len(parameters)} parameters are given, the statement has {parsed.count}"
+        )
+    return tuple(parameters)
+
+
+def place_of(node: exp.Expr | None) -> int | None:
+    """Where in the text a node stands, if it knows."""
+    if node is None:
+        return None
+    for part in node.walk(bfs=False):
+        start = part.meta.get("start")
+        if isinstance(start, int):
+            return start
+    return None
+
+
+def _skip_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
+
+
+def _number(tree: exp.Expr) -> tuple[tuple[str, ...] | None, int]:
+    """Give each parameter its number as its name; answers their own names and how many."""
+    marks = [node for node in tree.find_all(exp.Placeholder) if isinstance(node, exp.Placeholder)]
+    if not marks:
+        return None, 0
+    questions = [node for node in marks if not node.args.get("this")]
+    numbered = [node for node in marks if node.name.isdigit()]
+    if questions and len(questions) == len(marks):
+        questions.sort(key=lambda node: node.meta.get("start", 0))
+        for number, node in enumerate(questions, 1):
+            node.set("this", str(number))
+        return None, len(questions)
+    if numbered and len(numbered) == len(marks):
+        return None, max(int(node.name) for node in numbered)
+    if questions or numbered:
+        raise ParametersMismatch("parameters are '?' or have names, not both in one statement")
+    names = tuple(dict.fromkeys(node.name for node in marks))
+    for node in marks:
+        node.set("this", str(names.index(node.name) + 1))
+    return names, len(names)
+
+
+def _syntax_error(text: str, error: ParseError) -> SqlSyntaxError:
+    found = error.errors[0] if error.errors else {}
+    line, column, token = found.get("line"), found.get("col"), found.get("highlight") or ""
+    place = None
+    if isinstance(line, int) and isinstance(column, int):
+        before = text.splitlines(keepends=True)[: max(line - 1, 0)]
+        place = max(sum(map(len, before)) + column - len(token), 0)
+    said = found.get("description") or "this is no statement"
+    near = f" near {token[:40]!r}" if token else ""
+    hint = ""
+    if "SENTINEL" in said or place is None or place + len(token) >= len(text.rstrip()):
+        said, hint = "the statement is not complete", "or its last word has no place there"
+    elif said.startswith(("Invalid expression", "this is not understood")):
+        said = "this cannot stand here"
+    return SqlSyntaxError(f"{said}{near}", place=place, hint=hint)

@@ -1,0 +1,142 @@
+"""From parsed statements to planned ones, kept by text.
+
+Invariants:
+- A plan is of one catalog; with another one the text is planned again, not read again.
+- What is kept is bounded in bytes; what was planned first goes first.
+- The quickest way that a statement allows is chosen once, when it is planned.
+"""
+
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from sqlglot import exp
+
+from herd.catalog import Catalog
+from herd.errors import NotSupportedError
+from herd.sql.defining import CreateTable, CreateView, DropTable, DropView, Truncate
+from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
+from herd.sql.inserting import Insert
+from herd.sql.parsing import Parsed, parse
+from herd.sql.scalars import CannotEvaluate
+from herd.sql.selecting import Select, SelectForUpdate
+from herd.sql.statement import Statement
+from herd.sql.writing import Delete, Update
+
+if TYPE_CHECKING:
+    from herd.tablespace import Tablespace
+
+CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
+# What a plan takes beside its text, and for each character of it; measured.
+_PLAN_BYTES: Final = 4_096
+_CHARACTER_BYTES: Final = 64
+
+
+class Planned:
+    """A text, planned. `statement` is None for what the session itself does."""
+
+    __slots__ = ("_general", "catalog", "needs_transaction", "parsed", "statement")
+
+    def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
+        self.parsed = parsed
+        self.catalog = catalog
+        self.statement: Statement | None = None if parsed.tree is None else make(parsed, catalog)
+        self.needs_transaction = self.statement is not None and self.statement.needs_transaction
+        self._general: Statement | None = None
+
+    def general(self) -> Statement:
+        """The plan for values that the quick one cannot take."""
+        if self._general is None:
+            self._general = make_general(self.parsed, self.catalog)
+        return self._general
+
+
+class Plans:
+    """The plans of one tablespace."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Planned] = {}
+        self._size_bytes = 0
+
+    def known(self, text: str) -> Planned | None:
+        """A plan that is there, of whatever catalog. On any thread."""
+        return self._known.get(text)
+
+    def plan(self, text: str, catalog: Catalog) -> Planned:
+        """The plan of a text. Raises what parsing and planning raise."""
+        found = self._known.get(text)
+        if found is not None and (found.catalog is catalog or found.statement is None):
+            return found
+        planned = Planned(parse(text) if found is None else found.parsed, catalog)
+        if found is None:
+            self._size_bytes += _size_bytes(text)
+            while self._known and self._size_bytes > CACHE_BYTES_MAX:
+                oldest = next(iter(self._known))
+                del self._known[oldest]
+                self._size_bytes -= _size_bytes(oldest)
+        self._known[text] = planned
+        return planned
+
+
+def _size_bytes(text: str) -> int:
+    return _PLAN_BYTES + _CHARACTER_BYTES * len(text)
+
+
+def make(parsed: Parsed, catalog: Catalog) -> Statement:
+    """Plan a statement, the quickest way first."""
+    tree = parsed.tree
+    try:
+        if isinstance(tree, exp.Select):
+            return SelectByKey(parsed, catalog)
+        if isinstance(tree, exp.Update):
+            return UpdateByKey(parsed, catalog)
+        if isinstance(tree, exp.Delete):
+            return DeleteByKey(parsed, catalog)
+        if isinstance(tree, exp.Insert):
+            return Insert(parsed, catalog)
+    except CannotEvaluate:
+        pass
+    return make_general(parsed, catalog)
+
+
+def make_general(parsed: Parsed, catalog: Catalog) -> Statement:
+    """Plan a statement for whatever values. Raises `NotSupportedError`."""
+    tree = parsed.tree
+    if isinstance(tree, exp.Query):
+        locks = tree.args.get("locks")
+        return SelectForUpdate(parsed, catalog) if locks else Select(parsed, catalog)
+    if isinstance(tree, exp.Insert):
+        return Insert(parsed, catalog, general=True)
+    if isinstance(tree, exp.Update):
+        return Update(parsed, catalog)
+    if isinstance(tree, exp.Delete):
+        return Delete(parsed, catalog)
+    return _make_definition(parsed, catalog)
+
+
+def _make_definition(parsed: Parsed, catalog: Catalog) -> Statement:
+    tree = parsed.tree
+    if isinstance(tree, exp.TruncateTable):
+        return Truncate(parsed, catalog)
+    kind = str(tree.args.get("kind") or "").upper() if tree is not None else ""
+    if isinstance(tree, exp.Create):
+        if kind == "TABLE":
+            return CreateTable(parsed, catalog)
+        if kind == "VIEW":
+            return CreateView(parsed, catalog)
+    if isinstance(tree, exp.Drop):
+        if kind == "TABLE":
+            return DropTable(parsed, catalog)
+        if kind == "VIEW":
+            return DropView(parsed, catalog)
+    raise NotSupportedError(f"there is no statement {parsed.word} {kind}".rstrip())
+
+
+_PLANS: Final["weakref.WeakKeyDictionary[Tablespace, Plans]"] = weakref.WeakKeyDictionary()
+
+
+def plans_of(space: "Tablespace") -> Plans:
+    """Those of a tablespace, the same for all its sessions."""
+    found = _PLANS.get(space)
+    if found is None:
+        found = _PLANS[space] = Plans()
+    return found

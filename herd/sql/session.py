@@ -1,0 +1,238 @@
+"""One user's statements, one after the other, in transactions.
+
+Invariants:
+- A statement that fails changes nothing; its transaction goes on, unless the error ended it.
+- A transaction that ended by itself stays the session's until COMMIT or ROLLBACK says that its
+  user knows: nothing is committed by accident meanwhile.
+- A text is read and planned once for all sessions of a tablespace, as long as no definition
+  changes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from herd.errors import Deadlock, InternalError, ProgrammingError
+from herd.sequences import sequences_of
+from herd.sql import control
+from herd.sql.fast import SelectByKey
+from herd.sql.inserting import Insert
+from herd.sql.parsing import bind
+from herd.sql.planning import Planned, Plans, plans_of
+from herd.sql.result import Result
+from herd.sql.scalars import CannotEvaluate
+from herd.sql.statement import DefinitionsChanged, Given, Short, Work, moment_of
+from herd.transaction import Isolation, Transaction
+
+if TYPE_CHECKING:
+    from herd.sql.query import QueryEngine
+    from herd.tablespace import Tablespace
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+_ATTEMPTS_MAX: Final = 100
+_FOR_MANY: Final = ("INSERT", "UPDATE", "DELETE")
+
+
+class Session:
+    """Executes SQL. All methods but `read_now` on the event loop.
+
+    With `autocommit` each statement outside BEGIN is a transaction; without, the first statement
+    begins one that lasts until `commit` or `rollback`.
+    """
+
+    def __init__(self, space: "Tablespace", query: "QueryEngine", autocommit: bool = True) -> None:
+        self.space = space
+        self.query = query
+        self.autocommit = autocommit
+        self.isolation = Isolation.READ_COMMITTED
+        self.transaction: Transaction | None = None
+        self.savepoints: list[tuple[str, int]] = []
+        self._plans: Plans = plans_of(space)
+        self._sequences = sequences_of(space)
+        self._turn = asyncio.Lock()
+
+    async def execute(self, text: str, parameters: Parameters = ()) -> Result:
+        """Run one statement. Raises what is in `herd.errors`."""
+        planned = self.plan(text)
+        statement = planned.statement
+        if statement is None:
+            return await control.run(self, planned.parsed, parameters)
+        if self.transaction is None and self.autocommit:
+            if isinstance(statement, Short):
+                result = await self._short(planned, statement, parameters)
+                if result is not None:
+                    return result
+            return await self._alone(planned, lambda one, work: _run(one, work, parameters))
+        async with self._turn:
+            return await self._within(planned, lambda one, work: _run(one, work, parameters))
+
+    async def execute_many(self, text: str, rows: Iterable[Sequence[Any]]) -> Result:
+        """Run one statement for each tuple of parameters: all or nothing.
+
+        `count` is their sum, `last_id` the last one's. Raises what is in `herd.errors`.
+        """
+        planned = self.plan(text)
+        if planned.statement is None or planned.statement.kind not in _FOR_MANY:
+            raise ProgrammingError(f"{planned.parsed.word} is not for many rows")
+        many = rows if isinstance(rows, list | tuple) else list(rows)
+        if self.transaction is None and self.autocommit:
+            return await self._alone(planned, lambda one, work: _run_many(one, work, many))
+        async with self._turn:
+            return await self._within(planned, lambda one, work: _run_many(one, work, many))
+
+    def read_now(self, text: str, parameters: Parameters = ()) -> Result | None:
+        """Answer a SELECT by whole primary key at once, on any thread.
+
+        None if it is no such statement, has not been executed before, or a transaction is open.
+        Raises `LeaderUnavailable`, `ParametersMismatch`.
+        """
+        planned = self._plans.known(text)
+        if planned is None or self.transaction is not None:
+            return None
+        statement = planned.statement
+        if type(statement) is not SelectByKey or self.isolation is not Isolation.READ_COMMITTED:
+            return None
+        if statement.catalog is not self.space.known_catalog:
+            return None
+        try:
+            key = statement.key(bind(planned.parsed, parameters))
+        except CannotEvaluate:
+            return None
+        return statement.answer(None if key is None else self.space.rows_get(key))
+
+    async def begin(self, isolation: Isolation | None = None) -> Transaction:
+        """Begin a transaction. Raises `ProgrammingError` inside one."""
+        if self.transaction is not None:
+            raise ProgrammingError("a transaction is open", hint="COMMIT or ROLLBACK it first")
+        self.transaction = self.space.begin(isolation or self.isolation)
+        self.savepoints = []
+        return self.transaction
+
+    async def commit(self) -> None:
+        """Commit the open transaction; without one nothing happens.
+
+        Raises `TransactionEnded`, `LeaderUnavailable`, `CommitUnknown`.
+        """
+        async with self._turn:
+            transaction = self.transaction
+            if transaction is None:
+                return
+            try:
+                await self._commit(transaction)
+            finally:
+                self._forget()
+
+    async def rollback(self) -> None:
+        """Roll the open transaction back; without one nothing happens."""
+        if self.transaction is not None:
+            self.transaction.rollback()
+            self._forget()
+
+    async def close(self) -> None:
+        """Roll back what is open. May be called twice."""
+        await self.rollback()
+
+    def plan(self, text: str) -> Planned:
+        """How a statement would run now. Raises what is wrong with it."""
+        transaction = self.transaction
+        catalog = self.space.catalog if transaction is None else transaction.catalog
+        return self._plans.plan(text, catalog)
+
+    # Running
+
+    async def _short(
+        self, planned: Planned, statement: Short, parameters: Parameters
+    ) -> Result | None:
+        """A write of one row without a transaction; None where it needs one."""
+        try:
+            return await statement.run_short(self.space, given_of(self.space, planned, parameters))
+        except CannotEvaluate:
+            return None
+
+    async def _alone(self, planned: Planned, run: "Run") -> Result:
+        """A statement that is its own transaction."""
+        for _ in range(_ATTEMPTS_MAX):
+            if not planned.needs_transaction:
+                return await run(planned, self._work(None))
+            transaction = self.space.begin()
+            try:
+                result = await run(planned, self._work(transaction))
+                await self._commit(transaction)
+                return result
+            except DefinitionsChanged:
+                planned = self._plans.plan(planned.parsed.text, self.space.catalog)
+            finally:
+                transaction.rollback()
+        raise InternalError("definitions change faster than the statement can be planned")
+
+    async def _within(self, planned: Planned, run: "Run") -> Result:
+        """A statement of a transaction of several."""
+        if self.transaction is None:
+            await self.begin()
+        transaction = self.transaction
+        assert transaction is not None
+        for _ in range(_ATTEMPTS_MAX):
+            transaction.check()
+            transaction.snapshot()
+            try:
+                with transaction.statement():
+                    return await run(planned, self._work(transaction))
+            except DefinitionsChanged:
+                planned = self._plans.plan(planned.parsed.text, transaction.catalog)
+            except Deadlock:
+                transaction.end("it was rolled back to end a deadlock")
+                raise
+        raise InternalError("definitions change faster than the statement can be planned")
+
+    def _work(self, transaction: Transaction | None) -> Work:
+        alone = transaction is None or transaction is not self.transaction
+        return Work(self.space, self.query, transaction, self._sequences, alone)
+
+    async def _commit(self, transaction: Transaction) -> None:
+        transaction.check()
+        self._sequences.write(transaction)
+        await transaction.commit()
+
+    def _forget(self) -> None:
+        self.transaction = None
+        self.savepoints = []
+
+
+def given_of(space: "Tablespace", planned: Planned, parameters: Parameters) -> Given:
+    """A statement's parameters, bound, and its moment."""
+    return (*bind(planned.parsed, parameters), moment_of(space))
+
+
+async def _run(planned: Planned, work: Work, parameters: Parameters) -> Result:
+    given = given_of(work.space, planned, parameters)
+    return await _run_given(planned, work, given)
+
+
+async def _run_given(planned: Planned, work: Work, given: Given) -> Result:
+    statement = planned.statement
+    assert statement is not None
+    try:
+        return await statement.run(work, given)
+    except CannotEvaluate:
+        return await planned.general().run(work, given)
+
+
+async def _run_many(planned: Planned, work: Work, rows: Sequence[Sequence[Any]]) -> Result:
+    moment = moment_of(work.space)
+    parsed, statement = planned.parsed, planned.statement
+    many = [(*bind(parsed, row), moment) for row in rows]
+    if isinstance(statement, Insert):
+        try:
+            return await statement.run_many(work, many)
+        except CannotEvaluate:
+            pass
+    assert statement is not None
+    total = Result(kind=statement.kind, count=0)
+    for given in many:
+        result = await _run_given(planned, work, given)
+        total.count += max(result.count, 0)
+        total.last_id = result.last_id if result.last_id is not None else total.last_id
+    return total
+
+
+Run = Callable[[Planned, Work], Awaitable[Result]]

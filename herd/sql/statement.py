@@ -1,0 +1,122 @@
+"""What a statement is once it is planned, and what it runs in.
+
+Invariants:
+- A plan holds the catalog that it was made of. It runs in transactions that see the very same
+  one, which it checks when it has locked its table; else `DefinitionsChanged` ends it before it
+  has changed anything, and it is planned anew.
+"""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from herd.catalog import Catalog
+from herd.changing import Changer, Verify
+from herd.errors import CheckViolation, DivisionByZero
+from herd.rows import Row
+from herd.schema import Table
+from herd.sequences import Sequences
+from herd.sql.expressions import Evaluate, Names, compile_expression
+from herd.sql.parsing import parse_expression
+from herd.sql.result import Result
+from herd.sql.scalars import CannotEvaluate, truth
+from herd.transaction import Transaction
+
+if TYPE_CHECKING:
+    from herd.sql.query import QueryEngine
+    from herd.tablespace import Tablespace
+
+Given = Sequence[Any]
+"""The parameters' values, then the moment of the statement."""
+
+
+class DefinitionsChanged(Exception):
+    """A plan is of a catalog that is not the transaction's."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What a statement runs in."""
+
+    space: "Tablespace"
+    query: "QueryEngine"
+    own: Transaction | None
+    """None for what is read outside a transaction."""
+    sequences: Sequences
+    alone: bool
+    """Whether the transaction is this statement's own."""
+
+    @property
+    def transaction(self) -> Transaction:
+        """The transaction, of a statement that needs one."""
+        assert self.own is not None
+        return self.own
+
+
+class Statement(Protocol):
+    """A planned statement."""
+
+    kind: str
+    needs_transaction: bool
+    """Whether it runs in one even if it is alone."""
+
+    async def run(self, work: Work, given: Given) -> Result:
+        """Do it. Raises `DefinitionsChanged`, and `CannotEvaluate` before it changes anything."""
+        ...
+
+
+@runtime_checkable
+class Short(Protocol):
+    """A statement that may do without a transaction where it changes but one row."""
+
+    async def run_short(self, space: "Tablespace", given: Given) -> Result | None:
+        """Do it; None where it needs a transaction, and nothing was done then."""
+        ...
+
+
+def moment_of(space: "Tablespace") -> datetime.datetime:
+    """The moment of a statement."""
+    return datetime.datetime.fromtimestamp(space.clock.wall_ms() / 1000, datetime.UTC)
+
+
+async def lock_for_change(work: Work, table: Table, catalog: Catalog) -> None:
+    """Keep a table's definition while it is changed. Raises `DefinitionsChanged`."""
+    transaction = work.transaction
+    await transaction.lock_table(table)
+    if transaction.catalog is not catalog:
+        raise DefinitionsChanged
+
+
+def newest(transaction: Transaction, table: Table, key: bytes) -> bytes | None:
+    """A locked row as it may be changed. Raises `SerializationFailure`."""
+    value = transaction.get_newest(key)
+    transaction.check_unchanged(table, value, key)
+    return value
+
+
+def changer_of(work: Work, table: Table, verify: Verify | None) -> Changer:
+    """What changes rows of a table, and those that go with them, by all constraints."""
+    return Changer(work.transaction, table, verify, verifier)
+
+
+def verifier(table: Table) -> Verify | None:
+    """What raises `CheckViolation` for a row that a CHECK of the table refuses."""
+    if not table.checks:
+        return None
+    names = Names.of(table)
+    checks: list[tuple[str, Evaluate]] = [
+        (check.name, compile_expression(parse_expression(check.condition), names))
+        for check in table.checks
+    ]
+
+    def verify(row: Row) -> None:
+        for name, holds in checks:
+            try:
+                refused = truth(holds(row, ())) is False
+            except CannotEvaluate:
+                raise DivisionByZero(f"{table.name}: {name} cannot be evaluated") from None
+            if refused:
+                raise CheckViolation(f"{table.name}: {name} is false for the row")
+
+    return verify

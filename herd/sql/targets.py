@@ -1,0 +1,103 @@
+"""The rows that an UPDATE, a DELETE or a SELECT … FOR UPDATE is about.
+
+Invariants:
+- Rows are found without locks, then locked one by one in the order of their keys, and read again.
+- A row that has changed meanwhile is looked at anew (READ COMMITTED), or fails the statement
+  (SNAPSHOT); one that is gone is left out, or fails it.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from herd.errors import NotSupportedError
+from herd.rows import POSITION_BYTES, Row
+from herd.schema import Table
+from herd.sql.expressions import Evaluate, Names, compile_expression
+from herd.sql.literals import literal, with_values
+from herd.sql.scalars import CannotEvaluate, truth
+from herd.sql.statement import Given, Work, newest
+from herd.types import returning
+
+Found = tuple[bytes, Row, Sequence[Any]]
+"""A row's key, the row, and the values that were asked for beside it."""
+
+
+class Target:
+    """Rows of one table that a condition names."""
+
+    def __init__(self, table: Table, names: Names, where: exp.Expr | None) -> None:
+        self.table = table
+        self.names = names
+        self.where: exp.Expr | None = None if where is None else where.this
+        self.condition: Evaluate | None = None
+        if self.where is not None:
+            try:
+                self.condition = compile_expression(self.where, names)
+            except CannotEvaluate:
+                self.condition = None
+
+    async def rows(self, work: Work, given: Given, extra: list[exp.Expr]) -> AsyncIterator[Found]:
+        """The rows, locked. Raises `SerializationFailure`."""
+        transaction, table = work.transaction, self.table
+        where = None if self.where is None else with_values(self.where, given)
+        extra = [with_values(one, given) for one in extra]
+        found = await work.query.rows_for_update(table, where, transaction, extra)
+        decode = transaction.catalog.plan(table).decode
+        for key, position, extras in sorted(found, key=lambda one: one[0]):
+            await transaction.lock_row(table, key)
+            value = newest(transaction, table, key)
+            if value is None:
+                continue
+            row, values = decode(value), extras
+            if value[:POSITION_BYTES] != position:
+                again = await self._again(work, given, row, where, extra)
+                if again is None:
+                    continue
+                values = again
+            yield key, row, values
+
+    async def _again(
+        self, work: Work, given: Given, row: Row, where: exp.Expr | None, extra: list[exp.Expr]
+    ) -> Sequence[Any] | None:
+        """Whether the condition still holds for a row that has changed: None, or the values."""
+        if not extra:
+            if where is None:
+                return ()
+            if self.condition is not None:
+                try:
+                    return () if truth(self.condition(row, given)) else None
+                except CannotEvaluate:
+                    pass
+        whole = self._of_key(row)
+        if where is not None:
+            whole = exp.and_(exp.paren(where.copy()), whole)
+        found = await work.query.rows_for_update(self.table, whole, work.transaction, extra)
+        return found[0][2] if found else None
+
+    def _of_key(self, row: Row) -> exp.Expr:
+        parts = []
+        for number in self.table.primary:
+            column = self.table.by_number[number]
+            convert = returning(column.type)
+            stored = row[number]
+            value = stored if convert is None or stored is None else convert(stored)
+            name = exp.column(exp.to_identifier(column.name, quoted=True))
+            parts.append(exp.EQ(this=name, expression=literal(value)))
+        return exp.and_(*parts)
+
+
+def without_alias(tree: exp.Expr, alias: str, table: Table) -> exp.Expr:
+    """A part of a statement with the table under its own name."""
+    if not alias or alias.lower() == table.name.lower():
+        return tree
+    changed = tree.copy()
+    for node in changed.find_all(exp.Column):
+        if node.table.lower() == alias.lower():
+            if node.find_ancestor(exp.Query) is not None:
+                raise NotSupportedError(
+                    f"{alias} inside a subquery", hint=f"call the table {table.name} there"
+                )
+            node.set("table", exp.to_identifier(table.name, quoted=True))
+    return changed
