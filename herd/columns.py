@@ -111,10 +111,12 @@ class ColumnCache:
         """How much is kept."""
         return sum(kept.size_bytes for kept in self._kept.values())
 
-    def row_count(self, table: Table) -> int | None:
-        """About how many rows a table has, if its columns are kept."""
+    def statistics(self, table: Table) -> tuple[int, int, int, int] | None:
+        """Rows, pages, changed rows and bytes of a table, if its columns are kept."""
         kept = self._kept.get(table.prefix)
-        return None if kept is None or kept.pages is None else kept.row_count
+        if kept is None or kept.pages is None:
+            return None
+        return kept.row_count, len(kept.pages), len(kept.changed), kept.size_bytes
 
     async def prepare(self, table: Table, columns: Sequence[Column]) -> None:
         """Make what `capture` of these columns needs, unless they are too many to keep.

@@ -82,6 +82,7 @@ class DuckPool:
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._temporary = ""
         self._closed = False
+        self._busy = 0
 
     async def run(self, make: "Callable[[], Work]") -> pa.Table:
         """Run a query. `make` is called on the loop when there is room, just before it starts.
@@ -95,6 +96,7 @@ class DuckPool:
             job = asyncio.ensure_future(
                 self._workers.run(lambda: self._execute(root, connection, work, running))
             )
+            self._busy += 1
             job.add_done_callback(lambda done: self._done(root, work, running))
             try:
                 return await asyncio.shield(job)
@@ -108,6 +110,11 @@ class DuckPool:
                 await self._reopen(root)
                 raise
 
+    @property
+    def busy(self) -> int:
+        """How many queries are in DuckDB."""
+        return self._busy
+
     async def close(self) -> None:
         """Close all connections; may be called twice."""
         self._closed = True
@@ -118,6 +125,7 @@ class DuckPool:
             await self._workers.run(lambda: shutil.rmtree(folder, ignore_errors=True))
 
     def _done(self, root: duckdb.DuckDBPyConnection, work: Work, running: Running) -> None:
+        self._busy -= 1
         work.close()
         if running.connection is not None and root is self._root:
             self._idle.append(running.connection)

@@ -1,21 +1,314 @@
 """The tables that describe a tablespace, made when somebody asks.
 
+    systables, syscolumns, sysindexes, sysindexcolumns, sysforeignkeys    definitions
+    systablestats, systransactions                                       what goes on
+    systablespaces, systablespacereplicastate, sysnodes, syslogstatus     what this replica knows
+    information_schema.tables, .columns                                  the standard's names
+    dual                                                                 one row
+
 Invariants:
 - What they say of definitions is what the asking transaction's catalog says.
+- Nothing is kept for them: a system table is a function of the moment.
 """
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 
+from engine.log.position import Position
 from herd.catalog import Catalog
 from herd.columns import ColumnCache
+from herd.schema import Column, Table
 from herd.tablespace import Tablespace
+from herd.types import INTEGER_BITS, Kind
+
+_TEXT: Final = pa.string()
+_NUMBER: Final = pa.int64()
+_TRUTH: Final = pa.bool_()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Where the rows come from."""
+
+    space: Tablespace
+    catalog: Catalog
+    columns: ColumnCache
+
+    @property
+    def tables(self) -> list[Table]:
+        """All tables, by name."""
+        return sorted(self.catalog.tables.values(), key=lambda table: table.name.lower())
+
+
+Rows = Iterable[tuple[Any, ...]]
+Shape = dict[str, pa.DataType]
 
 
 def is_system(name: str) -> bool:
     """Whether a name, in lower case, is that of a system table."""
-    return name == "dual"
+    return name in _TABLES
+
+
+def system_names() -> list[str]:
+    """All system tables, in order."""
+    return sorted(_TABLES)
 
 
 def system_table(name: str, space: Tablespace, catalog: Catalog, columns: ColumnCache) -> pa.Table:
     """A system table as it is now."""
-    return pa.table({"dummy": ["X"]})
+    shape, make = _TABLES[name]
+    rows = list(make(_Asked(space, catalog, columns)))
+    arrays = [
+        pa.array([row[place] for row in rows], kind) for place, kind in enumerate(shape.values())
+    ]
+    return pa.Table.from_arrays(arrays, names=list(shape))
+
+
+def _tables(asked: _Asked) -> Rows:
+    space = asked.space.name
+    for table in asked.tables:
+        yield space, table.name, str(table.id), False, table.hidden_key, table.full_changes
+    for view in sorted(asked.catalog.views.values(), key=lambda view: view.name.lower()):
+        yield space, view.name, None, True, False, False
+
+
+def _columns(asked: _Asked) -> Rows:
+    for table in asked.tables:
+        for place, column in enumerate(table.visible):
+            yield (
+                asked.space.name,
+                table.name,
+                column.name,
+                place,
+                column.type.sql,
+                column.nullable,
+                column.auto,
+                column.default or None,
+                table.primary.index(column.number) if column.number in table.primary else None,
+            )
+
+
+def _indexes(asked: _Asked) -> Rows:
+    space = asked.space.name
+    for table in asked.tables:
+        yield space, table.name, f"{table.name}_primary", "primary", True, "ready"
+        for index in table.indexes:
+            kind = "constraint" if index.constraint else "index"
+            yield space, table.name, index.name, kind, index.unique, index.state.value
+
+
+def _index_columns(asked: _Asked) -> Rows:
+    space = asked.space.name
+    for table in asked.tables:
+        keys = [(f"{table.name}_primary", True, table.primary)]
+        keys += [(index.name, index.unique, index.columns) for index in table.indexes]
+        for name, unique, numbers in keys:
+            for place, number in enumerate(numbers):
+                yield space, table.name, name, unique, place, table.by_number[number].name
+
+
+def _foreign_keys(asked: _Asked) -> Rows:
+    for table in asked.tables:
+        for key in table.foreign_keys:
+            parent = asked.catalog.tables[key.parent]
+            for place, number in enumerate(key.columns):
+                yield (
+                    asked.space.name,
+                    table.name,
+                    key.name,
+                    place,
+                    table.by_number[number].name,
+                    parent.name,
+                    parent.by_number[key.parent_columns[place]].name,
+                    key.on_delete.value,
+                    key.on_update.value,
+                )
+
+
+def _statistics(asked: _Asked) -> Rows:
+    for table in asked.tables:
+        rows, pages, changed, size_bytes = asked.columns.statistics(table) or (None,) * 4
+        yield asked.space.name, table.name, rows, pages, changed, size_bytes
+
+
+def _transactions(asked: _Asked) -> Rows:
+    now_s = asked.space.clock.monotonic()
+    for transaction in asked.space.transactions:
+        yield (
+            asked.space.name,
+            transaction.number,
+            transaction.isolation.value,
+            len(transaction.locks),
+            transaction.size_bytes,
+            transaction.waiting is not None,
+            round((now_s - transaction.used_s) * 1000),
+        )
+
+
+def _spaces(asked: _Asked) -> Rows:
+    space = asked.space
+    yield space.name, space.replica.leader or None, len(asked.catalog.tables)
+
+
+def _replica(asked: _Asked) -> Rows:
+    space, position = asked.space, _position(asked)
+    role = space.replica.role.value
+    yield space.name, role, space.term or None, position.ledger, position.entry
+
+
+def _nodes(asked: _Asked) -> Rows:
+    leader = asked.space.replica.leader
+    if leader:
+        yield leader, True
+
+
+def _log(asked: _Asked) -> Rows:
+    position = _position(asked)
+    yield asked.space.name, position.ledger, position.entry, asked.space.replica.role.value
+
+
+def _position(asked: _Asked) -> Position:
+    return asked.space.stale_read(lambda rows: None)[1]
+
+
+def _standard_tables(asked: _Asked) -> Rows:
+    for table in asked.tables:
+        yield asked.space.name, asked.space.name, table.name, "BASE TABLE"
+    for view in sorted(asked.catalog.views.values(), key=lambda view: view.name.lower()):
+        yield asked.space.name, asked.space.name, view.name, "VIEW"
+
+
+def _standard_columns(asked: _Asked) -> Rows:
+    for table in asked.tables:
+        for place, column in enumerate(table.visible, 1):
+            yield (
+                asked.space.name,
+                asked.space.name,
+                table.name,
+                column.name,
+                place,
+                column.default or None,
+                "YES" if column.nullable else "NO",
+                column.type.sql,
+                column.type.size if column.type.kind is Kind.VARCHAR and column.type.size else None,
+                *_precision(column),
+            )
+
+
+def _precision(column: Column) -> tuple[int | None, int | None]:
+    if column.type.kind is Kind.DECIMAL:
+        return column.type.size, column.type.scale
+    return INTEGER_BITS.get(column.type.kind), None
+
+
+def _dual(asked: _Asked) -> Rows:
+    yield ("X",)
+
+
+def _texts(*names: str) -> Shape:
+    return dict.fromkeys(names, _TEXT)
+
+
+_NAMED: Final = _texts("tablespace", "table_name")
+_STANDARD: Final = _texts("table_catalog", "table_schema", "table_name")
+_TABLES: Final[dict[str, tuple[Shape, Callable[[_Asked], Rows]]]] = {
+    "systables": (
+        {
+            **_NAMED,
+            "table_uuid": _TEXT,
+            "is_view": _TRUTH,
+            "hidden_key": _TRUTH,
+            "full_changes": _TRUTH,
+        },
+        _tables,
+    ),
+    "syscolumns": (
+        {
+            **_NAMED,
+            "column_name": _TEXT,
+            "ordinal_position": _NUMBER,
+            "data_type": _TEXT,
+            "is_nullable": _TRUTH,
+            "auto_increment": _TRUTH,
+            "default_value": _TEXT,
+            "primary_position": _NUMBER,
+        },
+        _columns,
+    ),
+    "sysindexes": (
+        {**_NAMED, **_texts("index_name", "index_type"), "unique": _TRUTH, "state": _TEXT},
+        _indexes,
+    ),
+    "sysindexcolumns": (
+        {
+            **_NAMED,
+            "index_name": _TEXT,
+            "unique": _TRUTH,
+            "ordinal_position": _NUMBER,
+            "column_name": _TEXT,
+        },
+        _index_columns,
+    ),
+    "sysforeignkeys": (
+        {
+            **_NAMED,
+            "foreign_key_name": _TEXT,
+            "ordinal_position": _NUMBER,
+            **_texts("column_name", "parent_table_name", "parent_column_name"),
+            **_texts("on_delete", "on_update"),
+        },
+        _foreign_keys,
+    ),
+    "systablestats": (
+        {
+            **_NAMED,
+            **dict.fromkeys(("row_count", "pages", "changed_rows", "memory_bytes"), _NUMBER),
+        },
+        _statistics,
+    ),
+    "systransactions": (
+        {
+            "tablespace": _TEXT,
+            "transaction_id": _NUMBER,
+            "isolation": _TEXT,
+            "locks": _NUMBER,
+            "changed_bytes": _NUMBER,
+            "waiting": _TRUTH,
+            "idle_ms": _NUMBER,
+        },
+        _transactions,
+    ),
+    "systablespaces": (
+        {**_texts("tablespace_name", "leader"), "table_count": _NUMBER},
+        _spaces,
+    ),
+    "systablespacereplicastate": (
+        {
+            **_texts("tablespace_name", "mode"),
+            **dict.fromkeys(("term", "ledger", "entry"), _NUMBER),
+        },
+        _replica,
+    ),
+    "sysnodes": ({"address": _TEXT, "leader": _TRUTH}, _nodes),
+    "syslogstatus": (
+        {"tablespace_name": _TEXT, "ledger": _NUMBER, "entry": _NUMBER, "status": _TEXT},
+        _log,
+    ),
+    "information_schema.tables": ({**_STANDARD, "table_type": _TEXT}, _standard_tables),
+    "information_schema.columns": (
+        {
+            **_STANDARD,
+            "column_name": _TEXT,
+            "ordinal_position": _NUMBER,
+            **_texts("column_default", "is_nullable", "data_type"),
+            "character_maximum_length": _NUMBER,
+            "numeric_precision": _NUMBER,
+            "numeric_scale": _NUMBER,
+        },
+        _standard_columns,
+    ),
+    "dual": ({"dummy": _TEXT}, _dual),
+}
