@@ -1,13 +1,16 @@
-"""Opening a folder: ledgers and blobs in this process, durable in the folder.
+"""Opening a folder: ledgers, blobs and tables in this process, durable in the folder.
 
     with herdbook.open("./data") as book:
         object_id = book.blobs.put(b"moo")
         book.blobs.get(object_id)
+        with book.sql() as connection:
+            connection.execute("CREATE TABLE cows (id BIGINT PRIMARY KEY, name TEXT)")
 
 Invariants:
 - What a call acknowledged is on the disk; closing adds nothing to that and only lets go.
 - `open` and `open_async` open the same folder in the same way, and may do so at the same time.
 - A book that its program forgets is closed when the process ends.
+- Tablespaces are opened on first use, by the first opener who wants them; others are told so.
 """
 
 import asyncio
@@ -23,6 +26,11 @@ from engine import cluster
 from engine.folder.naming import refuse_url
 from engine.ports.system_loop import BackgroundLoop, background_loop
 from engine.ports.system_workers import ThreadWorkers
+from herd.aio import AsyncConnection
+from herd.connection import Connection
+from herd.hopping import Hopper
+from herd.opening import Herd
+from herd.store import DEFAULT, AsyncHerd, open_herd
 
 _CLUSTERS: Final = (
     "ledgers of a cluster are reached by engine.connect(url), objects by "
@@ -33,11 +41,17 @@ _CLUSTERS: Final = (
 class AsyncBook:
     """An open folder, for code with an event loop. Made by `open_async`."""
 
-    def __init__(self, ledgers: cluster.Engine, blobs: AsyncBlobs) -> None:
+    def __init__(self, ledgers: cluster.Engine, blobs: AsyncBlobs, herd: AsyncHerd) -> None:
         self.ledgers = ledgers
         """The ledger layer: create, open, list and delete ledgers."""
         self.blobs = blobs
         """Objects by id."""
+        self.herd = herd
+        """Tablespaces: tables by SQL and by key."""
+
+    async def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> AsyncConnection:
+        """A connection for SQL in a tablespace. Close it. Raises what is in `herd.errors`."""
+        return await self.herd.connect(tablespace, autocommit=autocommit)
 
 
 @asynccontextmanager
@@ -54,7 +68,8 @@ async def open_async(
         workers = ThreadWorkers(asyncio.get_running_loop())
         blobs = AsyncBlobs(ledgers, settings, workers)
         try:
-            yield AsyncBook(ledgers, blobs)
+            async with open_herd(ledgers, path, workers) as herd:
+                yield AsyncBook(ledgers, blobs, herd)
         finally:
             await blobs.close()
             await workers.close()
@@ -69,7 +84,13 @@ class Book:
         self._closed = False
         self.blobs = Blobs(book.blobs, loop)
         """Objects by id."""
+        self.herd = Herd(book.herd, Hopper(loop))
+        """Tablespaces: tables by SQL and by key."""
         atexit.register(self.close)
+
+    def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> Connection:
+        """A connection of PEP 249 to a tablespace. Close it. Raises what is in `herd.errors`."""
+        return self.herd.connect(tablespace, autocommit=autocommit)
 
     def close(self) -> None:
         """Let go of the folder. May be called twice; in a forked child it does nothing."""
