@@ -38,7 +38,8 @@ class Rows(Protocol):
         ...
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set a value. Keys have 1 to 4,096 bytes and do not begin with a zero byte, values 4 MiB.
+        """Set a value. Keys have 1 to 4,096 bytes and do not begin with a zero byte, values at
+        most 17 MiB.
 
         Raises `InvalidRequest` for others, the same on every replica and with nothing changed. A
         machine checks before, or catches that and answers with a refusal; what leaves `apply`

@@ -53,7 +53,7 @@ class Snapshot(Protocol):
 
 
 class State(Protocol):
-    """Rows ordered by key. Keys are 1 to 4,096 bytes, values at most 4 MiB."""
+    """Rows ordered by key. Keys are 1 to 4,096 bytes, values at most 17 MiB."""
 
     @property
     def position(self) -> Position:

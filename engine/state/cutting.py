@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from engine.errors import InvalidRequest
-from engine.limits import ENTRY_BYTES_MAX
+from engine.limits import MIB
 from engine.state.contract import Row
 
 KEY_BYTES_MAX: Final = 4_096
-VALUE_BYTES_MAX: Final = ENTRY_BYTES_MAX
+VALUE_BYTES_MAX: Final = 17 * MIB
 LOWEST: Final = b"\0"
 """No key is below this one."""
 FIRST_ROW: Final = b"\1"

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from zstandard import ZstdCompressor
 
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 0
+FORMAT_MINOR: Final = 1
 ENTRY_BYTES_MAX: Final = MIB
 FRAME_BYTES: Final = 256 * KIB
-FRAME_BYTES_MAX: Final = 8 * MIB
-"""A frame of one largest row is well under this; what claims more is damaged."""
+FRAME_BYTES_MAX: Final = 24 * MIB
+"""A frame of one largest row is well under this; what claims more is damaged. 1.0 had 8 MiB."""
 
 _HEADER, _PIECE, _ROWS, _FOOTER = b"H", b"P", b"R", b"F"
 _SLICE_ROWS: Final = 500

@@ -1,5 +1,6 @@
 """How replicas begin and end, and what those outside of their lives are told."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from engine.replica.contract import Role
 from engine.replica.election import Holding
 from engine.replica.entries import Request
 from engine.replica.replica import Replica
+from engine.state.cutting import VALUE_BYTES_MAX
 from engine.state.memory import MemoryState
 from tests.engine.replica.machines import Newer, Register
 from tests.engine.replica.yard import LOG_SETTINGS, until, yard
@@ -109,3 +111,21 @@ async def test_a_session_that_is_full_says_so_and_goes_on_when_its_floor_rises(
         with pytest.raises(SessionFull, match="floor"):
             await one.propose(b"a=3", request=Request(session, 3))
         assert await one.propose(b"a=4", request=Request(session, 3, floor=3)) == b"2"
+
+
+async def test_the_largest_row_goes_through_the_log_and_through_a_snapshot() -> None:
+    async with yard() as made:
+        one = await made.leader("one", log_settings=replace(LOG_SETTINGS, roll_entries=4))
+        value = random.Random(1).randbytes(VALUE_BYTES_MAX)
+        await one.propose(b"a=" + value)
+        two = await made.start("two")
+        await two.wait_for(one.position)
+        await one.snapshot()
+        for number in range(8):
+            await one.propose(b"b=%d" % number)
+        await one.snapshot()
+        assert not (await one.log.list()).full_history
+        three = await made.start("three")
+        await three.wait_for(one.position)
+        for replica in (one, two, three):
+            assert replica.stale_read(lambda rows: rows.get(b"a"))[0] == value

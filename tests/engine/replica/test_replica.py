@@ -185,9 +185,12 @@ async def test_a_large_command_goes_in_parts_and_a_follower_gets_it_whole() -> N
         one = await made.leader("one")
         two = await made.start("two")
         body = bytes(range(256)) * 40_000
+        assert await one.propose(b"a=" + body) == b"-"
+        await two.wait_for(one.position)
+        assert _value(one) == _value(two) == body
         with pytest.raises(ReplicaFailed):
             # A row over the limit is the state machine's fault, on every replica.
-            await one.propose(b"a=" + body)
+            await one.propose(b"a=" + body * 2)
         await until(lambda: one.role is Role.FAILED)
         await until(lambda: two.role is Role.FAILED)
 
