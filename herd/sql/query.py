@@ -20,15 +20,15 @@ from engine.ports.workers import Workers
 from herd.arrow import KEY, POSITION, python_rows
 from herd.catalog import Catalog, rows_of
 from herd.columns import ColumnCache, ColumnSettings
-from herd.errors import Error, NotSupportedError, ParametersMismatch, TransactionEnded
+from herd.errors import Error, NotSupportedError, TransactionEnded
 from herd.reading import Reading, Want
 from herd.schema import Table
 from herd.sql.duck import DuckPool, QuerySettings, Work
 from herd.sql.parsing import place_of
+from herd.sql.prepared import Prepared, PreparedQueries
 from herd.sql.ranges import range_of
-from herd.sql.resolving import Resolved, Source, resolve
-from herd.sql.rewriting import named_outputs, rewritten
-from herd.sql.system import is_system, system_table
+from herd.sql.resolving import Source
+from herd.sql.system import system_table
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
 
@@ -51,6 +51,7 @@ class QueryEngine:
         columns: ColumnSettings | None = None,
     ) -> None:
         self._space = space
+        self._prepared = PreparedQueries(space.name)
         self._pool = DuckPool(workers, settings or QuerySettings())
         self.columns = ColumnCache(space, workers, columns)
         self.checkpoints: Checkpoints | None = None
@@ -146,12 +147,6 @@ class _Query:
         self._turn = Lock()
         self._checkpointed: dict[str, Sequence[pa.RecordBatch]] = {}
         self.described: list[str] = []
-        self._used = _numbers(tree)
-        missing = self._used and self._used[-1] > len(parameters)
-        if missing:
-            raise ParametersMismatch(
-                f"the query has parameter {self._used[-1]}, {len(parameters)} are given"
-            )
 
     async def answer(self, *, explain: bool = False) -> pa.Table:
         """Run it."""
@@ -169,26 +164,23 @@ class _Query:
             return self._transaction.catalog
         return self._space.catalog
 
-    def _resolved(self) -> Resolved:
-        tree = self._tree.copy()
-        named_outputs(tree)
-        found = resolve(tree, self._catalog(), self._space.name, is_system)
-        found.tree = rewritten(found.tree, self._moment)
-        return found
+    def _prepared(self) -> tuple[Prepared, list[Any]]:
+        query = self._engine._prepared.of(self._tree, self._catalog())
+        return query, query.values(self._parameters, self._moment)
 
     async def _prepare(self) -> None:
         """See that the rows of all tables can be taken in one turn."""
         for _ in range(_LOOKS_MAX):
             catalog = self._catalog()
-            query = self._resolved()
+            query, values = self._prepared()
             for source in query.sources:
-                await self._prepare_source(source, len(query.sources))
+                await self._prepare_source(source, len(query.sources), values)
             if not self._stale:
                 await self._space.until_readable()
             if self._catalog() is catalog:
                 return
 
-    async def _prepare_source(self, source: Source, sources: int) -> None:
+    async def _prepare_source(self, source: Source, sources: int, values: list[Any]) -> None:
         table = source.table
         if table is None:
             return
@@ -199,7 +191,7 @@ class _Query:
             self._checkpointed[source.name] = batches
             return
         defines = self._transaction is not None and self._transaction.defines
-        whole = range_of(source, sources, self._parameters) == rows_of(table)
+        whole = range_of(source, sources, values) == rows_of(table)
         if whole and not defines:
             await self._engine.columns.prepare(table, source.columns)
 
@@ -207,22 +199,17 @@ class _Query:
         """Everything the thread needs, taken in one turn of the event loop."""
         if self._transaction is not None:
             self._transaction.check()
-        query = self._resolved()
+        query, values = self._prepared()
         readings: list[Reading] = []
         inputs: dict[str, Callable[[], Any]] = {}
-        work = Work("", (), inputs, close=partial(_close, readings))
+        sql = f"EXPLAIN {query.sql}" if explain else query.sql
+        work = Work(sql, values, inputs, close=partial(_close, readings))
         try:
             for source in query.sources:
                 inputs[source.name] = self._input(source, len(query.sources), readings, work)
         except BaseException:
             work.close()
             raise
-        tree = query.tree
-        for node in list(tree.find_all(exp.Placeholder)):
-            node.set("this", str(self._used.index(int(node.name)) + 1))
-        work.parameters = [self._parameters[number - 1] for number in self._used]
-        sql = tree.sql(dialect="duckdb", comments=False)
-        work.sql = f"EXPLAIN {sql}" if explain else sql
         return work
 
     def _input(
@@ -238,7 +225,7 @@ class _Query:
             batches = [batch.select(names) for batch in self._checkpointed[source.name]]
             schema = Want(source.columns, False, b"", b"").schema
             return lambda: pa.Table.from_batches(batches, schema)
-        first, end = range_of(source, sources, self._parameters)
+        first, end = range_of(source, sources, work.parameters)
         want = Want(source.columns, source.hidden, first, end)
         if transaction is not None:
             want.own = transaction.own_changes(first, end)
@@ -262,13 +249,3 @@ class _Query:
 def _close(readings: Sequence[Reading]) -> None:
     for reading in readings:
         reading.close()
-
-
-def _numbers(tree: exp.Expr) -> list[int]:
-    """The numbers of a query's parameters. Raises `ParametersMismatch` if one has none."""
-    found = set()
-    for node in tree.find_all(exp.Placeholder):
-        if not node.name.isdigit():
-            raise ParametersMismatch("a parameter of a query has no number")
-        found.add(int(node.name))
-    return sorted(found)

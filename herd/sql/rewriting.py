@@ -2,11 +2,10 @@
 
 Invariants:
 - A division by zero is NULL, of whatever types.
-- The time is one moment in all of a statement.
+- The time is one moment in all of a statement: a parameter, called `MOMENT`.
 - Whatever stands in the text and not in the tree any more is still the name of its column.
 """
 
-import datetime
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from sqlglot import exp
 
 from herd.errors import NotSupportedError
 
+MOMENT: Final = "moment"
 _VECTORS: Final = {
     "COSINE_SIMILARITY": "list_cosine_similarity",
     "DOT_PRODUCT": "list_inner_product",
@@ -26,13 +26,13 @@ TABLE_FUNCTIONS: Final = (exp.GenerateSeries, exp.Unnest, exp.Values)
 """What may stand in the place of a table, beside tables: nothing that reads from elsewhere."""
 
 
-def rewritten(tree: exp.Expr, moment: datetime.datetime) -> exp.Expr:
+def rewritten(tree: exp.Expr) -> exp.Expr:
     """A tree, which is changed, with each expression that DuckDB has other words for."""
 
     def step(node: exp.Expr) -> exp.Expr:
         change = _CHANGES.get(type(node))
         if change is not None:
-            return change(node, moment)
+            return change(node)
         return node
 
     changed: exp.Expr = tree.transform(step, copy=False)
@@ -64,7 +64,7 @@ def _outside_count(node: exp.Expr) -> list[exp.Expr]:
     ]
 
 
-def _divided(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
+def _divided(node: exp.Expr) -> exp.Expr:
     divisor = node.expression
     known = isinstance(divisor, exp.Literal) and not divisor.is_string
     if not (known and float(divisor.this)) and not isinstance(divisor, exp.Nullif):
@@ -78,39 +78,38 @@ def _vectors(name: str, one: exp.Expr, other: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this=name, expressions=sides)
 
 
-def _dot_product(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
+def _dot_product(node: exp.Expr) -> exp.Expr:
     return _vectors("list_inner_product", node.this, node.expression)
 
 
-def _distance(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
+def _distance(node: exp.Expr) -> exp.Expr:
     return _vectors("list_distance", node.this, node.expression)
 
 
-def _now(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
-    kind = "TIMESTAMP" if moment.tzinfo is None else "TIMESTAMPTZ"
-    return exp.cast(exp.Literal.string(str(moment)), kind)
+def _now(node: exp.Expr) -> exp.Expr:
+    return exp.Placeholder(this=MOMENT)
 
 
-def _today(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
-    return exp.cast(exp.Literal.string(str(moment.date())), "DATE")
+def _today(node: exp.Expr) -> exp.Expr:
+    return exp.cast(exp.Placeholder(this=MOMENT), "DATE")
 
 
-def _time(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
-    return exp.cast(exp.Literal.string(str(moment.time())), "TIME")
+def _time(node: exp.Expr) -> exp.Expr:
+    return exp.cast(exp.Placeholder(this=MOMENT), "TIME")
 
 
-def _named(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
+def _named(node: exp.Expr) -> exp.Expr:
     name = node.name.upper()
     if name in _VECTORS and len(node.expressions) == 2:
         return _vectors(_VECTORS[name], *node.expressions)
     if name in _MOMENTS and not node.expressions:
-        return _now(node, moment)
+        return _now(node)
     if name in _DAYS and not node.expressions:
-        return _today(node, moment)
+        return _today(node)
     return node
 
 
-def _floor(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
+def _floor(node: exp.Expr) -> exp.Expr:
     unit = node.args.get("to")
     if unit is None:
         return node
@@ -118,7 +117,7 @@ def _floor(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
     return exp.Anonymous(this="date_trunc", expressions=[name, node.this])
 
 
-def _select(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
+def _select(node: exp.Expr) -> exp.Expr:
     if node.args.get("into") is not None:
         raise NotSupportedError("SELECT INTO", hint="CREATE TABLE ... AS SELECT")
     # Locks are taken by who asked for them.
@@ -126,7 +125,7 @@ def _select(node: exp.Expr, moment: datetime.datetime) -> exp.Expr:
     return node
 
 
-_CHANGES: Final[dict[type[Any], Callable[[exp.Expr, datetime.datetime], exp.Expr]]] = {
+_CHANGES: Final[dict[type[Any], Callable[[exp.Expr], exp.Expr]]] = {
     exp.Div: _divided,
     exp.DotProduct: _dot_product,
     exp.EuclideanDistance: _distance,

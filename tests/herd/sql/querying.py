@@ -1,7 +1,7 @@
 """A query engine over a tablespace in memory, for the tests of queries."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -62,6 +62,15 @@ async def asked(settings: ColumnSettings | None = None) -> AsyncIterator[Asked]:
         finally:
             await engine.close()
             await workers.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Let everything else run until something is true."""
+    for _ in range(1_000_000):
+        if true():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
 
 
 async def cows(on: Asked) -> Table:

@@ -28,7 +28,7 @@ from herd.sql.parsing import parse, parse_expression
 from herd.transaction import Isolation
 from herd.types import ColumnType, Kind
 from tests.herd.spaces import columns, delete, insert, made, update
-from tests.herd.sql.querying import asked, cows
+from tests.herd.sql.querying import asked, cows, until
 
 
 async def test_a_query_answers_over_joins_groups_and_subqueries() -> None:
@@ -266,8 +266,7 @@ async def test_a_cancelled_query_ends_and_leaves_the_engine_usable() -> None:
         slow = asyncio.ensure_future(
             on.rows("SELECT sum(x.i * y.i) FROM range(100000) x(i), range(1000000) y(i), cows")
         )
-        while not on.engine._pool.busy:
-            await asyncio.sleep(0)
+        await until(lambda: on.engine._pool.busy > 0)
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
@@ -304,7 +303,7 @@ async def test_a_checkpoint_is_read_where_somebody_keeps_them() -> None:
             row = encode_row([number, None, "old", math.pi])
             return [batch_of(table, [(b"k", bytes(16) + row)])]
 
-        on.engine.checkpoints = kept  # type: ignore[assignment]
+        on.engine.checkpoints = kept
         assert python_rows(await on.engine.run(tree)) == [(3,)]
 
 

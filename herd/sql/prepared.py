@@ -1,0 +1,90 @@
+"""A query made ready once, for all who ask it with other parameters.
+
+Invariants:
+- What is prepared depends on the text and on the catalog, not on parameters nor on the time.
+- Its parameters are numbered from 1 without gaps; the moment, if it is asked for, is the last.
+"""
+
+import datetime
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlglot import exp
+
+from herd.catalog import Catalog
+from herd.errors import ParametersMismatch
+from herd.sql.resolving import Source, resolve
+from herd.sql.rewriting import MOMENT, named_outputs, rewritten
+from herd.sql.system import is_system
+
+_KEPT_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The SQL for DuckDB and what stands in it."""
+
+    catalog: Catalog
+    sql: str
+    sources: Sequence[Source]
+    numbers: Sequence[int]
+    """The statement's numbers of the parameters that it uses."""
+    timed: bool
+    """Whether the moment is asked for."""
+
+    def values(self, parameters: Sequence[Any], moment: datetime.datetime) -> list[Any]:
+        """What DuckDB is given. Raises `ParametersMismatch`."""
+        if self.numbers and self.numbers[-1] > len(parameters):
+            raise ParametersMismatch(
+                f"the query has parameter {self.numbers[-1]}, {len(parameters)} are given"
+            )
+        given = [parameters[number - 1] for number in self.numbers]
+        return [*given, moment] if self.timed else given
+
+
+def prepare(tree: exp.Expr, catalog: Catalog, space: str) -> Prepared:
+    """Make a query ready; the tree stays as it is. Raises `NoSuchTable` and what is not SQL."""
+    tree = tree.copy()
+    named_outputs(tree)
+    resolved = resolve(tree, catalog, space, is_system)
+    tree = rewritten(resolved.tree)
+    marks = list(tree.find_all(exp.Placeholder))
+    numbers = _numbers(marks)
+    timed = False
+    for node in marks:
+        if node.name == MOMENT:
+            node.set("this", str(len(numbers) + 1))
+            timed = True
+        else:
+            node.set("this", str(numbers.index(int(node.name)) + 1))
+    sql = tree.sql(dialect="duckdb", comments=False)
+    return Prepared(catalog, sql, resolved.sources, numbers, timed)
+
+
+def _numbers(marks: Sequence[exp.Placeholder]) -> list[int]:
+    names = {node.name for node in marks} - {MOMENT}
+    if not all(name.isdigit() for name in names):
+        raise ParametersMismatch("a parameter of a query has no number")
+    return sorted(map(int, names))
+
+
+class PreparedQueries:
+    """Those that were asked lately, by their trees, which nobody changes."""
+
+    def __init__(self, space: str) -> None:
+        self._space = space
+        self._kept: OrderedDict[int, tuple[exp.Expr, Prepared]] = OrderedDict()
+
+    def of(self, tree: exp.Expr, catalog: Catalog) -> Prepared:
+        """A query made ready for a catalog."""
+        found = self._kept.get(id(tree))
+        if found is not None and found[0] is tree and found[1].catalog is catalog:
+            self._kept.move_to_end(id(tree))
+            return found[1]
+        made = prepare(tree, catalog, self._space)
+        self._kept[id(tree)] = (tree, made)
+        if len(self._kept) > _KEPT_MAX:
+            self._kept.popitem(last=False)
+        return made
