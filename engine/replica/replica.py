@@ -145,20 +145,23 @@ class Replica(Reading):
                 candidate=candidate,
                 metrics=metrics,
             )
-            try:
-                await replica._following.catch_up()
-            except BaseException:
-                replica._unwatch()
-                raise
+            await replica._start()
         except BaseException:
             # A folder that stays locked could not be opened again, in this process neither.
             with contextlib.suppress(EngineError):
                 await state.close()
             raise
-        replica._running = asyncio.create_task(replica._run(), name=f"replica {name}")
-        pause_s = replica.settings.retry_pause_ms / 1000
-        replica._listed = asyncio.create_task(replica._members.keep(pause_s))
         return replica
+
+    async def _start(self) -> None:
+        try:
+            await self._following.catch_up()
+        except BaseException:
+            self._unwatch()
+            raise
+        self._running = asyncio.create_task(self._run(), name=f"replica {self.name}")
+        pause_s = self.settings.retry_pause_ms / 1000
+        self._listed = asyncio.create_task(self._members.keep(pause_s))
 
     # What users do
 
