@@ -48,6 +48,12 @@ _EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_UTC_FIRST: Final = (datetime.datetime.min - _EPOCH) // _MICROSECOND
+_UTC_LAST: Final = (datetime.datetime.max - _EPOCH) // _MICROSECOND
+_TEXTUAL: Final = (
+    *(str, int, float, Decimal, uuid.UUID),
+    *(datetime.date, datetime.time, datetime.timedelta),
+)
 _FLOAT: Final = struct.Struct("<f")
 # The caller's own context has perhaps 28 digits, and would round.
 _EXACT: Final = Context(prec=100, traps=[InvalidOperation])
@@ -156,7 +162,7 @@ def _accept_integer(kind: ColumnType) -> Convert:
         number = value if type(value) is int else _whole(value, kind)
         if low <= number <= high:
             return number
-        raise ValueOutOfRange(f"{number} is outside {kind.sql}: {low} to {high}")
+        raise ValueOutOfRange(f"{_shown(number)} is outside {kind.sql}: {low} to {high}")
 
     return accept
 
@@ -166,6 +172,9 @@ def _whole(value: Any, kind: ColumnType) -> int:
         if isinstance(value, str):
             return int(value)
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            if isinstance(value, Decimal) and value.adjusted() > DECIMAL_DIGITS_MAX:
+                # Its digits may be more than memory holds.
+                raise ValueOutOfRange(f"{_shown(value)} is outside {kind.sql}")
             whole = int(value)
             if whole == value:
                 return whole
@@ -184,10 +193,11 @@ def _accept_decimal(kind: ColumnType) -> Convert:
         except InvalidOperation:
             scaled = limit
         if not -limit < scaled < limit:
-            raise ValueOutOfRange(f"{value} does not fit in {kind.sql}")
+            raise ValueOutOfRange(f"{_shown(value)} does not fit in {kind.sql}")
         if _EXACT.scaleb(Decimal(scaled), -scale) != number and not isinstance(value, float):
             raise ValueInvalid(
-                f"{value} has more than {scale} digits after the point", hint="round it first"
+                f"{_shown(value)} has more than {scale} digits after the point",
+                hint="round it first",
             )
         return scaled.to_bytes(16, signed=True) if wide else scaled
 
@@ -213,9 +223,12 @@ def _accept_text(kind: ColumnType) -> Convert:
 
     def accept(value: Any) -> str:
         if type(value) is not str:
-            if isinstance(value, bytes | bytearray | bool | list | dict):
+            if not isinstance(value, _TEXTUAL) or isinstance(value, bool):
                 raise _invalid(value, kind.sql)
-            value = str(value)
+            try:
+                value = str(value)
+            except ValueError:
+                raise _invalid(value, kind.sql) from None
         if size and len(value) > size:
             raise ValueTooLong(f"{len(value)} characters do not fit in {kind.sql}")
         if len(value) > VALUE_BYTES_MAX // 4:
@@ -256,14 +269,27 @@ def _accept_double(value: Any) -> float:
     elif isinstance(value, int | Decimal | str) and not isinstance(value, bool):
         try:
             number = float(value)
-        except (ValueError, OverflowError):
+        except ValueError:
             raise _invalid(value, "DOUBLE") from None
-        if math.isinf(number) and not isinstance(value, str):
-            raise ValueOutOfRange(f"{value} is outside DOUBLE")
+        except OverflowError:
+            raise ValueOutOfRange(f"{_shown(value)} is outside DOUBLE") from None
+        said = isinstance(value, str) and not any(map(str.isdigit, value))
+        if math.isinf(number) and not said and not _is_infinite(value):
+            raise ValueOutOfRange(f"{_shown(value)} is outside DOUBLE")
     else:
         raise _invalid(value, "DOUBLE")
-    # Minus zero equals zero: one stored form for both.
-    return number + 0.0 if number == 0 else number
+    return _one_form(number)
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, Decimal) and value.is_infinite()
+
+
+def _one_form(number: float) -> float:
+    """Minus zero equals zero, and there is one NaN: each has one stored form."""
+    if number == 0:
+        return 0.0
+    return number if number == number else math.nan
 
 
 def _accept_real(value: Any) -> float:
@@ -272,7 +298,7 @@ def _accept_real(value: Any) -> float:
         rounded: float = _FLOAT.unpack(_FLOAT.pack(number))[0]
     except OverflowError:
         raise ValueOutOfRange(f"{value} is outside REAL") from None
-    return rounded
+    return _one_form(rounded)
 
 
 def _accept_bytes(value: Any) -> bytes:
@@ -317,7 +343,10 @@ def _accept_timestamptz(value: Any) -> int:
         if not isinstance(value, str):
             raise _invalid(value, "TIMESTAMPTZ")
         moment = moment.replace(tzinfo=datetime.UTC)
-    return (moment - _EPOCH_UTC) // _MICROSECOND
+    stored = (moment - _EPOCH_UTC) // _MICROSECOND
+    if not _UTC_FIRST <= stored <= _UTC_LAST:
+        raise ValueOutOfRange(f"{moment} is outside the years 1 to 9999 of UTC")
+    return stored
 
 
 def _moment(value: Any, name: str) -> datetime.datetime:
@@ -350,7 +379,10 @@ def _accept_uuid(value: Any) -> bytes:
 
 def _accept_json(value: Any) -> str:
     if isinstance(value, dict | list):
-        value = json.dumps(value)
+        try:
+            value = json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            raise _invalid(value, "JSON") from None
     if not isinstance(value, str):
         raise _invalid(value, "JSON")
     try:
@@ -368,9 +400,17 @@ def _accept_floats(value: Any) -> list[float]:
 
 
 def _invalid(value: Any, name: str) -> ValueInvalid:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return ValueInvalid(f"{shown} is no {name}")
+    return ValueInvalid(f"{_shown(value)} is no {name}")
+
+
+def _shown(value: Any) -> str:
+    """A value in an error: it may be of any size, or show itself to nobody."""
+    try:
+        shown = repr(value) if isinstance(value, str | bytes | list | dict) else str(value)
+    except Exception:
+        # A number of more digits than Python writes, a circle, a class that fails.
+        return f"a value of type {type(value).__name__}"
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 _ACCEPT: Final[dict[Kind, Convert]] = {

@@ -63,11 +63,9 @@ REPLICA_MUTANTS: Final = (
         "what-a-failed-machine-did-is-committed",
         "a commit holds whole entries; after a failure nothing is committed",
         _APPLIER,
-        "            self.failed = True\n"
-        '            raise ReplicaFailed(f"the state machine failed',
-        "            self.failed = True\n            self.cursor = position\n"
-        "            self._commit()\n"
-        '            raise ReplicaFailed(f"the state machine failed',
+        "        except Exception as error:\n            self.failed = True\n",
+        "        except Exception as error:\n            self.failed = True\n"
+        "            self.cursor = position\n            self._commit()\n",
         by_test(
             _APPLIER_TESTS, "test_a_machine_that_fails_stops_the_replica_with_nothing_committed"
         ),
@@ -138,10 +136,10 @@ REPLICA_MUTANTS: Final = (
     Mutant(
         "reads-without-a-lease",
         "design 4.4: a leader serves a read only while its lease holds",
-        _REPLICA,
+        "engine/replica/reading.py",
         "            if not await holding.until_holds(self.settings.lease_ms):",
         "            if not await holding.until_holds(self.settings.lease_ms):\n"
-        "                return look(self._state)\n"
+        "                return look(self._rows)\n"
         "            if not holding.holds():",
         by_test(
             _REPLICA_TESTS,
@@ -206,7 +204,7 @@ REPLICA_MUTANTS: Final = (
     Mutant(
         "reads-see-what-a-failed-machine-did",
         "nothing of a failed batch is seen",
-        _REPLICA,
+        "engine/replica/reading.py",
         "is not Role.LEADER or self._applier.failed:",
         "is not Role.LEADER:",
         by_test(_TROUBLE_TESTS, "test_a_read_sees_nothing_of_what_a_failed_machine_left_behind"),
@@ -355,5 +353,24 @@ REPLICA_MUTANTS: Final = (
         "        self._leading = leading\n        try:\n",
         "        try:\n            self._leading = None if writer.epoch else leading\n",
         by_test(_TROUBLE_TESTS, "test_one_that_cannot_write_its_term_stops_beating"),
+    ),
+    Mutant(
+        "a-replica-that-cannot-start-keeps-its-state",
+        "a state belongs to its replica from the first moment on",
+        _REPLICA,
+        "                await state.close()\n            raise",
+        "                pass\n            raise",
+        by_test(
+            "engine/replica/test_lifetime.py",
+            "test_a_replica_that_cannot_start_lets_go_of_all_it_was_given",
+        ),
+    ),
+    Mutant(
+        "a-full-session-says-that-it-forgot",
+        "what was not done for certain is told so",
+        _SESSIONS,
+        "        return FORGOTTEN if request.sequence < session.floor else FULL",
+        "        return FORGOTTEN",
+        by_test(_SESSION_TESTS, "test_too_many_open_answers_are_refused_not_forgotten"),
     ),
 )

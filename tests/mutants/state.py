@@ -94,8 +94,8 @@ STATE_MUTANTS: Final = (
         "half-a-restoration-is-opened",
         "a restoration that was cut short leaves an empty state",
         _ROCKS,
-        "        if flags & _RESTORING:\n",
-        "        if flags & _RESTORING and False:\n",
+        "        if mark.restoring:\n",
+        "        if mark.restoring and False:\n",
         by_test(_ROCKS_TESTS, "test_a_process_killed_while_it_restores_leaves_nothing"),
     ),
     Mutant(
@@ -139,8 +139,8 @@ STATE_MUTANTS: Final = (
         "a-state-of-a-newer-format-is-opened",
         "a newer major version is refused",
         _ROCKS,
-        "        if major > FORMAT_MAJOR:\n",
-        "        if major > 99:\n",
+        "    if major > FORMAT_MAJOR:\n",
+        "    if major > 99:\n",
         by_test(_ROCKS_TESTS, "test_a_folder_of_a_newer_format_is_refused_and_left_as_it_is"),
     ),
     Mutant(
@@ -201,5 +201,16 @@ STATE_MUTANTS: Final = (
         "        if key < FIRST_ROW:\n",
         "        if not key:\n",
         by_test(_STATES, _SIM + "test_keys_that_begin_with_a_zero_byte_are_not_shown"),
+    ),
+    Mutant(
+        "whatever-rocksdb-says-is-damage",
+        "a folder is called damaged, and to be removed, only when it is",
+        _ROCKS,
+        '    if text.startswith("Corruption") and "Too many open files" not in text:',
+        "    if text:",
+        by_test(
+            _ROCKS_TESTS,
+            "test_a_process_out_of_files_calls_a_state_neither_damaged_nor_locked",
+        ),
     ),
 )
