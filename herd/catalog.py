@@ -15,7 +15,7 @@ import msgspec
 from engine.replica.contract import ReadRows
 from herd.commands import Change
 from herd.errors import NameTaken, NoSuchTable, NotSupportedError
-from herd.keys import COUNTERS, ERASE, TABLE, VIEW, catalog_key, successor
+from herd.keys import COUNTERS, ERASE, TABLE, VIEW, catalog_key, index_mark, successor
 from herd.keys import prefix as store_prefix
 from herd.plan import Plan
 from herd.schema import Counters, Table, View
@@ -132,9 +132,9 @@ class Catalog:
         return Catalog(tables, views, counters), [*changes, (COUNTERS, _encode(counters))]
 
 
-def erasing(store: int) -> Change:
-    """The mark of a store whose rows nobody owns any more."""
-    return catalog_key(ERASE, store), b""
+def erasing(store: int, index: int = 0) -> Change:
+    """The mark of a store whose rows nobody owns any more, or of one of its indexes."""
+    return index_mark(store, index) if index else catalog_key(ERASE, store), b""
 
 
 def load(rows: ReadRows) -> Catalog:
@@ -155,10 +155,14 @@ def version_of(rows: ReadRows) -> int:
     return Counters().version if counted is None else _decode_counters(counted).version
 
 
-def stores_to_erase(rows: ReadRows) -> list[int]:
-    """Stores that are marked."""
+def stores_to_erase(rows: ReadRows) -> list[tuple[int, int]]:
+    """Stores that are marked, each with an index, or with 0 for all of it."""
     found = rows.scan(ERASE, successor(ERASE), _PAGE_ROWS)
-    return [int.from_bytes(key[len(ERASE) :]) for key, _ in found]
+    start = len(ERASE)
+    return [
+        (int.from_bytes(key[start : start + 4]), int.from_bytes(key[start + 4 :]))
+        for key, _ in found
+    ]
 
 
 def all_rows(rows: ReadRows, beginning: bytes) -> Iterable[tuple[bytes, bytes]]:

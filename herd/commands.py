@@ -30,10 +30,14 @@ class Write(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Erase(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Remove at most `limit` keys of a store; answers how many as text. At the end, its mark."""
+    """Remove at most `limit` keys of a store; answers how many as text. At the end, its mark.
+
+    `index` is for those of one index alone, 0 for all.
+    """
 
     store: int
     limit: int
+    index: int = 0
 
 
 Command = Write | Erase

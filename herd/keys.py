@@ -14,6 +14,7 @@ A key of several columns is the one after the other. In a tablespace's state:
     01 'c'                            the catalog's counters
     01 'a' table(4)                   the next AUTO_INCREMENT value
     01 'e' store(4)                   rows that nobody owns any more and that are to be erased
+    01 'e' store(4) index(2)          the same of the entries of one index
     02 store(4) index(2) key          a row (index 0): position(16) and the row;
                                       an index's entry: its row's key without the prefix
 
@@ -69,6 +70,11 @@ def store_of(key: bytes) -> tuple[int, int]:
 def catalog_key(kind: bytes, number: int) -> bytes:
     """The key of what the catalog keeps under a number."""
     return kind + _ID.pack(number)
+
+
+def index_mark(store: int, index: int) -> bytes:
+    """The key of the mark of an index whose entries are to be erased."""
+    return catalog_key(ERASE, store) + index.to_bytes(2)
 
 
 def number_of(key: bytes) -> int:

@@ -14,7 +14,7 @@ import msgspec
 from engine.log.position import Position
 from engine.replica.contract import Rows
 from herd.commands import Command, Erase, Write, decode_command
-from herd.keys import ERASE, catalog_key, successor
+from herd.keys import ERASE, catalog_key, index_mark, successor
 from herd.keys import prefix as store_prefix
 from herd.rows import stamp
 
@@ -63,10 +63,16 @@ def _write(rows: Rows, wanted: Write, stamped: bytes) -> None:
 
 
 def _erase(rows: Rows, wanted: Erase) -> bytes:
+    mark = catalog_key(ERASE, wanted.store)
     first = store_prefix(wanted.store)[:5]
+    if wanted.index:
+        mark, first = (
+            index_mark(wanted.store, wanted.index),
+            store_prefix(wanted.store, wanted.index),
+        )
     found = rows.scan(first, successor(first), wanted.limit)
     for key, _ in found:
         rows.delete(key)
     if len(found) < wanted.limit:
-        rows.delete(catalog_key(ERASE, wanted.store))
+        rows.delete(mark)
     return b"%d" % len(found)

@@ -71,6 +71,7 @@ class Tablespace:
         self._locks_term = 0
         self._erased_term = 0
         """The term in which marks that others left were looked for."""
+        self._term_watchers: list[Callable[[], None]] = []
         self._transactions: dict[int, Transaction] = {}
         self._number = 0
         self._erasing: asyncio.Task[None] | None = None
@@ -243,6 +244,12 @@ class Tablespace:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
+    def watch_terms(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` soon after this replica has begun to lead; now, if it leads already."""
+        self._term_watchers.append(watcher)
+        if self.term and self._erased_term == self.term:
+            watcher()
+
     async def checkpoint(self) -> ManifestRecord:
         """Write all tables as they are now, in pages. Raises `NotSupportedError`, `StorageFailed`.
 
@@ -289,7 +296,8 @@ class Tablespace:
         await asyncio.sleep(0)
         try:
             while (term := self.term) and (stores := self.stale_read(stores_to_erase)[0]):
-                command = encode_command(Erase(stores[0], self.settings.erase_rows))
+                store, index = stores[0]
+                command = encode_command(Erase(store, self.settings.erase_rows, index))
                 await self.propose(command, term)
         except Error as error:
             # The marks stay: whoever leads next goes on.
@@ -308,6 +316,8 @@ class Tablespace:
         elif self._erased_term != self.term and self._reaper is not None:
             self._erased_term = self.term
             self._erase()
+            for watcher in self._term_watchers:
+                watcher()
         for transaction in self.transactions:
             if now_s - transaction.used_s > idle_s and not transaction.busy:
                 transaction.end(f"nobody used it for {idle_s:.0f} s")

@@ -14,7 +14,9 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import ParseError
 from sqlglot.parser import Parser
 from sqlglot.parsers.duckdb import DuckDBParser
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
+
+from herd.sql.alter_grammar import AlterGrammar
 
 ParseNode = Callable[[Any], Any]
 
@@ -25,22 +27,18 @@ def _question_mark(parser: Parser) -> exp.Placeholder:
     return node
 
 
-class HerdParser(DuckDBParser):
-    """Reads more forms of ALTER TABLE, and no statement that it does not know."""
+class HerdParser(AlterGrammar):
+    """Reads more than DuckDB does, and no statement that it does not know."""
 
     PLACEHOLDER_PARSERS: ClassVar[dict[TokenType, ParseNode]] = {
         **DuckDBParser.PLACEHOLDER_PARSERS,
         TokenType.PLACEHOLDER: _question_mark,
     }
-    ALTER_PARSERS: ClassVar[dict[str, ParseNode]] = {
-        **DuckDBParser.ALTER_PARSERS,
-        "MODIFY": lambda parser: parser._parse_alter_table_alter(),
-    }
 
     def _parse_expression(self) -> exp.Expr | None:
         # `name: value` is DuckDB's other way to say AS; `(:name` is none.
         if self._curr and self._curr.token_type not in (TokenType.VAR, TokenType.IDENTIFIER):
-            return super(DuckDBParser, self)._parse_expression()
+            return Parser._parse_expression(self)
         return super()._parse_expression()
 
     def _warn_unsupported(self) -> None:

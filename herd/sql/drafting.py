@@ -40,6 +40,7 @@ _SERIALS: Final = {
     "BIGSERIAL": BIGINT,
     "SMALLSERIAL": ColumnType(Kind.SMALLINT),
 }
+_COUNTING: Final = (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)
 _IGNORED: Final = (exp.CommentColumnConstraint,)
 
 
@@ -82,7 +83,7 @@ def _add_to_column(draft: ColumnDraft, kind: exp.Expr, name: str, table: Table) 
         _set(draft, nullable=draft.nullable_said)
     elif isinstance(kind, exp.DefaultColumnConstraint):
         _set(draft, default=default_text(table, draft.column, kind.this))
-    elif isinstance(kind, exp.AutoIncrementColumnConstraint) or isinstance(kind, exp.GeneratedAsIdentityColumnConstraint):
+    elif isinstance(kind, _COUNTING):
         _set(draft, auto=True)
     elif isinstance(kind, exp.UniqueColumnConstraint):
         draft.unique.append(name)
@@ -118,7 +119,7 @@ def default_text(table: Table, column: Column, node: exp.Expr) -> str:
 def draft_table(catalog: Catalog, table_id: int, name: str, nodes: list[exp.Expr]) -> Table:
     """A table as CREATE TABLE defines it; its store has the table's number."""
     table = Table(table_id, name, table_id, (), ())
-    drafts = []
+    drafts: list[ColumnDraft] = []
     for node in nodes:
         if isinstance(node, exp.ColumnDef):
             drafts.append(draft_column(table, node, len(drafts)))
@@ -221,7 +222,10 @@ def with_constraint(catalog: Catalog, table: Table, node: exp.Expr) -> Table:
     inner, name = _inner(node)
     if isinstance(inner, exp.UniqueColumnConstraint) and isinstance(inner.this, exp.Schema):
         numbers = numbers_of(table, inner.this.expressions)
+        name = name or inner.this.name
         return with_index(table, numbers, name=name, unique=True, constraint=True)
+    if isinstance(inner, exp.IndexColumnConstraint):
+        return with_index(table, numbers_of(table, inner.expressions), name=inner.name)
     if isinstance(inner, exp.CheckColumnConstraint):
         return with_check(table, inner.this, name)
     if isinstance(inner, exp.ForeignKey):

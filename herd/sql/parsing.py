@@ -172,7 +172,7 @@ def _skip_space(text: str, place: int) -> int:
 
 def _number(tree: exp.Expr) -> tuple[tuple[str, ...] | None, int]:
     """Give each parameter its number as its name; answers their own names and how many."""
-    marks = [node for node in tree.find_all(exp.Placeholder) if isinstance(node, exp.Placeholder)]
+    marks = list(tree.find_all(exp.Placeholder))
     if not marks:
         return None, 0
     questions = [node for node in marks if not node.args.get("this")]

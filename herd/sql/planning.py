@@ -13,8 +13,10 @@ from sqlglot import exp
 
 from herd.catalog import Catalog
 from herd.errors import NotSupportedError
+from herd.sql.altering import Alter
 from herd.sql.defining import CreateTable, CreateView, DropTable, DropView, Truncate
 from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
+from herd.sql.indexing import CreateIndex, DropIndex
 from herd.sql.inserting import Insert
 from herd.sql.parsing import Parsed, parse
 from herd.sql.scalars import CannotEvaluate
@@ -117,17 +119,23 @@ def _make_definition(parsed: Parsed, catalog: Catalog) -> Statement:
     tree = parsed.tree
     if isinstance(tree, exp.TruncateTable):
         return Truncate(parsed, catalog)
+    if isinstance(tree, exp.Alter):
+        return Alter(parsed, catalog)
     kind = str(tree.args.get("kind") or "").upper() if tree is not None else ""
     if isinstance(tree, exp.Create):
         if kind == "TABLE":
             return CreateTable(parsed, catalog)
         if kind == "VIEW":
             return CreateView(parsed, catalog)
+        if kind == "INDEX":
+            return CreateIndex(parsed, catalog)
     if isinstance(tree, exp.Drop):
         if kind == "TABLE":
             return DropTable(parsed, catalog)
         if kind == "VIEW":
             return DropView(parsed, catalog)
+        if kind == "INDEX":
+            return DropIndex(parsed, catalog)
     raise NotSupportedError(f"there is no statement {parsed.word} {kind}".rstrip())
 
 

@@ -18,6 +18,7 @@ from herd.types import INTEGER_BITS, ColumnType, Kind, accepting, returning
 # Sums and products of two decimals of 38 digits are exact.
 _EXACT: Final = Context(prec=80)
 _KNOWN: Final = (bool, int, float, Decimal, str, bytes, datetime.date, datetime.time, uuid.UUID)
+_OWN_TEXT: Final = (Kind.JSON, Kind.BLOB, Kind.FLOATS)
 _BIGGEST: Final = (1 << 63) - 1
 
 
@@ -218,11 +219,16 @@ def cast(value: Any, kind: ColumnType) -> Any:
         value = _rounded(value)
     elif kind.kind is Kind.DECIMAL:
         value = _scaled(value, kind.scale)
-    elif isinstance(value, datetime.datetime) or kind.kind in (Kind.JSON, Kind.BLOB, Kind.FLOATS) or (type(value) is str and kind.kind is Kind.BOOLEAN):
+    elif isinstance(value, datetime.datetime) or kind.kind in _own_text(value):
         raise CannotEvaluate
     stored = accepting(kind)(value)
     convert = returning(kind)
     return stored if convert is None else convert(stored)
+
+
+def _own_text(value: Any) -> tuple[Kind, ...]:
+    """Kinds whose texts are read in ways of the query engine's own."""
+    return (*_OWN_TEXT, Kind.BOOLEAN) if type(value) is str else _OWN_TEXT
 
 
 def _rounded(value: Any) -> Any:

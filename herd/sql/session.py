@@ -16,6 +16,7 @@ from herd.errors import Deadlock, InternalError, ProgrammingError
 from herd.sequences import sequences_of
 from herd.sql import control
 from herd.sql.fast import SelectByKey
+from herd.sql.indexing import builds_of
 from herd.sql.inserting import Insert
 from herd.sql.parsing import bind
 from herd.sql.planning import Planned, Plans, plans_of
@@ -50,6 +51,7 @@ class Session:
         self._plans: Plans = plans_of(space)
         self._sequences = sequences_of(space)
         self._turn = asyncio.Lock()
+        builds_of(space)
 
     async def execute(self, text: str, parameters: Parameters = ()) -> Result:
         """Run one statement. Raises what is in `herd.errors`."""

@@ -184,5 +184,6 @@ async def _explain(session: "Session", parsed: Parsed, parameters: Parameters) -
         given = bind(planned.parsed, parameters)
         text = await session.query.explain(inner.tree, given, session.transaction)
     else:
-        text = f"{statement.kind if statement else inner.word} in rows found by a query, one by one locked"
+        kind = statement.kind if statement else inner.word
+        text = f"{kind} in rows found by a query, one by one locked"
     return _texts("EXPLAIN", ["plan"], [(line,) for line in text.splitlines()])

@@ -50,7 +50,8 @@ class Target:
             value = newest(transaction, table, key)
             if value is None:
                 continue
-            row, values = decode(value), extras
+            row = decode(value)
+            values: Sequence[Any] = extras
             if value[:POSITION_BYTES] != position:
                 again = await self._again(work, given, row, where, extra)
                 if again is None:

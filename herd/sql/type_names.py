@@ -80,7 +80,7 @@ def column_type(node: exp.Expr | None) -> ColumnType:
 
 def _decimal(node: exp.DataType) -> ColumnType:
     sizes = _numbers(node)
-    size, scale = (sizes + [0])[:2] if sizes else (18, 3)
+    size, scale = [*sizes, 0][:2] if sizes else (18, 3)
     if not 1 <= size <= DECIMAL_DIGITS_MAX or not 0 <= scale <= size:
         raise ValueOutOfRange(f"DECIMAL({size},{scale}): at most {DECIMAL_DIGITS_MAX} digits")
     return ColumnType(Kind.DECIMAL, size, scale)

@@ -1,0 +1,352 @@
+"""CREATE INDEX and DROP INDEX.
+
+By itself, CREATE INDEX builds beside writers, in steps that are transactions of their own:
+
+    1. the definition, BUILDING: from here on every change maintains the index
+    2. page by page: each row is locked, read, and its entry added if it is not there
+    3. the definition, READY
+
+Inside a transaction it builds all at once, with the table locked.
+
+Invariants:
+- No index is READY before every row has its entry. A duplicate ends the build; the index goes.
+- A build that its leader did not end is ended by whoever leads next: the definition tells.
+- Whoever defines holds the lock on the list of names, one at a time.
+"""
+
+import asyncio
+import weakref
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from sqlglot import exp
+
+from herd.catalog import Catalog, erasing, rows_of
+from herd.errors import (
+    Deadlock,
+    Error,
+    LockTimeout,
+    NameTaken,
+    NoSuchIndex,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    UniqueViolation,
+)
+from herd.plan import IndexPlan
+from herd.rows import Row
+from herd.schema import Building, Index, Table
+from herd.sql.constraints import changed, has_index_over, numbers_of, with_index
+from herd.sql.defining import lock_definitions, set_table
+from herd.sql.parsing import Parsed, place_of
+from herd.sql.result import Result
+from herd.sql.statement import Given, Work
+from herd.transaction import Transaction
+
+if TYPE_CHECKING:
+    from herd.tablespace import Tablespace
+
+PAGE_ROWS: Final = 1_000
+_ATTEMPTS_MAX: Final = 20
+
+
+class CreateIndex:
+    """CREATE [UNIQUE] INDEX."""
+
+    kind = "CREATE INDEX"
+    needs_transaction = False
+
+    def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
+        tree = parsed.tree
+        assert isinstance(tree, exp.Create)
+        definition = tree.this
+        self.table_name = definition.args["table"].name
+        self.name = definition.this.name if definition.this is not None else ""
+        self.unique = bool(tree.args.get("unique"))
+        self.unless_there = bool(tree.args.get("exists"))
+        parameters = definition.args.get("params")
+        self.columns = parameters.args.get("columns") if parameters is not None else None
+        if not self.columns:
+            raise ProgrammingError("an index needs columns", place=place_of(tree))
+        if parameters.args.get("where") is not None:
+            raise NotSupportedError("an index of some rows", place=place_of(tree))
+
+    async def run(self, work: Work, given: Given) -> Result:
+        """Build the index; it is READY when this returns. Raises `UniqueViolation`."""
+        if work.own is not None:
+            await self._run_within(work.own)
+            return Result(count=0, kind=self.kind)
+        transaction = work.space.begin()
+        try:
+            await lock_definitions(transaction)
+            found = self._defined(transaction, Building.BUILDING)
+            if found is not None:
+                table, index = found
+                # Whoever changes rows now has to be done: the next ones know of the index.
+                await transaction.lock_table(table, exclusive=True)
+                set_table(transaction, table)
+                builds_of(work.space).running.add((table.id, index.number))
+                await transaction.commit()
+        finally:
+            transaction.rollback()
+        if found is not None:
+            await build(work.space, table.id, index.number)
+        return Result(count=0, kind=self.kind)
+
+    async def _run_within(self, transaction: Transaction) -> None:
+        await lock_definitions(transaction)
+        found = self._defined(transaction, Building.READY)
+        if found is not None:
+            table, index = found
+            await transaction.lock_table(table, exclusive=True)
+            set_table(transaction, table)
+            await fill(transaction, table, [index])
+
+    def _defined(self, transaction: Transaction, state: Building) -> tuple[Table, Index] | None:
+        """The table with the index; None if it is there and may be."""
+        table = transaction.catalog.table(self.table_name)
+        if self.name and find_index(transaction.catalog, self.name) is not None:
+            if self.unless_there:
+                return None
+            raise NameTaken(f"there is an index {self.name} already")
+        numbers = numbers_of(table, self.columns)
+        table = with_index(table, numbers, name=self.name, unique=self.unique, state=state)
+        return table, table.indexes[-1]
+
+
+def find_index(catalog: Catalog, name: str) -> tuple[Table, Index] | None:
+    """An index of whatever table, by its name in any case of letters."""
+    wanted = name.lower()
+    for table in catalog.tables.values():
+        for index in table.indexes:
+            if index.name.lower() == wanted:
+                return table, index
+    return None
+
+
+class DropIndex:
+    """DROP INDEX."""
+
+    kind = "DROP INDEX"
+    needs_transaction = True
+
+    def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
+        tree = parsed.tree
+        assert isinstance(tree, exp.Drop)
+        self.nodes = tree.args.get("tables") or []
+        self.if_there = bool(tree.args.get("exists"))
+
+    async def run(self, work: Work, given: Given) -> Result:
+        """Drop the indexes; their entries are erased later."""
+        transaction = work.transaction
+        await lock_definitions(transaction)
+        for node in self.nodes:
+            found = find_index(transaction.catalog, node.name)
+            if found is None:
+                if self.if_there:
+                    continue
+                raise NoSuchIndex(f"there is no index {node.name}", place=place_of(node))
+            table, index = found
+            if index.constraint:
+                raise ProgrammingError(
+                    f"{index.name} belongs to a UNIQUE of {table.name}",
+                    hint=f"ALTER TABLE {table.name} DROP CONSTRAINT {index.name}",
+                )
+            await transaction.lock_table(table, exclusive=True)
+            drop_index(transaction, table, index)
+        return Result(count=0, kind=self.kind)
+
+
+def drop_index(transaction: Transaction, table: Table, index: Index) -> Table:
+    """Take an index out of a table that is locked. Raises `ProgrammingError` if it is needed."""
+    for key in table.foreign_keys:
+        if index.columns[: len(key.columns)] == key.columns:
+            if not has_index_over(table, key.columns, index.number):
+                raise ProgrammingError(
+                    f"the foreign key {key.name} needs {index.name}", hint="drop it first"
+                )
+    _check_unreferred(transaction.catalog, table, index)
+    rest = tuple(other for other in table.indexes if other.number != index.number)
+    table = changed(table, indexes=rest)
+    catalog, changes = transaction.catalog.with_table(table)
+    transaction.set_catalog(catalog, [*changes, erasing(table.store, index.number)])
+    return table
+
+
+def _check_unreferred(catalog: Catalog, table: Table, index: Index) -> None:
+    for child in (*catalog.children_of(table), table):
+        for key in child.foreign_keys:
+            if key.parent == table.id and key.parent_columns == index.columns and index.unique:
+                if key.parent_columns != table.primary:
+                    raise ProgrammingError(
+                        f"{key.name} of {child.name} refers to {index.name}",
+                        hint="drop the foreign key first",
+                    )
+
+
+# Building
+
+
+async def fill(transaction: Transaction, table: Table, indexes: list[Index]) -> None:
+    """Add the entries of all rows of a table that is locked alone. Raises `UniqueViolation`."""
+    plan = transaction.catalog.plan(table)
+    numbers = {index.number for index in indexes}
+    plans = [one for one in plan.indexes if one.definition.number in numbers]
+    first, end = rows_of(table)
+    while page := transaction.scan_newest(first, end, PAGE_ROWS):
+        for key, value in page:
+            _add_entries(transaction, table, plans, plan.decode(value), key[len(plan.prefix) :])
+        first = page[-1][0] + b"\x00"
+        # Long tables let others have their turn.
+        await asyncio.sleep(0)
+
+
+def _add_entries(
+    transaction: Transaction, table: Table, plans: list[IndexPlan], row: Row, primary: bytes
+) -> None:
+    for one in plans:
+        entry, unique = one.entry(row, primary)
+        found = transaction.get_newest_plain(entry)
+        if unique and found is not None and found != primary:
+            shown = ", ".join(repr(row[number]) for number in one.definition.columns)
+            raise UniqueViolation(
+                f"{table.name} has two rows with {shown}: {one.definition.name} cannot be unique"
+            )
+        if found is None:
+            transaction.set_plain(entry, primary)
+
+
+class Builds:
+    """The builds that run on this replica."""
+
+    def __init__(self) -> None:
+        self.running: set[tuple[int, int]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+
+_BUILDS: Final["weakref.WeakKeyDictionary[Tablespace, Builds]"] = weakref.WeakKeyDictionary()
+
+
+def builds_of(space: "Tablespace") -> Builds:
+    """Those of a tablespace."""
+    found = _BUILDS.get(space)
+    if found is None:
+        found = _BUILDS[space] = Builds()
+        known = weakref.ref(space)
+        space.watch_terms(lambda: _continue_all(known()))
+    return found
+
+
+def _continue_all(space: "Tablespace | None") -> None:
+    """Go on with what another leader began: beside all other work, told to nobody."""
+    if space is None:
+        return
+    builds = builds_of(space)
+    for table in space.catalog.tables.values():
+        for index in table.indexes:
+            name = (table.id, index.number)
+            if index.state is Building.BUILDING and name not in builds.running:
+                builds.running.add(name)
+                task = asyncio.ensure_future(_continue(space, *name))
+                builds.tasks.add(task)
+                task.add_done_callback(builds.tasks.discard)
+
+
+async def _continue(space: "Tablespace", table_id: int, number: int) -> None:
+    try:
+        await build(space, table_id, number)
+    except Error:
+        # A duplicate took the index away; a leader that is none any more leaves it to the next.
+        return
+
+
+async def build(space: "Tablespace", table_id: int, number: int) -> None:
+    """Add the entries of all rows, beside writers, and make an index READY.
+
+    Raises `UniqueViolation`, after which the index is gone, `LeaderUnavailable`, after which
+    another leader goes on, `NoSuchIndex` if somebody dropped it.
+    """
+    try:
+        first: bytes | None = b""
+        while first is not None:
+            first = await _patiently(space, table_id, number, first)
+        await _change_state(space, table_id, number, keep=True)
+    except UniqueViolation:
+        await _change_state(space, table_id, number, keep=False)
+        raise
+    finally:
+        builds_of(space).running.discard((table_id, number))
+
+
+async def _patiently(space: "Tablespace", table_id: int, number: int, first: bytes) -> bytes | None:
+    """A page; others' locks make it wait, and try again."""
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            return await _build_page(space, table_id, number, first)
+        except (LockTimeout, Deadlock):
+            if attempt == _ATTEMPTS_MAX - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _build_page(
+    space: "Tablespace", table_id: int, number: int, first: bytes
+) -> bytes | None:
+    """Add the entries of one page of rows; answers where the next one begins, None at the end."""
+    transaction = space.begin()
+    try:
+        table, one = await _locked(transaction, table_id, number)
+        plan = transaction.catalog.plan(table)
+        start, end = rows_of(table)
+        page = space.rows_scan(max(first, start), end, PAGE_ROWS)
+        for key, _ in page:
+            await transaction.lock_row(table, key)
+            value = transaction.get_newest(key)
+            if value is None:
+                continue
+            row, primary = plan.decode(value), key[len(plan.prefix) :]
+            entry, unique = one.entry(row, primary)
+            if unique:
+                await transaction.lock_row(table, entry)
+            _add_entries(transaction, table, [one], row, primary)
+        await transaction.commit()
+        return page[-1][0] + b"\x00" if len(page) == PAGE_ROWS else None
+    finally:
+        transaction.rollback()
+
+
+async def _locked(transaction: Transaction, table_id: int, number: int) -> tuple[Table, IndexPlan]:
+    """The table and the index as they are now, kept so. Raises `NoSuchIndex`."""
+    while True:
+        table = transaction.catalog.tables.get(table_id)
+        if table is None:
+            break
+        await transaction.lock_table(table)
+        if transaction.catalog.tables.get(table_id) is not table:
+            continue
+        for one in transaction.catalog.plan(table).indexes:
+            if one.definition.number == number:
+                return table, one
+        break
+    raise NoSuchIndex("the index was dropped while it was built")
+
+
+async def _change_state(space: "Tablespace", table_id: int, number: int, *, keep: bool) -> None:
+    """Make an index READY, or take it away."""
+    transaction = space.begin()
+    try:
+        await lock_definitions(transaction)
+        table, one = await _locked(transaction, table_id, number)
+        if keep:
+            ready = msgspec.structs.replace(one.definition, state=Building.READY)
+            indexes = tuple(ready if i.number == number else i for i in table.indexes)
+            set_table(transaction, changed(table, indexes=indexes))
+        else:
+            await transaction.lock_table(table, exclusive=True)
+            drop_index(transaction, table, one.definition)
+        await transaction.commit()
+    except OperationalError:
+        # The definition says BUILDING, so it is done again by whoever looks next.
+        raise
+    finally:
+        transaction.rollback()
