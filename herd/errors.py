@@ -46,11 +46,14 @@ class Warning(Exception):
 class Error(Exception):
     """The root. `code` is an SQLSTATE, `hint` says what to do, `place` where in the text.
 
+    `retryable` is true where the same transaction, done again from its beginning, may succeed.
+
     >>> str(NoSuchTable("there is no table cow", hint="SHOW TABLES lists them", place=14))
     'there is no table cow (at character 15; SHOW TABLES lists them) [42P01]'
     """
 
     code: ClassVar[str] = "HY000"
+    retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, hint: str = "", place: int | None = None) -> None:
         super().__init__(message)
@@ -122,30 +125,35 @@ class LockTimeout(OperationalError):
     """Another transaction kept a lock for too long. The statement did nothing; try it again."""
 
     code = "55P03"
+    retryable = True
 
 
 class Deadlock(OperationalError):
     """Transactions wait for each other. This one was rolled back: begin it again."""
 
     code = "40P01"
+    retryable = True
 
 
 class SerializationFailure(OperationalError):
     """A row changed since this transaction's snapshot. Roll back and do all of it again."""
 
     code = "40001"
+    retryable = True
 
 
 class TransactionEnded(OperationalError):
     """The transaction was rolled back meanwhile: it was idle too long, or its leader changed."""
 
     code = "25P02"
+    retryable = True
 
 
 class LeaderUnavailable(OperationalError):
     """Nobody leads the tablespace at the moment. Nothing was changed; try again."""
 
     code = "57P03"
+    retryable = True
 
 
 class CommitUnknown(OperationalError):
