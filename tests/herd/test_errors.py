@@ -1,4 +1,4 @@
-"""Errors of the database: one tree, each with a code, and the same after a way between processes."""
+"""Errors of the database: one tree, each with a code, the same after a way between processes."""
 
 import pickle
 import re
