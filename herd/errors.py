@@ -15,6 +15,9 @@ Error
     │   ├── TransactionEnded         25P02  rolled back since: begin another one
     │   ├── LeaderUnavailable        57P03  nobody leads the tablespace at the moment: try again
     │   ├── CommitUnknown            08007  the commit may or may not have happened
+    │   ├── SessionLost              08006  the server has gone: nothing of the transaction stays
+    │   ├── TooManySessions          53300  the server has no room for another session
+    │   ├── AccessDenied             28000  the server wants a proof that was not given
     │   ├── TooLarge                 54000  more than one transaction or statement may hold
     │   └── StorageFailed            58030  the disk failed or is full; nothing was changed
     ├── IntegrityError           a constraint does not hold: 23000
@@ -160,6 +163,26 @@ class CommitUnknown(OperationalError):
     """The leader went away during the commit: it may or may not have happened. Read to know."""
 
     code = "08007"
+
+
+class SessionLost(OperationalError):
+    """The server or the way to it has gone; the open transaction was rolled back. Begin again."""
+
+    code = "08006"
+    retryable = True
+
+
+class TooManySessions(OperationalError):
+    """The server has no room for another session. Close some, or try again later."""
+
+    code = "53300"
+    retryable = True
+
+
+class AccessDenied(OperationalError):
+    """The server wants a proof of who asks: a secret or a certificate. Nothing was done."""
+
+    code = "28000"
 
 
 class TooLarge(OperationalError):

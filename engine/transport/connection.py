@@ -17,7 +17,7 @@ from typing import Final, cast
 from engine.errors import AccessRefused, EngineError, FrameInvalid
 from engine.limits import FRAME_BYTES_MAX, MIB
 from engine.transport.address import tls_reason
-from engine.transport.frames import URGENT, Frame, FrameReader, Kind, frame_header
+from engine.transport.frames import URGENT, Frame, FrameReader, frame_header
 
 _BUFFER_BYTES_HIGH: Final = 1 * MIB
 
@@ -76,7 +76,7 @@ class FramedConnection(asyncio.Protocol):
 
     def send(
         self,
-        kind: Kind,
+        kind: int,
         head: bytes,
         *,
         target: int = 0,

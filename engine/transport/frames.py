@@ -63,7 +63,10 @@ assert len(MAGIC) == 8
 
 
 class Kind(enum.IntEnum):
-    """What a frame is. Numbers are part of the wire format and never change meaning."""
+    """What a frame is. Numbers are part of the wire format and never change meaning.
+
+    Those from 128 on belong to services of other layers, each on connections of its own.
+    """
 
     HELLO = 1
     WELCOME = 2
@@ -125,7 +128,7 @@ class Frame(NamedTuple):
 
 
 def frame_header(
-    kind: Kind, target: int, request: int, head: bytes, body_bytes: int = 0, flags: int = 0
+    kind: int, target: int, request: int, head: bytes, body_bytes: int = 0, flags: int = 0
 ) -> bytes:
     """The 28 bytes in front of a head and a body of `body_bytes`.
 
