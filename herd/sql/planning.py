@@ -21,7 +21,7 @@ from herd.sql.inserting import Insert
 from herd.sql.parsing import Parsed, parse
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.selecting import Select, SelectForUpdate
-from herd.sql.statement import Statement
+from herd.sql.statement import Short, Statement
 from herd.sql.writing import Delete, Update
 
 if TYPE_CHECKING:
@@ -36,13 +36,15 @@ _CHARACTER_BYTES: Final = 64
 class Planned:
     """A text, planned. `statement` is None for what the session itself does."""
 
-    __slots__ = ("_general", "catalog", "needs_transaction", "parsed", "statement")
+    __slots__ = ("_general", "catalog", "needs_transaction", "parsed", "short", "statement")
 
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         self.parsed = parsed
         self.catalog = catalog
         self.statement: Statement | None = None if parsed.tree is None else make(parsed, catalog)
         self.needs_transaction = self.statement is not None and self.statement.needs_transaction
+        # Asked once: to look whether something is a protocol takes longer than to run it.
+        self.short: Short | None = self.statement if isinstance(self.statement, Short) else None
         self._general: Statement | None = None
 
     def general(self) -> Statement:

@@ -60,8 +60,8 @@ class Session:
         if statement is None:
             return await control.run(self, planned.parsed, parameters)
         if self.transaction is None and self.autocommit:
-            if isinstance(statement, Short):
-                result = await self._short(planned, statement, parameters)
+            if planned.short is not None:
+                result = await self._short(planned, planned.short, parameters)
                 if result is not None:
                     return result
             return await self._alone(planned, lambda one, work: _run(one, work, parameters))
