@@ -6,12 +6,13 @@ Invariants:
 """
 
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarks import blobs, ledger, replica
+from benchmarks import blobs, herd, ledger, replica
 from benchmarks.result import Result, show
 from benchmarks.setting import Setting, note
 
@@ -50,17 +51,22 @@ def measure_replica(
     _measure(replica.SCENARIOS, as_json, only, Setting(folder, quick))
 
 
+@app.command("herd")
+def measure_herd(
+    as_json: AsJson = False, quick: Quick = False, only: Only = None, folder: Folder = HERE
+) -> None:
+    """Tables: writes and reads beside SQLite (and PostgreSQL), checkpoints, opening."""
+    _measure(herd.SCENARIOS, as_json, only, Setting(folder, quick))
+
+
 def _measure(
     scenarios: dict[str, ledger.Scenario], as_json: bool, only: list[str] | None, setting: Setting
 ) -> None:
-    unknown = set(only or ()) - set(scenarios)
-    if unknown:
-        known = ", ".join(scenarios)
-        raise typer.BadParameter(f"{', '.join(sorted(unknown))}; known are {known}")
+    chosen = _chosen(scenarios, only or [])
     setting.folder.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     for name, scenario in scenarios.items():
-        if only and name not in only:
+        if name not in chosen:
             continue
         note(f"{name} ...")
         for result in scenario(setting):
@@ -69,6 +75,18 @@ def _measure(
                 print(result.as_json(), flush=True)
     if not as_json:
         show(results)
+
+
+def _chosen(scenarios: Iterable[str], only: Sequence[str]) -> set[str]:
+    """The scenarios that are asked for: by their names, or by those of what they measure."""
+    known = list(scenarios)
+    chosen: set[str] = set()
+    for wanted in only or known:
+        of_it = [name for name in known if wanted == name or wanted.startswith(f"{name}-")]
+        if not of_it:
+            raise typer.BadParameter(f"{wanted}; known are {', '.join(known)}")
+        chosen.add(max(of_it, key=len))
+    return chosen
 
 
 if __name__ == "__main__":

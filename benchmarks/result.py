@@ -3,11 +3,12 @@
 Invariants:
 - A limit was measured in the same run on the same folder; where none makes sense it is None.
 - `ratio_limit` is value / limit: near 1 is near the machine's limit, for rates and times alike.
+- A peer did the same work in the same run on the same folder; `ratio_<peer>` is value / peer's.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +23,8 @@ class Result:
     value: float
     unit: str
     limit: float | None
+    peers: Mapping[str, float] = field(default_factory=dict)
+    """What others reach with the same work, by their name."""
 
     @property
     def ratio_limit(self) -> float | None:
@@ -30,7 +33,14 @@ class Result:
 
     def as_json(self) -> str:
         """One JSON object on one line."""
-        return json.dumps({**asdict(self), "ratio_limit": self.ratio_limit})
+        own = {name: value for name, value in asdict(self).items() if name != "peers"}
+        ratios = {f"ratio_{name}": self.ratio(name) for name in self.peers}
+        return json.dumps({**own, "ratio_limit": self.ratio_limit, **self.peers, **ratios})
+
+    def ratio(self, peer: str) -> float | None:
+        """The value as a share of a peer's; None where that one is not there."""
+        reached = self.peers.get(peer)
+        return round(self.value / reached, 4) if reached else None
 
 
 def show(results: Sequence[Result]) -> None:
@@ -38,11 +48,21 @@ def show(results: Sequence[Result]) -> None:
     table = Table("scenario", title=f"benchmarks {results[0].subject}" if results else None)
     for name in ("value", "unit", "limit", "of the limit"):
         table.add_column(name, justify="left" if name == "unit" else "right")
+    peers = sorted({name for result in results for name in result.peers})
+    for name in peers:
+        table.add_column(name, justify="right")
+        table.add_column(f"of {name}", justify="right")
     for result in results:
         limit = "" if result.limit is None else _number(result.limit)
         share = "" if result.ratio_limit is None else f"{result.ratio_limit:.2f}"
-        table.add_row(result.scenario, _number(result.value), result.unit, limit, share)
+        beside = [text for name in peers for text in _beside(result, name)]
+        table.add_row(result.scenario, _number(result.value), result.unit, limit, share, *beside)
     Console().print(table)
+
+
+def _beside(result: Result, peer: str) -> tuple[str, str]:
+    ratio = result.ratio(peer)
+    return ("", "") if ratio is None else (_number(result.peers[peer]), f"{ratio:.2f}")
 
 
 def _number(value: float) -> str:

@@ -88,6 +88,18 @@ PARTS: tuple[Part, ...] = (
         ("-m", "benchmarks", "replica", "--json"),
         lines=12,
     ),
+    Part(
+        "herd",
+        "Tables beside SQLite, checkpoints under load, ten million rows",
+        ("-m", "benchmarks", "herd", "--json"),
+        lines=40,
+    ),
+    Part(
+        "herd-differential",
+        "Twenty thousand statements, the same in SQLite and DuckDB",
+        ("-m", "tests.herd.differential", "--statements", "20000"),
+        lines=5,
+    ),
     Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
 )
 
