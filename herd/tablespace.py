@@ -39,6 +39,7 @@ from herd.errors import CommitUnknown, Error, LeaderUnavailable, NotSupportedErr
 from herd.keys import COUNTERS, ERASE
 from herd.locks import LockTable
 from herd.machine import HerdMachine
+from herd.outcomes import Outcomes, check_identity, outcomes_of
 from herd.reading_log import log_of
 from herd.settings import HerdSettings
 from herd.transaction import Isolation, Transaction
@@ -73,6 +74,7 @@ class Tablespace:
         """The term in which marks that others left were looked for."""
         self._term_watchers: list[Callable[[], None]] = []
         self._transactions: dict[int, Transaction] = {}
+        self._outcomes: Outcomes | None = None
         self._number = 0
         self._erasing: asyncio.Task[None] | None = None
         self._reaper: asyncio.TimerHandle | None = None
@@ -185,16 +187,23 @@ class Tablespace:
 
     # Writing
 
-    def begin(self, isolation: Isolation = Isolation.READ_COMMITTED) -> Transaction:
-        """A new transaction. Raises `LeaderUnavailable` where another replica leads."""
+    def begin(
+        self, isolation: Isolation = Isolation.READ_COMMITTED, *, identity: bytes = b""
+    ) -> Transaction:
+        """A new transaction. Raises `LeaderUnavailable` where another replica leads.
+
+        `identity` names it for `outcome`: up to 64 bytes that no other transaction has.
+        """
         if not self.term:
             leader = self.replica.leader
             raise LeaderUnavailable(
                 f"this replica of tablespace {self.name} does not lead",
                 hint=f"ask {leader}" if leader else "try again",
             )
+        if identity:
+            check_identity(identity)
         self._number += 1
-        transaction = Transaction(self, self._number, isolation)
+        transaction = Transaction(self, self._number, isolation, identity)
         self._transactions[self._number] = transaction
         return transaction
 
@@ -209,7 +218,26 @@ class Tablespace:
 
     async def commit(self, transaction: Transaction) -> None:
         """Put a transaction's changes into the log; see `Transaction.commit`."""
-        await self.propose(encode_command(transaction.write()), transaction.term, transaction)
+        if not transaction.identity:
+            await self.propose(encode_command(transaction.write()), transaction.term, transaction)
+            return
+        outcomes = self._outcomes = outcomes_of(self, self._outcomes)
+        if await outcomes.begin(transaction):
+            try:
+                transaction.check()
+                command = encode_command(transaction.write())
+                await self.propose(command, transaction.term, transaction)
+            finally:
+                outcomes.end(transaction)
+
+    async def outcome(self, identity: bytes) -> bool:
+        """Whether the transaction of this identity was committed; False: it never will be.
+
+        One that is under way is waited for. Raises `LeaderUnavailable`, `CommitUnknown`: ask again.
+        """
+        check_identity(identity)
+        outcomes = self._outcomes = outcomes_of(self, self._outcomes)
+        return await outcomes.find(identity)
 
     async def propose(
         self, command: bytes, term: int, transaction: Transaction | None = None

@@ -53,10 +53,14 @@ class Isolation(enum.Enum):
 class Transaction(Holder):
     """Made by `Tablespace.begin`. All methods on the event loop."""
 
-    def __init__(self, space: "Tablespace", number: int, isolation: Isolation) -> None:
+    def __init__(
+        self, space: "Tablespace", number: int, isolation: Isolation, identity: bytes = b""
+    ) -> None:
         super().__init__()
         self.number = number
         self.isolation = isolation
+        self.identity = identity
+        """What its client calls it, to ask for its outcome; empty: nobody will."""
         self.term = space.term
         self.used_s = space.clock.monotonic()
         self._space = space
@@ -356,12 +360,13 @@ class Transaction(Holder):
     async def commit(self) -> None:
         """Write everything to the log; durable and visible when it returns.
 
+        With the identity of one that was committed before it changes nothing: it was answered.
         Raises `TransactionEnded`, `LeaderUnavailable` (nothing happened), `CommitUnknown`.
         """
         self.check()
         why = "its commit failed"
         try:
-            if self.changed:
+            if self.changed or self.identity:
                 self._check_definitions()
                 await self._space.commit(self)
             why = "it was committed"
