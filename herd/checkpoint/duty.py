@@ -34,5 +34,6 @@ async def keep_checkpoints(space: "Tablespace", checkpointer: Checkpointer) -> N
                 swept_term = term
             if space.replica.position != taken:
                 taken = (await checkpointer.take(term)).position
-        except EngineError as error:
+        except (EngineError, OSError) as error:
+            # A full disk, too, is one that may have room again.
             _logger.warning("no checkpoint of tablespace %s: %s", space.name, error)

@@ -120,6 +120,8 @@ class Checkpoints(msgspec.Struct, frozen=True):
     kept: tuple[ManifestRecord, ...] = ()
     pins: tuple[Pin, ...] = ()
     format: int = FORMAT_MAJOR
+    epoch: int = 0
+    """The newest leader that began to take or to sweep: none of an older epoch adds any more."""
 
     @property
     def newest(self) -> ManifestRecord | None:

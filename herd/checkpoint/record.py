@@ -4,6 +4,8 @@ Invariants:
 - Every change is a compare-and-set of the whole list, so a pin and a removal cannot cross.
 - The newest checkpoint and every pinned one stay; the others go when there are more than `keep`.
 - The list never goes back: a newer epoch's, or a higher number, is never replaced by an older one.
+- A leader claims the list before it sweeps or takes: one of an older epoch names nothing after
+  that, for what it wrote may be swept.
 """
 
 from collections.abc import Callable
@@ -39,6 +41,15 @@ class CheckpointList:
         found = await self._store.get(self._key)
         return Checkpoints() if found is None else decode_checkpoints(found.value)
 
+    async def claim(self, epoch: int) -> Checkpoints:
+        """Keep leaders of older epochs out. Raises `Deposed` if a newer one has done it."""
+
+        def change(held: Checkpoints) -> Checkpoints:
+            self._check_epoch(held, epoch)
+            return held if held.epoch == epoch else msgspec.structs.replace(held, epoch=epoch)
+
+        return await self._change(change)
+
     async def add(self, record: ManifestRecord, keep: int = KEEP) -> Checkpoints:
         """Name a checkpoint and let go of old ones. Raises `Deposed` if a newer epoch has one."""
 
@@ -46,6 +57,7 @@ class CheckpointList:
             newest = held.newest
             if newest == record:
                 return held
+            self._check_epoch(held, record.epoch)
             if newest is not None and (newest.epoch, newest.number) >= (
                 record.epoch,
                 record.number,
@@ -96,6 +108,10 @@ class CheckpointList:
             return held if pins == held.pins else msgspec.structs.replace(held, pins=pins)
 
         await self._change(change)
+
+    def _check_epoch(self, held: Checkpoints, epoch: int) -> None:
+        if held.epoch > epoch:
+            raise Deposed(f"epoch {held.epoch} has claimed the checkpoints, this is {epoch}")
 
     def _unexpired(self, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
         now_ms = self._clock.wall_ms()

@@ -8,6 +8,7 @@ Invariants:
 """
 
 import asyncio
+import logging
 import os
 import shutil
 import sys
@@ -37,6 +38,7 @@ from herd.checkpoint.manifest import (
 from herd.checkpoint.order import NEW, PAGE_ROWS, Order
 from herd.checkpoint.record import CheckpointList
 
+_logger = logging.getLogger(__name__)
 OWNER: Final = "owner"
 PURPOSE: Final = "purpose"
 EPOCH: Final = "epoch"
@@ -82,7 +84,7 @@ class Checkpointer:
         self._page_rows = page_rows
         self.build = build or run_child
         self._one_at_a_time = asyncio.Lock()
-        self._manifests: dict[int, Manifest] = {}
+        self._manifests: dict[ManifestRecord, Manifest] = {}
 
     async def take(self, epoch: int) -> ManifestRecord:
         """Take a checkpoint of now, in the term of an epoch, and name it.
@@ -90,7 +92,7 @@ class Checkpointer:
         Raises `Deposed`, `StateFailed`, `CannotRead` (the child failed), and what writing raises.
         """
         async with self._one_at_a_time:
-            held = await self.list.get()
+            held = await self.list.claim(epoch)
             await self._workers.run(partial(_emptied, self._folder))
             try:
                 built = await self._build(held, epoch)
@@ -103,15 +105,18 @@ class Checkpointer:
 
     async def manifest(self, record: ManifestRecord) -> Manifest:
         """A checkpoint's manifest. Raises `CannotRead`, `NoSuchLedger`."""
-        found = self._manifests.get(record.number)
+        found = self._manifests.get(record)
         if found is None:
             found = decode_manifest(await read_blob(self._client, record.locator))
-            self._manifests[record.number] = found
+            self._manifests[record] = found
         return found
 
     async def sweep(self, epoch: int) -> list[int]:
-        """Delete ledgers that older terms began and nobody names; returns them."""
-        named = await self._named(await self.list.get())
+        """Delete ledgers that older terms began and nobody names; returns them.
+
+        Raises `Deposed`. An older leader may still be writing one: it cannot name it any more.
+        """
+        named = await self._named(await self.list.claim(epoch))
         swept = []
         for ledger_id in await self._client.list_ledgers():
             if ledger_id in named:
@@ -142,14 +147,25 @@ class Checkpointer:
             taken_ms=self._clock.wall_ms(),
             page_rows=self._page_rows,
         )
-        if before is not None:
-            manifest = await self.manifest(before)
+        manifest = await self._readable(before)
+        if manifest is not None:
             path = self._folder / "before"
             await self._workers.run(partial(path.write_bytes, encode_manifest(manifest)))
             sparse = await self._sparse(manifest)
             order = msgspec.structs.replace(order, before=str(path), rewrite=tuple(sparse))
         await self._state.copy_to(self._folder / "copy")
         return decode_manifest(await self.build(order))
+
+    async def _readable(self, before: ManifestRecord | None) -> Manifest | None:
+        """The manifest to build on; None if there is none, or not any more: all is written anew."""
+        if before is None:
+            return None
+        try:
+            return await self.manifest(before)
+        except (NotFound, CannotRead) as error:
+            name = self._tablespace
+            _logger.warning("checkpoint %s of %s is lost: %s", before.number, name, error)
+            return None
 
     async def _store(self, built: Manifest, epoch: int) -> ManifestRecord:
         """Put the new pages and the manifest into a ledger of their own."""
@@ -167,8 +183,11 @@ class Checkpointer:
         except BaseException:
             await _dropped(self._client, writer.ledger_id)
             raise
-        self._manifests = {manifest.number: manifest}
-        return ManifestRecord(manifest.number, manifest.position, epoch, manifest.taken_ms, locator)
+        record = ManifestRecord(
+            manifest.number, manifest.position, epoch, manifest.taken_ms, locator
+        )
+        self._manifests = {record: manifest}
+        return record
 
     async def _store_page(self, page: Page, blobs: BlobWriter) -> Page:
         at = page.locator
@@ -183,7 +202,12 @@ class Checkpointer:
         """The ledgers of which less than half is in use."""
         sparse = []
         for ledger_id, live_bytes in manifest.ledgers.items():
-            metadata = await self._client.ledger_metadata(ledger_id)
+            try:
+                metadata = await self._client.ledger_metadata(ledger_id)
+            except NotFound:
+                # Whatever lay in it is written again, of the rows as they are.
+                sparse.append(ledger_id)
+                continue
             if metadata.length is not None and live_bytes < _LIVE_SHARE_MIN * metadata.length:
                 sparse.append(ledger_id)
         return sparse
@@ -193,13 +217,17 @@ class Checkpointer:
         gone = set(before.kept) - set(kept.kept)
         if not gone:
             return
-        named = await self._named(kept)
+        try:
+            named = await self._named(kept)
+        except (NotFound, CannotRead):
+            # What the unreadable one names is not known: nothing goes before it is gone itself.
+            return
         for record in gone:
             try:
                 ledgers = {record.locator.ledger_id, *(await self.manifest(record)).ledgers}
             except (NotFound, CannotRead):
                 ledgers = {record.locator.ledger_id}
-            self._manifests.pop(record.number, None)
+            self._manifests.pop(record, None)
             for ledger_id in sorted(ledgers - named):
                 await _dropped(self._client, ledger_id)
 
