@@ -7,7 +7,7 @@
 
 A transaction with an identity writes a mark of it in its own command:
 
-    01 'o' number(8)      01 committed, or 00 never to be committed; then the identity
+    01 'i' number(8)      01 committed, or 00 never to be committed; then the identity
 
 Invariants:
 - A mark is in the log together with its transaction, or neither is.
