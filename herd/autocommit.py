@@ -11,7 +11,7 @@ Invariants:
 - What is locked is locked in the same table as everybody's, so a short write and a transaction
   never meet in a row; a short write never waits, so it is in no circle of waits.
 - The row is read under its lock, from the state to which everything answered was applied.
-- A failed check changes nothing and leaves no lock.
+- A failed check changes nothing and leaves no lock. It is told only by who may answer reads.
 - Keys that change, unique ones among them, parents, children and tables that log their rows before
   take the long way.
 """
@@ -83,7 +83,7 @@ class RowWriter:
         logged: asyncio.Future[bytes] | None = None
         answered: asyncio.Future[bytes] = self._create_future()
         try:
-            command = self._command(key, change)
+            command = self._checked(key, change)
             if command is None:
                 return None
             if command is NOTHING:
@@ -101,6 +101,17 @@ class RowWriter:
         assert logged is not None
         logged.add_done_callback(partial(_applied, locks, table_id, key, answered))
         return answered
+
+    def _checked(self, key: bytes, change: ChangeRow) -> bytes | None:
+        """As `_command`. What is answered without the log counts only while the lease holds."""
+        try:
+            command = self._command(key, change)
+        except Exception:
+            self._space.rows_get(key)
+            raise
+        if command is NOTHING:
+            self._space.rows_get(key)
+        return command
 
     def _command(self, key: bytes, change: ChangeRow) -> bytes | None:
         """What to log; None for the long way."""

@@ -6,8 +6,8 @@
 
 Invariants:
 - A backup is of exactly one position; the checkpoint that it is read from is pinned meanwhile.
-- Restoration writes only into an empty tablespace, and only what was checked: a file that is cut
-  short or damaged is found before the first row is written.
+- Only what was checked is restored: a file that is cut short or damaged is found before the first
+  row is written.
 - Indexes are not in the file: they are made of the rows.
 """
 
@@ -23,16 +23,8 @@ from engine.errors import CannotRead
 from engine.ledger.client import LedgerClient
 from engine.ports.disk import AppendFile, Disk
 from engine.ports.workers import Workers
-from herd.catalog import Catalog
-from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import Manifest, decode_manifest, encode_manifest
-from herd.checkpoint.pages import decode_page
-from herd.checkpoint.unpacking import unpacked
-from herd.commands import Change, Write, encode_command
-from herd.errors import LeaderUnavailable, ProgrammingError
-from herd.plan import Plan
-from herd.rows import encode_row
-from herd.schema import Table
+from herd.restoring import fill, pages_in
 from herd.tablespace import Tablespace
 from herd.translating import translating
 
@@ -42,7 +34,6 @@ _FRAME: Final = struct.Struct(">cQI")
 _COUNT: Final = struct.Struct(">Q")
 _MANIFEST, _PAGE, _END = b"M", b"P", b"E"
 _PIN_MS: Final = 24 * 3_600_000
-_WRITE_BYTES: Final = 1024 * 1024
 _FRAME_BYTES_MAX: Final = 1 << 32
 
 
@@ -80,7 +71,7 @@ async def _write(
 ) -> None:
     head = [_MAGIC + bytes((FORMAT_MAJOR,)), *_frame(_MANIFEST, encode_manifest(manifest))]
     await workers.run(partial(file.write, head))
-    async for blob in _pages_in(client, manifest):
+    async for blob in pages_in(client, manifest):
         await workers.run(partial(file.write, _frame(_PAGE, blob)))
     await workers.run(partial(file.write, _frame(_END, _COUNT.pack(_page_count(manifest)))))
     await workers.run(file.sync)
@@ -120,60 +111,7 @@ async def copy_checkpoint(
 ) -> None:
     """Fill an empty tablespace from a checkpoint of another one. Raises as `restore` does."""
     with translating():
-        await fill(space, workers, manifest, _pages_in(client, manifest))
-
-
-async def fill(
-    space: Tablespace, workers: Workers, manifest: Manifest, pages: AsyncIterator[bytes]
-) -> None:
-    """Write definitions and rows into an empty tablespace."""
-    term = space.term
-    if not term:
-        raise LeaderUnavailable(f"this replica of tablespace {space.name} does not lead")
-    if space.catalog.tables or space.catalog.views:
-        raise ProgrammingError(f"tablespace {space.name} is not empty", hint="restore into another")
-    catalog = Catalog(
-        {table.id: table for table in manifest.tables},
-        {view.name.lower(): view for view in manifest.views},
-        manifest.counters,
-    )
-    tables = {table.id: table for table in manifest.tables}
-    for table_pages in manifest.pages:
-        table = tables[table_pages.table_id]
-        plan = catalog.plan(table)
-        for _ in table_pages.pages:
-            blob = await anext(pages)
-            for command in await workers.run(partial(_commands, table, plan, blob)):
-                await space.propose(command, term)
-    # Last of all: before, nobody can see half a restoration as tables.
-    definitions = [*catalog.definitions(), *manifest.plain]
-    await space.propose(encode_command(Write((), definitions)), term)
-
-
-def _commands(table: Table, plan: Plan, blob: bytes) -> list[bytes]:
-    """A page's rows, and the entries of their indexes, as commands of a useful size."""
-    commands: list[bytes] = []
-    rows: list[Change] = []
-    plain: list[Change] = []
-    size_bytes = 0
-    for primary, row in unpacked(table, decode_page(table, blob)):
-        key = plan.prefix + primary
-        encoded = encode_row(row)
-        rows.append((key, encoded))
-        plain += [(entry, primary) for entry in plan.entries(row, key)]
-        size_bytes += len(key) + len(encoded)
-        if size_bytes >= _WRITE_BYTES:
-            commands.append(encode_command(Write(rows, plain)))
-            rows, plain, size_bytes = [], [], 0
-    if rows:
-        commands.append(encode_command(Write(rows, plain)))
-    return commands
-
-
-async def _pages_in(client: LedgerClient, manifest: Manifest) -> AsyncIterator[bytes]:
-    for table in manifest.pages:
-        for page in table.pages:
-            yield await read_blob(client, page.locator)
+        await fill(space, workers, manifest, pages_in(client, manifest))
 
 
 async def _pages_of(path: Path, workers: Workers) -> AsyncIterator[bytes]:

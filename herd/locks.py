@@ -242,4 +242,4 @@ def _waited_for(holder: Holder) -> Iterator[Holder]:
 
 
 SCHEMA: Final = "schema"
-"""The lock on a tablespace's list of names: shared by nobody, taken by who makes or drops one."""
+"""The name to lock for who defines anything: from before it looks until that is applied."""

@@ -33,6 +33,7 @@ from herd.binding import BoundTable, Key, RowDict
 from herd.changing import Changer
 from herd.errors import NameTaken, UniqueViolation
 from herd.hopping import Hopper
+from herd.locks import SCHEMA
 from herd.rows import Row
 from herd.schema import Column
 from herd.schema import Table as Definition
@@ -283,7 +284,7 @@ async def _change(
     """The long way of one row."""
     await transaction.lock_row(changer.table, key)
     value = transaction.get_newest(key)
-    transaction.check_unchanged(changer.table, value)
+    transaction.check_unchanged(changer.table, value, key)
     before = None if value is None else changer.plan.decode(value)
     after = change(before)
     if before is None:
@@ -310,7 +311,7 @@ async def create_table(
     """
     transaction = space.begin()
     try:
-        await transaction.lock_name(name)
+        await transaction.lock_name(SCHEMA)
         if transaction.catalog.find(name) is not None:
             raise NameTaken(f"there is {name} already")
         catalog, (number,) = transaction.catalog.new_ids(1)

@@ -14,7 +14,8 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,7 +36,13 @@ from herd.checkpoint.duty import keep_checkpoints
 from herd.checkpoint.manifest import ManifestRecord
 from herd.checkpoint.taking import Checkpointer
 from herd.commands import Command, Erase, Write, encode_command
-from herd.errors import CommitUnknown, Error, LeaderUnavailable, NotSupportedError
+from herd.errors import (
+    CommitUnknown,
+    Error,
+    LeaderUnavailable,
+    NotSupportedError,
+    ProgrammingError,
+)
 from herd.keys import COUNTERS, ERASE
 from herd.locks import LockTable
 from herd.machine import HerdMachine
@@ -74,6 +81,7 @@ class Tablespace:
         """The term in which marks that others left were looked for."""
         self._term_watchers: list[Callable[[], None]] = []
         self._transactions: dict[int, Transaction] = {}
+        self._filling = False
         self._outcomes: Outcomes | None = None
         self._number = 0
         self._erasing: asyncio.Task[None] | None = None
@@ -277,6 +285,21 @@ class Tablespace:
         self._term_watchers.append(watcher)
         if self.term and self._erased_term == self.term:
             watcher()
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Rows are written that no table owns yet: nothing is erased in the meantime.
+
+        Raises `ProgrammingError` if somebody does that already.
+        """
+        if self._filling:
+            raise ProgrammingError(f"tablespace {self.name} is being restored already")
+        self._filling = True
+        try:
+            yield
+        finally:
+            self._filling = False
+            self._erase()
+
 
     async def checkpoint(self) -> ManifestRecord:
         """Write all tables as they are now, in pages. Raises `NotSupportedError`, `StorageFailed`.
@@ -316,14 +339,19 @@ class Tablespace:
 
     def _erase(self) -> None:
         """Remove rows that nobody owns, beside all other work; once it is open, and a leader."""
-        if self._reaper is not None and (self._erasing is None or self._erasing.done()):
+        if self._filling or self._reaper is None:
+            return
+        if self._erasing is None or self._erasing.done():
             self._erasing = asyncio.ensure_future(self._erase_all())
 
     async def _erase_all(self) -> None:
         # After the batch that is being applied now.
         await asyncio.sleep(0)
         try:
-            while (term := self.term) and (stores := self.stale_read(stores_to_erase)[0]):
+            while not self._filling and (term := self.term):
+                stores, _ = self.stale_read(stores_to_erase)
+                if not stores:
+                    return
                 store, index = stores[0]
                 command = encode_command(Erase(store, self.settings.erase_rows, index))
                 await self.propose(command, term)

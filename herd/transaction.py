@@ -14,7 +14,7 @@ import asyncio
 import enum
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from engine.state.contract import Row as KeyValue
 from engine.state.contract import Snapshot
@@ -29,7 +29,7 @@ from herd.errors import (
     ValueTooLong,
 )
 from herd.keys import COUNTERS
-from herd.locks import Holder, Key
+from herd.locks import SCHEMA, Holder, Key
 from herd.rows import POSITION_BYTES, changed_at
 from herd.schema import Table
 
@@ -52,6 +52,9 @@ class Isolation(enum.Enum):
 
 class Transaction(Holder):
     """Made by `Tablespace.begin`. All methods on the event loop."""
+
+    follows: ClassVar[bool] = False
+    """Whether it reads a replica as it is, leader or not, and changes nothing."""
 
     def __init__(
         self, space: "Tablespace", number: int, isolation: Isolation, identity: bytes = b""
@@ -361,12 +364,16 @@ class Transaction(Holder):
         """Write everything to the log; durable and visible when it returns.
 
         With the identity of one that was committed before it changes nothing: it was answered.
-        Raises `TransactionEnded`, `LeaderUnavailable` (nothing happened), `CommitUnknown`.
+        Raises `TransactionEnded`, `LeaderUnavailable` (nothing happened), `CommitUnknown`, and of
+        one that defines `SerializationFailure`, `LockTimeout`.
         """
         self.check()
         why = "its commit failed"
         try:
             if self.changed or self.identity:
+                if self.defines:
+                    # What another one defines counts when it is applied, not when it is logged.
+                    await self.lock_name(SCHEMA)
                 self._check_definitions()
                 await self._space.commit(self)
             why = "it was committed"

@@ -1,0 +1,61 @@
+"""Short writes that are answered without the log: by a leader whose lease holds, or not at all."""
+
+import asyncio
+from unittest.mock import patch
+
+import pytest
+
+from herd.errors import LeaderUnavailable, SerializationFailure, UniqueViolation
+from herd.table import create_table
+from herd.tablespace import Tablespace
+from herd.types import BIGINT, TEXT
+from tests.herd.spaces import opened, snapshot
+
+
+def lapsed(space: Tablespace) -> object:
+    """As long as it lasts the lease of a leader does not hold, and the leader does not know why."""
+    leading = space.replica._leading
+    assert leading is not None
+    return patch.object(leading.holding, "holds", lambda: False)
+
+
+async def test_who_may_have_been_replaced_refuses_no_write_for_what_it_sees() -> None:
+    async with opened() as space:
+        table = await create_table(space, "cows", {"id": BIGINT, "name": TEXT}, ["id"])
+        await table.put({"id": 1, "name": "a"})
+        assert not await table.update(2, {"name": "b"})
+        with pytest.raises(UniqueViolation):
+            await table.insert({"id": 1, "name": "b"})
+        with lapsed(space):  # type: ignore[attr-defined]
+            with pytest.raises(LeaderUnavailable):
+                await table.update(2, {"name": "b"})
+            with pytest.raises(LeaderUnavailable):
+                await table.delete(2)
+            with pytest.raises(LeaderUnavailable):
+                await table.insert({"id": 1, "name": "b"})
+        assert len(space.locks) == 0
+        assert await table.get(1) == {"id": 1, "name": "a"}
+
+
+async def test_a_row_that_only_the_snapshot_shows_is_not_taken_for_missing() -> None:
+    async with opened() as space:
+        table = await create_table(space, "cows", {"id": BIGINT, "name": TEXT}, ["id"])
+        await table.put({"id": 1, "name": "a"})
+        late = snapshot(space)
+        await table.delete(1)
+        assert await table.get(1, transaction=late) == {"id": 1, "name": "a"}
+        with pytest.raises(SerializationFailure):
+            await table.update(1, {"name": "b"}, transaction=late)
+        late.rollback()
+
+
+async def test_two_tables_that_are_made_at_once_have_numbers_of_their_own() -> None:
+    async with opened() as space:
+        both = await asyncio.gather(
+            *[create_table(space, name, {"id": BIGINT}, ["id"]) for name in ("cows", "bulls")]
+        )
+        assert sorted(space.catalog.names) == ["bulls", "cows"]
+        assert len({table.bound.table.store for table in both}) == 2
+        for place, table in enumerate(both):
+            await table.put({"id": place})
+        assert [await both[0].get(1), await both[1].get(0)] == [None, None]

@@ -1,0 +1,224 @@
+"""Restoration to any moment of a history, and what one that was cut short leaves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.log.position import START, Position
+from engine.ports.system_workers import ThreadWorkers
+from engine.state.memory import MemoryState
+from herd.backup import copy_checkpoint
+from herd.catalog import stores_to_erase
+from herd.errors import LeaderUnavailable, ProgrammingError, StorageFailed
+from herd.keys import DATA, store_of
+from herd.restoring import restore_until
+from herd.schema import Index
+from herd.tablespace import Tablespace
+from tests.engine.ledger.scripted import turns
+from tests.herd.checkpoint.test_building import Setup, change, opened, taken
+from tests.herd.spaces import index_is_right, insert, made
+
+Rows = dict[bytes, bytes]
+
+
+@asynccontextmanager
+async def empty(setup: Setup, name: str) -> AsyncIterator[Tablespace]:
+    """A new tablespace beside the one of the setup."""
+    space = await Tablespace.open(setup.client, name, MemoryState())
+    try:
+        yield space
+    finally:
+        await space.close()
+
+
+def shown(space: Tablespace) -> tuple[Sequence[str], Rows]:
+    """The names of all tables and views, and all rows that they own, without their positions."""
+    live = {table.store for table in space.catalog.tables.values()}
+    found, _ = space.stale_read(lambda rows: rows.scan(DATA, None, 100_000))
+    rows = {
+        key: value[16:] if store_of(key)[1] == 0 else value
+        for key, value in found
+        if store_of(key)[0] in live
+    }
+    return space.catalog.names, rows
+
+
+async def lived(setup: Setup, *, checkpoints: bool) -> list[tuple[Position, Sequence[str], Rows]]:
+    """A small history with definitions among it; how everything was after each transaction."""
+    space = setup.space
+    moments = []
+
+    def note() -> None:
+        moments.append((space.replica.position, *shown(space)))
+
+    for number in range(3):
+        await change(setup, {number: "old", 10 * number + 5: f"{number}"})
+        note()
+    if checkpoints:
+        await taken(setup)
+    await change(setup, {1: "new"}, remove=range(5, 6))
+    note()
+    bull = await made(space, "bull", indexes=[Index(1, "by_b", (1,))])
+    note()
+    transaction = space.begin()
+    await insert(transaction, bull, [1, 7, "x"], [2, 7, "y"])
+    await transaction.commit()
+    note()
+    if checkpoints:
+        await taken(setup)
+    emptied = msgspec.structs.replace(bull, store=50)
+    transaction = space.begin()
+    transaction.set_catalog(*transaction.catalog.with_table(emptied))
+    await insert(transaction, emptied, [3, 9, "after"])
+    await transaction.commit()
+    note()
+    transaction = space.begin()
+    transaction.set_catalog(*transaction.catalog.without_table(emptied))
+    await transaction.commit()
+    note()
+    await change(setup, {1: "last"})
+    note()
+    return moments
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+async def test_each_moment_of_a_history_comes_back_as_it_was(
+    tmp_path: Path, checkpoints: bool
+) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        moments = await lived(setup, checkpoints=checkpoints)
+        for number, (position, names, rows) in enumerate(moments):
+            async with empty(setup, f"copy{number}") as copy:
+                reached = await restore_until(copy, setup.client, workers, "farm", position)
+                assert reached == position
+                assert shown(copy) == (names, rows)
+                for table in copy.catalog.tables.values():
+                    index_is_right(copy, table)
+                await made(copy, "later")
+                assert shown(copy)[1] == rows
+        assert (await setup.checkpointer.list.get()).pins == ()
+        await workers.close()
+
+
+async def test_a_position_between_two_transactions_has_the_first_and_not_the_second(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        await change(setup, {1: "a"})
+        first, wanted = setup.space.replica.position, shown(setup.space)
+        await setup.space.replica.open_session()
+        between = setup.space.replica.position
+        await change(setup, {2: "b"})
+        async with empty(setup, "copy") as copy:
+            assert first < between
+            assert await restore_until(copy, setup.client, workers, "farm", between) == first
+            assert shown(copy) == wanted
+        async with empty(setup, "nothing") as copy:
+            assert await restore_until(copy, setup.client, workers, "farm", START) == START
+            assert shown(copy) == ([], {})
+        await workers.close()
+
+
+async def test_a_position_that_nobody_has_reached_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        await change(setup, {1: "a"})
+        ledger, entry = setup.space.replica.position
+        async with empty(setup, "copy") as copy:
+            with pytest.raises(ProgrammingError, match="ends at"):
+                await restore_until(
+                    copy, setup.client, workers, "farm", Position(ledger, entry + 100)
+                )
+            assert shown(copy) == ([], {})
+        await workers.close()
+
+
+async def test_a_log_that_is_cut_off_before_the_position_is_told_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        await change(setup, {1: "a"})
+        early = setup.space.replica.position
+        await setup.space.replica._leading.writer.roll()  # type: ignore[union-attr]
+        await change(setup, {2: "b"})
+        await setup.space.replica.log.truncate(setup.space.replica.position)
+        async with empty(setup, "copy") as copy:
+            with pytest.raises(StorageFailed, match="not kept"):
+                await restore_until(copy, setup.client, workers, "farm", early)
+        await workers.close()
+
+
+async def test_what_a_cut_restoration_left_is_erased_and_belongs_to_no_table(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        await change(setup, {number: f"{number}" for number in range(300)})
+        manifest = await taken(setup)
+        async with empty(setup, "copy") as copy:
+            writes, propose = 0, copy.propose
+
+            async def some(command: bytes, term: int, transaction: object = None) -> None:
+                nonlocal writes
+                writes += 1
+                if writes == 3:
+                    raise LeaderUnavailable("the leader goes away here")
+                await propose(command, term)
+
+            copy.propose = some  # type: ignore[method-assign]
+            with pytest.raises(LeaderUnavailable):
+                await copy_checkpoint(copy, setup.client, workers, manifest)
+            copy.propose = propose  # type: ignore[method-assign]
+            assert copy.catalog.names == []
+            cow = await made(copy, "cow")
+            assert cow.id > setup.table.id, "its rows would lie among those that were left"
+            copy._erase()
+            while copy.stale_read(stores_to_erase)[0]:
+                await turns()
+            assert shown(copy) == (["cow"], {})
+            assert not copy.rows_scan(DATA, b"\x03", 10)
+        await workers.close()
+
+
+async def test_two_restorations_into_one_tablespace_do_not_mix(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        await change(setup, {number: f"{number}" for number in range(300)})
+        manifest = await taken(setup)
+        async with empty(setup, "copy") as copy:
+            both = await asyncio.gather(
+                *[copy_checkpoint(copy, setup.client, workers, manifest) for _ in range(2)],
+                return_exceptions=True,
+            )
+            assert [type(one) for one in both] == [type(None), ProgrammingError]
+            assert shown(copy) == shown(setup.space)
+        await workers.close()
+
+
+async def test_a_table_that_is_made_meanwhile_stays_and_the_restoration_fails(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        await change(setup, {number: f"{number}" for number in range(300)})
+        manifest = await taken(setup)
+        async with empty(setup, "copy") as copy:
+            restoring = asyncio.create_task(copy_checkpoint(copy, setup.client, workers, manifest))
+            while not copy.catalog.counters.version:
+                await turns()
+            mine = await made(copy, "mine")
+            with pytest.raises(ProgrammingError, match="meanwhile"):
+                await restoring
+            transaction = copy.begin()
+            await insert(transaction, mine, [1, 1, ""])
+            await transaction.commit()
+            while copy.stale_read(stores_to_erase)[0]:
+                await turns()
+            names, rows = shown(copy)
+            assert names == ["mine"] and len(rows) == 1
+        await workers.close()
