@@ -93,10 +93,12 @@ class Checkpointer:
         """
         async with self._one_at_a_time:
             held = await self.list.claim(epoch)
-            await self._workers.run(partial(_emptied, self._folder))
+            # A child that outlived a killed leader still has the names of its own folder alone.
+            work = self._folder / f"{self._client.rng.getrandbits(64):016x}"
+            await self._workers.run(partial(_emptied, self._folder, work))
             try:
-                built = await self._build(held, epoch)
-                record = await self._store(built, epoch)
+                built = await self._build(held, epoch, work)
+                record = await self._store(built, epoch, work)
             finally:
                 await self._workers.run(partial(_removed, self._folder))
             kept = await self.list.add(record)
@@ -135,12 +137,12 @@ class Checkpointer:
     def _owner(self) -> bytes:
         return b"herd:" + self._tablespace.encode()
 
-    async def _build(self, held: Checkpoints, epoch: int) -> Manifest:
+    async def _build(self, held: Checkpoints, epoch: int, work: Path) -> Manifest:
         """Copy the state and let a child make the pages."""
         before = held.newest
         order = Order(
-            copy=str(self._folder / "copy"),
-            output=str(self._folder / "pages"),
+            copy=str(work / "copy"),
+            output=str(work / "pages"),
             tablespace=self._tablespace,
             number=1 if before is None else before.number + 1,
             epoch=epoch,
@@ -149,11 +151,11 @@ class Checkpointer:
         )
         manifest = await self._readable(before)
         if manifest is not None:
-            path = self._folder / "before"
+            path = work / "before"
             await self._workers.run(partial(path.write_bytes, encode_manifest(manifest)))
             sparse = await self._sparse(manifest)
             order = msgspec.structs.replace(order, before=str(path), rewrite=tuple(sparse))
-        await self._state.copy_to(self._folder / "copy")
+        await self._state.copy_to(work / "copy")
         return decode_manifest(await self.build(order))
 
     async def _readable(self, before: ManifestRecord | None) -> Manifest | None:
@@ -167,7 +169,7 @@ class Checkpointer:
             _logger.warning("checkpoint %s of %s is lost: %s", before.number, name, error)
             return None
 
-    async def _store(self, built: Manifest, epoch: int) -> ManifestRecord:
+    async def _store(self, built: Manifest, epoch: int, work: Path) -> ManifestRecord:
         """Put the new pages and the manifest into a ledger of their own."""
         custom = {OWNER: self._owner, PURPOSE: CHECKPOINT, EPOCH: str(epoch).encode()}
         writer = await self._client.create_ledger(metadata=custom)
@@ -175,7 +177,7 @@ class Checkpointer:
             blobs = BlobWriter(writer)
             tables = []
             for table in built.pages:
-                pages = [await self._store_page(page, blobs) for page in table.pages]
+                pages = [await self._store_page(page, blobs, work) for page in table.pages]
                 tables.append(TablePages(table.table_id, table.rows, tuple(pages)))
             manifest = msgspec.structs.replace(built, pages=tuple(tables))
             locator = await blobs.write(encode_manifest(manifest))
@@ -189,11 +191,11 @@ class Checkpointer:
         self._manifests = {record: manifest}
         return record
 
-    async def _store_page(self, page: Page, blobs: BlobWriter) -> Page:
+    async def _store_page(self, page: Page, blobs: BlobWriter, work: Path) -> Page:
         at = page.locator
         if at.ledger_id != NEW:
             return page
-        read = partial(_piece, self._folder / "pages", at)
+        read = partial(_piece, work / "pages", at)
         return msgspec.structs.replace(
             page, locator=await blobs.write(await self._workers.run(read))
         )
@@ -277,9 +279,9 @@ def _piece(path: Path, at: Locator) -> bytes:
         return file.read(at.size_bytes)
 
 
-def _emptied(folder: Path) -> None:
+def _emptied(folder: Path, work: Path) -> None:
     _removed(folder)
-    folder.mkdir(parents=True)
+    work.mkdir(parents=True)
 
 
 def _removed(folder: Path) -> None:

@@ -85,3 +85,21 @@ async def test_pages_whose_ledger_is_lost_are_written_again(tmp_path: Path) -> N
         third = await taken(setup)
         assert lost not in third.ledgers
         assert await read(setup, third) == rows | {7: "b"}
+
+
+async def test_a_child_that_outlived_its_leader_writes_into_no_other_checkpoint(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "a"})
+        orders: list[Order] = []
+
+        async def noted(order: Order) -> bytes:
+            orders.append(order)
+            return await in_this_process(order)
+
+        setup.checkpointer.build = noted
+        await taken(setup)
+        await taken(setup)
+        assert not {orders[0].copy, orders[0].output} & {orders[1].copy, orders[1].output}
+        assert not (tmp_path / "taking").exists()
