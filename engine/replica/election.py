@@ -11,6 +11,7 @@ Invariants:
 - The key is never removed, so its version only grows: a holder that comes back from a pause cannot
   mistake another's beat for its own.
 - Being elected is not leading: the epoch in the log's list decides that.
+- Who defers to others waits so much longer than they, and no longer: a preference, not a rule.
 """
 
 import asyncio
@@ -87,6 +88,7 @@ class Election:
         self._key = key
         self._identity = Beat(replica, address, 0, lease_ms=lease_ms)
         self._drift = clock_drift
+        self._deference_s = 0.0
         self._seen: Beat | None = None
         self._seen_version = -1
         # Whoever led before may have beaten just now.
@@ -100,6 +102,12 @@ class Election:
     def leader(self) -> str:
         """The address of who held the key when it was last looked at, "" if nobody did."""
         return "" if self._seen is None or self._seen.resigned else self._seen.address
+
+    def defer(self, seconds: float) -> None:
+        """From now on leave others so much time to take the key first; 0: none."""
+        if seconds != self._deference_s:
+            self._deference_s = seconds
+            self._changed.set()
 
     async def campaign(self, *, first_ever: bool) -> "Holding":
         """Wait until the key can be taken, and take it.
@@ -147,14 +155,12 @@ class Election:
             self._seen, self._seen_version = beat, found.version
 
     def _remaining_s(self, first_ever: bool) -> float:
-        """How long the lease of the last holder may still run."""
-        if self._seen is None and first_ever and not self._removed:
-            return 0.0
-        if self._seen is not None and self._seen.resigned:
-            return 0.0
-        lease_ms = max(self._identity.lease_ms, self._seen.lease_ms if self._seen else 0)
-        end_s = self._seen_s + lease_ms / 1000 * (1 + self._drift)
-        return end_s - self._clock.monotonic()
+        """How long the lease of the last holder may still run, and others are left to be first."""
+        seen = self._seen
+        free = seen.resigned if seen is not None else first_ever and not self._removed
+        lease_ms = max(self._identity.lease_ms, seen.lease_ms if seen else 0)
+        lease_s = 0.0 if free else lease_ms / 1000 * (1 + self._drift)
+        return self._seen_s + lease_s + self._deference_s - self._clock.monotonic()
 
     def _taken(self) -> "Holding | None":
         """What an earlier try took, though its reply was lost."""

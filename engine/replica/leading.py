@@ -8,6 +8,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -72,12 +73,15 @@ class Leading:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended: EngineError | None = None
+        self._draining = False
         self.over = asyncio.Event()
         """Set when this term can take no more proposals."""
 
     def propose(self, command: bytes, level: int, request: Request | None) -> asyncio.Future[bytes]:
         """See `Replica.propose`."""
         self._check_open()
+        if self._draining:
+            raise NotLeader("this replica gives way to another one")
         if level > self._applier.summary.level:
             raise InvalidRequest(
                 f"commands of level {level} wait until every replica knows them; "
@@ -104,6 +108,15 @@ class Leading:
     def pending_bytes(self) -> int:
         """The bytes of proposals that are under way."""
         return self._pending_bytes
+
+    async def drain(self, timeout_ms: int) -> None:
+        """Take no more proposals; wait until all are answered, or the time is over."""
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                while self._ended is None and (self._bodies or self._sent_s):
+                    sent = bool(self._sent_s)
+                    await (self._idle.wait() if sent else asyncio.sleep(_FULL_PAUSE_S))
 
     def end(self, error: EngineError) -> None:
         """Take no more proposals, because of `error`; those not yet sent were not stored."""

@@ -229,6 +229,23 @@ class Replica(Reading):
             raise self._not_leader()
         return await self._duties.snapshot()
 
+    def defer(self, seconds: float) -> None:
+        """Leave other replicas so much time to be elected first, whenever nobody leads."""
+        self._election.defer(seconds)
+
+    async def give_way(self, timeout_ms: int) -> None:
+        """Lead no more, once all that was proposed is answered or the time is over.
+
+        What is proposed meanwhile raises `NotLeader`. Others may be elected at once, and so may
+        this one again: see `defer`. Does nothing where another replica leads.
+        """
+        leading = self._leading
+        if leading is not None and self.role is Role.LEADER:
+            await leading.drain(timeout_ms)
+            leading.end(Deposed(f"log {self.name}: this replica gave way"))
+            while self._leading is leading:
+                await self._waiting.for_change()
+
     async def close(self) -> None:
         """End the term, if this replica leads, so that another can lead at once; close the state.
 

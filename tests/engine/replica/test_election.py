@@ -336,3 +336,39 @@ def test_a_key_of_a_newer_format_or_damaged_is_an_error() -> None:
         decode_beat(b"\xff\x00")
     with pytest.raises(FormatTooNew):
         decode_beat(b"\x84\xa7replica\xa1a\xa7address\xa1b\xa5token\x01\xacformat_major\x02")
+
+
+def test_who_defers_to_others_is_elected_after_them_and_without_them_none_the_less() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two, three = (_Candidate(tree, name, n) for n, name in enumerate(("one", "2", "3"), 1))
+        await one.campaign(first_ever=True)
+        two.election.defer(2.0)
+        campaigns = [asyncio.create_task(each.campaign()) for each in (two, three)]
+        await elapse(5.0)
+        assert one.holds() and not two.holds() and not three.holds()
+        one.stop_beating()
+        assert one.holding is not None
+        await one.holding.resign()
+        resigned_s = asyncio.get_running_loop().time()
+        assert await campaigns[1] - resigned_s < 0.1
+        await elapse(5.0)
+        assert three.holds() and not two.holds()
+        three.stop_beating()
+        silent_s = asyncio.get_running_loop().time()
+        assert 2.0 + LEASE_MS / 2000 <= await campaigns[0] - silent_s < 2.0 + 2 * LEASE_MS / 1000
+
+    _virtually(script)
+
+
+def test_a_deference_that_is_taken_back_while_nobody_leads_costs_no_more_time() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Candidate(tree, "one", 1)
+        one.election.defer(1_000.0)
+        campaign = asyncio.create_task(one.campaign(first_ever=True))
+        await elapse(3.0)
+        assert not campaign.done()
+        one.election.defer(0.0)
+        await elapse(0.1)
+        assert campaign.done() and one.holds()
+
+    _virtually(script)
