@@ -87,7 +87,8 @@ def _start(where: Path, root: Path, user: str | None) -> "subprocess.Popen[bytes
     if made.returncode:
         raise RuntimeError(f"initdb: {made.stderr.decode(errors='replace').strip()}")
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
-    command = [where / "postgres", "-D", data, "-k", root, "-c", "listen_addresses=", *settings]
+    command = [str(where / "postgres"), "-D", str(data), "-k", str(root)]
+    command += ["-c", "listen_addresses=", *settings]
     with (root / "said").open("wb") as said:
         return subprocess.Popen(command, user=user, cwd=root, stdout=said, stderr=said)
 

@@ -9,13 +9,14 @@ Invariants:
 - Pages and changes together are the table as this replica has it, at every turn of the event loop.
 - A page never changes: queries that run keep theirs. Folding the changes in makes other pages.
 - Everything but bookkeeping runs in worker threads, in slices that let other threads go on.
+- Where a checkpoint's pages and the log tell the rows, the rows themselves are not read.
 - What is kept is bounded: tables that nobody asks for go first; one that is too large for the
   bound is read anew, as a stream of a snapshot, each time.
 """
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final
@@ -27,28 +28,36 @@ from engine import limits
 from engine.log.position import Position
 from engine.ports.workers import Workers
 from engine.state.contract import Snapshot
-from herd.arrow import KEY, POSITION, batch_maker
+from herd.arrow import KEY, POSITION, batch_maker, schema_of
 from herd.catalog import rows_of
 from herd.commands import Command, Write
 from herd.keys import PREFIX_BYTES
-from herd.reading import Captured, Page, Reading, Streamed
+from herd.reading import Captured, Changes, Page, Reading, Streamed
 from herd.rows import POSITION_BYTES, stamp
 from herd.schema import Column, Table
 from herd.tablespace import Tablespace
 
+Checkpointed = Callable[
+    [Table, Position], Awaitable[tuple[Sequence[pa.RecordBatch], Changes] | None]
+]
+"""A table's rows as a checkpoint has them, and what has changed up to a position; None: unknown."""
+
 _SLICE_ROWS: Final = 4_096
-_FOLD_ROWS_MIN: Final = 4_096
 _FOLD_SHARE: Final = 100
 _HISTORY_KEYS_MAX: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSettings:
-    """How much is kept. `bytes_max` is for all tables; a page has about so many rows or bytes."""
+    """How much is kept. `bytes_max` is for all tables; a page has about so many rows or bytes.
+
+    Changes are folded in when they are over `fold_rows_min` and a hundredth of the rows.
+    """
 
     bytes_max: int = 512 * limits.MIB
     page_rows: int = 65_536
     page_bytes: int = 16 * limits.MIB
+    fold_rows_min: int = 4_096
 
 
 class _Kept:
@@ -104,12 +113,19 @@ class ColumnCache:
         self._tasks: set[asyncio.Task[None]] = set()
         self._clock = 0
         self._closed = False
+        self.checkpointed: Checkpointed | None = None
+        """Set by who keeps checkpoints."""
         self._stop = space.watch(self._watch)
 
     @property
     def size_bytes(self) -> int:
         """How much is kept."""
         return sum(kept.size_bytes for kept in self._kept.values())
+
+    @property
+    def folding(self) -> bool:
+        """Whether changes are being folded in, or pages made."""
+        return bool(self._tasks)
 
     def statistics(self, table: Table) -> tuple[int, int, int, int] | None:
         """Rows, pages, changed rows and bytes of a table, if its columns are kept."""
@@ -167,12 +183,12 @@ class ColumnCache:
     def _watch(self, position: Position, command: Command) -> None:
         if not self._kept or type(command) is not Write:
             return
-        find, stamped = self._kept.get, stamp(position)
+        find, stamped, fold_min = self._kept.get, stamp(position), self._settings.fold_rows_min
         for key, row in command.rows:
             kept = find(key[:PREFIX_BYTES])
             if kept is not None:
                 kept.changed[key] = None if row is None else stamped + row
-                if len(kept.changed) > _FOLD_ROWS_MIN and not kept.folding:
+                if len(kept.changed) > fold_min and not kept.folding:
                     self._consider_folding(kept)
 
     def _consider_folding(self, kept: _Kept) -> None:
@@ -234,7 +250,9 @@ class ColumnCache:
         table = kept.table
         builder = _Builder(table, needed, self._settings, lambda: self._closed)
         try:
-            pages = await self._workers.run(lambda: builder.build(snapshot))
+            pages = await self._known(table, snapshot.position)
+            if pages is None:
+                pages = await self._workers.run(lambda: builder.build(snapshot))
         except BaseException:
             self._drop(kept)
             raise
@@ -248,6 +266,21 @@ class ColumnCache:
         kept.columns, kept.pages = builder.columns, pages
         self._measure(kept)
         self._evict(kept)
+
+    async def _known(self, table: Table, position: Position) -> list[Page] | None:
+        """The pages of a checkpoint, with what changed since folded in, if there is room."""
+        if self.checkpointed is None:
+            return None
+        found = await self.checkpointed(table, position)
+        if found is None:
+            return None
+        batches, changed = found
+        settings = self._settings
+        if sum(batch.nbytes for batch in batches) > settings.bytes_max:
+            return None
+        return await self._workers.run(
+            lambda: _brought_up(table, batches, changed, settings.page_rows)
+        )
 
     def _drop(self, kept: _Kept) -> None:
         if self._kept.get(kept.table.prefix) is kept:
@@ -303,7 +336,8 @@ class _Builder:
         slices: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         make = batch_maker(self._table, self.columns, hidden=True)
-        while found := snapshot.scan(first, end, _SLICE_ROWS):
+        slice_rows = min(_SLICE_ROWS, settings.page_rows)
+        while found := snapshot.scan(first, end, slice_rows):
             if self._stopped():
                 return None
             slices.append(make(found))
@@ -315,7 +349,7 @@ class _Builder:
                     return None
                 make = batch_maker(self._table, self.columns, hidden=True)
                 slices, rows, size_bytes = [], 0, 0
-            if len(found) < _SLICE_ROWS:
+            if len(found) < slice_rows:
                 break
         return self._pages if not slices or self._add(slices) else None
 
@@ -330,6 +364,22 @@ class _Builder:
             self._pages = [Page(p.batch.select(names), p.first, p.last) for p in self._pages]
             self._size_bytes = sum(each.size_bytes for each in self._pages)
         return self._size_bytes <= self._settings.bytes_max
+
+
+def _brought_up(
+    table: Table, batches: Sequence[pa.RecordBatch], changed: Changes, page_rows: int
+) -> list[Page]:
+    """A checkpoint's rows as pages, with changes in them."""
+    schema = schema_of(table.columns, hidden=True)
+    prefix = pa.scalar(table.prefix, pa.binary())
+    pages = []
+    for batch in batches:
+        if batch.num_rows:
+            whole = pc.binary_join_element_wise(prefix, batch.column(KEY), pa.scalar(b""))
+            arrays = [batch.column(column.name) for column in table.columns]
+            arrays += [whole, batch.column(POSITION)]
+            pages.append(Page.of(pa.RecordBatch.from_arrays(arrays, schema=schema)))
+    return _folded(table, table.columns, pages, changed, page_rows)
 
 
 def _folded(

@@ -6,9 +6,12 @@
 In the metadata store `/herd/tablespaces/<name>` says that a tablespace exists; its rows lie in
 `herd/<name>` below the folder, its log in the folder's ledgers.
 
+Sessions and tables come from whichever opener of the folder runs its tablespaces: the first that
+wants one, in this process or in another; the others reach it through a socket, and when it ends the
+next caller takes its place.
+
 Invariants:
-- A tablespace runs once: in one process, on one loop. Openers on the same loop share it, others are
-  refused by the lock of its state.
+- A tablespace runs once: in one process, on one loop. Openers on the same loop share it.
 - What a folder holds is known by the metadata store alone. A state without its fact is garbage, a
   fact without its state is made anew from the log.
 - Who opened a folder last closes it; a herd on somebody else's client ends with that client.
@@ -38,11 +41,17 @@ from herd.table import AsyncTable, create_table, open_table
 from herd.tablespace import Tablespace
 from herd.translating import translating
 from herd.types import ColumnType
+from herd.wire.calling import Calling
+from herd.wire.folder import FolderRoute
+from herd.wire.herd import RemoteHerd
+from herd.wire.service import HerdService
+from herd.wire.settings import WireSettings
 
 if TYPE_CHECKING:
     from herd.aio import AsyncConnection
     from herd.sql.query import QueryEngine
     from herd.sql.session import Session
+    from herd.wire.session import RemoteSession
 
 DEFAULT: Final = "default"
 TABLESPACES: Final = "/herd/tablespaces"
@@ -66,11 +75,23 @@ class AsyncHerd:
         path: Path,
         workers: Workers,
         settings: HerdSettings | None = None,
+        wire: WireSettings | None = None,
     ) -> None:
         self.client = client
         self._folder = path / FOLDER
         self.workers = workers
         self._settings = settings
+        self._wire = wire
+        self._route = FolderRoute(
+            self._folder,
+            self._serve,
+            self._close_spaces,
+            clock=client.clock,
+            rng=client.rng,
+            settings=wire,
+        )
+        calling = Calling(self._route, client.clock, client.rng, workers, wire)
+        self._remote = RemoteHerd(calling)
         self._spaces: dict[str, Tablespace] = {}
         self._queries: dict[str, QueryEngine] = {}
         self._opening = asyncio.Lock()
@@ -86,8 +107,24 @@ class AsyncHerd:
         """A tablespace, opened on first use; `default`, or any with `create`, is made if missing.
 
         Raises `ProgrammingError` for one that is not there, `OperationalError` if another process
-        or another loop runs it, `StorageFailed`, `LeaderUnavailable`.
+        or another loop runs the folder's tablespaces, `StorageFailed`, `LeaderUnavailable`.
         """
+        if not await self._route.own_or_reach():
+            raise OperationalError(
+                f"the tablespaces in {self._folder} are run by {self._route.who()}",
+                hint="use a session or a table: they reach it there",
+            )
+        return await self._space(name, create=create)
+
+    async def make(self, name: str) -> None:
+        """Make a tablespace, if it is not there. Raises `ProgrammingError` for a bad name."""
+        if await self._route.own_or_reach():
+            await self._space(name, create=True)
+        else:
+            await self._remote.make(name)
+
+    async def _space(self, name: str, *, create: bool = False) -> Tablespace:
+        """A tablespace that runs here, or will now."""
         name = name.lower()
         found = self._spaces.get(name)
         if found is not None:
@@ -100,11 +137,21 @@ class AsyncHerd:
                 found = self._spaces[name] = await self._open(name)
         return found
 
-    async def session(self, name: str = DEFAULT, *, autocommit: bool = True) -> "Session":
-        """A session for SQL in a tablespace. Close it. Raises as `tablespace` does."""
+    async def session(
+        self, name: str = DEFAULT, *, autocommit: bool = True
+    ) -> "Session | RemoteSession":
+        """A session for SQL in a tablespace, wherever that runs. Close it.
+
+        Raises `ProgrammingError` for a tablespace that is not there, `OperationalError`.
+        """
+        if await self._route.own_or_reach():
+            return await self._session(name, autocommit=autocommit)
+        return await self._remote.session(name, autocommit=autocommit)
+
+    async def _session(self, name: str, *, autocommit: bool) -> "Session":
         from herd.sql.session import Session
 
-        space = await self.tablespace(name)
+        space = await self._space(name)
         return Session(space, self.queries(space), autocommit=autocommit)
 
     def queries(self, space: Tablespace) -> "QueryEngine":
@@ -115,21 +162,27 @@ class AsyncHerd:
         if found is None:
             found = self._queries[space.name] = QueryEngine(space, self.workers)
             if space.checkpointer is not None:
+                from herd.checkpoint.catching_up import CatchingUp
                 from herd.checkpoint.reading import CheckpointReader
 
                 reader = CheckpointReader(self.client, space.checkpointer, self.workers)
                 found.checkpoints = reader.table
+                found.columns.checkpointed = CatchingUp(
+                    self.client, space.name, space.checkpointer, reader, self.workers
+                ).rows
         return found
 
     async def connect(self, name: str = DEFAULT, *, autocommit: bool = False) -> "AsyncConnection":
-        """A connection for SQL in a tablespace. Close it. Raises as `tablespace` does."""
+        """A connection for SQL in a tablespace. Close it. Raises as `session` does."""
         from herd.aio import AsyncConnection
 
         return AsyncConnection(await self.session(name, autocommit=autocommit), self.workers)
 
     async def table(self, table: str, name: str = DEFAULT) -> AsyncTable:
         """A table of a tablespace, as keys and values. Raises `NoSuchTable`."""
-        return await open_table(await self.tablespace(name), table)
+        if await self._route.own_or_reach():
+            return await open_table(await self._space(name), table)
+        return await self._remote.table(table, name)
 
     async def create_table(
         self,
@@ -139,7 +192,9 @@ class AsyncHerd:
         name: str = DEFAULT,
     ) -> AsyncTable:
         """Make a table without SQL; see `herd.table.create_table`."""
-        return await create_table(await self.tablespace(name), table, columns, primary)
+        if await self._route.own_or_reach():
+            return await create_table(await self._space(name), table, columns, primary)
+        return await self._remote.create_table(table, columns, primary, name)
 
     async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
         """Write a tablespace, as it is now, into a new file; it works on meanwhile.
@@ -148,26 +203,39 @@ class AsyncHerd:
         """
         from herd.backup import back_up
 
+        if not await self._route.own_or_reach():
+            await self._remote.back_up(path, name)
+            return
         file = Path.cwd() / path
         disk = SystemDisk(file.parent)
-        await back_up(await self.tablespace(name), self.client, self.workers, disk, file.name)
+        await back_up(await self._space(name), self.client, self.workers, disk, file.name)
 
-    async def restore(self, path: str | PathLike[str], name: str) -> Tablespace:
+    async def restore(self, path: str | PathLike[str], name: str) -> None:
         """Make a tablespace, which must not be there yet, of a backup.
 
         Raises `ProgrammingError`, `StorageFailed` for a file that is damaged or cut short.
         """
         from herd.backup import restore
 
+        if not await self._route.own_or_reach():
+            await self._remote.restore(path, name)
+            return
         if name.lower() in await self.names():
             raise ProgrammingError(f"there is a tablespace {name} already", hint="take a new name")
-        space = await self.tablespace(name, create=True)
+        space = await self._space(name, create=True)
         await restore(space, self.workers, Path.cwd() / path)
-        return space
 
     async def close(self) -> None:
-        """End all tablespaces. May be called twice. Raises `StorageFailed`."""
+        """End all tablespaces that run here. May be called twice. Raises `StorageFailed`."""
         self._closed = True
+        await self._route.close()
+
+    def _serve(self) -> HerdService:
+        """What the other openers reach when the tablespaces run here."""
+        here = _Here(self)
+        return HerdService(here, self.workers, self._wire, here)
+
+    async def _close_spaces(self) -> None:
         async with self._opening:
             queries, self._queries = self._queries, {}
             for query in queries.values():
@@ -225,6 +293,34 @@ class AsyncHerd:
         except BaseException:
             await state.close()
             raise
+
+
+class _Here:
+    """The tablespaces of a folder that run in this process, for its other openers."""
+
+    def __init__(self, herd: AsyncHerd) -> None:
+        self._herd = herd
+        self.names = herd.names
+        self.make = herd.make
+        self.create_table = herd.create_table
+        self.back_up = herd.back_up
+        self.restore = herd.restore
+
+    async def session(self, name: str, *, autocommit: bool = True) -> "Session":
+        """A session of this process."""
+        return await self._herd._session(name, autocommit=autocommit)
+
+    async def table(self, table: str, name: str) -> AsyncTable:
+        """A table of this process."""
+        return await open_table(await self._herd._space(name), table)
+
+    async def tablespace(self, name: str) -> Tablespace:
+        """A tablespace of this process."""
+        return await self._herd._space(name)
+
+    def leader_of(self, name: str) -> str | None:
+        """A folder's tablespaces are led where they run."""
+        return None
 
 
 Opening = Callable[[], AbstractAsyncContextManager[AsyncHerd]]

@@ -41,10 +41,13 @@ class Planned:
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         self.parsed = parsed
         self.catalog = catalog
-        self.statement: Statement | None = None if parsed.tree is None else make(parsed, catalog)
-        self.needs_transaction = self.statement is not None and self.statement.needs_transaction
+        statement = None if parsed.tree is None else make(parsed, catalog)
+        self.statement: Statement | None = statement
+        self.needs_transaction = statement is not None and statement.needs_transaction
+        self.short: Short | None = None
         # Asked once: to look whether something is a protocol takes longer than to run it.
-        self.short: Short | None = self.statement if isinstance(self.statement, Short) else None
+        if isinstance(statement, Short):
+            self.short = statement
         self._general: Statement | None = None
 
     def general(self) -> Statement:
