@@ -7,7 +7,7 @@ Invariants:
 """
 
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from sqlglot import exp
 
@@ -44,10 +44,8 @@ class Planned:
         statement = None if parsed.tree is None else make(parsed, catalog)
         self.statement: Statement | None = statement
         self.needs_transaction = statement is not None and statement.needs_transaction
-        self.short: Short | None = None
         # Asked once: to look whether something is a protocol takes longer than to run it.
-        if isinstance(statement, Short):
-            self.short = statement
+        self.short = cast(Short, statement) if hasattr(statement, "run_short") else None
         self._general: Statement | None = None
 
     def general(self) -> Statement:
