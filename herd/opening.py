@@ -16,6 +16,7 @@ from herd.hopping import Hopper
 from herd.store import DEFAULT, AsyncHerd, open_folder
 from herd.table import Table
 from herd.types import ColumnType
+from herd.wire.table import threaded
 
 
 class Herd:
@@ -37,10 +38,7 @@ class Herd:
     def create_tablespace(self, name: str) -> None:
         """Make a tablespace, if it is not there. Raises `ProgrammingError` for a bad name."""
 
-        async def create() -> None:
-            await self._herd.tablespace(name, create=True)
-
-        self._hopper.call(create)
+        self._hopper.call(self._herd.make, name)
 
     def connect(
         self,
@@ -61,7 +59,7 @@ class Herd:
         """A table as keys and values. Raises `NoSuchTable`."""
 
         async def bind() -> Table:
-            return Table(await self._herd.table(name, tablespace), self._hopper)
+            return threaded(await self._herd.table(name, tablespace), self._hopper)
 
         return self._hopper.call(bind)
 
@@ -76,9 +74,31 @@ class Herd:
 
         async def create() -> Table:
             made = await self._herd.create_table(name, columns, primary, tablespace)
-            return Table(made, self._hopper)
+            return threaded(made, self._hopper)
 
         return self._hopper.call(create)
+
+    def back_up(self, path: str | PathLike[str], tablespace: str = DEFAULT) -> None:
+        """Write a tablespace, as it is now, into a new file; it works on meanwhile.
+
+        Raises `OSError` (there is such a file, the disk is full), and as `connect` does.
+        """
+
+        async def back_up() -> None:
+            await self._herd.back_up(path, tablespace)
+
+        self._hopper.call(back_up)
+
+    def restore(self, path: str | PathLike[str], name: str) -> None:
+        """Make a tablespace, which must not be there yet, of a backup.
+
+        Raises `ProgrammingError`, `StorageFailed` for a file that is damaged or cut short.
+        """
+
+        async def restore() -> None:
+            await self._herd.restore(path, name)
+
+        self._hopper.call(restore)
 
     def close(self) -> None:
         """Let go of the folder, if this opened it. May be called twice; not in a forked child."""

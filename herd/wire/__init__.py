@@ -1,0 +1,1 @@
+"""Sessions from another process or machine: the wire, its server and its clients."""

@@ -1,0 +1,369 @@
+"""One client as its server sees it: its sessions, its results, and an answer to each call.
+
+Invariants:
+- A call is answered once; what goes wrong in it is an answer, too.
+- What a guest began ends with it: its statements are cancelled, its transactions rolled back, its
+  results forgotten. Only a commit that is under way goes on.
+- A row that is named by its whole key is read at once, without a task.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.errors import FrameInvalid
+from herd.errors import (
+    Error,
+    InterfaceError,
+    LeaderUnavailable,
+    NotSupportedError,
+    ProgrammingError,
+    SessionLost,
+)
+from herd.transaction import Isolation
+from herd.wire import messages, table_calls
+from herd.wire.failures import failed
+from herd.wire.messages import MALFORMED, Answer, Done, Failed, Rows, Told, decode_call, encode
+from herd.wire.results import Pieces, rows_packed
+from herd.wire.service import HerdService, HostedSession
+
+if TYPE_CHECKING:
+    from herd.sql.result import Result
+    from herd.sql.session import Session
+
+_LARGE_BYTES: Final = 256 * 1024
+_RESULTS_MAX: Final = 1_000
+_CLIENT_BYTES: Final = 16
+Reply = bytes | Coroutine[Any, Any, bytes]
+
+
+class Guest:
+    """All that one connection may ask. On the event loop."""
+
+    def __init__(self, service: HerdService) -> None:
+        self.service = service
+        self._sessions: dict[int, HostedSession] = {}
+        self._results: dict[int, Pieces] = {}
+        self._next = 0
+        self._commits: set[asyncio.Future[None]] = set()
+        self._closed = False
+        self._folder_calls: dict[type, Callable[[Any], Awaitable[Answer]]] = {
+            messages.Make: self._make,
+            messages.MakeTable: self._make_table,
+            messages.BackUp: self._back_up,
+            messages.Restore: self._restore,
+        }
+        self._calls: dict[type, Callable[[Any], Awaitable[Answer]]] = self._folder_calls | {
+            messages.Open: self._open,
+            messages.Execute: self._execute,
+            messages.ExecuteMany: self._execute_many,
+            messages.Begin: self._begin,
+            messages.Commit: self._commit,
+            messages.Rollback: self._rollback,
+            messages.Close: self._close,
+            messages.Fetch: self._fetch,
+            messages.Outcome: self._outcome,
+            messages.Names: self._names,
+        }
+
+    def handle(self, data: bytes) -> Reply:
+        """The answer to a call, or what makes it. Raises `FrameInvalid` for what is no call."""
+        if len(data) > _LARGE_BYTES:
+            return self._handle_large(data)
+        return self._begun(_decoded(data))
+
+    def ask(self, call: messages.Call) -> Awaitable[Answer]:
+        """The answer to a call that is decoded already, for wires with messages of their own."""
+        return self._answered(call)
+
+    async def close(self) -> None:
+        """End everything but commits under way."""
+        self._closed = True
+        for result in list(self._results):
+            self._drop(result)
+        hosted, self._sessions = list(self._sessions.values()), {}
+        for one in hosted:
+            self.service.remove(one)
+        if self._commits:
+            await asyncio.wait(self._commits)
+        for one in hosted:
+            await one.session.close()
+
+    def evict(self, number: int) -> None:
+        """A session of this guest, without a transaction, made room for another."""
+        self._sessions.pop(number, None)
+
+    # Answers
+
+    def _begun(self, call: messages.Call) -> Reply:
+        if type(call) is messages.Execute:
+            hosted = self._sessions.get(call.session)
+            if hosted is not None:
+                answer = self._read_now(hosted, call)
+                if answer is not None:
+                    return encode(answer)
+        elif type(call) is messages.Get and not call.session:
+            told = table_calls.get_now(self.service, call)
+            if told is not None:
+                return encode(told)
+        elif type(call) is messages.Renew:
+            return encode(Done())
+        return self._encoded(call)
+
+    async def _handle_large(self, data: bytes) -> bytes:
+        call = await self.service.workers.run(partial(_decoded, data))
+        return await self._encoded(call)
+
+    async def _encoded(self, call: messages.Call) -> bytes:
+        return encode(await self._answered(call))
+
+    async def _answered(self, call: messages.Call) -> Answer:
+        hosted = self._sessions.get(getattr(call, "session", 0))
+        if hosted is not None:
+            hosted.running += 1
+            self.service.used(hosted)
+        try:
+            if self._closed:
+                raise SessionLost("the connection is ending", hint="connect again")
+            handler = self._calls.get(type(call))
+            if handler is not None:
+                return await handler(call)
+            if type(call) is messages.Renew:
+                return Done()
+            return await table_calls.answer(self.service, call, self._transaction_of(call))
+        except Exception as error:
+            return self._failed(error, call, hosted)
+        finally:
+            if hosted is not None:
+                hosted.running -= 1
+
+    def _failed(
+        self, error: Exception, call: messages.Call, hosted: HostedSession | None
+    ) -> Failed:
+        tablespace = hosted.tablespace if hosted is not None else getattr(call, "tablespace", "")
+        leader = ""
+        if isinstance(error, LeaderUnavailable) and tablespace:
+            leader = self.service.host.leader_of(tablespace) or ""
+            self.service.forget_tables(tablespace)
+        state = messages.NO_TRANSACTION if hosted is None else _state_of(hosted.session)
+        return failed(error, leader=leader, lost=isinstance(error, SessionLost), state=state)
+
+    # Sessions
+
+    async def _open(self, call: messages.Open) -> Answer:
+        if call.client and len(call.client) != _CLIENT_BYTES:
+            raise InterfaceError(f"a client's name has {_CLIENT_BYTES} bytes")
+        name = call.tablespace.lower()
+        autocommit = bool(call.mode & messages.AUTOCOMMIT)
+        session = await self.service.host.session(name, autocommit=autocommit)
+        if self._closed:
+            raise SessionLost("the connection is ending", hint="connect again")
+        self._next += 1
+        hosted = HostedSession(self, self._next, session, name, call.client)
+        goes = self.service.add(hosted)
+        if goes is not None:
+            goes.guest.evict(goes.number)
+        self._sessions[hosted.number] = hosted
+        _set_mode(session, call.mode)
+        return messages.Opened(hosted.number, self.service.settings.lease_ms)
+
+    def _read_now(self, hosted: HostedSession, call: messages.Execute) -> Answer | None:
+        session = hosted.session
+        if session.transaction is not None:
+            return None
+        _set_mode(session, call.mode)
+        if not session.autocommit:
+            return None
+        try:
+            result = session.read_now(call.text, call.parameters)
+        except LeaderUnavailable:
+            return None
+        except Error as error:
+            return failed(error)
+        if result is None:
+            return None
+        self.service.used(hosted)
+        return self._rows(session, result)
+
+    async def _execute(self, call: messages.Execute) -> Answer:
+        session = self._session(call.session, call.mode)
+        result = await session.execute(call.text, call.parameters)
+        if result.table is None or call.mode & messages.WITHOUT_ARROW:
+            return self._rows(session, result)
+        pieces = Pieces(result.table, self.service.settings.piece_bytes)
+        if pieces.size_bytes > _LARGE_BYTES:
+            data = await self.service.workers.run(pieces.next)
+        else:
+            data = pieces.next()
+        return messages.Table(
+            _state_of(session),
+            _mode_of(session),
+            result.kind,
+            result.count,
+            self.service.columns(result.columns),
+            data,
+            self._keep(pieces) if pieces.more else 0,
+        )
+
+    async def _execute_many(self, call: messages.ExecuteMany) -> Answer:
+        session = self._session(call.session, call.mode)
+        return self._rows(session, await session.execute_many(call.text, call.rows))
+
+    async def _begin(self, call: messages.Begin) -> Answer:
+        session = self._hosted(call.session).session
+        await session.begin(_isolation_of(call.mode))
+        return Done(_state_of(session))
+
+    async def _commit(self, call: messages.Commit) -> Answer:
+        hosted = self._hosted(call.session)
+        session, transaction = hosted.session, hosted.session.transaction
+        if transaction is None:
+            return Done()
+        if hosted.client and call.sequence and transaction.changed:
+            transaction.identity = identity_of(hosted.client, call.sequence)
+        commit = asyncio.ensure_future(session.commit())
+        self._commits.add(commit)
+        commit.add_done_callback(self._commits.discard)
+        # Whoever is cancelled here has only stopped waiting.
+        await asyncio.shield(commit)
+        return Done(_state_of(session))
+
+    async def _rollback(self, call: messages.Rollback) -> Answer:
+        await self._hosted(call.session).session.rollback()
+        return Done()
+
+    async def _close(self, call: messages.Close) -> Answer:
+        hosted = self._sessions.pop(call.session, None)
+        if hosted is not None:
+            self.service.remove(hosted)
+            await hosted.session.close()
+        return Done()
+
+    async def _outcome(self, call: messages.Outcome) -> Answer:
+        if len(call.client) != _CLIENT_BYTES:
+            raise InterfaceError(f"a client's name has {_CLIENT_BYTES} bytes")
+        space = await self.service.host.tablespace(call.tablespace.lower())
+        return Told(await space.outcome(identity_of(call.client, call.sequence)))
+
+    def _hosted(self, number: int) -> HostedSession:
+        hosted = self._sessions.get(number)
+        if hosted is None:
+            raise SessionLost(f"session {number} is not known here any more", hint="open another")
+        return hosted
+
+    def _session(self, number: int, mode: int) -> "Session":
+        session = self._hosted(number).session
+        if session.transaction is None:
+            _set_mode(session, mode)
+        return session
+
+    def _transaction_of(self, call: messages.Call) -> Any:
+        number = getattr(call, "session", 0)
+        if not number:
+            return None
+        transaction = self._hosted(number).session.transaction
+        if transaction is None:
+            raise ProgrammingError("the session is in no transaction", hint="begin one")
+        return transaction
+
+    # Results
+
+    def _rows(self, session: "Session", result: "Result") -> Rows:
+        return Rows(
+            _state_of(session),
+            _mode_of(session),
+            result.kind,
+            result.count,
+            result.last_id,
+            self.service.columns(result.columns) if result.columns else b"",
+            rows_packed(result.rows),
+        )
+
+    def _keep(self, pieces: Pieces) -> int:
+        if len(self._results) >= _RESULTS_MAX:
+            raise InterfaceError("too many results wait to be fetched", hint="fetch or drop some")
+        self.service.keep_result(pieces.size_bytes)
+        self._next += 1
+        self._results[self._next] = pieces
+        return self._next
+
+    def _drop(self, result: int) -> None:
+        pieces = self._results.pop(result, None)
+        if pieces is not None:
+            self.service.results_bytes -= pieces.size_bytes
+
+    async def _fetch(self, call: messages.Fetch) -> Answer:
+        pieces = self._results.get(call.result)
+        if pieces is None:
+            raise SessionLost(f"result {call.result} is not known here any more")
+        if call.drop:
+            self._drop(call.result)
+            return messages.Piece(b"")
+        data = await self.service.workers.run(pieces.next)
+        if not pieces.more:
+            self._drop(call.result)
+        return messages.Piece(data, pieces.more)
+
+    # Tablespaces
+
+    async def _names(self, _call: messages.Names) -> Answer:
+        return Told(await self.service.host.names())
+
+    async def _make(self, call: messages.Make) -> Answer:
+        await self._folder().make(call.tablespace)
+        return Done()
+
+    async def _make_table(self, call: messages.MakeTable) -> Answer:
+        columns = dict(call.columns)
+        await self._folder().create_table(call.table, columns, call.primary, call.tablespace)
+        return Done()
+
+    async def _back_up(self, call: messages.BackUp) -> Answer:
+        await self._folder().back_up(call.path, call.tablespace)
+        return Done()
+
+    async def _restore(self, call: messages.Restore) -> Answer:
+        await self._folder().restore(call.path, call.tablespace)
+        return Done()
+
+    def _folder(self) -> Any:
+        if self.service.folder is None:
+            raise NotSupportedError(
+                "a node does not do that for its clients", hint="use SQL, or the node's command"
+            )
+        return self.service.folder
+
+
+def identity_of(client: bytes, sequence: int) -> bytes:
+    """What a client's transaction is called in questions about its outcome."""
+    return client + sequence.to_bytes(8)
+
+
+def _decoded(data: bytes) -> messages.Call:
+    try:
+        call: messages.Call = decode_call(data)
+        return call
+    except MALFORMED as error:
+        raise FrameInvalid(f"a call cannot be read: {error}") from error
+
+
+def _state_of(session: "Session") -> int:
+    transaction = session.transaction
+    if transaction is None:
+        return messages.NO_TRANSACTION
+    return messages.ENDED_TRANSACTION if transaction.ended else messages.IN_TRANSACTION
+
+
+def _mode_of(session: "Session") -> int:
+    mode = messages.AUTOCOMMIT if session.autocommit else 0
+    return mode | (messages.SNAPSHOT if session.isolation is Isolation.SNAPSHOT else 0)
+
+
+def _set_mode(session: "Session", mode: int) -> None:
+    session.autocommit = bool(mode & messages.AUTOCOMMIT)
+    session.isolation = _isolation_of(mode)
+
+
+def _isolation_of(mode: int) -> Isolation:
+    return Isolation.SNAPSHOT if mode & messages.SNAPSHOT else Isolation.READ_COMMITTED

@@ -1,0 +1,99 @@
+"""Tablespaces that run elsewhere, with the interface of `herd.store.AsyncHerd`.
+
+Invariants:
+- Nothing runs here but calls: whoever closes it ends its connections, nothing else.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.ports.workers import Workers
+from herd.types import ColumnType
+from herd.wire import messages
+from herd.wire.calling import Calling, expect
+from herd.wire.session import RemoteSession
+from herd.wire.table import RemoteTable
+
+if TYPE_CHECKING:
+    from herd.aio import AsyncConnection
+
+DEFAULT = "default"
+
+
+class RemoteHerd:
+    """Tablespaces reached by calls. On one event loop."""
+
+    def __init__(
+        self, calling: Calling, close: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """`close` ends what the calls go over."""
+        self._calling = calling
+        self._close = close
+
+    @property
+    def workers(self) -> Workers:
+        """Threads for what would keep the loop."""
+        return self._calling.workers
+
+    async def names(self) -> list[str]:
+        """The tablespaces that there are, in order."""
+        answer = await self._calling.ask("", messages.Names(), again=True)
+        names: list[str] = expect(answer, messages.Told).value
+        return names
+
+    async def make(self, name: str) -> None:
+        """Make a tablespace, if it is not there. Raises `ProgrammingError` for a bad name."""
+        await self._calling.ask(name, messages.Make(name), again=True)
+
+    async def session(self, name: str = DEFAULT, *, autocommit: bool = True) -> RemoteSession:
+        """A session for SQL in a tablespace. Close it.
+
+        Raises `ProgrammingError` for one that is not there, `LeaderUnavailable`.
+        """
+        made = RemoteSession(self._calling, name.lower(), autocommit=autocommit)
+        await made.attach()
+        return made
+
+    async def connect(self, name: str = DEFAULT, *, autocommit: bool = False) -> "AsyncConnection":
+        """A connection for SQL in a tablespace. Close it. Raises as `session` does."""
+        from herd.aio import AsyncConnection
+
+        return AsyncConnection(await self.session(name, autocommit=autocommit), self.workers)
+
+    async def table(self, table: str, name: str = DEFAULT) -> RemoteTable:
+        """A table of a tablespace, as keys and values. Raises `NoSuchTable`."""
+        name = name.lower()
+        answer = await self._calling.ask(name, messages.Describe(name, table), again=True)
+        described = expect(answer, messages.Described)
+        return RemoteTable(self._calling, name, table, described)
+
+    async def create_table(
+        self,
+        table: str,
+        columns: Mapping[str, ColumnType],
+        primary: Sequence[str],
+        name: str = DEFAULT,
+    ) -> RemoteTable:
+        """Make a table without SQL; see `herd.table.create_table`."""
+        name = name.lower()
+        call = messages.MakeTable(name, table, list(columns.items()), list(primary))
+        await self._calling.ask(name, call, again=False)
+        return await self.table(table, name)
+
+    async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
+        """Write a tablespace into a new file, on the server's machine."""
+        call = messages.BackUp(name.lower(), str(Path.cwd() / path))
+        await self._calling.ask(name.lower(), call, again=False)
+
+    async def restore(self, path: str | PathLike[str], name: str) -> None:
+        """Make a tablespace, which must not be there yet, of a backup on the server's machine."""
+        call = messages.Restore(name.lower(), str(Path.cwd() / path))
+        await self._calling.ask(name.lower(), call, again=False)
+
+    async def close(self) -> None:
+        """End the connections. May be called twice."""
+        close, self._close = self._close, None
+        if close is not None:
+            await close()

@@ -1,0 +1,35 @@
+"""Bounds of sessions over a wire: plain values."""
+
+from dataclasses import dataclass
+
+from engine.limits import MIB
+
+
+@dataclass(frozen=True, slots=True)
+class WireSettings:
+    """Times in milliseconds, sizes in bytes.
+
+    A server ends what a connection began if nothing was heard of it for `lease_ms`; its client
+    says something at least three times in that time. It has at most `connections_max` connections
+    and `sessions_max` sessions: the one that was used longest ago and is in no transaction goes
+    when another is opened, and is opened again by its client. One connection has at most
+    `calls_max` calls running; beyond that nothing is read from it. `call_bytes_max` bounds one
+    call, `calls_bytes_max` what has arrived of all. A result leaves in pieces of `piece_bytes`, and
+    all that wait to be fetched have at most `results_bytes_max`.
+    A client goes on looking for a server for `patience_ms`.
+    """
+
+    lease_ms: int = 10_000
+    connect_timeout_ms: int = 5_000
+    connections_max: int = 1_024
+    sessions_max: int = 4_096
+    calls_max: int = 1_024
+    call_bytes_max: int = 64 * MIB
+    calls_bytes_max: int = 256 * MIB
+    part_bytes: int = 1 * MIB
+    piece_bytes: int = 1 * MIB
+    results_bytes_max: int = 512 * MIB
+    queued_bytes_max: int = 8 * MIB
+    patience_ms: int = 15_000
+    retry_first_ms: int = 5
+    retry_max_ms: int = 200

@@ -1,0 +1,227 @@
+"""Two processes at once on one folder: the first runs the tablespaces, the other one reaches them.
+
+Each test starts real processes; what they say comes over their pipes, line by line.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import herd
+import herdbook
+from herd.errors import Error, SessionLost, TransactionEnded
+from herd.types import BIGINT
+
+OWNER = """
+import sys, herdbook
+with herdbook.open(sys.argv[1]) as book:
+    with book.sql(autocommit=True) as connection:
+        connection.execute("CREATE TABLE cow (id INT PRIMARY KEY, n INT)")
+        connection.execute("INSERT INTO cow VALUES (1, 0), (2, 0)")
+        print("ready", flush=True)
+        for line in sys.stdin:
+            for row in connection.execute(line):
+                print(*row, flush=True)
+"""
+
+
+class Child:
+    """A process that runs a program on a folder."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, line: str) -> str:
+        """What it says to a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.hear()
+
+    def hear(self) -> str:
+        """The next line that it says."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        """Let it end by itself."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        assert self.process.wait(timeout=60) == 0
+        self.process.stdout.close()
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(timeout=60)
+
+
+@contextmanager
+def owner(folder: Path) -> Iterator[Child]:
+    """A process that runs a folder's tablespaces."""
+    child = Child(OWNER, folder)
+    try:
+        assert child.hear() == "ready"
+        yield child
+    finally:
+        if child.process.poll() is None:
+            child.kill()
+        for pipe in (child.process.stdin, child.process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue
+
+
+def test_a_second_process_has_the_same_tables(tmp_path: Path) -> None:
+    with owner(tmp_path) as child, herdbook.open(tmp_path) as book:
+        with book.sql(autocommit=True) as connection:
+            assert connection.execute("UPDATE cow SET n = 5 WHERE id = ?", [1]).rowcount == 1
+            assert child.ask("SELECT n FROM cow WHERE id = 1") == "5"
+            assert connection.execute("SELECT id, n FROM cow ORDER BY id").fetchall() == [
+                (1, 5),
+                (2, 0),
+            ]
+        table = book.herd.table("cow")
+        table.put({"id": 3, "n": 7})
+        assert table.get(3) == {"id": 3, "n": 7} and len(list(table.scan())) == 3
+        assert child.ask("SELECT sum(n) FROM cow") == "12"
+        child.end()
+
+
+def test_when_the_owner_ends_the_next_caller_is_the_owner(tmp_path: Path) -> None:
+    with owner(tmp_path) as child, herd.open_herd(tmp_path) as opened:
+        connection = opened.connect(autocommit=True)
+        table = opened.table("cow")
+        connection.execute("UPDATE cow SET n = 1 WHERE id = 1")
+        child.end()
+        assert connection.execute("SELECT n FROM cow WHERE id = 1").fetchone() == (1,)
+        assert connection.execute("UPDATE cow SET n = n + 1").rowcount == 2
+        assert table.get(1) == {"id": 1, "n": 2}
+        with opened.connect() as another:
+            assert another.execute("SELECT sum(n) FROM cow").fetchone() == (3,)
+        connection.close()
+
+
+def test_a_killed_owner_takes_open_transactions_with_it_and_nothing_else(tmp_path: Path) -> None:
+    with owner(tmp_path) as child, herd.open_herd(tmp_path) as opened:
+        committed, open_one = opened.connect(), opened.connect()
+        committed.execute("UPDATE cow SET n = 10 WHERE id = 1")
+        committed.commit()
+        open_one.execute("UPDATE cow SET n = 20 WHERE id = 2")
+        child.kill()
+        with pytest.raises(SessionLost) as raised:
+            open_one.execute("UPDATE cow SET n = 21 WHERE id = 1")
+        assert raised.value.retryable and isinstance(raised.value, herd.OperationalError)
+        with pytest.raises(TransactionEnded):
+            open_one.execute("SELECT 1")
+        open_one.rollback()
+        assert open_one.execute("SELECT n FROM cow ORDER BY id").fetchall() == [(10,), (0,)]
+        open_one.close()
+        committed.close()
+
+
+MEMBER = """
+import sys, herd
+from herd.errors import Error
+done = 0
+with herd.open_herd(sys.argv[1]) as opened:
+    connection = opened.connect()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        for _ in range(20):
+            try:
+                connection.execute("UPDATE cow SET n = n + 1 WHERE id = 1")
+                connection.execute("UPDATE cow SET n = n - 1 WHERE id = 2")
+                connection.commit()
+                break
+            except Error as error:
+                if not error.retryable:
+                    raise
+                connection.rollback()
+        done += 1
+        print(done, flush=True)
+    connection.close()
+"""
+
+
+def test_three_processes_go_on_when_each_owner_in_turn_is_killed(tmp_path: Path) -> None:
+    with owner(tmp_path) as first:
+        second, third = Child(MEMBER, tmp_path), Child(MEMBER, tmp_path)
+        try:
+            assert second.hear() == third.hear() == "ready"
+            assert second.ask("go") == third.ask("go") == "1"
+            first.kill()
+            assert second.ask("go") == third.ask("go") == "2"
+            second.kill()
+            assert third.ask("go") == "3"
+            with herd.open_herd(tmp_path) as opened, opened.connect() as connection:
+                rows = connection.execute("SELECT n FROM cow ORDER BY id").fetchall()
+                assert rows == [(5,), (-5,)]
+            third.end()
+        finally:
+            for child in (second, third):
+                if child.process.poll() is None:
+                    child.kill()
+                assert child.process.stdin is not None and child.process.stdout is not None
+                child.process.stdin.close()
+                child.process.stdout.close()
+
+
+def test_a_forked_child_opens_the_folder_anew(tmp_path: Path) -> None:
+    program = """
+import os, sys, herd
+from herd.errors import InterfaceError
+with herd.open_herd(sys.argv[1]) as opened:
+    connection = opened.connect(autocommit=True)
+    connection.execute("CREATE TABLE cow (id INT PRIMARY KEY)")
+    child = os.fork()
+    if not child:
+        try:
+            connection.execute("SELECT * FROM cow")
+        except InterfaceError:
+            with herd.connect(sys.argv[1], autocommit=True) as own:
+                own.execute("INSERT INTO cow VALUES (1)")
+            os._exit(7)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), *connection.execute("SELECT id FROM cow").fetchone())
+    connection.close()
+"""
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert said.stdout.split() == ["7", "1"]
+
+
+def test_another_loop_of_the_same_process_reaches_the_tablespaces(tmp_path: Path) -> None:
+    import asyncio
+
+    async def other() -> int:
+        async with herd.open_folder(tmp_path) as opened:
+            table = await opened.table("cow")
+            await table.put({"id": 1, "n": 1})
+            with pytest.raises(Error, match="run by process"):
+                await opened.tablespace()
+            return len([row async for row in table.scan()])
+
+    with herd.open_herd(tmp_path) as opened:
+        table = opened.create_table("cow", {"id": BIGINT, "n": BIGINT}, ["id"])
+        assert asyncio.run(other()) == 1
+        assert table.get(1) == {"id": 1, "n": 1}
