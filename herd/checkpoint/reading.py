@@ -39,19 +39,19 @@ class CheckpointReader:
     async def table(self, table: Table, number: int) -> "Sequence[pyarrow.RecordBatch]":
         """A table's rows in the order of their keys, with the columns that it has now.
 
+        `number` is the checkpoint's, 0 for the newest.
         Raises `ProgrammingError` for a checkpoint that is not kept or does not have the table,
         `StorageFailed` if it cannot be read.
         """
         pin = f"query {self._client.rng.getrandbits(64):016x}"
         with translating():
             try:
-                record = await self._checkpointer.list.pin(pin, number, _PIN_MS)
+                record = await self._checkpointer.list.pin(pin, number or None, _PIN_MS)
             except NotFound:
                 kept = (await self._checkpointer.list.get()).kept
                 names = ", ".join(f"{one.number}" for one in kept) or "none"
-                raise ProgrammingError(
-                    f"checkpoint {number} is not kept", hint=f"kept are: {names}"
-                ) from None
+                what = f"checkpoint {number} is not kept" if number else "no checkpoint is kept"
+                raise ProgrammingError(what, hint=f"kept are: {names}") from None
             try:
                 manifest = await self._checkpointer.manifest(record)
                 for pages in manifest.pages:

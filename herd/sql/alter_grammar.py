@@ -11,7 +11,10 @@ from sqlglot import exp
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import TokenType
 
-_CONSTRAINTS: Final = ("CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN", "PRIMARY", "INDEX", "KEY")
+_CONSTRAINTS: Final = (
+    *("CONSTRAINT", "UNIQUE", "CHECK", "INDEX", "KEY"),
+    *("FOREIGN KEY", "PRIMARY KEY"),
+)
 _DROPPED: Final = ("CONSTRAINT", "CHECK", "INDEX", "KEY")
 
 
@@ -55,10 +58,10 @@ class AlterGrammar(DuckDBParser):
         return self._parse_column_def_with_exists()
 
     def _parse_dropped(self) -> exp.Expr | None:
-        if self._match_text_seq("PRIMARY", "KEY"):
+        if self._match(TokenType.PRIMARY_KEY):
             return self.expression(exp.Drop(kind="PRIMARY KEY", tables=[]))
         kind = "COLUMN"
-        if self._match_text_seq("FOREIGN", "KEY"):
+        if self._match(TokenType.FOREIGN_KEY):
             kind = "FOREIGN KEY"
         elif not self._match_text_seq("COLUMN") and self._next and self._next.text not in (",", ""):
             if self._match_texts(_DROPPED):
@@ -66,6 +69,8 @@ class AlterGrammar(DuckDBParser):
         exists = self._parse_exists()
         name = self._parse_id_var()
         self._match_text_seq("RESTRICT")
+        if self._match_text_seq("CASCADE"):
+            self.raise_error("this is not understood here: CASCADE")
         return name and self.expression(exp.Drop(kind=kind, tables=[name], exists=exists))
 
     def _parse_renamed(self) -> exp.Expr | None:
@@ -97,6 +102,13 @@ class AlterGrammar(DuckDBParser):
             self._match_r_paren()
         setting = exp.Property(this=name, value=value)
         return self.expression(exp.AlterSet(expressions=[setting]))
+
+    def _parse_create(self) -> exp.Create | exp.Command:
+        # Of the original: the kind of an index, which is one here.
+        hinted = self._curr and self._curr.text.upper() in ("HASH", "BRIN")
+        if hinted and self._next and self._next.token_type == TokenType.INDEX:
+            self._advance()
+        return super()._parse_create()
 
     def _parse_constraint(self) -> exp.Expr | None:
         index = self._index

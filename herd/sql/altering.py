@@ -36,7 +36,13 @@ from herd.sql.checking import (
 )
 from herd.sql.constraints import changed
 from herd.sql.defaults import default_store, default_tree
-from herd.sql.defining import lock_definitions, new_table_name, set_table, wants_full_changes
+from herd.sql.defining import (
+    known_table,
+    lock_definitions,
+    new_table_name,
+    set_table,
+    wants_full_changes,
+)
 from herd.sql.drafting import (
     check_auto,
     default_text,
@@ -77,10 +83,7 @@ class Alter:
         if self.of_view:
             self._rename_view(work, name)
             return Result(count=0, kind=self.kind)
-        try:
-            table = transaction.catalog.table(name)
-        except NoSuchTable as error:
-            raise NoSuchTable(error.message, place=place_of(self.node)) from None
+        table = known_table(transaction.catalog, self.node)
         await transaction.lock_table(table, exclusive=True)
         alteration = Alteration(work, table, given)
         for action in self.actions:

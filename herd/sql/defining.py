@@ -27,13 +27,27 @@ from herd.schema import Column, Table, View
 from herd.sequences import sequences_of
 from herd.sql.constraints import changed
 from herd.sql.drafting import HIDDEN_KEY, draft_table
-from herd.sql.parsing import Parsed, place_of
+from herd.sql.parsing import Parsed, check_parts, place_of
 from herd.sql.result import Result
 from herd.sql.statement import Given, Work
 from herd.transaction import Transaction
 from herd.types import BIGINT, accepting
 
 NAME_CHARACTERS_MAX: Final = 255
+_CREATE_PARTS: Final = frozenset(
+    {"this", "kind", "expression", "exists", "properties", "replace", "indexes"}
+)
+_OF_MYSQL: Final = (
+    exp.EngineProperty,
+    exp.CharacterSetProperty,
+    exp.CollateProperty,
+    exp.AutoIncrementProperty,
+    exp.SchemaCommentProperty,
+    exp.RowFormatProperty,
+)
+"""What a dump of MySQL says of a table and what makes no difference here."""
+_DROP_PARTS: Final = frozenset({"tables", "kind", "exists", "restrict"})
+_DROP_HINTS: Final = {"cascade": "drop first what refers to it"}
 
 
 async def lock_definitions(transaction: Transaction) -> None:
@@ -50,13 +64,23 @@ def set_table(transaction: Transaction, table: Table) -> Table:
 def new_table_name(node: exp.Expr) -> str:
     """The name of a table in a definition. Raises `NotSupportedError`, `ProgrammingError`."""
     if node.args.get("db") or node.args.get("catalog"):
+        schema = node.args.get("catalog") or node.args.get("db")
         raise NotSupportedError(
-            "a name with a schema", hint="connect to that tablespace", place=place_of(node)
+            "a name with a schema", hint="connect to that tablespace", place=place_of(schema)
         )
     name = str(node.name)
     if not name or len(name) > NAME_CHARACTERS_MAX:
         raise ProgrammingError(f"a name has 1 to {NAME_CHARACTERS_MAX} characters")
     return name
+
+
+def known_table(catalog: Catalog, node: exp.Expr) -> Table:
+    """A table that a definition names. Raises `NoSuchTable` with the place, as `new_table_name`."""
+    name = new_table_name(node)
+    try:
+        return catalog.table(name)
+    except NoSuchTable as error:
+        raise NoSuchTable(error.message, hint=error.hint, place=place_of(node)) from None
 
 
 class CreateTable:
@@ -81,6 +105,7 @@ class CreateTable:
             raise NotSupportedError("CREATE OR REPLACE TABLE", hint="DROP TABLE it first")
         if self.nodes and self.query is not None:
             raise NotSupportedError("CREATE TABLE (…) AS", hint="INSERT … SELECT afterwards")
+        check_parts(tree, _CREATE_PARTS)
         self._read_properties(tree)
 
     async def run(self, work: Work, given: Given) -> Result:
@@ -116,6 +141,10 @@ class CreateTable:
                 self.with_rows = not item.args.get("no")
             elif type(item) is exp.Property and item.name.lower() == "changes":
                 self.full_changes = wants_full_changes(item.args["value"])
+            elif not isinstance(item, _OF_MYSQL):
+                raise NotSupportedError(
+                    f"{item.sql('duckdb') or item.key} of a table", place=place_of(item)
+                )
 
     async def _of_query(self, work: Work, table_id: int, given: Given) -> tuple[Table, list[Row]]:
         from herd.arrow import column_type_of, python_rows
@@ -163,6 +192,7 @@ class DropTable:
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         assert isinstance(parsed.tree, exp.Drop)
         self.tree = parsed.tree
+        check_parts(self.tree, _DROP_PARTS, _DROP_HINTS)
         self.if_there = bool(self.tree.args.get("exists"))
         self.nodes = self.tree.args.get("tables") or []
 
@@ -175,10 +205,7 @@ class DropTable:
             name = new_table_name(node)
             if self.if_there and transaction.catalog.find(name) is None:
                 continue
-            found = transaction.catalog.find(name)
-            if found is None:
-                raise NoSuchTable(f"there is no table {name}", place=place_of(node))
-            going.append(transaction.catalog.table(name))
+            going.append(known_table(transaction.catalog, node))
         for table in going:
             _check_unreferred(transaction.catalog, table, going)
             await transaction.lock_table(table, exclusive=True)
@@ -205,13 +232,14 @@ class Truncate:
 
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         assert isinstance(parsed.tree, exp.TruncateTable)
+        check_parts(parsed.tree, frozenset({"expressions"}))
         self.nodes = parsed.tree.expressions
 
     async def run(self, work: Work, given: Given) -> Result:
         """Empty the tables."""
         transaction = work.transaction
         await lock_definitions(transaction)
-        tables = [transaction.catalog.table(node.name) for node in self.nodes]
+        tables = [known_table(transaction.catalog, node) for node in self.nodes]
         for table in tables:
             _check_unreferred(transaction.catalog, table, tables)
             await transaction.lock_table(table, exclusive=True)
@@ -276,6 +304,7 @@ class DropView:
 
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         assert isinstance(parsed.tree, exp.Drop)
+        check_parts(parsed.tree, _DROP_PARTS, _DROP_HINTS)
         self.nodes = parsed.tree.args.get("tables") or []
         self.if_there = bool(parsed.tree.args.get("exists"))
 

@@ -7,16 +7,20 @@ Invariants:
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import ParseError
+from sqlglot.generators.duckdb import DuckDBGenerator
 from sqlglot.parser import Parser
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import TokenType
 
 from herd.sql.alter_grammar import AlterGrammar
+
+CHECKPOINT: Final = "CHECKPOINT"
+"""What a table may be read AS OF: `FROM t AS OF CHECKPOINT 7`, or `'newest'`."""
 
 ParseNode = Callable[[Any], Any]
 
@@ -35,6 +39,13 @@ class HerdParser(AlterGrammar):
         TokenType.PLACEHOLDER: _question_mark,
     }
 
+    def _parse_version(self) -> exp.Version | None:
+        if not self._match_text_seq("AS", "OF", CHECKPOINT):
+            return super()._parse_version()
+        place = self._parse_primary()
+        version = exp.Version(this=CHECKPOINT, kind="AS OF", expression=place)
+        return self.expression(version)
+
     def _parse_expression(self) -> exp.Expr | None:
         # `name: value` is DuckDB's other way to say AS; `(:name` is none.
         if self._curr and self._curr.token_type not in (TokenType.VAR, TokenType.IDENTIFIER):
@@ -45,6 +56,14 @@ class HerdParser(AlterGrammar):
         token = self._curr or self._prev
         message = f"this is not understood here: {self._find_sql(token, token)}"
         raise ParseError.new(message, highlight=token.text, line=token.line, col=token.col)
+
+
+class HerdGenerator(DuckDBGenerator):
+    """Writes what the parser reads beyond DuckDB's."""
+
+    def version_sql(self, expression: exp.Version) -> str:
+        """AS OF CHECKPOINT."""
+        return f"AS OF {expression.name} {self.sql(expression, 'expression')}"
 
 
 class Herd(DuckDB):
@@ -69,3 +88,4 @@ class Herd(DuckDB):
         }
 
     Parser = HerdParser
+    Generator = HerdGenerator

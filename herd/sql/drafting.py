@@ -29,7 +29,7 @@ from herd.sql.constraints import (
     with_index,
 )
 from herd.sql.expressions import NO_NAMES, storing
-from herd.sql.parsing import expression_text, place_of
+from herd.sql.parsing import check_parts, expression_text, place_of
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.type_names import column_type
 from herd.types import BIGINT, INTEGER_BITS, ColumnType, Kind
@@ -41,6 +41,7 @@ _SERIALS: Final = {
     "SMALLSERIAL": ColumnType(Kind.SMALLINT),
 }
 _COUNTING: Final = (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)
+_COLUMN_PARTS: Final = frozenset({"this", "kind", "constraints", "exists"})
 _IGNORED: Final = (exp.CommentColumnConstraint,)
 
 
@@ -59,6 +60,7 @@ class ColumnDraft:
 
 def draft_column(table: Table, node: exp.ColumnDef, number: int) -> ColumnDraft:
     """A column of that number. Raises what is wrong with its definition."""
+    check_parts(node, _COLUMN_PARTS)
     kind_node = node.args.get("kind")
     serial = _SERIALS.get(str(kind_node.args.get("kind") or "").upper()) if kind_node else None
     kind = serial or column_type(kind_node)

@@ -17,7 +17,7 @@ from sqlglot import exp
 from herd.autocommit import RowWriter
 from herd.catalog import Catalog
 from herd.changing import Verify
-from herd.errors import DataError, NoSuchColumn
+from herd.errors import DataError, SqlSyntaxError
 from herd.rows import Row, row_reader
 from herd.schema import Column, Table
 from herd.sql.expressions import NO_NAMES, Evaluate, Names, Store, compile_expression, storing
@@ -178,6 +178,8 @@ class SelectByKey:
         return Result(self.columns, (self.read(self.decode(value)),), 1, None, "SELECT")
 
 
+UPDATE_PARTS: Final = frozenset({"this", "expressions", "where", "returning"})
+DELETE_PARTS: Final = frozenset({"this", "where", "returning"})
 _SELECT_PARTS: Final = frozenset({"expressions", "from_", "where", "kind", "hint"})
 
 
@@ -232,17 +234,26 @@ def assignments(
     """The SET of an UPDATE: what can be evaluated here, and what only the query engine can."""
     easy: list[tuple[int, Store]] = []
     hard: list[tuple[Column, exp.Expr]] = []
-    seen: set[int] = set()
+    for column, value in assigned_trees(tree, table):
+        try:
+            easy.append((column.number, storing(value, names, table, column)))
+        except CannotEvaluate:
+            hard.append((column, value))
+    return easy, hard
+
+
+def assigned_trees(tree: exp.Expr, table: Table) -> list[tuple[Column, exp.Expr]]:
+    """The columns that a SET names, with their expressions.
+
+    Raises `NoSuchColumn`, `SqlSyntaxError`, `CannotEvaluate` for a row that is set by a query.
+    """
+    found: dict[int, tuple[Column, exp.Expr]] = {}
     for item in tree.expressions:
         for column, value in _pairs(item, table):
-            if column.number in seen:
-                raise NoSuchColumn(f"{column.name} is set twice", place=place_of(item))
-            seen.add(column.number)
-            try:
-                easy.append((column.number, storing(_value(value, column), names, table, column)))
-            except CannotEvaluate:
-                hard.append((column, value))
-    return easy, hard
+            if column.number in found:
+                raise SqlSyntaxError(f"{column.name} is set twice", place=place_of(item))
+            found[column.number] = (column, _value(value, column))
+    return list(found.values())
 
 
 def _pairs(item: exp.Expr, table: Table) -> list[tuple[Column, exp.Expr]]:
@@ -282,7 +293,7 @@ class UpdateByKey:
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         tree = parsed.tree
         assert isinstance(tree, exp.Update)
-        if any(tree.args.get(part) for part in ("from_", "with_", "order", "limit")):
+        if any(value and part not in UPDATE_PARTS for part, value in tree.args.items()):
             raise CannotEvaluate
         self.catalog = catalog
         self.table, names = named_table(tree.this, catalog)
@@ -302,7 +313,7 @@ class UpdateByKey:
         key = self.key(given)
         if writer is None or key is None:
             return None
-        sets, changed = self.sets, list[Row]()
+        sets, returned, shown = self.sets, self.returned, list[tuple[Any, ...]]()
 
         def change(before: Row | None) -> Row | None:
             if before is None:
@@ -310,14 +321,14 @@ class UpdateByKey:
             after = before.copy()
             for number, store in sets:
                 after[number] = store(before, given)
-            changed.append(after)
+            shown.extend(returned.shown((after,), given))
             return after
 
         answer = writer.write(key, change)
         if answer is None:
             return None
         await answer
-        return self.returned.result("UPDATE", changed, given, len(changed))
+        return returned.answer("UPDATE", shown, len(shown))
 
     async def run(self, work: Work, given: Given) -> Result:
         """Change the row, if it is there."""
@@ -328,13 +339,13 @@ class UpdateByKey:
             await transaction.lock_row(table, key)
             value = newest(transaction, table, key)
         if key is None or value is None:
-            return self.returned.result("UPDATE", [], given, 0)
+            return self.returned.answer("UPDATE", [], 0)
         row = self.decode(value)
         changed = row.copy()
         for number, store in self.sets:
             changed[number] = store(row, given)
         await changer_of(work, table, self.verify).update(key, row, changed)
-        return self.returned.result("UPDATE", [changed], given, 1)
+        return await self.returned.result(work, "UPDATE", [changed], given)
 
 
 class DeleteByKey:
@@ -346,7 +357,7 @@ class DeleteByKey:
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         tree = parsed.tree
         assert isinstance(tree, exp.Delete)
-        if any(tree.args.get(part) for part in ("using", "with_", "order", "limit", "tables")):
+        if any(value and part not in DELETE_PARTS for part, value in tree.args.items()):
             raise CannotEvaluate
         self.catalog = catalog
         self.table, names = named_table(tree.this, catalog)
@@ -360,18 +371,18 @@ class DeleteByKey:
         writer, key = self._writers.of(space), self.key(given)
         if writer is None or key is None:
             return None
-        removed: list[Row] = []
+        returned, shown = self.returned, list[tuple[Any, ...]]()
 
         def change(before: Row | None) -> Row | None:
             if before is not None:
-                removed.append(before)
+                shown.extend(returned.shown((before,), given))
             return None
 
         answer = writer.write(key, change)
         if answer is None:
             return None
         await answer
-        return self.returned.result("DELETE", removed, given, len(removed))
+        return returned.answer("DELETE", shown, len(shown))
 
     async def run(self, work: Work, given: Given) -> Result:
         """Remove the row, if it is there."""
@@ -382,7 +393,7 @@ class DeleteByKey:
             await transaction.lock_row(table, key)
             value = newest(transaction, table, key)
         if key is None or value is None:
-            return self.returned.result("DELETE", [], given, 0)
+            return self.returned.answer("DELETE", [], 0)
         row = self.decode(value)
         await changer_of(work, table, None).delete(key, row)
-        return self.returned.result("DELETE", [row], given, 1)
+        return await self.returned.result(work, "DELETE", [row], given)

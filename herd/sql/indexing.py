@@ -79,7 +79,7 @@ class CreateIndex:
         transaction = work.space.begin()
         try:
             await lock_definitions(transaction)
-            found = self._defined(transaction, Building.BUILDING)
+            found = self.define(transaction, Building.BUILDING)
             if found is not None:
                 table, index = found
                 # Whoever changes rows now has to be done: the next ones know of the index.
@@ -95,14 +95,14 @@ class CreateIndex:
 
     async def _run_within(self, transaction: Transaction) -> None:
         await lock_definitions(transaction)
-        found = self._defined(transaction, Building.READY)
+        found = self.define(transaction, Building.READY)
         if found is not None:
             table, index = found
             await transaction.lock_table(table, exclusive=True)
             set_table(transaction, table)
             await fill(transaction, table, [index])
 
-    def _defined(self, transaction: Transaction, state: Building) -> tuple[Table, Index] | None:
+    def define(self, transaction: Transaction, state: Building) -> tuple[Table, Index] | None:
         """The table with the index; None if it is there and may be."""
         table = transaction.catalog.table(self.table_name)
         if self.name and find_index(transaction.catalog, self.name) is not None:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlglot import exp
 
 from herd.catalog import Catalog
-from herd.errors import DataError, ParametersMismatch, SqlSyntaxError, UniqueViolation
+from herd.errors import (
+    DataError,
+    NotSupportedError,
+    ParametersMismatch,
+    SqlSyntaxError,
+    UniqueViolation,
+)
 from herd.rows import Row
 from herd.schema import Column, Table, key_of
 from herd.sequences import Sequences
@@ -21,7 +27,7 @@ from herd.sql.conflicts import Conflict
 from herd.sql.defaults import default_store, default_tree
 from herd.sql.expressions import NO_NAMES, Names, Store, about, missing_column, storing
 from herd.sql.fast import Writers
-from herd.sql.parsing import Parsed, place_of
+from herd.sql.parsing import Parsed, check_parts, place_of
 from herd.sql.result import Result
 from herd.sql.returning import Returned
 from herd.sql.scalars import CannotEvaluate, assigned
@@ -34,6 +40,16 @@ if TYPE_CHECKING:
 
 Steps = list[tuple[int, Store]]
 _NO_ROW: Final[Row] = []
+_PARTS: Final = frozenset(
+    {
+        *("this", "expression", "conflict", "returning", "alternative", "ignore", "default"),
+        *("with_", "is_function", "hint"),
+    }
+)
+_HINTS: Final = {
+    "overwrite": "DELETE FROM the table, or TRUNCATE it, and INSERT in one transaction",
+    "by_name": "name the columns: INSERT INTO t (a, b)",
+}
 
 
 class Insert:
@@ -45,6 +61,7 @@ class Insert:
     def __init__(self, parsed: Parsed, catalog: Catalog, *, general: bool = False) -> None:
         tree = parsed.tree
         assert isinstance(tree, exp.Insert)
+        check_parts(tree, _PARTS, _HINTS)
         self.catalog = catalog
         self.table, columns = _target(tree, catalog)
         self.names = Names.of(self.table, _alias(tree))
@@ -68,6 +85,8 @@ class Insert:
         if None in [row[number] for number in self.table.primary]:
             return None
 
+        shown = self.returned.shown((row,), given)
+
         def add(before: Row | None) -> Row:
             if before is None:
                 return row
@@ -80,7 +99,7 @@ class Insert:
         if answer is None:
             return None
         await answer
-        return self.returned.result("INSERT", [row], given, 1)
+        return self.returned.answer("INSERT", shown, 1)
 
     async def run(self, work: Work, given: Given) -> Result:
         """Add the rows."""
@@ -96,7 +115,7 @@ class Insert:
         await lock_for_change(work, self.table, self.catalog)
         if self.source is not None:
             raise CannotEvaluate
-        if self.conflict is not None and self.conflict.sets:
+        if self.conflict is not None and self.conflict.update:
             raise CannotEvaluate
         rows = [self.row(steps, given) for given in many for steps in self.rows]
         return await self.add(work, rows, ())
@@ -110,15 +129,15 @@ class Insert:
         changer = changer_of(work, self.table, self.verify)
         if self.conflict is None:
             await changer.insert_all(rows)
-            return self.returned.result("INSERT", rows, given, len(rows), last_id)
+            return await self.returned.result(work, "INSERT", rows, given, last_id)
         put: list[Row] = []
         last_id = None
         for row in rows:
-            kept = await self.conflict.put(changer, transaction, row, given)
+            kept = await self.conflict.put(work, changer, row, given)
             if kept is not None:
                 put.append(kept)
                 last_id = None if auto is None else int(str(kept[auto.number]))
-        return self.returned.result("INSERT", put, given, len(put), last_id)
+        return await self.returned.result(work, "INSERT", put, given, last_id)
 
     def row(self, steps: Steps, given: Given) -> Row:
         """One row of VALUES."""
@@ -131,14 +150,15 @@ class Insert:
 
     def _plan_rows(self, tree: exp.Insert, general: bool) -> None:
         source = tree.expression
-        defaults = self._defaults()
         if tree.args.get("default"):
-            self.rows = [defaults]
+            self.columns = ()
+            self.rows = [self._defaults()]
             return
+        defaults = self._defaults()
         if general or not isinstance(source, exp.Values):
             if source is None:
                 raise SqlSyntaxError("INSERT without rows", place=place_of(tree))
-            self.source = source
+            self.source = _with_ctes(tree, source)
             return
         try:
             self.rows = [self._plan_row(item, defaults) for item in source.expressions]
@@ -232,6 +252,18 @@ def _number(
 def _is_default(value: exp.Expr) -> bool:
     is_name = isinstance(value, exp.Var | exp.Column)
     return is_name and value.name.upper() == "DEFAULT" and not value.args.get("table")
+
+
+def _with_ctes(tree: exp.Insert, source: exp.Expr) -> exp.Expr:
+    """The query of `WITH … INSERT INTO t SELECT …`, whose CTEs stand before all."""
+    ctes = tree.args.get("with_")
+    if ctes is None:
+        return source
+    if source.args.get("with_") is not None:
+        raise NotSupportedError("WITH twice", hint="put both into one", place=place_of(source))
+    source = source.copy()
+    source.set("with_", ctes.copy())
+    return source
 
 
 def _alias(tree: exp.Insert) -> str:

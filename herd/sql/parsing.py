@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlglot import exp
-from sqlglot.errors import ParseError, TokenError
+from sqlglot.errors import ErrorLevel, ParseError, TokenError
 
 from herd.errors import NotSupportedError, ParametersMismatch, SqlSyntaxError, TooLarge
 from herd.sql.dialect import Herd
@@ -126,7 +126,7 @@ def parse_expression(text: str) -> exp.Expr:
 
 def expression_text(tree: exp.Expr) -> str:
     """An expression as a definition keeps it."""
-    return _DIALECT.generate(tree, comments=False)
+    return _DIALECT.generate(tree, comments=False, unsupported_level=ErrorLevel.IGNORE)
 
 
 def bind(parsed: Parsed, parameters: Sequence[Any] | Mapping[str, Any]) -> tuple[Any, ...]:
@@ -152,6 +152,20 @@ def bind(parsed: Parsed, parameters: Sequence[Any] | Mapping[str, Any]) -> tuple
             f"{len(parameters)} parameters are given, the statement has {parsed.count}"
         )
     return tuple(parameters)
+
+
+def check_parts(
+    tree: exp.Expr, known: frozenset[str], hints: Mapping[str, str] | None = None
+) -> None:
+    """Raise `NotSupportedError` if a statement has a part that would be left out."""
+    for part, value in tree.args.items():
+        if value and part not in known:
+            word = part.rstrip("_").replace("_", " ").upper()
+            raise NotSupportedError(
+                f"{word} in {tree.key.upper()}",
+                hint=(hints or {}).get(part, ""),
+                place=place_of(value if isinstance(value, exp.Expr) else tree),
+            )
 
 
 def place_of(node: exp.Expr | None) -> int | None:

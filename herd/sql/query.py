@@ -175,7 +175,7 @@ class _Query:
             query, values = self._prepared()
             for source in query.sources:
                 await self._prepare_source(source, len(query.sources), values)
-            if not self._stale:
+            if not (self._stale or (self._transaction and self._transaction.follows)):
                 await self._space.until_readable()
             if self._catalog() is catalog:
                 return

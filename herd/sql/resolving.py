@@ -17,11 +17,15 @@ from sqlglot import exp
 
 from herd.arrow import KEY, POSITION
 from herd.catalog import Catalog
-from herd.errors import NoSuchTable, NotSupportedError, TooLarge
+from herd.errors import NoSuchTable, NotSupportedError, SqlSyntaxError, TooLarge
 from herd.schema import Column, Table, View
+from herd.sql.dialect import CHECKPOINT
 from herd.sql.parsing import parse_tree, place_of
 from herd.sql.rewriting import TABLE_FUNCTIONS, named_outputs
 
+NEWEST: Final = 0
+"""Stands for the number of the newest checkpoint."""
+_AS_OF: Final = "FROM t AS OF CHECKPOINT 7, or 'newest'"
 _VIEWS_DEEP_MAX: Final = 32
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _OPEN: Final = (exp.Columns, exp.Pivot)
@@ -96,7 +100,11 @@ class _Resolver:
                 raise NotSupportedError(f"{node.this.sql()[:60]} in the place of a table")
             return
         name, schema = node.name, node.db.lower()
+        if node.args.get("when") is not None:
+            raise NotSupportedError("AT", hint=_AS_OF, place=place_of(node))
         if not schema and name.lower() in hidden:
+            if node.args.get("version") is not None:
+                raise _of_tables_only(node)
             return
         if node.catalog or (schema and schema not in (self._space, "information_schema")):
             raise NoSuchTable(
@@ -122,12 +130,16 @@ class _Resolver:
             alias = exp.to_identifier(node.name, quoted=True)
             node.set("alias", exp.TableAlias(this=alias))
         source = Source(f"t:{len(self.sources)}", node.alias.lower(), node, table, system)
-        source.checkpoint = node.meta.get("checkpoint")
+        if node.args.get("version") is not None:
+            source.checkpoint = _checkpoint_of(node, table)
+            node.set("version", None)
         node.set("this", exp.to_identifier(source.name, quoted=True))
         node.set("db", None)
         self.sources.append(source)
 
     def _view(self, node: exp.Table, view: View, depth: int) -> None:
+        if node.args.get("version") is not None:
+            raise _of_tables_only(node)
         if depth >= _VIEWS_DEEP_MAX:
             raise TooLarge(f"view {view.name} is made of more than {_VIEWS_DEEP_MAX} views")
         query = parse_tree(view.query)
@@ -147,6 +159,31 @@ class _Resolver:
     def _column(self, node: exp.Column) -> None:
         if node.db.lower() in (self._space, "information_schema") and not node.catalog:
             node.set("db", None)
+
+
+def _checkpoint_of(node: exp.Table, table: Table | None) -> int:
+    """The number of the checkpoint that a table is read of, `NEWEST` for the newest."""
+    version = node.args["version"]
+    number = version.args.get("expression")
+    if version.name != CHECKPOINT or not isinstance(number, exp.Literal):
+        raise SqlSyntaxError(
+            "a table is read AS OF CHECKPOINT and a number", hint=_AS_OF, place=place_of(node)
+        )
+    if table is None:
+        raise _of_tables_only(node)
+    if number.is_string and number.name.lower() == "newest":
+        return NEWEST
+    if number.is_string or not number.name.isdigit() or not int(number.name):
+        raise SqlSyntaxError(
+            f"there is no checkpoint {number.name}", hint=_AS_OF, place=place_of(node)
+        )
+    return int(number.name)
+
+
+def _of_tables_only(node: exp.Table) -> NotSupportedError:
+    return NotSupportedError(
+        f"{node.name} AS OF CHECKPOINT: it is no table", hint="ask its tables", place=place_of(node)
+    )
 
 
 # Which columns

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from herd.errors import Deadlock, InternalError, ProgrammingError
+from herd.errors import Deadlock, InternalError, NotSupportedError, ProgrammingError
 from herd.sequences import sequences_of
 from herd.sql import control
 from herd.sql.fast import SelectByKey
@@ -216,7 +216,13 @@ async def _run_given(planned: Planned, work: Work, given: Given) -> Result:
     try:
         return await statement.run(work, given)
     except CannotEvaluate:
+        pass
+    try:
         return await planned.general().run(work, given)
+    except CannotEvaluate:
+        raise NotSupportedError(
+            f"this {statement.kind} cannot be evaluated", hint="use simpler expressions"
+        ) from None
 
 
 async def _run_many(planned: Planned, work: Work, rows: Sequence[Sequence[Any]]) -> Result:

@@ -129,18 +129,42 @@ def create_text(found: Table | View, catalog: Catalog) -> str:
             lines.append(f"CONSTRAINT {quoted(index.name)} UNIQUE {columns}")
     for check in found.checks:
         lines.append(f"CONSTRAINT {quoted(check.name)} CHECK ({check.condition})")
-    lines += [_foreign_key_text(found, key, catalog) for key in found.foreign_keys]
+    made, later = _indexes_of_keys(found), list[str]()
+    for key in found.foreign_keys:
+        text = _foreign_key_text(found, key, catalog)
+        if key.name in made:
+            lines.append(text)
+        else:
+            later.append(f"ALTER TABLE {quoted(found.name)} ADD {text}")
     body = ",\n    ".join(lines)
     after = " WITH (changes = 'full')" if found.full_changes else ""
     statements = [f"CREATE TABLE {quoted(found.name)} (\n    {body}\n){after}"]
     for index in found.indexes:
-        if not index.constraint and index.state is Building.READY:
+        own = index.constraint or index.name in made.values()
+        if not own and index.state is Building.READY:
             unique = "UNIQUE " if index.unique else ""
             columns = _names(found, index.columns)
             statements.append(
                 f"CREATE {unique}INDEX {quoted(index.name)} ON {quoted(found.name)} {columns}"
             )
-    return ";\n".join(statements)
+    return ";\n".join([*statements, *later])
+
+
+def _indexes_of_keys(table: Table) -> dict[str, str]:
+    """The foreign keys that need no index but one that comes with them, and its name, or ""."""
+    found = {}
+    for key in table.foreign_keys:
+        count = len(key.columns)
+        kept = [table.primary, *(i.columns for i in table.indexes if i.constraint)]
+        if any(columns[:count] == key.columns for columns in kept):
+            found[key.name] = ""
+            continue
+        others = [i for i in table.indexes if i.columns[:count] == key.columns]
+        names = "_".join(table.by_number[number].name for number in key.columns)
+        own = f"{table.name}_{names}_index"
+        if [(i.name, i.columns, i.unique) for i in others] == [(own, key.columns, False)]:
+            found[key.name] = own
+    return found
 
 
 def _column_text(column: Column) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from herd.catalog import Catalog
 from herd.changing import Changer, Verify
-from herd.errors import CheckViolation, DivisionByZero
+from herd.errors import CheckViolation, ValueInvalid
 from herd.rows import Row
 from herd.schema import Table
 from herd.sequences import Sequences
@@ -115,7 +115,9 @@ def verifier(table: Table) -> Verify | None:
             try:
                 refused = truth(holds(row, ())) is False
             except CannotEvaluate:
-                raise DivisionByZero(f"{table.name}: {name} cannot be evaluated") from None
+                raise ValueInvalid(
+                    f"{table.name}: {name} cannot be evaluated for the row"
+                ) from None
             if refused:
                 raise CheckViolation(f"{table.name}: {name} is false for the row")
 

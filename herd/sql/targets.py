@@ -23,6 +23,9 @@ from herd.types import returning
 Found = tuple[bytes, Row, Sequence[Any]]
 """A row's key, the row, and the values that were asked for beside it."""
 
+Named = tuple[bytes, bytes, Sequence[Any]]
+"""A row's key, its position when it was found, and the values that were asked for beside it."""
+
 
 class Target:
     """Rows of one table that a condition names."""
@@ -40,10 +43,18 @@ class Target:
 
     async def rows(self, work: Work, given: Given, extra: list[exp.Expr]) -> AsyncIterator[Found]:
         """The rows, locked. Raises `SerializationFailure`."""
-        transaction, table = work.transaction, self.table
         where = None if self.where is None else with_values(self.where, given)
         extra = [with_values(one, given) for one in extra]
-        found = await work.query.rows_for_update(table, where, transaction, extra)
+        found = await work.query.rows_for_update(self.table, where, work.transaction, extra)
+        async for one in self.locked(work, given, found, extra):
+            yield one
+
+    async def locked(
+        self, work: Work, given: Given, found: Sequence[Named], extra: list[exp.Expr]
+    ) -> AsyncIterator[Found]:
+        """Rows that a query found, locked, in the order of their keys. Raises as `rows`."""
+        transaction, table = work.transaction, self.table
+        where = None if self.where is None else with_values(self.where, given)
         decode = transaction.catalog.plan(table).decode
         for key, position, extras in sorted(found, key=lambda one: one[0]):
             await transaction.lock_row(table, key)

@@ -7,7 +7,7 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlglot import exp
 
@@ -15,9 +15,15 @@ from herd.catalog import Catalog
 from herd.errors import DataError, NotSupportedError
 from herd.rows import Row
 from herd.schema import Column, Table
-from herd.sql.expressions import Names, about
-from herd.sql.fast import assignments, named_table
-from herd.sql.parsing import Parsed, place_of
+from herd.sql.expressions import Names, Store, about
+from herd.sql.fast import (
+    DELETE_PARTS,
+    UPDATE_PARTS,
+    assigned_trees,
+    assignments,
+    named_table,
+)
+from herd.sql.parsing import Parsed, check_parts, place_of
 from herd.sql.result import Result
 from herd.sql.returning import Returned
 from herd.sql.scalars import CannotEvaluate, assigned
@@ -35,11 +41,19 @@ def _target_of(tree: exp.Expr, catalog: Catalog) -> tuple[Table, Names]:
         raise NotSupportedError("changing anything but one table", place=place_of(node)) from None
 
 
-def _refuse(tree: exp.Expr, parts: dict[str, str]) -> None:
-    for part, hint in parts.items():
-        if tree.args.get(part):
-            word = part.rstrip("_").upper()
-            raise NotSupportedError(f"{word} in this statement", hint=hint, place=place_of(tree))
+_UPDATE_HINTS: Final = {
+    "from_": "use a subquery in SET, and in WHERE … IN or EXISTS",
+    "with_": "use subqueries",
+    "order": "all rows of WHERE are changed at once",
+    "limit": "name the rows in WHERE",
+}
+_DELETE_HINTS: Final = {
+    "using": "use a subquery in WHERE … IN or EXISTS",
+    "with_": "use subqueries",
+    "tables": "DELETE FROM one table",
+    "order": "all rows of WHERE are removed at once",
+    "limit": "name the rows in WHERE",
+}
 
 
 class Update:
@@ -51,15 +65,7 @@ class Update:
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         tree = parsed.tree
         assert isinstance(tree, exp.Update)
-        _refuse(
-            tree,
-            {
-                "from_": "use a subquery in SET, and in WHERE … IN or EXISTS",
-                "with_": "use subqueries",
-                "order": "all rows of WHERE are changed at once",
-                "limit": "name the rows in WHERE",
-            },
-        )
+        check_parts(tree, UPDATE_PARTS, _UPDATE_HINTS)
         self.catalog = catalog
         self.table, self.names = _target_of(tree, catalog)
         alias = tree.this.alias
@@ -70,36 +76,50 @@ class Update:
         self.target = Target(self.table, own, where)
         try:
             self.sets, hard = assignments(tree, self.table, self.names)
+            every = assigned_trees(tree, self.table)
         except CannotEvaluate:
             raise NotSupportedError(
                 "SET of a row by a subquery", hint="SET column by column"
             ) from None
         self.hard = [(column, without_alias(value, alias, self.table)) for column, value in hard]
+        self.every = [(column, without_alias(value, alias, self.table)) for column, value in every]
         self.returned = Returned.of(tree, self.table, self.names)
         self.verify = verifier(self.table)
 
     async def run(self, work: Work, given: Given) -> Result:
         """Change the rows."""
         await lock_for_change(work, self.table, self.catalog)
-        extra = [value for _, value in self.hard]
-        changes: list[tuple[bytes, Row, Row]] = []
-        async for key, row, values in self.target.rows(work, given, extra):
-            changes.append((key, row, self._changed(row, values, given)))
+        try:
+            changes = await self._changes(work, given, self.sets, self.hard)
+        except CannotEvaluate:
+            # A value of some row is for the query engine: so are all.
+            changes = await self._changes(work, given, [], self.every)
         changer = changer_of(work, self.table, self.verify)
         await changer.update_all(changes)
         rows = [after for _, _, after in changes]
-        return self.returned.result("UPDATE", rows, given, len(rows))
+        return await self.returned.result(work, "UPDATE", rows, given)
 
-    def _changed(self, row: Row, values: Sequence[Any], given: Given) -> Row:
-        changed = row.copy()
-        for number, store in self.sets:
-            changed[number] = store(row, given)
-        for (column, _), value in zip(self.hard, values, strict=True):
-            changed[column.number] = _stored(self.table, column, value)
-        return changed
+    async def _changes(
+        self,
+        work: Work,
+        given: Given,
+        sets: Sequence[tuple[int, Store]],
+        hard: Sequence[tuple[Column, exp.Expr]],
+    ) -> list[tuple[bytes, Row, Row]]:
+        extra = [value for _, value in hard]
+        changes: list[tuple[bytes, Row, Row]] = []
+        async for key, row, values in self.target.rows(work, given, extra):
+            changed = row.copy()
+            for number, store in sets:
+                changed[number] = store(row, given)
+            for (column, _), value in zip(hard, values, strict=True):
+                changed[column.number] = stored_of(self.table, column, value)
+            changes.append((key, row, changed))
+        return changes
 
 
-def _stored(table: Table, column: Column, value: Any) -> Stored:
+def stored_of(table: Table, column: Column, value: Any) -> Stored:
+    """A value of a query as a column stores it. Raises `DataError`."""
     if value is None:
         return None
     try:
@@ -118,15 +138,7 @@ class Delete:
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         tree = parsed.tree
         assert isinstance(tree, exp.Delete)
-        _refuse(
-            tree,
-            {
-                "using": "use a subquery in WHERE … IN or EXISTS",
-                "with_": "use subqueries",
-                "order": "all rows of WHERE are removed at once",
-                "limit": "name the rows in WHERE",
-            },
-        )
+        check_parts(tree, DELETE_PARTS, _DELETE_HINTS)
         self.catalog = catalog
         self.table, self.names = _target_of(tree, catalog)
         where = tree.args.get("where")
@@ -142,4 +154,5 @@ class Delete:
         async for key, row, _ in self.target.rows(work, given, []):
             going.append((key, row))
         await changer_of(work, self.table, None).delete_all(going)
-        return self.returned.result("DELETE", [row for _, row in going], given, len(going))
+        rows = [row for _, row in going]
+        return await self.returned.result(work, "DELETE", rows, given)

@@ -1,0 +1,156 @@
+"""From text to trees: parameters, places, what is refused."""
+
+import pytest
+
+from herd.errors import NotSupportedError, ParametersMismatch, SqlSyntaxError, TooLarge
+from herd.sql.parsing import (
+    TEXT_CHARACTERS_MAX,
+    bind,
+    expression_text,
+    parse,
+    parse_expression,
+    place_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "bound"),
+    [
+        ("SELECT ?, ?", (1, "a"), (1, "a")),
+        ("SELECT :a, :b, :a", {"a": 1, "b": 2}, (1, 2)),
+        ("SELECT $2, $1", (1, 2), (1, 2)),
+        ("SELECT 1", (), ()),
+        ("SELECT 1", {}, ()),
+        ("SELECT '?', \":a\", ?", (1,), (1,)),
+    ],
+)
+def test_parameters_are_bound_in_their_order(
+    text: str, given: object, bound: tuple[object, ...]
+) -> None:
+    assert bind(parse(text), given) == bound  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("SELECT ?", ()),
+        ("SELECT ?", (1, 2)),
+        ("SELECT 1", (1,)),
+        ("SELECT ?", {"a": 1}),
+        ("SELECT :a", (1,)),
+        ("SELECT :a", {"b": 1}),
+        ("SELECT 1", {"b": 1}),
+        ("SELECT ?", "x"),
+        ("SELECT ?", b"x"),
+    ],
+)
+def test_other_parameters_than_the_statement_has_are_refused(text: str, given: object) -> None:
+    parsed = parse(text)
+    with pytest.raises(ParametersMismatch):
+        bind(parsed, given)  # type: ignore[arg-type]
+
+
+def test_two_ways_to_write_parameters_do_not_mix() -> None:
+    with pytest.raises(ParametersMismatch):
+        parse("SELECT ?, :a")
+
+
+def test_a_parameter_knows_its_place_in_the_text() -> None:
+    tree = parse("UPDATE t SET b = ? WHERE a = ?").tree
+    assert tree is not None
+    numbers = {node.name: place_of(node) for node in tree.find_all(type(tree.args["where"]))}
+    assert list(numbers.values()) == [25]
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("SELEC 1", "1"),
+        ("SELECT a b c FROM t", "c"),
+        ("SELECT * FROM t WHERE", ""),
+        ("UPDATE t SET a = 1 WHERE )", ")"),
+        ("SELECT *\nFROM t\nWHER a = 1", "a"),
+        ("INSERT INTO t VALUES (1", ""),
+        ("ALTER TABLE t DROP COLUMN a CASCADE", "CASCADE"),
+    ],
+)
+def test_what_is_no_sql_is_refused_with_its_place(text: str, at: str) -> None:
+    with pytest.raises(SqlSyntaxError) as failed:
+        parse(text)
+    if at:
+        assert failed.value.place is not None
+        assert text[failed.value.place :].startswith(at)
+    assert "\x1b" not in str(failed.value)
+    assert "SENTINEL" not in str(failed.value)
+
+
+@pytest.mark.parametrize("text", ["", "  ", ";", "-- nothing", "/* nothing */", "SELECT 'open"])
+def test_a_text_without_a_statement_is_refused(text: str) -> None:
+    with pytest.raises(SqlSyntaxError):
+        parse(text)
+
+
+def test_several_statements_are_refused() -> None:
+    with pytest.raises(NotSupportedError):
+        parse("SELECT 1; SELECT 2")
+    assert parse("SELECT 1; -- the end").tree is not None
+
+
+def test_a_text_that_is_too_long_or_too_deep_is_refused() -> None:
+    with pytest.raises(TooLarge):
+        parse("SELECT " + "1" * TEXT_CHARACTERS_MAX)
+    with pytest.raises((TooLarge, SqlSyntaxError)):
+        parse("SELECT " + "(" * 20_000 + "1" + ")" * 20_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a > 1 AND NOT (b IS NULL)",
+        "UPPER(a) = 'X'",
+        "CAST(a AS DOUBLE) / 2",
+        "a LIKE 'x%'",
+        "CASE WHEN a THEN 1 ELSE 2 END",
+        "'it''s'",
+        '"a b" + 1',
+        "CURRENT_TIMESTAMP",
+    ],
+)
+def test_an_expression_is_kept_as_text_and_read_again(text: str) -> None:
+    once = expression_text(parse_expression(text))
+    assert expression_text(parse_expression(once)) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "pieces"),
+    [
+        ("  /* x */ begin -- y", "BEGIN", ["begin"]),
+        ('SHOW COLUMNS FROM "my table"', "SHOW", ["SHOW", "COLUMNS", "FROM", "my table"]),
+        ("describe `a`;", "DESCRIBE", ["describe", "a"]),
+    ],
+)
+def test_statements_of_the_session_are_words(text: str, word: str, pieces: list[str]) -> None:
+    parsed = parse(text)
+    assert (parsed.word, parsed.tree, parsed.pieces) == (word, None, pieces)
+
+
+def test_keys_of_mysql_are_indexes_and_key_is_the_name_of_a_column_all_the_same() -> None:
+    tree = parse("CREATE TABLE t (key TEXT PRIMARY KEY, index INT, KEY k (a), INDEX (a))").tree
+    assert tree is not None
+    kinds = [type(node).__name__ for node in tree.this.expressions]
+    assert kinds == ["ColumnDef", "ColumnDef", "IndexColumnConstraint", "IndexColumnConstraint"]
+
+
+def test_upsert_and_replace_are_inserts() -> None:
+    for word in ("UPSERT", "replace"):
+        parsed = parse(f"{word} INTO t VALUES (1)")
+        assert parsed.upsert
+        assert type(parsed.tree).__name__ == "Insert"
+
+
+def test_a_table_is_read_as_of_a_checkpoint() -> None:
+    text = "SELECT * FROM t AS OF CHECKPOINT 5 AS c JOIN u AS OF CHECKPOINT 'newest' ON c.a = u.a"
+    tree = parse(text).tree
+    assert tree is not None
+    assert expression_text(tree) == text
+    assert parse("SELECT * FROM t AS c").tree is not None
