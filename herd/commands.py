@@ -2,8 +2,9 @@
 
     Write      rows and plain keys to set (a value) or to remove (nil)
     Erase      remove up to so many keys of a store that nobody owns any more
+    Check      change nothing: each replica tells what rows it has at this position
 
-Both are arrays of MessagePack, the first element says which.
+All are arrays of MessagePack, the first element says which.
 
 Invariants:
 - A Write holds everything that its transaction changes: rows, entries of indexes, definitions,
@@ -40,7 +41,13 @@ class Erase(msgspec.Struct, frozen=True, array_like=True, tag=2):
     index: int = 0
 
 
-Command = Write | Erase
+class Check(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Compare the replicas' rows at this position; `number` names the check."""
+
+    number: int
+
+
+Command = Write | Erase | Check
 
 encode_command: Final = msgspec.msgpack.Encoder().encode
-decode_command: Final = msgspec.msgpack.Decoder(Write | Erase).decode
+decode_command: Final = msgspec.msgpack.Decoder(Write | Erase | Check).decode

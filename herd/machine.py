@@ -4,6 +4,7 @@ Invariants:
 - `apply` looks at the command and the rows, at nothing else, and always ends with a result.
 - Every row carries the position of the command that changed it last.
 - A watcher is told after the fact and changes nothing here.
+- What is noted for those who want the rows of one position is no part of the state.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,8 @@ DONE: Final = b""
 UNKNOWN: Final = b"?"
 
 Watcher = Callable[[Position, Command], None]
+Undo = dict[bytes, bytes | None]
+"""Rows that were changed after some position, as they were at it."""
 
 
 class HerdMachine:
@@ -31,6 +34,17 @@ class HerdMachine:
 
     def __init__(self) -> None:
         self.watcher: Watcher | None = None
+        self._undos: list[Undo] = []
+
+    def note(self) -> Undo:
+        """From now on, until `forget`, note here how rows were that are changed."""
+        undo: Undo = {}
+        self._undos.append(undo)
+        return undo
+
+    def forget(self, undo: Undo) -> None:
+        """Note no more in this one."""
+        self._undos = [other for other in self._undos if other is not undo]
 
     def apply(self, rows: Rows, command: bytes, position: Position) -> bytes:
         """Do a command. Bytes that are none are answered, the same on every replica."""
@@ -39,6 +53,8 @@ class HerdMachine:
         except msgspec.MsgspecError:
             return UNKNOWN
         result = DONE
+        if self._undos:
+            rows = _Noting(rows, self._undos)
         if type(wanted) is Write:
             _write(rows, wanted, stamp(position))
         elif type(wanted) is Erase:
@@ -46,6 +62,31 @@ class HerdMachine:
         if self.watcher is not None:
             self.watcher(position, wanted)
         return result
+
+
+class _Noting:
+    """Rows that note how each was before its first change."""
+
+    def __init__(self, rows: Rows, undos: list[Undo]) -> None:
+        self._rows = rows
+        self._undos = undos
+        self.get = rows.get
+        self.scan = rows.scan
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a value."""
+        self._note(key)
+        self._rows.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key, if it is there."""
+        self._note(key)
+        self._rows.delete(key)
+
+    def _note(self, key: bytes) -> None:
+        for undo in self._undos:
+            if key not in undo:
+                undo[key] = self._rows.get(key)
 
 
 def _write(rows: Rows, wanted: Write, stamped: bytes) -> None:

@@ -32,10 +32,11 @@ from engine.state.contract import Row as KeyValue
 from engine.state.contract import Snapshot, State
 from engine.state.stored import StoredState
 from herd.catalog import Catalog, load, stores_to_erase, version_of
+from herd.checking import Checker
 from herd.checkpoint.duty import keep_checkpoints
 from herd.checkpoint.manifest import ManifestRecord
 from herd.checkpoint.taking import Checkpointer
-from herd.commands import Command, Erase, Write, encode_command
+from herd.commands import Check, Command, Erase, Write, encode_command
 from herd.errors import (
     CommitUnknown,
     Error,
@@ -88,6 +89,8 @@ class Tablespace:
         self._reaper: asyncio.TimerHandle | None = None
         self.checkpointer: Checkpointer | None = None
         """What takes checkpoints; None where they have no folder."""
+        self.checker: Checker | None = None
+        """What compares the replicas' rows; None before the replica is open."""
         self._keeping: asyncio.Task[None] | None = None
         machine.watcher = self._applied
 
@@ -136,6 +139,7 @@ class Tablespace:
             space.checkpointer = Checkpointer(client, name, state, workers, folder)
             duty = keep_checkpoints(space, space.checkpointer)
             space._keeping = asyncio.create_task(duty, name=f"checkpoints of {name}")
+        space.checker = Checker(space, client.store, workers)
         space._reap()
         return space
 
@@ -319,6 +323,8 @@ class Tablespace:
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
+        if self.checker is not None:
+            await self.checker.close()
         for task in (self._erasing, self._keeping):
             if task is not None:
                 task.cancel()
@@ -330,6 +336,8 @@ class Tablespace:
     # Duties
 
     def _applied(self, position: Position, command: Command) -> None:
+        if type(command) is Check and self.checker is not None:
+            self.checker.begin(position, command.number, self._machine)
         if type(command) is Write and command.plain and _defines(command):
             self.known_catalog = None
             if any(key.startswith(ERASE) for key, _ in command.plain):

@@ -17,7 +17,7 @@ from tests.serializability import READ_COMMITTED, SNAPSHOT, Anomaly, Kind, Outco
 from tests.serializability import Transaction as Told
 from tests.simulation.virtual import virtually
 
-SEEDS = 12
+SEEDS = 5
 CLIENTS = 10
 EACH = 30
 LISTS = 5
@@ -92,16 +92,10 @@ def test_levels_beside_each_other_show_no_more_than_the_lower_one_may(seed: int)
 
 def test_the_checker_finds_what_each_level_allows() -> None:
     """Else the tests above would say nothing: reads that skew, and writes that do."""
-    lower = {
-        one.kind
-        for seed in range(3)
-        for one in shown(seed, lambda rng: Isolation.READ_COMMITTED)[0]
-    }
-    higher = {
-        one.kind for seed in range(3) for one in shown(seed, lambda rng: Isolation.SNAPSHOT)[0]
-    }
-    assert Kind.G_SINGLE in lower
-    assert Kind.G2 in higher
+    lower, _ = shown(0, lambda rng: Isolation.READ_COMMITTED)
+    higher, _ = shown(0, lambda rng: Isolation.SNAPSHOT)
+    assert Kind.G_SINGLE in {one.kind for one in lower}
+    assert Kind.G2 in {one.kind for one in higher}
 
 
 def test_the_checker_finds_a_snapshot_that_looks_away() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.log.position import Position
 from engine.state.memory import MemoryState
-from herd.commands import Command, Erase, Write, decode_command, encode_command
+from herd.commands import Check, Command, Erase, Write, decode_command, encode_command
 from herd.keys import ERASE, catalog_key, prefix
 from herd.machine import DONE, UNKNOWN, HerdMachine
 from herd.rows import stamp
@@ -18,7 +18,8 @@ CHANGES = st.lists(st.tuples(KEYS, st.none() | BYTES), max_size=5)
 COMMANDS = st.lists(
     st.one_of(
         st.builds(Write, CHANGES, CHANGES, CHANGES),
-        st.builds(Erase, st.integers(0, 3), st.integers(1, 4)),
+        st.builds(Erase, st.integers(0, 3), st.integers(1, 4), st.integers(0, 1)),
+        st.builds(Check, st.integers(0, 9)),
         st.binary(max_size=12),
     ),
     max_size=12,

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -125,6 +126,7 @@ async def test_a_position_between_two_transactions_has_the_first_and_not_the_sec
         await workers.close()
 
 
+@patch("herd.restoring._LOOKS_MAX", 2)
 async def test_a_position_that_nobody_has_reached_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as setup:
         workers = ThreadWorkers(asyncio.get_running_loop())
