@@ -197,10 +197,10 @@ async def test_a_row_or_key_that_no_replica_could_store_is_refused_before_the_lo
         table = await filled(space, 0)
         transaction = space.begin()
         with pytest.raises(ValueTooLong):
-            await insert(transaction, table, [1, 0, "x" * (4 << 20)])
+            await insert(transaction, table, [1, 0, "x" * (17 << 20)])
         with pytest.raises(ValueTooLong):
             transaction.set_plain(b"\x02" + bytes(4_096), b"")
-        await insert(transaction, table, [2, 0, "x" * ((4 << 20) - 100)])
+        await insert(transaction, table, [2, 0, "x" * ((17 << 20) - 100)])
         await transaction.commit()
         assert [row[0] for row in rows_of(space, table)] == [2]
 
