@@ -55,7 +55,13 @@ class AlterGrammar(DuckDBParser):
             found = self._parse_constraint()
             if found is not None:
                 return self.expression(exp.AddConstraint(expressions=[found]))
-        return self._parse_column_def_with_exists()
+        self._match_text_seq("COLUMN")
+        exists = self._parse_exists(not_=True)
+        definition = self._parse_field_def()
+        if not isinstance(definition, exp.ColumnDef):
+            return None
+        definition.set("exists", exists)
+        return definition
 
     def _parse_dropped(self) -> exp.Expr | None:
         if self._match(TokenType.PRIMARY_KEY):

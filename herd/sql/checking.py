@@ -106,7 +106,7 @@ def keeping(old: ColumnType, wanted: ColumnType) -> Callable[[Stored], None]:
         except DataError as error:
             raise type(error)(error.message, hint="change those rows first") from None
         if again != stored:
-            raise ValueInvalid(f"{value} would change in {wanted.sql}")
+            raise ValueInvalid(f"{value!r} would change in {wanted.sql}")
 
     return keeps
 

@@ -65,7 +65,9 @@ class CreateIndex:
         self.unique = bool(tree.args.get("unique"))
         self.unless_there = bool(tree.args.get("exists"))
         parameters = definition.args.get("params")
-        self.columns = parameters.args.get("columns") if parameters is not None else None
+        self.columns: list[exp.Expr] = []
+        if parameters is not None:
+            self.columns = parameters.args.get("columns") or []
         if not self.columns:
             raise ProgrammingError("an index needs columns", place=place_of(tree))
         if parameters.args.get("where") is not None:

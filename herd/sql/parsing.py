@@ -7,6 +7,7 @@ Invariants:
 - A tree is shared by all who run the text: nobody changes it.
 """
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _PIECE: Final = re.compile(r'"(?:[^"]|"")+"|`[^`]+`|[^\s;"`]+')
 # These say the same as INSERT does, with letters enough to stand in its place.
 _UPSERTS: Final = {"UPSERT": "INSERT", "REPLACE": "INSERT "}
+_FIRST: Final = (
+    *("SELECT", "WITH", "VALUES", "FROM", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP"),
+    *("TRUNCATE", "MERGE"),
+)
 CONTROL: Final = frozenset(
     {
         "ABORT",
@@ -94,7 +99,14 @@ def parse(text: str) -> Parsed:
     shown = text
     if word in _UPSERTS:
         shown = text[:start] + _UPSERTS[word] + text[start + len(word) :]
-    tree = parse_tree(shown)
+    try:
+        tree = parse_tree(shown)
+    except SqlSyntaxError:
+        _check_word(word, start)
+        raise
+    if isinstance(tree, exp.Condition | exp.Alias | exp.Tuple) and not isinstance(tree, exp.Query):
+        _check_word(word, start)
+        raise SqlSyntaxError("this is no statement", place=start, hint="SELECT it")
     names, count = _number(tree)
     return Parsed(text, word, tree, word in _UPSERTS, names, count, start)
 
@@ -179,6 +191,14 @@ def place_of(node: exp.Expr | None) -> int | None:
     return None
 
 
+def _check_word(word: str, start: int) -> None:
+    """Raise `SqlSyntaxError` if no statement begins with a word."""
+    if word and word not in _FIRST and word not in CONTROL and word not in _UPSERTS:
+        near = difflib.get_close_matches(word, [*_FIRST, *CONTROL], 1)
+        hint = f"is it {near[0]}?" if near else ""
+        raise SqlSyntaxError(f"there is no statement {word}", place=start, hint=hint) from None
+
+
 def _skip_space(text: str, place: int) -> int:
     found = _SPACE.match(text, place)
     return found.end() if found else place
@@ -218,6 +238,6 @@ def _syntax_error(text: str, error: ParseError) -> SqlSyntaxError:
     hint = ""
     if "SENTINEL" in said or place is None or place + len(token) >= len(text.rstrip()):
         said, hint = "the statement is not complete", "or its last word has no place there"
-    elif said.startswith(("Invalid expression", "this is not understood")):
+    elif said.startswith(("Invalid expression", "this is not understood", "Required keyword")):
         said = "this cannot stand here"
     return SqlSyntaxError(f"{said}{near}", place=place, hint=hint)

@@ -223,7 +223,9 @@ class _Query:
         if source.name in self._checkpointed:
             names = [column.name for column in source.columns]
             batches = [batch.select(names) for batch in self._checkpointed[source.name]]
-            schema = Want(source.columns, False, b"", b"").schema
+            # A page does not say which of its columns take no NULL.
+            fields = Want(source.columns, False, b"", b"").schema
+            schema = pa.schema([field.with_nullable(True) for field in fields])
             return lambda: pa.Table.from_batches(batches, schema)
         first, end = range_of(source, sources, work.parameters)
         want = Want(source.columns, source.hidden, first, end)

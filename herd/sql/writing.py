@@ -15,6 +15,7 @@ from herd.catalog import Catalog
 from herd.errors import DataError, NotSupportedError
 from herd.rows import Row
 from herd.schema import Column, Table
+from herd.sql.defining import known_table
 from herd.sql.expressions import Names, Store, about
 from herd.sql.fast import (
     DELETE_PARTS,
@@ -37,7 +38,7 @@ def _target_of(tree: exp.Expr, catalog: Catalog) -> tuple[Table, Names]:
     try:
         return named_table(node, catalog)
     except CannotEvaluate:
-        catalog.table(node.name)
+        known_table(catalog, node)
         raise NotSupportedError("changing anything but one table", place=place_of(node)) from None
 
 

@@ -1,20 +1,28 @@
 """Tables as they were at a checkpoint, in SQL."""
 
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from herd.errors import Error, NotSupportedError, ProgrammingError, SqlSyntaxError
-from herd.sql.session import Session
+from herd.sql.result import Result
 from herd.store import open_folder
 from tests.herd.sql.sessions import at
 
 
-async def rows(session: Session, text: str) -> list[tuple[object, ...]]:
+class Executes(Protocol):
+    """A session, wherever the tablespace runs."""
+
+    def execute(self, text: str, /) -> Awaitable[Result]: ...
+
+
+async def rows(session: Executes, text: str) -> list[tuple[object, ...]]:
     return list((await session.execute(text)).rows)
 
 
-async def failed(session: Session, text: str) -> Error:
+async def failed(session: Executes, text: str) -> Error:
     with pytest.raises(Error) as found:
         await session.execute(text)
     return found.value

@@ -65,7 +65,7 @@ def test_a_parameter_knows_its_place_in_the_text() -> None:
 @pytest.mark.parametrize(
     ("text", "at"),
     [
-        ("SELEC 1", "1"),
+        ("SELEC 1", "SELEC"),
         ("SELECT a b c FROM t", "c"),
         ("SELECT * FROM t WHERE", ""),
         ("UPDATE t SET a = 1 WHERE )", ")"),
