@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import EngineError, NotLeader, Overloaded, ReplicaFailed
 from engine.ledger.client import LedgerClient
@@ -53,6 +53,10 @@ from herd.settings import HerdSettings
 from herd.transaction import Isolation, Transaction
 from herd.translating import translated, translating
 
+if TYPE_CHECKING:
+    from herd.nodes.commands import SpaceCommands
+    from herd.nodes.outlook import Outlook
+
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
@@ -78,11 +82,11 @@ class Tablespace:
         self.known_catalog: Catalog | None = None
         """The definitions as they are committed; None: `catalog` has to read them again."""
         self._locks_term = 0
+        self._filling = False
         self._erased_term = 0
         """The term in which marks that others left were looked for."""
         self._term_watchers: list[Callable[[], None]] = []
         self._transactions: dict[int, Transaction] = {}
-        self._filling = False
         self._outcomes: Outcomes | None = None
         self._number = 0
         self._erasing: asyncio.Task[None] | None = None
@@ -92,6 +96,12 @@ class Tablespace:
         self.checker: Checker | None = None
         """What compares the replicas' rows; None before the replica is open."""
         self._keeping: asyncio.Task[None] | None = None
+        self.cluster: Outlook | None = None
+        """What is known of all nodes, where this replica is one of a cluster's."""
+        self.commands: SpaceCommands | None = None
+        """What makes, changes and drops tablespaces; None where nothing does."""
+        self._successor: str | None = None
+        """Who is to lead instead ("": anybody), while this replica gives way."""
         machine.watcher = self._applied
 
     @classmethod
@@ -206,8 +216,8 @@ class Tablespace:
 
         `identity` names it for `outcome`: up to 64 bytes that no other transaction has.
         """
-        if not self.term:
-            leader = self.replica.leader
+        if not self.term or self._successor is not None:
+            leader = self._successor if self.term else self.replica.leader
             raise LeaderUnavailable(
                 f"this replica of tablespace {self.name} does not lead",
                 hint=f"ask {leader}" if leader else "try again",
@@ -279,16 +289,6 @@ class Tablespace:
         except EngineError as error:
             raise translated(error) from error
 
-    def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """Call `watcher` after each command that is applied; returns what ends that."""
-        self._watchers.append(watcher)
-        return lambda: self._watchers.remove(watcher)
-
-    def watch_terms(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` soon after this replica has begun to lead; now, if it leads already."""
-        self._term_watchers.append(watcher)
-        if self.term and self._erased_term == self.term:
-            watcher()
     @contextmanager
     def filling(self) -> Iterator[None]:
         """Rows are written that no table owns yet: nothing is erased in the meantime.
@@ -304,6 +304,16 @@ class Tablespace:
             self._filling = False
             self._erase()
 
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Call `watcher` after each command that is applied; returns what ends that."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def watch_terms(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` soon after this replica has begun to lead; now, if it leads already."""
+        self._term_watchers.append(watcher)
+        if self.term and self._erased_term == self.term:
+            watcher()
 
     async def checkpoint(self) -> ManifestRecord:
         """Write all tables as they are now, in pages. Raises `NotSupportedError`, `StorageFailed`.
@@ -316,6 +326,24 @@ class Tablespace:
             if not self.term:
                 raise NotLeader(f"this replica of {self.name} does not lead", self.replica.leader)
             return await self.checkpointer.take(self.term)
+
+    async def give_way(self, patience_ms: int, successor: str = "") -> None:
+        """Let another replica lead: no commit of this one is left unknown.
+
+        No transaction begins meanwhile; open ones have `patience_ms` to end. `successor` is the
+        address that others are sent to. Does nothing unless this replica leads.
+        """
+        self._successor = successor
+        try:
+            pause_ms = self.settings.overload_pause_ms
+            for _ in range(patience_ms // pause_ms):
+                if not (self.term and self._transactions):
+                    break
+                await asyncio.sleep(pause_ms / 1000)
+            with translating():
+                await self.replica.give_way(self.replica.settings.stall_ms)
+        finally:
+            self._successor = None
 
     async def close(self) -> None:
         """End all transactions and the replica. May be called twice."""

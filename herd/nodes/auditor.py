@@ -1,0 +1,164 @@
+"""The auditor: one node that sees to it that every tablespace has the replicas that it should have.
+
+It makes replicas anew whose nodes are away for too long, takes surplus ones back, makes the first
+tablespace, and sweeps what was dropped.
+
+Invariants:
+- There is one auditor, as far as the metadata store can tell. Two of them for a moment change the
+  same facts by compare-and-set, and the second finds nothing left to change.
+- Only time in which it looked counts as absence: after it was paused or cut off, the grace time of
+  what is away goes on where it stood.
+- What was dropped is swept only when no node says that it runs a replica of it.
+"""
+
+import logging
+import uuid
+from functools import partial
+from typing import Final
+
+from engine.errors import EngineError
+from engine.ledger.client import LedgerClient
+from engine.repair.claim import Claim
+from herd.errors import DatabaseError
+from herd.nodes.directory import Directory
+from herd.nodes.dropping import sweep_dropped
+from herd.nodes.facts import AUDITOR, SpaceFact
+from herd.nodes.outlook import Outlook
+from herd.nodes.placing import placed
+from herd.nodes.settings import NodeSettings
+
+_DEFAULT: Final = "default"
+_logger = logging.getLogger(__name__)
+
+
+class SpaceAuditor:
+    """One candidate for the office. `candidate` is a name that no other one has."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        directory: Directory,
+        outlook: Outlook,
+        settings: NodeSettings,
+        candidate: str,
+    ) -> None:
+        self.elected = False
+        self.replicas_placed = 0
+        self.spaces_swept = 0
+        self._client = client
+        self._directory = directory
+        self._outlook = outlook
+        self._settings = settings
+        self._claim = Claim(client.store, AUDITOR, candidate)
+        self._away_s: dict[tuple[str, str], float] = {}
+        """How long each replica is away, by tablespace and node."""
+        self._looked_s: float | None = None
+
+    async def look(self) -> None:
+        """Judge everything once, if this is the auditor. Raises `MetadataUnavailable`.
+
+        The outlook was just looked at.
+        """
+        judged = False
+        try:
+            if await self._claim.hold():
+                if not self.elected:
+                    _logger.info("this node is the auditor of tablespaces now")
+                self.elected = judged = True
+                self._judge_absences()
+                await self._make_default()
+                for name, fact in sorted(self._outlook.spaces.items()):
+                    await self._judge(name, fact)
+        finally:
+            if not judged:
+                self._end_term()
+
+    async def close(self) -> None:
+        """Step down."""
+        self._end_term()
+        await self._claim.release()
+
+    def _end_term(self) -> None:
+        self.elected = False
+        self._looked_s = None
+        self._away_s.clear()
+
+    def _judge_absences(self) -> None:
+        elapsed_s, before = self._elapsed_s(), self._away_s
+        self._away_s = {
+            (name, node): before[name, node] + elapsed_s if (name, node) in before else 0.0
+            for name, fact in self._outlook.spaces.items()
+            for node in (fact.replicas if fact.hosted else ())
+            if self._is_away(name, node)
+        }
+
+    def _is_away(self, name: str, node: str) -> bool:
+        if node not in self._outlook.nodes:
+            return True
+        report = self._outlook.report(name, node)
+        return report is not None and report.role == "failed"
+
+    def _elapsed_s(self) -> float:
+        """How much of the time since the last look counts as looked at."""
+        now_s, before_s = self._client.clock.monotonic(), self._looked_s
+        self._looked_s = now_s
+        if before_s is None:
+            return 0.0
+        return min(now_s - before_s, 1.5 * self._settings.look_ms / 1000)
+
+    async def _make_default(self) -> None:
+        replicas = self._settings.default_replicas
+        if replicas and _DEFAULT not in self._outlook.spaces:
+            rng, clock = self._client.rng, self._client.clock
+            identity = uuid.UUID(int=rng.getrandbits(128), version=4)
+            fact = SpaceFact(str(identity), clock.wall_ms(), replicas)
+            try:
+                self._outlook.spaces[_DEFAULT] = await self._directory.create(_DEFAULT, fact)
+            except DatabaseError:
+                # Somebody made it meanwhile: that is what was wanted.
+                return
+
+    async def _judge(self, name: str, fact: SpaceFact) -> None:
+        try:
+            if fact.dropped:
+                await self._sweep(name, fact)
+            elif fact.hosted:
+                await self._place(name)
+        except DatabaseError as error:
+            # It was dropped meanwhile.
+            _logger.info("tablespace %s: %s", name, error)
+
+    async def _place(self, name: str) -> None:
+        """Give a tablespace the replicas that it should have."""
+        outlook, grace_s = self._outlook, self._settings.grace_ms / 1000
+        given_up = {node for (of, node), s in self._away_s.items() if of == name and s >= grace_s}
+
+        def change(fact: SpaceFact) -> SpaceFact:
+            return placed(fact, partial(outlook.report, name), given_up, outlook.loads())
+
+        known = outlook.spaces[name]
+        if change(known) == known:
+            return
+        changed = await self._directory.change(name, change)
+        outlook.spaces[name] = changed
+        self.replicas_placed += len(set(changed.replicas) - set(known.replicas))
+        _logger.warning(
+            "tablespace %s: replicas on %s, formerly on %s",
+            name,
+            ", ".join(changed.replicas),
+            ", ".join(known.replicas) or "none",
+        )
+
+    async def _sweep(self, name: str, fact: SpaceFact) -> None:
+        """Remove what a dropped tablespace left, once nobody runs it."""
+        nodes = self._outlook.nodes.values()
+        if any(one.uuid == fact.uuid for node in nodes for one in node.replicas.values()):
+            return
+        try:
+            ledgers = await sweep_dropped(self._client, name)
+        except EngineError as error:
+            _logger.warning("tablespace %s is swept later: %s", name, error)
+            return
+        await self._directory.forget(name, fact.uuid)
+        self.spaces_swept += 1
+        _logger.warning("tablespace %s is gone, with %d ledgers", name, ledgers)

@@ -1,0 +1,222 @@
+"""What operators and SQL do to tablespaces of a cluster: facts are changed, nodes follow.
+
+Invariants:
+- A command is one compare-and-set of a fact; whoever runs or audits replicas does the rest.
+- Nothing is asked of a node that is not there.
+"""
+
+import asyncio
+import random
+import uuid
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from engine.errors import CannotRead, FormatTooNew
+from engine.log.log_list import LOGS
+from engine.metadata.contract import MetadataStore
+from engine.ports.clock import Clock
+from engine.replica.election import decode_beat
+from herd.errors import LeaderUnavailable, ProgrammingError
+from herd.nodes.directory import Change, Directory
+from herd.nodes.facts import NODES, NodeFact, SpaceFact, decode_node
+from herd.reading_log import log_of
+from herd.translating import translating
+
+REPLICAS: Final = 3
+REPLICAS_MAX: Final = 64
+_LOOK_S: Final = 0.05
+
+
+class SpaceCommands:
+    """The commands. Each raises `LeaderUnavailable` when the metadata store does not answer."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, rng: random.Random) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = rng
+        self._directory = Directory(store, rng)
+
+    async def spaces(self) -> dict[str, SpaceFact]:
+        """All tablespaces that are not being dropped, by name."""
+        found = {}
+        with translating():
+            for name in await self._directory.names():
+                fact = await self._directory.get(name)
+                if fact is not None and not fact.dropped:
+                    found[name] = fact
+        return found
+
+    async def nodes(self) -> dict[str, NodeFact]:
+        """All nodes that are there, by id."""
+        found = {}
+        with translating():
+            for node_id in await self._store.children(NODES):
+                versioned = await self._store.get(f"{NODES}/{node_id}")
+                if versioned is not None:
+                    found[node_id] = decode_node(versioned.value)
+        return found
+
+    async def create(
+        self, name: str, *, expected: int = REPLICAS, nodes: Iterable[str] = (), leader: str = ""
+    ) -> SpaceFact:
+        """Make a tablespace. `nodes` are where its first replicas are; the auditor adds others.
+
+        Raises `NameTaken`, `ProgrammingError`, `OperationalError`.
+        """
+        first = [await self.node(node) for node in nodes]
+        designated = await self.node(leader) if leader else ""
+        if designated and designated not in first:
+            first.append(designated)
+        identity = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+        fact = SpaceFact(
+            str(identity),
+            self._clock.wall_ms(),
+            _count(max(expected, len(first))),
+            tuple(dict.fromkeys(first)),
+            designated,
+        )
+        with translating():
+            return await self._directory.create(name.lower(), fact)
+
+    async def set_expected(self, name: str, expected: int) -> SpaceFact:
+        """How many replicas there should be; the auditor makes and removes them."""
+        count = _count(expected)
+        return await self._change(name, lambda fact: msgspec.structs.replace(fact, expected=count))
+
+    async def add_replica(self, name: str, node: str) -> SpaceFact:
+        """Have a replica on a node, too; there should be as many as there are then, at least."""
+        node_id = await self.node(node)
+
+        def change(fact: SpaceFact) -> SpaceFact:
+            if node_id in fact.replicas:
+                return fact
+            replicas = (*fact.replicas, node_id)
+            expected = max(fact.expected, len(replicas))
+            return msgspec.structs.replace(fact, replicas=replicas, expected=expected)
+
+        return await self._change(name, change)
+
+    async def remove_replica(self, name: str, node: str) -> SpaceFact:
+        """Have no replica on a node, and as many fewer. The last one stays: `ProgrammingError`."""
+        found = await self._of_space(name, node)
+
+        def change(fact: SpaceFact) -> SpaceFact:
+            if found not in fact.replicas:
+                return fact
+            replicas = tuple(each for each in fact.replicas if each != found)
+            if not replicas:
+                raise ProgrammingError(
+                    f"{found} has the only replica of tablespace {name}",
+                    hint="add another one first, or drop the tablespace",
+                )
+            leader = "" if fact.leader == found else fact.leader
+            expected = min(fact.expected, len(replicas))
+            return msgspec.structs.replace(
+                fact, replicas=replicas, expected=expected, leader=leader
+            )
+
+        return await self._change(name, change)
+
+    async def set_replicas(self, name: str, nodes: Iterable[str]) -> SpaceFact:
+        """Have replicas on these nodes, and there alone. Raises `ProgrammingError` for none."""
+        wanted = tuple(dict.fromkeys([await self.node(node) for node in nodes]))
+        if not wanted:
+            raise ProgrammingError("a tablespace has at least one replica")
+
+        def change(fact: SpaceFact) -> SpaceFact:
+            leader = fact.leader if fact.leader in wanted else ""
+            return msgspec.structs.replace(
+                fact, replicas=wanted, expected=len(wanted), leader=leader
+            )
+
+        return await self._change(name, change)
+
+    async def move_leader(self, name: str, node: str) -> SpaceFact:
+        """Have a node lead whenever it can; it gets a replica if it has none. "": any may."""
+        node_id = await self.node(node) if node else ""
+
+        def change(fact: SpaceFact) -> SpaceFact:
+            replicas = fact.replicas
+            if node_id and node_id not in replicas:
+                replicas = (*replicas, node_id)
+            return msgspec.structs.replace(fact, leader=node_id, replicas=replicas)
+
+        return await self._change(name, change)
+
+    async def drop(self, name: str) -> None:
+        """End a tablespace; its name is free once everything of it is gone."""
+        await self._change(name, lambda fact: msgspec.structs.replace(fact, dropped=True))
+
+    async def leader_of(self, name: str) -> str:
+        """The address of who leads, "" if nobody does."""
+        with translating():
+            found = await self._store.get(f"{LOGS}/{log_of(name.lower())}/leader")
+            try:
+                beat = decode_beat(found.value) if found is not None else None
+            except (CannotRead, FormatTooNew):
+                beat = None
+        return beat.address if beat is not None and beat.epoch and not beat.resigned else ""
+
+    async def until_led(self, name: str, timeout_ms: int, node: str = "") -> str:
+        """Wait until somebody leads, or that node does; its address.
+
+        Raises `LeaderUnavailable` when the time is over.
+        """
+        node_id = await self.node(node) if node else ""
+        leader = ""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    leader = await self.leader_of(name)
+                    known = (await self.nodes()).get(node_id) if node_id else None
+                    if leader and (not node_id or (known and known.address == leader)):
+                        return leader
+                    # The key of the leader is beaten all the time: a watch would wake as often.
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            now = f"{leader} does" if leader else "nobody does"
+            raise LeaderUnavailable(
+                f"{node_id or 'nobody'} does not lead tablespace {name} yet, {now}",
+                hint="it goes on: look again later",
+            ) from None
+
+    async def node(self, named: str) -> str:
+        """The id of the node with an id, the beginning of one, or an address.
+
+        Raises `ProgrammingError` if no node that is there has it, or several have.
+        """
+        nodes = await self.nodes()
+        if named in nodes:
+            return named
+        found = [node_id for node_id, fact in nodes.items() if fact.address == named]
+        found = found or [node_id for node_id in nodes if named and node_id.startswith(named)]
+        if len(found) == 1:
+            return found[0]
+        what = "several nodes have" if found else "no node has"
+        known = ", ".join(f"{node_id} at {fact.address}" for node_id, fact in nodes.items())
+        raise ProgrammingError(f"{what} {named!r}", hint=f"there are {known or 'none'}")
+
+    async def _of_space(self, name: str, named: str) -> str:
+        """A node of a tablespace, which may be away."""
+        with translating():
+            fact = await self._directory.find(name)
+        found = [node for node in fact.replicas if node == named]
+        found = found or [node for node in fact.replicas if named and node.startswith(named)]
+        return found[0] if len(found) == 1 else await self.node(named)
+
+    async def _change(self, name: str, change: Change) -> SpaceFact:
+        def checked(fact: SpaceFact) -> SpaceFact:
+            if not fact.hosted:
+                raise ProgrammingError(f"tablespace {name} is run by the owner of its folder alone")
+            return change(fact)
+
+        with translating():
+            return await self._directory.change(name.lower(), checked)
+
+
+def _count(expected: int) -> int:
+    if not 1 <= expected <= REPLICAS_MAX:
+        raise ProgrammingError(f"a tablespace has 1 to {REPLICAS_MAX} replicas, not {expected}")
+    return expected

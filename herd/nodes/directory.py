@@ -1,0 +1,117 @@
+"""The facts of tablespaces in the metadata store, read and changed.
+
+Invariants:
+- A change is a pure function of the fact that is there; it is made again for the newer fact when
+  somebody was quicker.
+- A change whose reply was lost is found by its token, and not made twice.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from engine.errors import KeyExists, MetadataUnavailable, VersionConflict
+from engine.metadata.contract import MetadataStore
+from herd.errors import NameTaken, OperationalError, ProgrammingError
+from herd.nodes.facts import SPACES, SpaceFact, decode_space, encode_fact
+
+Change = Callable[[SpaceFact], SpaceFact]
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_ATTEMPTS_MAX: Final = 64
+
+
+class Directory:
+    """The tablespaces of a cluster. Every method raises `MetadataUnavailable`, of the engine."""
+
+    def __init__(self, store: MetadataStore, rng: random.Random) -> None:
+        self.store = store
+        self._rng = rng
+
+    async def names(self) -> list[str]:
+        """All names that are taken, in order."""
+        return await self.store.children(SPACES)
+
+    async def get(self, name: str) -> SpaceFact | None:
+        """A tablespace's fact, also of one that is being dropped; None if there is none."""
+        return (await self._read(name))[0]
+
+    async def find(self, name: str) -> SpaceFact:
+        """The fact of a tablespace that is there. Raises `ProgrammingError`."""
+        fact = await self.get(name.lower())
+        if fact is None or fact.dropped:
+            known = ", ".join(await self.names()) or "none yet"
+            raise ProgrammingError(f"there is no tablespace {name}", hint=f"there are {known}")
+        return fact
+
+    async def create(self, name: str, fact: SpaceFact) -> SpaceFact:
+        """Name a new tablespace. Raises `ProgrammingError`, `NameTaken`, `OperationalError`."""
+        if not _NAME.fullmatch(name):
+            raise ProgrammingError(
+                f"{name!r} cannot be a tablespace's name",
+                hint="a letter, then up to 62 letters, digits, _ and -",
+            )
+        wanted = msgspec.structs.replace(fact, token=self._rng.getrandbits(63))
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                await self.store.create(_key(name), encode_fact(wanted))
+                return wanted
+            except KeyExists:
+                found = await self.get(name)
+            except MetadataUnavailable:
+                # It may be there: if it is, it has this token.
+                found = await self.get(name)
+            if found is None:
+                continue
+            if found.token == wanted.token:
+                return found
+            if found.dropped:
+                raise OperationalError(
+                    f"the tablespace {name} before this one is still being removed",
+                    hint="try again in a moment",
+                )
+            raise NameTaken(f"there is a tablespace {name} already", hint="take a new name")
+        raise MetadataUnavailable(f"tablespace {name} could not be named")
+
+    async def change(self, name: str, change: Change) -> SpaceFact:
+        """Change a fact; what it is then. A change that changes nothing is written nowhere.
+
+        Raises `ProgrammingError` for a tablespace that is not there, and what `change` raises.
+        """
+        token = self._rng.getrandbits(63)
+        for _ in range(_ATTEMPTS_MAX):
+            found, version = await self._read(name)
+            if found is not None and found.token == token:
+                return found
+            if found is None or found.dropped:
+                raise ProgrammingError(f"there is no tablespace {name}")
+            wanted = change(found)
+            if wanted == found:
+                return found
+            wanted = msgspec.structs.replace(wanted, token=token, epoch=found.epoch + 1)
+            try:
+                await self.store.set(_key(name), encode_fact(wanted), version)
+                return wanted
+            except (VersionConflict, MetadataUnavailable):
+                # Somebody was quicker, or the reply was lost: the token tells.
+                continue
+        raise MetadataUnavailable(f"the fact of tablespace {name} could not be changed")
+
+    async def forget(self, name: str, uuid: str) -> None:
+        """Give a dropped tablespace's name back, if it is still that one's."""
+        found, version = await self._read(name)
+        if found is not None and found.dropped and found.uuid == uuid:
+            try:
+                await self.store.delete(_key(name), version)
+            except VersionConflict:
+                return
+
+    async def _read(self, name: str) -> tuple[SpaceFact | None, int]:
+        found = await self.store.get(_key(name))
+        return (None, -1) if found is None else (decode_space(found.value), found.version)
+
+
+def _key(name: str) -> str:
+    return f"{SPACES}/{name}"

@@ -1,0 +1,102 @@
+"""What the metadata store knows of nodes and tablespaces.
+
+    /herd/nodes/ID           ephemeral: where a node is, and what its replicas do
+    /herd/tablespaces/NAME   which nodes have replicas, how many there should be, who should lead
+
+Invariants:
+- A fact of a tablespace is changed by compare-and-set only; `epoch` counts the changes, and `token`
+  names the last one, so that who lost a reply knows its own change.
+- `expected` 0 is a tablespace that the owner of a folder runs by itself: no node touches it.
+- A tablespace that is dropped keeps its fact until nothing of it is left, so that its name comes
+  back only to a log without a past.
+- Fields that are not known are passed over: older programs read newer facts of the same format.
+"""
+
+from typing import Final
+
+import msgspec
+
+from engine.errors import CannotRead, FormatTooNew
+
+FORMAT_MAJOR: Final = 1
+NODES: Final = "/herd/nodes"
+SPACES: Final = "/herd/tablespaces"
+AUDITOR: Final = "/herd/auditor"
+
+
+class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tablespace. `leader` is the node that should lead, "" for any; the others are ready to."""
+
+    uuid: str
+    created_ms: int
+    expected: int = 0
+    replicas: tuple[str, ...] = ()
+    leader: str = ""
+    dropped: bool = False
+    epoch: int = 0
+    token: int = 0
+    format_major: int = FORMAT_MAJOR
+
+    @property
+    def hosted(self) -> bool:
+        """Whether nodes run it."""
+        return self.expected > 0 and not self.dropped
+
+
+class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
+    """What one replica does. `role` is that of the engine, or "starting"."""
+
+    uuid: str
+    role: str
+    term: int = 0
+    ledger: int = 0
+    entry: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether it follows or leads."""
+        return self.role in ("follower", "leader")
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The last entry applied."""
+        return self.ledger, self.entry
+
+
+class NodeFact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node that runs. `address` is where clients reach it; `replicas` by tablespace."""
+
+    address: str
+    started_ms: int
+    replicas: dict[str, ReplicaReport] = {}
+    format_major: int = FORMAT_MAJOR
+
+
+encode_fact: Final = msgspec.msgpack.Encoder().encode
+_decode_space: Final = msgspec.msgpack.Decoder(SpaceFact).decode
+_decode_node: Final = msgspec.msgpack.Decoder(NodeFact).decode
+
+
+def decode_space(value: bytes) -> SpaceFact:
+    """Decode a tablespace's fact. Raises `CannotRead`, `FormatTooNew`."""
+    try:
+        fact = _decode_space(value)
+    except msgspec.MsgspecError as error:
+        raise CannotRead(f"the fact of a tablespace is damaged: {error}") from error
+    _check_format(fact.format_major, "tablespace")
+    return fact
+
+
+def decode_node(value: bytes) -> NodeFact:
+    """Decode a node's fact. Raises `CannotRead`, `FormatTooNew`."""
+    try:
+        fact = _decode_node(value)
+    except msgspec.MsgspecError as error:
+        raise CannotRead(f"the fact of a node is damaged: {error}") from error
+    _check_format(fact.format_major, "node")
+    return fact
+
+
+def _check_format(found: int, what: str) -> None:
+    if found > FORMAT_MAJOR:
+        raise FormatTooNew(f"the fact of a {what} has format {found}, not {FORMAT_MAJOR}: upgrade")

@@ -1,0 +1,331 @@
+"""A node: runs the replicas that the facts give it, and serves who uses their tablespaces.
+
+    node = Node(client, node_id, "10.0.0.1:7100", states, workers)
+    node.start()
+    session = await node.session("sales")
+
+Invariants:
+- A node runs what the facts say that it should, and nothing else: a replica that is somebody
+  else's by now is ended and its state removed.
+- What it tells of itself is what it does: its key goes with its session, before its replicas.
+- A look that fails changes nothing; replicas that run go on without the metadata store.
+- Writes are served where the leader is; a follower says where that is.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from engine.errors import EngineError
+from engine.ledger.client import LedgerClient
+from engine.log.settings import LogSettings
+from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.workers import Workers
+from engine.replica.settings import ReplicaSettings
+from herd.errors import InterfaceError, LeaderUnavailable
+from herd.nodes.auditor import SpaceAuditor
+from herd.nodes.commands import SpaceCommands
+from herd.nodes.directory import Directory
+from herd.nodes.facts import NodeFact, SpaceFact
+from herd.nodes.hosting import Hosted
+from herd.nodes.outlook import Outlook
+from herd.nodes.registration import Registration
+from herd.nodes.settings import NodeSettings
+from herd.nodes.states import States
+from herd.settings import HerdSettings
+from herd.table import AsyncTable, open_table
+from herd.tablespace import Tablespace
+from herd.translating import translating
+
+if TYPE_CHECKING:
+    from herd.nodes.following import FollowerSession
+    from herd.sql.query import QueryEngine
+    from herd.sql.session import Session
+
+DEFAULT: Final = "default"
+_logger = logging.getLogger(__name__)
+
+
+class Node:
+    """One node of a cluster. Made once, started once, closed once; all on the event loop."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        node_id: str,
+        address: str,
+        states: States,
+        workers: Workers | None,
+        *,
+        settings: NodeSettings | None = None,
+        herd: HerdSettings | None = None,
+        replica: ReplicaSettings | None = None,
+        log: LogSettings | None = None,
+        metrics: Metrics = NO_METRICS,
+    ) -> None:
+        """`address` is where clients reach it. Without `workers` it takes no checkpoints."""
+        self.node_id = node_id
+        self.address = address
+        self.settings = settings or NodeSettings()
+        self.client = client
+        self.directory = Directory(client.store, client.rng)
+        self._woken = asyncio.Event()
+        self.outlook = Outlook(
+            self.directory, client.clock, self.settings.refresh_ms, self._woken.set
+        )
+        drawn = f"{node_id}-{client.rng.getrandbits(64):016x}"
+        self.auditor = SpaceAuditor(client, self.directory, self.outlook, self.settings, drawn)
+        self.commands = SpaceCommands(client.store, client.clock, client.rng)
+        self._states = states
+        self._workers = workers
+        self._herd = herd
+        self._replica = replica
+        self._log = log
+        self._metrics = metrics
+        self._registration = Registration(client.store, node_id)
+        self._registration.watch(self._woken.set)
+        self._started_ms = client.clock.wall_ms()
+        self._hosted: dict[str, Hosted] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._uuids_ending: set[str] = set()
+        self._tidied = False
+        self._closed = False
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin. Nothing is waited for: an absent metadata store is tried again."""
+        assert self._running is None
+        self._running = asyncio.create_task(self._run(), name=f"node {self.node_id}")
+
+    async def close(self) -> None:
+        """End: its key goes, then its replicas; others lead at once. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        self.outlook.close()
+        await self.auditor.close()
+        await self._registration.close()
+        hosted, self._hosted = list(self._hosted.values()), {}
+        await asyncio.gather(*(one.stop(wipe=False) for one in hosted), *self._ending)
+
+    # For those who use tablespaces
+
+    async def names(self) -> list[str]:
+        """The tablespaces that there are, in order."""
+        self._check_open()
+        with translating():
+            names = await self.directory.names()
+        known = self.outlook.spaces
+        return [name for name in names if name not in known or not known[name].dropped]
+
+    def leader_of(self, name: str) -> str | None:
+        """The address of another node that leads a tablespace, as far as is known; else None."""
+        self._check_open()
+        name = name.lower()
+        hosted = self._hosted.get(name)
+        leader = ""
+        if hosted is not None and hosted.space is not None:
+            leader = hosted.space.replica.leader
+        leader = leader or self.outlook.address_of(self.outlook.leader_of(name))
+        return leader if leader != self.address and leader else None
+
+    async def tablespace(self, name: str = DEFAULT) -> Tablespace:
+        """The tablespace, which this node leads.
+
+        Raises `ProgrammingError` for one that is not there, `LeaderUnavailable` with the leader's
+        address where another node leads.
+        """
+        hosted = await self._find(name)
+        space = hosted.space if hosted is not None else None
+        if space is None or not space.term:
+            raise self._elsewhere(name)
+        return space
+
+    async def session(self, name: str = DEFAULT, *, autocommit: bool = True) -> "Session":
+        """A session for SQL in a tablespace that this node leads. Raises as `tablespace` does."""
+        from herd.sql.session import Session
+
+        space = await self.tablespace(name)
+        return Session(space, self.queries(space.name), autocommit=autocommit)
+
+    async def follower_session(
+        self, name: str = DEFAULT, *, autocommit: bool = True
+    ) -> "FollowerSession":
+        """A session that only reads, at the position of this node's own replica.
+
+        Raises `ProgrammingError`, `LeaderUnavailable` where this node has no replica, or none yet.
+        """
+        from herd.nodes.following import FollowerSession
+
+        hosted = await self._find(name)
+        if hosted is None or hosted.space is None:
+            raise LeaderUnavailable(
+                f"node {self.node_id} has no replica of tablespace {name} to read",
+                hint="ask a node that has one: see systablespacereplicastate",
+            )
+        space = hosted.space
+        return FollowerSession(space, self.queries(space.name), autocommit=autocommit)
+
+    async def table(self, table: str, name: str = DEFAULT) -> AsyncTable:
+        """A table as keys and values, where this node leads. Raises `NoSuchTable` too."""
+        return await open_table(await self.tablespace(name), table)
+
+    def queries(self, name: str) -> "QueryEngine":
+        """What runs queries over a replica of this node, which runs."""
+        from herd.sql.query import QueryEngine
+
+        hosted = self._hosted[name]
+        space, workers = hosted.space, self._workers
+        assert space is not None and workers is not None
+        if hosted.queries is None:
+            hosted.queries = QueryEngine(space, workers)
+            if space.checkpointer is not None:
+                from herd.checkpoint.reading import CheckpointReader
+
+                reader = CheckpointReader(self.client, space.checkpointer, workers)
+                hosted.queries.checkpoints = reader.table
+        return hosted.queries
+
+    def hosted(self, name: str) -> Hosted | None:
+        """This node's replica of a tablespace."""
+        return self._hosted.get(name)
+
+    async def _find(self, name: str) -> Hosted | None:
+        self._check_open()
+        hosted = self._hosted.get(name.lower())
+        if hosted is None:
+            with translating():
+                await self.directory.find(name)
+        return hosted
+
+    def _elsewhere(self, name: str) -> LeaderUnavailable:
+        leader = self.leader_of(name)
+        return LeaderUnavailable(
+            f"node {self.node_id} does not lead tablespace {name.lower()}",
+            hint=f"ask {leader}" if leader else "try again",
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InterfaceError("the node was closed")
+
+    # Running
+
+    async def look(self) -> None:
+        """Look once, and do what is to be done. Raises `MetadataUnavailable`."""
+        await self.outlook.look()
+        self._reconcile()
+        if not self._tidied:
+            self._tidied = True
+            await self._wipe_left_behind()
+        await self._publish()
+        await self.auditor.look()
+        self._reconcile()
+
+    async def _run(self) -> None:
+        pause_s = self.settings.look_ms / 1000
+        while True:
+            self._woken.clear()
+            try:
+                await self.look()
+            except EngineError as error:
+                _logger.info("node %s: %s", self.node_id, error)
+            except Exception:
+                # A defect of one look must not end the node.
+                _logger.exception("node %s could not look", self.node_id)
+            # What was told while it looked waits a moment: many facts may change at once.
+            await asyncio.sleep(pause_s / 20)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._woken.wait()
+
+    def _reconcile(self) -> None:
+        """Run what the facts say, end what they do not."""
+        spaces = self.outlook.spaces
+        for name, hosted in list(self._hosted.items()):
+            fact = spaces.get(name)
+            if fact is None or fact.uuid != hosted.fact.uuid or not self._is_mine(fact):
+                del self._hosted[name]
+                self._end(hosted)
+        for name, fact in spaces.items():
+            if not self._is_mine(fact):
+                continue
+            found = self._hosted.get(name)
+            if found is not None:
+                found.tend(fact, self.outlook)
+            elif fact.uuid not in self._uuids_ending:
+                self._hosted[name] = self._host(name, fact)
+
+    def _is_mine(self, fact: SpaceFact) -> bool:
+        return fact.hosted and self.node_id in fact.replicas
+
+    def _host(self, name: str, fact: SpaceFact) -> Hosted:
+        return Hosted(
+            name,
+            fact,
+            self.node_id,
+            open_space=self._open,
+            wipe=self._states.wipe,
+            clock=self.client.clock,
+            settings=self.settings,
+        )
+
+    def _end(self, hosted: Hosted) -> None:
+        """End a replica beside everything else; its tablespace is not begun here meanwhile."""
+        uuid = hosted.fact.uuid
+
+        async def end() -> None:
+            try:
+                await hosted.stop(wipe=True)
+            except (EngineError, OSError) as error:
+                _logger.warning("tablespace %s: its state is left: %s", hosted.name, error)
+            finally:
+                self._uuids_ending.discard(uuid)
+                self._woken.set()
+
+        self._uuids_ending.add(uuid)
+        task = asyncio.create_task(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _open(self, name: str, fact: SpaceFact) -> Tablespace:
+        state = await self._states.open(fact.uuid)
+        try:
+            space = await Tablespace.open(
+                self.client,
+                name,
+                state,
+                settings=self._herd,
+                address=self.address,
+                elect=True,
+                replica_settings=self._replica,
+                log_settings=self._log,
+                metrics=self._metrics,
+                workers=self._workers,
+                folder=self._states.folder(fact.uuid),
+            )
+        except BaseException:
+            with contextlib.suppress(EngineError):
+                await state.close()
+            raise
+        space.cluster = self.outlook
+        space.commands = self.commands
+        return space
+
+    async def _publish(self) -> None:
+        replicas = {name: hosted.report for name, hosted in self._hosted.items()}
+        fact = NodeFact(self.address, self._started_ms, replicas)
+        await self._registration.publish(fact)
+        self.outlook.nodes[self.node_id] = fact
+
+    async def _wipe_left_behind(self) -> None:
+        """Remove states of tablespaces that are others' by now, or no more."""
+        mine = {fact.uuid for fact in self.outlook.spaces.values() if self._is_mine(fact)}
+        for uuid in await self._states.known():
+            if uuid not in mine:
+                _logger.warning("node %s: the state %s is nobody's", self.node_id, uuid)
+                await self._states.wipe(uuid)

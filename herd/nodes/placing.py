@@ -1,0 +1,70 @@
+"""Which nodes should have a tablespace's replicas: a pure decision.
+
+Invariants:
+- A replica that is away or has failed counts until it is given up: it may come back.
+- No replica goes before as many as there should be are there and ready.
+- What leads, and who should lead, goes last: with enough others it stays.
+- The same facts give the same decision, whoever takes it.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from herd.nodes.facts import ReplicaReport, SpaceFact
+
+Reports = Callable[[str], ReplicaReport | None]
+"""What the node with an id says of its replica of the tablespace."""
+
+
+def placed(
+    fact: SpaceFact,
+    reports: Reports,
+    given_up: Collection[str],
+    loads: Mapping[str, int],
+) -> SpaceFact:
+    """The fact with replicas where they should be.
+
+    `loads` has the nodes that are there, and how many replicas each of them has; `given_up` those
+    whose replica was away, or had failed, for too long.
+    """
+    if not fact.hosted:
+        return fact
+    wanted = _with_missing(fact, given_up, loads)
+    if wanted is fact.replicas:
+        wanted = _without_surplus(fact, reports, loads)
+    leader = fact.leader if fact.leader in wanted else ""
+    return msgspec.structs.replace(fact, replicas=wanted, leader=leader)
+
+
+def _with_missing(
+    fact: SpaceFact, given_up: Collection[str], loads: Mapping[str, int]
+) -> tuple[str, ...]:
+    missing = fact.expected - sum(node not in given_up for node in fact.replicas)
+    free = sorted((load, node) for node, load in loads.items() if node not in fact.replicas)
+    if missing <= 0 or not free:
+        return fact.replicas
+    return (*fact.replicas, *(node for _, node in free[:missing]))
+
+
+def _without_surplus(
+    fact: SpaceFact, reports: Reports, loads: Mapping[str, int]
+) -> tuple[str, ...]:
+    surplus = len(fact.replicas) - fact.expected
+    found = {node: reports(node) for node in fact.replicas if node in loads}
+    ready = [node for node, report in found.items() if report is not None and report.ready]
+    if surplus <= 0 or len(ready) < fact.expected:
+        return fact.replicas
+
+    def keeping(node: str) -> tuple[int, int, str]:
+        """How much a replica is worth: those with the least go."""
+        report = found.get(node)
+        if node not in loads:
+            return 0, 0, node
+        if node not in ready:
+            return 1, -loads[node], node
+        leads = report is not None and report.role == "leader"
+        return 2 + leads + 2 * (node == fact.leader), -loads[node], node
+
+    going = set(sorted(fact.replicas, key=keeping)[:surplus])
+    return tuple(node for node in fact.replicas if node not in going)

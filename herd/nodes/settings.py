@@ -1,0 +1,27 @@
+"""How nodes behave: plain values, no components."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Bounds of one node. Times in milliseconds.
+
+    `look_ms` is how often a node looks at what it should run and tells what it does; the auditor
+    looks as often. `refresh_ms` is how often all facts are read again, whether or not anything was
+    told of them. `grace_ms` is how long a replica's node may be away before its replica is made
+    anew elsewhere; time in which the auditor did not look does not count.
+    `preference_ms` is how long other replicas leave the lead to the designated leader when nobody
+    has it. `patience_ms` is how long a leader that gives way waits for open transactions.
+    `restart_ms` is the pause after a replica could not be started, or has stopped for good.
+    `default_replicas` is how many replicas the tablespace `default` gets, which the auditor makes;
+    0: it makes none.
+    """
+
+    look_ms: int = 500
+    refresh_ms: int = 30_000
+    grace_ms: int = 60_000
+    preference_ms: int = 3_000
+    patience_ms: int = 1_000
+    restart_ms: int = 2_000
+    default_replicas: int = 3

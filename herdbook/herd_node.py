@@ -1,0 +1,146 @@
+"""One node of tablespaces on the real machine: its folder, its replicas, the wire to its clients.
+
+Invariants:
+- A folder has one node at a time: its lock is held as long as the node is.
+- It listens before it registers, so nobody is sent to a port that refuses.
+- Without a proof asked of them, clients of other machines are served only where that is wanted.
+- On the first SIGTERM or SIGINT it leaves: others lead at once. A second one ends it at once.
+"""
+
+import asyncio
+import random
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from engine.errors import FolderLocked, InvalidRequest
+from engine.folder.lock import FolderLock
+from engine.ledger.client import LedgerClient
+from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.switching import SWITCH_INTERVAL_S
+from engine.ports.system_workers import ThreadWorkers
+from engine.transport.address import is_loopback, join_host_port, parse_host_port
+from engine.transport.listening import Listener, listen_tcp
+from engine.transport.security import NO_SECURITY, Security
+from herd.nodes import Node, NodeSettings
+from herd.nodes.states import FolderStates, identity_of
+from herd.wire.framed_server import SessionServer
+from herd.wire.service import HerdService
+from herd.wire.settings import WireSettings
+
+TCP: Final = "tcp:"
+_LOCK: Final = "lock"
+_BACKLOG: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class HerdNodeSettings:
+    """Where a node listens, what clients dial instead (`advertise`), and whom it serves."""
+
+    listen: str = "127.0.0.1:7180"
+    advertise: str = ""
+    insecure: bool = False
+    node: NodeSettings = field(default_factory=NodeSettings)
+    wire: WireSettings = field(default_factory=WireSettings)
+
+
+async def serve_node(
+    data: Path,
+    client: LedgerClient,
+    settings: HerdNodeSettings,
+    *,
+    security: Security = NO_SECURITY,
+    metrics: Metrics = NO_METRICS,
+    started: Callable[[Node], None] | None = None,
+    leaving: Callable[[], None] | None = None,
+) -> None:
+    """Run a node in a folder until SIGTERM or SIGINT; a second one ends the process at once.
+
+    `started` hears when it serves, `leaving` when the first signal came. Raises `FolderLocked`,
+    `FolderMismatch`, `InvalidRequest`, of the engine, and `OperationalError` for the folder of
+    another cluster.
+    """
+    _check_listener(settings, security)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    ended = _on_signals()
+    async with AsyncExitStack() as stack:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        stack.push_async_callback(workers.close)
+        lock = FolderLock.of(data / _LOCK)
+        stack.callback(lock.close)
+        if not lock.try_take():
+            raise FolderLocked(f"{data} is in use by another node: stop that one first")
+        rng = random.SystemRandom()
+        drawn = f"{rng.getrandbits(48):012x}"
+        identity = await workers.run(partial(identity_of, data, client.store.cluster_id, drawn))
+        address = _address(settings)
+        node = Node(
+            client,
+            identity.node_id,
+            address,
+            FolderStates(data, workers),
+            workers,
+            settings=settings.node,
+            metrics=metrics,
+        )
+        server = SessionServer(HerdService(node, workers, settings.wire), security=security)
+        stack.push_async_callback(node.close)
+        stack.push_async_callback(server.close)
+        listener = await _listen(server, settings)
+        stack.callback(listener.close)
+        node.start()
+        if started is not None:
+            started(node)
+        await ended.wait()
+        if leaving is not None:
+            leaving()
+
+
+def _address(settings: HerdNodeSettings) -> str:
+    host, port = parse_host_port(settings.listen)
+    if not port:
+        raise InvalidRequest("a node listens at a port that clients find again after a restart")
+    return TCP + (settings.advertise or join_host_port(host, port))
+
+
+async def _listen(server: SessionServer, settings: HerdNodeSettings) -> Listener:
+    host, port = parse_host_port(settings.listen)
+    return await listen_tcp(
+        server.accept_counted,
+        host,
+        port,
+        sockets_max=server.sockets_max,
+        context=server.context,
+        handshake_timeout_ms=settings.wire.connect_timeout_ms,
+        backlog=_BACKLOG,
+    )
+
+
+def _check_listener(settings: HerdNodeSettings, security: Security) -> None:
+    host, _ = parse_host_port(settings.listen)
+    if not (security.on or settings.insecure or is_loopback(host)):
+        raise InvalidRequest(
+            f"anybody who reaches {settings.listen} could write: give a secret or authorities, "
+            "listen at 127.0.0.1, or say --insecure"
+        )
+
+
+def _on_signals() -> asyncio.Event:
+    """The first SIGTERM or SIGINT sets the event; from then on they do what they always do."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def end() -> None:
+        ended.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    return ended

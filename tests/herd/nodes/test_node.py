@@ -1,0 +1,376 @@
+"""Nodes run what the facts say: assignment, death, return, moves, removal, two auditors."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from herd.errors import LeaderUnavailable, NameTaken, OperationalError, ProgrammingError
+from herd.nodes.facts import AUDITOR, SPACES
+from herd.store import TablespaceFact
+from tests.herd.nodes.yard import SETTINGS, Bank, Yard, in_yard
+from tests.simulation.virtual import elapse
+
+GRACE_S = SETTINGS.grace_ms / 1000
+
+
+def test_a_new_tablespace_is_run_by_as_many_nodes_as_it_wants_and_led_by_one() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c", "d")
+        await yard.commands.create("farm", expected=3)
+        leader = await yard.led()
+        running = [one.name for one in yard.machines.values() if one.space("farm")]
+        await elapse(3.0)
+        running = [one.name for one in yard.machines.values() if one.space("farm")]
+        assert len(running) == 3 and leader in running
+        assert set((await yard.fact()).replicas) == set(running)
+        for machine in yard.machines.values():
+            told = machine.node.leader_of("farm")
+            assert told == (None if machine.name == leader else f"{leader}:1")
+
+    in_yard(script)
+
+
+def test_the_first_tablespace_is_made_and_grows_with_the_nodes() -> None:
+    async def script(yard: Yard) -> None:
+        settings = replace(SETTINGS, default_replicas=2)
+        await yard.add("a", settings=settings)
+        await yard.led("default", by="a")
+        await yard.add("b", "c", settings=settings)
+        await yard.replicas_on("a", "b", name="default")
+        assert await yard.machines["c"].run(yard.machines["c"].node.names()) == ["default"]
+
+    in_yard(script)
+
+
+def test_a_dead_node_is_replaced_after_the_grace_time_and_nothing_is_lost() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c", "d")
+        await yard.commands.create("farm", expected=3, nodes=["a", "b", "c"])
+        bank = Bank(yard)
+        await bank.open()
+        working = asyncio.create_task(bank.work())
+        await elapse(3.0)
+        dead = await yard.led()
+        yard.machines[dead].kill()
+        killed_s = yard.loop.time()
+        await yard.led()
+        assert yard.loop.time() - killed_s < 5.0
+        rest = {"a", "b", "c", "d"} - {dead}
+        await yard.replicas_on(*rest)
+        assert yard.loop.time() - killed_s > GRACE_S
+
+        async def settled() -> None:
+            while set((await yard.fact()).replicas) != rest:
+                await elapse(0.1)
+
+        await asyncio.wait_for(settled(), 30.0)
+        done = bank.transfers
+        await elapse(2.0)
+        assert bank.transfers > done
+        bank.ending = True
+        await working
+        await yard.until(lambda: all(bank.total(name) == 1_000 for name in rest), "all are equal")
+
+    in_yard(script)
+
+
+def test_a_node_that_comes_back_in_time_goes_on_with_its_replicas() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c", "d")
+        await yard.commands.create("farm", expected=3, nodes=["a", "b", "c"])
+        leader = await yard.led()
+        away = next(name for name in "abc" if name != leader)
+        yard.machines[away].kill()
+        await elapse(4.0)
+        yard.machines[away].start()
+        await yard.replicas_on("a", "b", "c")
+        await elapse(3 * GRACE_S)
+        assert (await yard.fact()).replicas == ("a", "b", "c")
+        assert yard.leaders("farm") == [leader]
+
+    in_yard(script)
+
+
+def test_a_node_that_comes_back_too_late_ends_and_forgets_what_is_others_by_now() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c", "d")
+        await yard.commands.create("farm", expected=3, nodes=["a", "b", "c"])
+        leader = await yard.led()
+        away = next(name for name in "abc" if name != leader)
+        machine = yard.machines[away]
+        uuid = (await yard.fact()).uuid
+        machine.kill()
+        machine.states.left = [uuid, "another"]
+        rest = {"a", "b", "c", "d"} - {away}
+        await yard.replicas_on(*rest)
+        await elapse(GRACE_S)
+        machine.start()
+        await yard.until(lambda: machine.states.wiped == ["another", uuid], "its states are wiped")
+        await elapse(GRACE_S)
+        assert machine.space("farm") is None
+        assert set((await yard.fact()).replicas) == rest
+
+    in_yard(script)
+
+
+def test_a_leader_moves_by_command_and_clients_hear_one_error_at_most() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c")
+        await yard.commands.create("farm", expected=3)
+        bank = Bank(yard)
+        await bank.open()
+        working = asyncio.create_task(bank.work())
+        await elapse(3.0)
+        for _ in range(3):
+            leader = await yard.led()
+            wanted = next(name for name in "abc" if name != leader)
+            bank.errors.clear()
+            asked_s = yard.loop.time()
+            await yard.commands.move_leader("farm", wanted)
+            await yard.led(by=wanted)
+            assert yard.loop.time() - asked_s < 4.0
+            done = bank.transfers
+            await elapse(1.0)
+            assert bank.transfers > done
+            assert bank.unknown() == 0
+            assert len(bank.errors) <= 1 and all(error.retryable for error in bank.errors)
+        bank.ending = True
+        await working
+        await yard.until(lambda: all(bank.total(name) == 1_000 for name in "abc"))
+
+    in_yard(script)
+
+
+def test_a_designated_leader_that_was_away_leads_again_when_it_has_caught_up() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c")
+        await yard.commands.create("farm", expected=3, leader="b")
+        await yard.led(by="b")
+        bank = Bank(yard)
+        await bank.open()
+        working = asyncio.create_task(bank.work())
+        yard.machines["b"].kill()
+        killed_s = yard.loop.time()
+        await yard.until(lambda: bool(yard.leaders("farm")))
+        assert yard.loop.time() - killed_s < 3.0, "nobody waits for who has just fallen silent"
+        await elapse(4.0)
+        yard.machines["b"].start()
+        await yard.led(by="b")
+        bank.ending = True
+        await working
+        await yard.until(lambda: all(bank.total(name) == 1_000 for name in "abc"))
+
+    in_yard(script)
+
+
+def test_a_designated_leader_that_does_not_take_the_lead_stops_nobody() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        await yard.commands.create("farm", expected=2)
+        leader = await yard.led()
+        other = "b" if leader == "a" else "a"
+        await elapse(3.0)
+        space = yard.machines[other].space("farm")
+        assert space is not None
+        # It follows, and never leads: as one whose way to some bookies is cut.
+        space.replica._election._deference_s = 1e6
+        space.replica._election.defer = lambda seconds: None  # type: ignore[method-assign]
+        await yard.commands.move_leader("farm", other)
+        silent_s = 0.0
+        for _ in range(600):
+            await elapse(0.1)
+            silent_s += 0.1 * (not yard.leaders("farm"))
+        await yard.led(by=leader)
+        assert 0.0 < silent_s < 15.0, silent_s
+
+    in_yard(script)
+
+
+def test_replicas_are_added_removed_and_counted_by_command() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c", "d")
+        await yard.commands.create("farm", expected=1, nodes=["a"])
+        bank = Bank(yard)
+        await bank.open()
+        await yard.commands.add_replica("farm", "c:1")
+        await yard.replicas_on("a", "c")
+        await yard.until(lambda: bank.total("c") == 1_000, "the added replica has caught up")
+        await yard.commands.set_expected("farm", 4)
+        await yard.replicas_on("a", "b", "c", "d")
+        await yard.commands.remove_replica("farm", "a")
+        await yard.replicas_on("b", "c", "d")
+        assert await yard.led() in "bcd"
+        assert (await yard.fact()).expected == 3
+        assert len(yard.machines["a"].states.wiped) == 1
+        await yard.commands.set_expected("farm", 1)
+        await yard.until(lambda: len(yard.leaders("farm")) == 1)
+        await yard.until(lambda: sum(bool(m.space("farm")) for m in yard.machines.values()) == 1)
+        last = (await yard.fact()).replicas[0]
+        assert bank.total(last) == 1_000
+        with pytest.raises(ProgrammingError, match="only replica"):
+            await yard.commands.remove_replica("farm", last)
+        with pytest.raises(ProgrammingError, match="no node has 'x'"):
+            await yard.commands.add_replica("farm", "x")
+
+    in_yard(script)
+
+
+def test_a_dropped_tablespace_leaves_nothing_and_its_name_begins_anew() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        await yard.commands.create("farm", expected=2)
+        await yard.commands.create("other", expected=2)
+        bank = Bank(yard)
+        await bank.open()
+        await yard.led("other")
+        with pytest.raises(NameTaken):
+            await yard.commands.create("farm")
+        ledgers = len(await yard.own.list_ledgers())
+        await yard.commands.drop("farm")
+        with pytest.raises(OperationalError, match="still being removed"):
+            await yard.commands.create("farm")
+        with pytest.raises(ProgrammingError, match="no tablespace farm"):
+            await yard.commands.add_replica("farm", "a")
+
+        async def gone() -> None:
+            while await yard.own.store.children(SPACES) != ["other"]:
+                await elapse(0.1)
+
+        await asyncio.wait_for(gone(), 30.0)
+        assert len(await yard.own.list_ledgers()) < ledgers
+        assert await yard.own.store.children("/logs/herd/farm") == []
+        assert await yard.own.store.children("/logs/herd/farm/replicas") == []
+        assert all(machine.states.wiped for machine in yard.machines.values())
+        await yard.commands.create("farm", expected=2)
+        machine = yard.machines[await yard.led()]
+        space = machine.space("farm")
+        assert space is not None and space.catalog.names == []
+        await yard.led("other")
+
+    in_yard(script)
+
+
+def test_two_auditors_at_once_place_what_one_would() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c")
+        await yard.until(lambda: any(m.node.auditor.elected for m in yard.machines.values()))
+        first = next(m for m in yard.machines.values() if m.node.auditor.elected)
+        # The key goes though its holder lives, as when a store forgets a session too early.
+        await yard.own.store.delete(AUDITOR)
+        for machine in yard.machines.values():
+            machine.node.auditor._claim.hold = _always  # type: ignore[method-assign]
+        await yard.commands.create("farm", expected=2)
+        await yard.until(lambda: len(yard.leaders("farm")) == 1)
+        await elapse(5.0)
+        fact = await yard.fact()
+        assert len(fact.replicas) == 2 and fact.epoch == 1
+        assert first.alive
+
+    in_yard(script)
+
+
+async def _always() -> bool:
+    return True
+
+
+def test_an_auditor_that_dies_is_followed_by_another_one() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c")
+        await yard.until(lambda: any(m.node.auditor.elected for m in yard.machines.values()))
+        first = next(m for m in yard.machines.values() if m.node.auditor.elected)
+        await yard.commands.create("farm", expected=2)
+        await yard.until(lambda: len(yard.leaders("farm")) == 1)
+        first.kill()
+        rest = [name for name in "abc" if name != first.name]
+        await yard.replicas_on(*rest)
+
+    in_yard(script)
+
+
+def test_a_pause_of_the_auditor_is_no_absence_of_a_node() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c")
+        await yard.commands.create("farm", expected=2, nodes=["a", "b"])
+        await yard.led()
+        auditor = next(m for m in yard.machines.values() if m.node.auditor.elected)
+        away = next(name for name in "ab" if name != auditor.name)
+        yard.machines[away].kill()
+        await elapse(4.0)
+        yard.loop.pause(auditor.process)
+        await elapse(10 * GRACE_S)
+        yard.loop.resume(auditor.process)
+        await elapse(0.5)
+        assert (await yard.fact()).replicas == ("a", "b")
+
+    in_yard(script)
+
+
+def test_a_node_without_the_metadata_store_goes_on_and_registers_again() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        await yard.commands.create("farm", expected=2)
+        await yard.led()
+        machine = yard.machines["a"]
+        machine.store.expire()
+        await elapse(2.0)
+        nodes = await yard.commands.nodes()
+        assert set(nodes) == {"a", "b"}
+        assert nodes["a"].replicas["farm"].ready
+        yard.faults.lost_before_share = 0.3
+        await elapse(10.0)
+        yard.faults.lost_before_share = 0.0
+        await yard.led()
+
+    in_yard(script)
+
+
+def test_a_tablespace_of_a_folder_is_left_alone() -> None:
+    async def script(yard: Yard) -> None:
+        import msgspec
+
+        value = msgspec.msgpack.encode(TablespaceFact("u", 1))
+        await yard.own.store.create(f"{SPACES}/own", value)
+        await yard.add("a")
+        await elapse(3.0)
+        assert yard.machines["a"].space("own") is None
+        with pytest.raises(ProgrammingError, match="owner of its folder"):
+            await yard.commands.add_replica("own", "a")
+
+    in_yard(script)
+
+
+def test_who_asks_the_wrong_node_is_told_the_right_one() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c")
+        await yard.commands.create("farm", expected=2, nodes=["a", "b"])
+        leader = await yard.led()
+        await elapse(1.0)
+        for name in "abc":
+            node = yard.machines[name].node
+            if name == leader:
+                assert (await yard.machines[name].run(node.tablespace("FARM"))).name == "farm"
+                continue
+            with pytest.raises(LeaderUnavailable, match=f"ask {leader}:1"):
+                await yard.machines[name].run(node.tablespace("farm"))
+            with pytest.raises(ProgrammingError, match="no tablespace nowhere"):
+                await yard.machines[name].run(node.session("nowhere"))
+
+    in_yard(script)
+
+
+def test_a_node_that_is_closed_leaves_at_once() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        await yard.commands.create("farm", expected=2)
+        leader = await yard.led()
+        machine = yard.machines[leader]
+        await elapse(1.0)
+        await machine.run(machine.node.close())
+        machine.alive = False
+        closed_s = yard.loop.time()
+        await yard.led()
+        assert yard.loop.time() - closed_s < 1.0
+        assert leader not in await yard.commands.nodes()
+
+    in_yard(script)
