@@ -1,7 +1,7 @@
 """Writes of one row, each a transaction of its own, without what only larger ones need.
 
     writer = RowWriter(space, table)
-    answered = writer.write(key, change)       # a future, or None: take the long way
+    answered = writer.write(key, change, answer)   # a future, or None: take the long way
 
 Most writes touch one row by its primary key and nothing else. They need no layers, no savepoints
 and no list of locks: the row is locked, changed and proposed in one turn of the loop, and the lock
@@ -18,20 +18,20 @@ Invariants:
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from engine.errors import EngineError, Overloaded
 from herd.changing import Verify
 from herd.commands import Change, Write, encode_command
-from herd.errors import NotNullViolation, TransactionEnded
+from herd.errors import NotNullViolation
 from herd.locks import LockTable
-from herd.machine import DONE
 from herd.plan import Plan
 from herd.rows import Row, encode_row
 from herd.schema import Table
 from herd.tablespace import Tablespace
 from herd.translating import translated
+
+T = TypeVar("T")
 
 ChangeRow = Callable[[Row | None], Row | None]
 """Makes the new row of the one that is there (None: none); None removes it.
@@ -41,7 +41,7 @@ a copy. What it raises is raised to the caller, and nothing is changed.
 """
 
 NOTHING: Final = bytes(bytearray(b"nothing"))
-"""What a write answers that found its row as it was to be: nobody else has this very object."""
+"""In place of a command, of a write that found its row as it was to be."""
 
 
 class RowWriter:
@@ -67,12 +67,14 @@ class RowWriter:
         """Whether the table's definition is still this one."""
         return self._space.known_catalog is self.catalog
 
-    def write(self, key: bytes, change: ChangeRow) -> "asyncio.Future[bytes] | None":
-        """Change the row with this whole key; the future resolves when that is durable.
+    def write(
+        self, key: bytes, change: ChangeRow, answer: Callable[[], T]
+    ) -> "asyncio.Future[T] | None":
+        """Change the row with this whole key; the future has `answer()` when that is durable.
 
-        None: this one has to take the long way, and nothing was done. Raises what `change` and
-        the constraints raise, `LeaderUnavailable`, `StorageFailed`; so does the future, where the
-        outcome may be unknown: `CommitUnknown`.
+        `answer` must not raise. None: this one has to take the long way, and nothing was done.
+        Raises what `change` and the constraints raise, `LeaderUnavailable`, `StorageFailed`; so
+        does the future, where the outcome may be unknown: `CommitUnknown`.
         """
         space, table_id = self._space, self.table.id
         if not self._short or not space.term or space.known_catalog is not self.catalog:
@@ -80,26 +82,25 @@ class RowWriter:
         locks = space.locks
         if not locks.try_short(table_id, key):
             return None
-        logged: asyncio.Future[bytes] | None = None
-        answered: asyncio.Future[bytes] = self._create_future()
+        waiter: _Writing | None = None
+        answered: asyncio.Future[T] = self._create_future()
         try:
             command = self._checked(key, change)
             if command is None:
                 return None
             if command is NOTHING:
-                answered.set_result(NOTHING)
+                answered.set_result(answer())
                 return answered
-            logged = asyncio.ensure_future(space.replica.propose(command))
+            waiting = _Writing(locks, table_id, key, answered, answer)
+            space.replica.propose_for(command, waiting)
+            waiter = waiting
         except Overloaded:
             return None
         except EngineError as error:
             raise translated(error) from error
         finally:
-            if logged is None:
+            if waiter is None:
                 locks.release_short(table_id, key)
-        # The lock falls with what is logged, not with the wait for it, which may be cancelled.
-        assert logged is not None
-        logged.add_done_callback(partial(_applied, locks, table_id, key, answered))
         return answered
 
     def _checked(self, key: bytes, change: ChangeRow) -> bytes | None:
@@ -169,21 +170,37 @@ def _differ(before: Row | None, after: Row | None, columns: tuple[int, ...]) -> 
     return [before[number] for number in columns] != [after[number] for number in columns]
 
 
-def _applied(
-    locks: LockTable,
-    table_id: int,
-    key: bytes,
-    answered: "asyncio.Future[bytes]",
-    logged: "asyncio.Future[bytes]",
-) -> None:
-    locks.release_short(table_id, key)
-    if logged.cancelled():
-        error: BaseException | None = TransactionEnded("closed while a write was under way")
-    else:
-        error = logged.exception()
-    if answered.done():
-        return
-    if error is None:
-        answered.set_result(DONE)
-    else:
-        answered.set_exception(translated(error) if isinstance(error, EngineError) else error)
+class _Writing:
+    """A write in the log. The lock falls when it is applied, not with the wait for it."""
+
+    __slots__ = ("_answer", "_answered", "_key", "_locks", "_table")
+
+    def __init__(
+        self,
+        locks: LockTable,
+        table: int,
+        key: bytes,
+        answered: "asyncio.Future[Any]",
+        answer: Callable[[], Any],
+    ) -> None:
+        self._locks = locks
+        self._table = table
+        self._key = key
+        self._answered = answered
+        self._answer = answer
+
+    def done(self) -> bool:
+        """Never before it has heard: it has a lock to release."""
+        return False
+
+    def set_result(self, result: bytes, /) -> None:
+        """It is applied."""
+        self._locks.release_short(self._table, self._key)
+        if not self._answered.done():
+            self._answered.set_result(self._answer())
+
+    def set_exception(self, error: EngineError, /) -> None:
+        """It failed, or nobody knows."""
+        self._locks.release_short(self._table, self._key)
+        if not self._answered.done():
+            self._answered.set_exception(translated(error))

@@ -24,11 +24,12 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
-from herd.autocommit import RowWriter
+from herd.autocommit import ChangeRow, RowWriter
 from herd.binding import BoundTable, Key, RowDict
 from herd.changing import Changer
 from herd.errors import NameTaken, UniqueViolation
@@ -41,6 +42,8 @@ from herd.sequences import sequences_of
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
 from herd.types import ColumnType
+
+T = TypeVar("T")
 
 Changes = Mapping[str, Any] | Callable[[RowDict], Mapping[str, Any]]
 """New values by column, or what makes them of the row as it is; it must not wait for anything."""
@@ -124,13 +127,13 @@ class AsyncTable:
         Columns that are not named take their default. Raises `IntegrityError`, `DataError`,
         `NoSuchColumn`, `LockTimeout`, `LeaderUnavailable`, `CommitUnknown`.
         """
-        await self._store(row, transaction, replace=True)
+        await self.start_put(row, transaction, replace=True)
 
     async def insert(
         self, row: Mapping[str, Any], *, transaction: Transaction | None = None
     ) -> None:
         """Store a row whose key nobody has. Raises `UniqueViolation`, and what `put` raises."""
-        await self._store(row, transaction, replace=False)
+        await self.start_put(row, transaction, replace=False)
 
     async def update(
         self, key: Key, changes: Changes, *, transaction: Transaction | None = None
@@ -139,32 +142,11 @@ class AsyncTable:
 
         `changes` may be a function of the row: nobody else changes it in between.
         """
-        bound, found = self.bound, False
-        assigned = bound.assigning(changes) if isinstance(changes, Mapping) else None
-
-        def change(before: Row | None) -> Row | None:
-            nonlocal found
-            found = before is not None
-            if before is None:
-                return None
-            if assigned is not None:
-                return assigned(before)
-            assert callable(changes)
-            return bound.assigning(changes(bound.row_dict(before)))(before)
-
-        await self._write(bound.key(key), change, transaction)
-        return found
+        return await self.start_update(key, changes, transaction)
 
     async def delete(self, key: Key, *, transaction: Transaction | None = None) -> bool:
         """Remove a row; False if there is no such row. Raises `ForeignKeyViolation`."""
-        found = False
-
-        def change(before: Row | None) -> None:
-            nonlocal found
-            found = before is not None
-
-        await self._write(self.bound.key(key), change, transaction)
-        return found
+        return await self.start_delete(key, transaction)
 
     async def put_many(
         self, rows: Iterable[Mapping[str, Any]], *, transaction: Transaction | None = None
@@ -186,9 +168,16 @@ class AsyncTable:
         await self._within(transaction, work)
         return count
 
-    async def _store(
-        self, given: Mapping[str, Any], transaction: Transaction | None, *, replace: bool
-    ) -> None:
+    # The same for who waits in another thread: mostly a future, which needs no task
+
+    def start_put(
+        self,
+        given: Mapping[str, Any],
+        transaction: Transaction | None = None,
+        *,
+        replace: bool = True,
+    ) -> Awaitable[None]:
+        """Begin `put`, or with `replace=False` `insert`, which may also raise at once."""
         bound = self.bound
         new = bound.row(given)
 
@@ -198,8 +187,7 @@ class AsyncTable:
             return new
 
         if bound.table.auto_column is None:
-            await self._write(bound.key_of(new), change, transaction)
-            return
+            return self._write(bound.key_of(new), change, transaction, _nothing)
 
         async def work(within: Transaction) -> None:
             nonlocal new
@@ -208,7 +196,36 @@ class AsyncTable:
             changer = Changer(within, bound.table, bound.verify)
             await _change(within, changer, bound.key_of(new), change)
 
-        await self._within(transaction, work)
+        return self._within(transaction, work)
+
+    def start_update(
+        self, key: Key, changes: Changes, transaction: Transaction | None = None
+    ) -> Awaitable[bool]:
+        """Begin `update`, which may also raise at once."""
+        bound, found = self.bound, False
+        assigned = bound.assigning(changes) if isinstance(changes, Mapping) else None
+
+        def change(before: Row | None) -> Row | None:
+            nonlocal found
+            found = before is not None
+            if before is None:
+                return None
+            if assigned is not None:
+                return assigned(before)
+            assert callable(changes)
+            return bound.assigning(changes(bound.row_dict(before)))(before)
+
+        return self._write(bound.key(key), change, transaction, lambda: found)
+
+    def start_delete(self, key: Key, transaction: Transaction | None = None) -> Awaitable[bool]:
+        """Begin `delete`, which may also raise at once."""
+        found = False
+
+        def change(before: Row | None) -> None:
+            nonlocal found
+            found = before is not None
+
+        return self._write(self.bound.key(key), change, transaction, lambda: found)
 
     def _numbered(self, bound: BoundTable, row: Row, within: Transaction) -> Row:
         """Give the AUTO_INCREMENT column its value, if it has none."""
@@ -222,23 +239,32 @@ class AsyncTable:
                 sequences.pass_over(within, bound.table, column, value)
         return row
 
-    async def _write(
+    def _write(
         self,
         key: bytes,
-        change: Callable[[Row | None], Row | None],
+        change: ChangeRow,
         transaction: Transaction | None,
-    ) -> None:
+        answer: Callable[[], T],
+    ) -> Awaitable[T]:
         if transaction is None:
-            answered = self._writer.write(key, change)
+            answered = self._writer.write(key, change, answer)
             if answered is not None:
-                await answered
-                return
+                return answered
+        return self._write_long(key, change, transaction, answer)
 
+    async def _write_long(
+        self,
+        key: bytes,
+        change: ChangeRow,
+        transaction: Transaction | None,
+        answer: Callable[[], T],
+    ) -> T:
         async def work(within: Transaction) -> None:
             bound = await self._locked(within)
             await _change(within, Changer(within, bound.table, bound.verify), key, change)
 
         await self._within(transaction, work)
+        return answer()
 
     async def _locked(self, within: Transaction) -> BoundTable:
         """The table as it stays until the transaction ends."""
@@ -271,6 +297,10 @@ class AsyncTable:
         await self.space.until_readable()
 
 
+def _nothing() -> None:
+    """What a write answers that has nothing to tell."""
+
+
 def _always(row: Row) -> Callable[[Row | None], Row]:
     return lambda _: row
 
@@ -279,7 +309,7 @@ async def _change(
     transaction: Transaction,
     changer: Changer,
     key: bytes,
-    change: Callable[[Row | None], Row | None],
+    change: ChangeRow,
 ) -> None:
     """The long way of one row."""
     await transaction.lock_row(changer.table, key)
@@ -338,6 +368,7 @@ class Table:
         self._table = table
         self._space = table.space
         self._call = hopper.call
+        self._insert = partial(table.start_put, replace=False)
         self._bound = table.bound
 
     @property
@@ -385,19 +416,19 @@ class Table:
 
     def put(self, row: Mapping[str, Any]) -> None:
         """Store a row; see `AsyncTable.put`."""
-        self._call(self._table.put, row)
+        self._call(self._table.start_put, row)
 
     def insert(self, row: Mapping[str, Any]) -> None:
         """Store a row whose key nobody has; see `AsyncTable.insert`."""
-        self._call(self._table.insert, row)
+        self._call(self._insert, row)
 
     def update(self, key: Key, changes: Changes) -> bool:
         """Change some columns of a row; see `AsyncTable.update`. A function runs on the loop."""
-        return self._call(self._table.update, key, changes)
+        return self._call(self._table.start_update, key, changes)
 
     def delete(self, key: Key) -> bool:
         """Remove a row; False if there is no such row."""
-        return self._call(self._table.delete, key)
+        return self._call(self._table.start_delete, key)
 
     def put_many(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Store rows, all or none of them; returns how many."""

@@ -12,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from engine.errors import (
     Deposed,
@@ -24,20 +24,40 @@ from engine.errors import (
     RequestForgotten,
     SessionFull,
 )
+from engine.limits import ENTRY_BYTES_MAX
 from engine.log.log_writer import LogWriter
 from engine.log.position import Span
 from engine.ports.clock import Clock
 from engine.replica.applier import Applier
 from engine.replica.election import Holding
-from engine.replica.entries import Request, encode_command, encode_hash
+from engine.replica.entries import COMMAND, Request, encode_command, encode_hash
 from engine.replica.measures import ReplicaMeasures
 from engine.replica.sessions import FULL, RESULTS_MAX, Forgotten, Outcome
 from engine.replica.settings import ReplicaSettings
 from engine.state.contract import State
 
 _FULL_PAUSE_S: Final = 0.005
-_Waiter = asyncio.Future[bytes] | None
-"""Who waits for an entry's result: nobody for a part of a command but the last."""
+_PLAIN: Final = bytes((COMMAND, 1))
+
+
+class Waiter(Protocol):
+    """Who hears what became of a command: a future, or what acts at once."""
+
+    def done(self) -> bool:
+        """Whether it need not hear any more."""
+        ...
+
+    def set_result(self, result: bytes, /) -> None:
+        """The command is applied, and this is what came of it."""
+        ...
+
+    def set_exception(self, error: EngineError, /) -> None:
+        """It failed, or its outcome is unknown."""
+        ...
+
+
+_Waiter = Waiter | None
+"""Nobody waits for a part of a command but the last."""
 
 
 class Leading:
@@ -90,6 +110,18 @@ class Leading:
         entries = encode_command(command, level, request)
         return self._queue(entries)
 
+    def propose_for(self, command: bytes, waiter: Waiter) -> None:
+        """See `Replica.propose_for`."""
+        self._check_open()
+        whole = _PLAIN + command
+        if len(whole) <= ENTRY_BYTES_MAX:
+            self._reserve(len(whole))
+            self._put([whole], waiter)
+        else:
+            entries = encode_command(command, 1, None)
+            self._reserve(sum(map(len, entries)))
+            self._put(entries, waiter)
+
     def say(self, word: bytes) -> asyncio.Future[bytes]:
         """Put an entry of the replica's own into the log. Nobody has to hear what became of it."""
         self._check_open()
@@ -138,19 +170,25 @@ class Leading:
 
     def _queue(self, entries: list[bytes], *, bounded: bool = True) -> asyncio.Future[bytes]:
         size_bytes = len(entries[0]) if len(entries) == 1 else sum(map(len, entries))
+        self._reserve(size_bytes, bounded=bounded)
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._put(entries, future)
+        return future
+
+    def _reserve(self, size_bytes: int, *, bounded: bool = True) -> None:
         wanted_bytes = self._pending_bytes + size_bytes
         if bounded and self._pending_bytes and wanted_bytes > self._settings.pending_bytes_max:
             raise Overloaded(f"{self._pending_bytes} bytes of proposals are under way already")
         self._pending_bytes = wanted_bytes
-        future: asyncio.Future[bytes] = self._loop.create_future()
+
+    def _put(self, entries: list[bytes], waiter: Waiter) -> None:
         self._bodies += entries
         if len(entries) > 1:
             self._waiters += [None] * (len(entries) - 1)
-        self._waiters.append(future)
+        self._waiters.append(waiter)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
-        return future
 
     def _flush(self) -> None:
         """Send all that was proposed in this turn of the loop, in batches."""

@@ -45,7 +45,7 @@ from engine.replica.duties import Duties
 from engine.replica.election import Election, Holding, Unopposed
 from engine.replica.entries import Request, Term, encode_session, encode_term
 from engine.replica.following import Following
-from engine.replica.leading import Leading, end_writer
+from engine.replica.leading import Leading, Waiter, end_writer
 from engine.replica.measures import ReplicaMeasures
 from engine.replica.members import Members
 from engine.replica.reading import Reading, ShownRows
@@ -160,8 +160,7 @@ class Replica(Reading):
             self._unwatch()
             raise
         self._running = asyncio.create_task(self._run(), name=f"replica {self.name}")
-        pause_s = self.settings.retry_pause_ms / 1000
-        self._listed = asyncio.create_task(self._members.keep(pause_s))
+        self._listed = asyncio.create_task(self._members.keep(self.settings.retry_pause_ms / 1000))
 
     # What users do
 
@@ -191,20 +190,22 @@ class Replica(Reading):
         `OutcomeUnknown` when the term ends meanwhile, `RequestForgotten`, `SessionFull`,
         `ReplicaFailed`.
         """
-        leading = self._leading
-        if leading is None or self.role is not Role.LEADER:
-            raise self._not_leader()
-        return leading.propose(command, level, request)
+        return self._leading_now().propose(command, level, request)
+
+    def propose_for(self, command: bytes, waiter: Waiter) -> None:
+        """As `propose`, of level 1; `waiter` hears what the await would have told.
+
+        It hears it in the very turn in which the command is applied, and must neither raise nor
+        propose. What is raised at once, it does not hear.
+        """
+        self._leading_now().propose_for(command, waiter)
 
     async def open_session(self) -> Position:
         """A session for `Request`: it lasts until 10,000 others were used later.
 
         Raises what `propose` raises.
         """
-        leading = self._leading
-        if leading is None or self.role is not Role.LEADER:
-            raise self._not_leader()
-        nonce = self._client.rng.getrandbits(63)
+        leading, nonce = self._leading_now(), self._client.rng.getrandbits(63)
         return session_of(await leading.say(encode_session(nonce)))
 
     async def wait_for(self, position: Position) -> None:
@@ -367,7 +368,7 @@ class Replica(Reading):
             settings=self.settings,
             clock=self._client.clock,
             measures=self._measures,
-            applied=self._applied,
+            applied=lambda: self._waiting.reached(self._applier.cursor),
         )
         ending: list[asyncio.Future[Any]] = [
             asyncio.create_task(holding.lost.wait()),
@@ -454,8 +455,11 @@ class Replica(Reading):
             settings=self.settings,
         )
 
-    def _applied(self) -> None:
-        self._waiting.reached(self._applier.cursor)
+    def _leading_now(self) -> Leading:
+        leading = self._leading
+        if leading is None or self.role is not Role.LEADER:
+            raise self._not_leader()
+        return leading
 
     def _healthy(self) -> bool:
         stalled = self._room.stalled() or (self._leading is not None and self._leading.stalled)

@@ -6,6 +6,7 @@ Invariants:
   they are equal to (`CannotEvaluate`).
 """
 
+import asyncio
 import datetime
 import uuid
 from collections.abc import Callable
@@ -307,8 +308,8 @@ class UpdateByKey:
         moved = {number for number, _ in self.sets} & set(self.table.primary)
         self._writers = None if moved else Writers(self.table, catalog, self.verify)
 
-    async def run_short(self, space: "Tablespace", given: Given) -> Result | None:
-        """Change the row without a transaction."""
+    def start_short(self, space: "Tablespace", given: Given) -> "asyncio.Future[Result] | None":
+        """Begin to change the row without a transaction."""
         writer = None if self._writers is None else self._writers.of(space)
         key = self.key(given)
         if writer is None or key is None:
@@ -324,11 +325,7 @@ class UpdateByKey:
             shown.extend(returned.shown((after,), given))
             return after
 
-        answer = writer.write(key, change)
-        if answer is None:
-            return None
-        await answer
-        return returned.answer("UPDATE", shown, len(shown))
+        return writer.write(key, change, lambda: returned.answer("UPDATE", shown, len(shown)))
 
     async def run(self, work: Work, given: Given) -> Result:
         """Change the row, if it is there."""
@@ -366,8 +363,8 @@ class DeleteByKey:
         self.decode = catalog.plan(self.table).decode
         self._writers = Writers(self.table, catalog, None)
 
-    async def run_short(self, space: "Tablespace", given: Given) -> Result | None:
-        """Remove the row without a transaction."""
+    def start_short(self, space: "Tablespace", given: Given) -> "asyncio.Future[Result] | None":
+        """Begin to remove the row without a transaction."""
         writer, key = self._writers.of(space), self.key(given)
         if writer is None or key is None:
             return None
@@ -378,11 +375,7 @@ class DeleteByKey:
                 shown.extend(returned.shown((before,), given))
             return None
 
-        answer = writer.write(key, change)
-        if answer is None:
-            return None
-        await answer
-        return returned.answer("DELETE", shown, len(shown))
+        return writer.write(key, change, lambda: returned.answer("DELETE", shown, len(shown)))
 
     async def run(self, work: Work, given: Given) -> Result:
         """Remove the row, if it is there."""

@@ -7,7 +7,9 @@ Invariants:
 - The row that stands in the way is locked before it is looked at.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlglot import exp
@@ -25,6 +27,7 @@ from herd.schema import Column, Table, key_of
 from herd.sequences import Sequences
 from herd.sql.conflicts import Conflict
 from herd.sql.defaults import default_store, default_tree
+from herd.sql.defining import known_table
 from herd.sql.expressions import NO_NAMES, Names, Store, about, missing_column, storing
 from herd.sql.fast import Writers
 from herd.sql.parsing import Parsed, check_parts, place_of
@@ -76,8 +79,8 @@ class Insert:
         short = self.auto is None and self.conflict is None and len(self.rows) == 1
         self._writers = Writers(self.table, catalog, self.verify) if short else None
 
-    async def run_short(self, space: "Tablespace", given: Given) -> Result | None:
-        """Add one row without a transaction."""
+    def start_short(self, space: "Tablespace", given: Given) -> "asyncio.Future[Result] | None":
+        """Begin to add one row without a transaction."""
         writer = None if self._writers is None else self._writers.of(space)
         if writer is None:
             return None
@@ -95,11 +98,8 @@ class Insert:
                 f"{self.table.name} has a row with the primary key {shown} already"
             )
 
-        answer = writer.write(key_of(self.table, row), add)
-        if answer is None:
-            return None
-        await answer
-        return self.returned.answer("INSERT", shown, 1)
+        answer = partial(self.returned.answer, "INSERT", shown, 1)
+        return writer.write(key_of(self.table, row), add, answer)
 
     async def run(self, work: Work, given: Given) -> Result:
         """Add the rows."""
@@ -277,7 +277,7 @@ def _target(tree: exp.Insert, catalog: Catalog) -> tuple[Table, Sequence[Column]
     named: list[exp.Expr] = []
     if isinstance(target, exp.Schema):
         named, target = target.expressions, target.this
-    table = catalog.table(target.name)
+    table = known_table(catalog, target)
     if not named:
         return table, table.visible
     columns: list[Column] = []

@@ -45,7 +45,7 @@ class Planned:
         self.statement: Statement | None = statement
         self.needs_transaction = statement is not None and statement.needs_transaction
         # Asked once: to look whether something is a protocol takes longer than to run it.
-        self.short = cast(Short, statement) if hasattr(statement, "run_short") else None
+        self.short = cast(Short, statement) if hasattr(statement, "start_short") else None
         self._general: Statement | None = None
 
     def general(self) -> Statement:

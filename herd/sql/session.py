@@ -53,17 +53,23 @@ class Session:
         self._turn = asyncio.Lock()
         builds_of(space)
 
-    async def execute(self, text: str, parameters: Parameters = ()) -> Result:
-        """Run one statement. Raises what is in `herd.errors`."""
+    def execute(self, text: str, parameters: Parameters = ()) -> Awaitable[Result]:
+        """Run one statement; await the result. Raises what is in `herd.errors`, now or then."""
+        if self.transaction is None and self.autocommit:
+            planned = self.plan(text)
+            if planned.short is not None:
+                # No coroutine: for those who change one row it would be a tenth of the work.
+                answered = self._start_short(planned, planned.short, parameters)
+                if answered is not None:
+                    return answered
+        return self._execute(text, parameters)
+
+    async def _execute(self, text: str, parameters: Parameters) -> Result:
         planned = self.plan(text)
         statement = planned.statement
         if statement is None:
             return await control.run(self, planned.parsed, parameters)
         if self.transaction is None and self.autocommit:
-            if planned.short is not None:
-                result = await self._short(planned, planned.short, parameters)
-                if result is not None:
-                    return result
             return await self._alone(planned, lambda one, work: _run(one, work, parameters))
         async with self._turn:
             return await self._within(planned, lambda one, work: _run(one, work, parameters))
@@ -142,12 +148,12 @@ class Session:
 
     # Running
 
-    async def _short(
+    def _start_short(
         self, planned: Planned, statement: Short, parameters: Parameters
-    ) -> Result | None:
+    ) -> "asyncio.Future[Result] | None":
         """A write of one row without a transaction; None where it needs one."""
         try:
-            return await statement.run_short(self.space, given_of(self.space, planned, parameters))
+            return statement.start_short(self.space, given_of(self.space, planned, parameters))
         except CannotEvaluate:
             return None
 

@@ -6,10 +6,11 @@ Invariants:
   has changed anything, and it is planned anew.
 """
 
+import asyncio
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from herd.catalog import Catalog
 from herd.changing import Changer, Verify
@@ -66,12 +67,11 @@ class Statement(Protocol):
         ...
 
 
-@runtime_checkable
 class Short(Protocol):
     """A statement that may do without a transaction where it changes but one row."""
 
-    async def run_short(self, space: "Tablespace", given: Given) -> Result | None:
-        """Do it; None where it needs a transaction, and nothing was done then."""
+    def start_short(self, space: "Tablespace", given: Given) -> "asyncio.Future[Result] | None":
+        """Begin it; None where it needs a transaction, and nothing was done then."""
         ...
 
 
