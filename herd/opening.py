@@ -8,22 +8,33 @@ Invariants:
 import atexit
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from engine.ports.system_loop import background_loop
 from herd.connection import Connection
 from herd.errors import InterfaceError
 from herd.hopping import Hopper
-from herd.store import DEFAULT, AsyncHerd, open_folder
+from herd.store import DEFAULT, AsyncHerd, open_any
 from herd.table import Table
 from herd.types import ColumnType
+from herd.wire.herd import RemoteHerd
 from herd.wire.table import threaded
+
+if TYPE_CHECKING:
+    from engine.transport.security import Security
 
 
 class Herd:
-    """The tablespaces of one folder, for threads. Made by `open_herd` and by `herdbook.open`."""
+    """The tablespaces of a folder or a cluster, for threads.
+
+    Made by `open_herd` and by `herdbook.open`.
+    """
 
     def __init__(
-        self, herd: AsyncHerd, hopper: Hopper, let_go: Callable[[], None] | None = None
+        self,
+        herd: AsyncHerd | RemoteHerd,
+        hopper: Hopper,
+        let_go: Callable[[], None] | None = None,
     ) -> None:
         """`herd` lives on the hopper's loop; `let_go` is called once, at the end."""
         self._herd = herd
@@ -114,21 +125,24 @@ class Herd:
         self.close()
 
 
-def open_herd(path: str | PathLike[str], *, bookies: int = 1) -> Herd:
-    """Open the tablespaces of a folder, which is made if it is not there. Close what is returned.
+def open_herd(
+    where: str | PathLike[str], *, bookies: int = 1, security: "Security | None" = None
+) -> Herd:
+    """Open the tablespaces of a folder, or of the cluster that a url names. Close the answer.
 
-    `bookies` is how many copies a new folder keeps. Raises `OperationalError`, `StorageFailed`.
+    A folder is made if it is not there; `bookies` is how many copies a new one keeps. `security` is
+    what a cluster's nodes ask for. Raises `OperationalError`, `StorageFailed`.
     """
     background = background_loop()
     hopper = Hopper(background)
 
-    async def hold() -> AsyncIterator[AsyncHerd]:
-        async with open_folder(path, bookies=bookies) as herd:
+    async def hold() -> AsyncIterator[AsyncHerd | RemoteHerd]:
+        async with open_any(where, bookies=bookies, security=security) as herd:
             yield herd
 
     opening = hold()
 
-    async def begin() -> AsyncHerd:
+    async def begin() -> AsyncHerd | RemoteHerd:
         return await anext(opening)
 
     async def end() -> None:
@@ -150,19 +164,20 @@ def connect(
     *,
     autocommit: bool = False,
     bookies: int = 1,
+    security: "Security | None" = None,
 ) -> Connection:
-    """Connect to a tablespace of a folder, or of an open one. Close the connection.
+    """Connect to a tablespace of a folder, of a cluster's url, or of an open one. Close it.
 
-    A folder is made if it is not there; connections of one process to the same folder share it.
+    A folder is made if it is not there. Connections of one process to the same place share it;
+    other processes use a folder at the same time. `security` is what a cluster's nodes ask for.
     Without `autocommit` a transaction begins with the first statement and lasts until `commit` or
-    `rollback`. Raises `OperationalError`, also if another process runs the tablespace;
-    `ProgrammingError` for a tablespace that is not there.
+    `rollback`. Raises `OperationalError`, `ProgrammingError` for a tablespace that is not there.
     """
     if isinstance(where, Herd):
         return where.connect(tablespace, autocommit=autocommit)
     if not isinstance(where, str | PathLike):
-        raise InterfaceError(f"{type(where).__name__} is neither a folder nor an open one")
-    herd = open_herd(where, bookies=bookies)
+        raise InterfaceError(f"{type(where).__name__} is no folder, no url and no open one")
+    herd = open_herd(where, bookies=bookies, security=security)
     try:
         return herd.connect(tablespace, autocommit=autocommit, let_go=herd.close)
     except BaseException:

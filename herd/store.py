@@ -20,9 +20,9 @@ Invariants:
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from os import PathLike
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,13 +30,16 @@ import msgspec
 
 from engine import cluster
 from engine.errors import FolderLocked, KeyExists
+from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
+from engine.metadata.cluster_url import SCHEME
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from engine.state.rocks import open_rocks
 from herd.errors import InterfaceError, OperationalError, ProgrammingError
 from herd.settings import HerdSettings
+from herd.sharing import Sharing
 from herd.table import AsyncTable, create_table, open_table
 from herd.tablespace import Tablespace
 from herd.translating import translating
@@ -48,6 +51,7 @@ from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
 
 if TYPE_CHECKING:
+    from engine.transport.security import Security
     from herd.aio import AsyncConnection
     from herd.sql.query import QueryEngine
     from herd.sql.session import Session
@@ -56,7 +60,7 @@ if TYPE_CHECKING:
 DEFAULT: Final = "default"
 TABLESPACES: Final = "/herd/tablespaces"
 FOLDER: Final = "herd"
-_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_NAME_FORM: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 class TablespaceFact(msgspec.Struct, frozen=True):
@@ -249,7 +253,7 @@ class AsyncHerd:
             raise InterfaceError("the folder was closed", hint="open it again")
 
     async def _make_sure(self, name: str, *, create: bool) -> None:
-        if not _NAME.fullmatch(name):
+        if not _NAME_FORM.fullmatch(name):
             raise ProgrammingError(
                 f"{name!r} cannot be a tablespace's name",
                 hint="a letter, then up to 62 letters, digits, _ and -",
@@ -302,7 +306,6 @@ class _Here:
         self._herd = herd
         self.names = herd.names
         self.make = herd.make
-        self.create_table = herd.create_table
         self.back_up = herd.back_up
         self.restore = herd.restore
 
@@ -323,21 +326,8 @@ class _Here:
         return None
 
 
-Opening = Callable[[], AbstractAsyncContextManager[AsyncHerd]]
-
-
-class _Shared:
-    """A folder that is open on one loop, and how many use it."""
-
-    def __init__(self) -> None:
-        self.holders = 0
-        self.changing = asyncio.Lock()
-        self.stack = AsyncExitStack()
-        self.herd: AsyncHerd | None = None
-
-
-_shared: Final[dict[tuple[int, Path], _Shared]] = {}
-"""By loop and folder."""
+_folders: Final[Sharing[AsyncHerd]] = Sharing()
+_clusters: Final[Sharing[RemoteHerd]] = Sharing()
 
 
 @asynccontextmanager
@@ -349,6 +339,8 @@ async def open_folder(
     `bookies` is how many copies a new folder keeps. Opened again on the same loop it is the same
     one. Raises what `engine.open` raises, as errors of the database.
     """
+    with translating():
+        refuse_url(path, "a cluster's tablespaces are reached by herd.connect(url)")
     root = Path.cwd() / path
 
     @asynccontextmanager
@@ -365,7 +357,7 @@ async def open_folder(
         finally:
             await workers.close()
 
-    async with _sharing(root, opening) as herd:
+    async with _folders.use(_name(root), opening) as herd:
         yield herd
 
 
@@ -386,33 +378,38 @@ async def open_herd(
     async def opening() -> AsyncIterator[AsyncHerd]:
         yield AsyncHerd(client, root, workers, settings)
 
-    async with _sharing(root, opening) as herd:
+    async with _folders.use(_name(root), opening) as herd:
         try:
             yield herd
         finally:
             if herd.client is client:
-                _shared.pop(_key(root), None)
+                _folders.forget(_name(root))
                 await herd.close()
 
 
 @asynccontextmanager
-async def _sharing(root: Path, opening: Opening) -> AsyncIterator[AsyncHerd]:
-    key = _key(root)
-    shared = _shared.setdefault(key, _Shared())
-    shared.holders += 1
-    try:
-        async with shared.changing:
-            if shared.herd is None:
-                shared.herd = await shared.stack.enter_async_context(opening())
-        yield shared.herd
-    finally:
-        shared.holders -= 1
-        if not shared.holders:
-            if _shared.get(key) is shared:
-                del _shared[key]
-            async with shared.changing:
-                await shared.stack.aclose()
+async def open_any(
+    where: str | PathLike[str], *, bookies: int = 1, security: "Security | None" = None
+) -> AsyncIterator[AsyncHerd | RemoteHerd]:
+    """The tablespaces of a folder, or of the cluster that a url names, as long as the block lasts.
+
+    `security` is what the nodes of a cluster ask for; those who connect to a url with the same one
+    on the same loop share the connection. Raises what `open_folder` and `open_cluster` raise.
+    """
+    url = fspath(where)
+    if not url.startswith(SCHEME):
+        async with open_folder(where, bookies=bookies) as folder:
+            yield folder
+        return
+    # What a cluster needs loads when one is reached.
+    from engine.transport.security import NO_SECURITY
+    from herd.wire.cluster import open_cluster
+
+    shown = security if security is not None else NO_SECURITY
+    name = f"{url} {hash(shown)}"
+    async with _clusters.use(name, lambda: open_cluster(url, security=shown)) as cluster_herd:
+        yield cluster_herd
 
 
-def _key(root: Path) -> tuple[int, Path]:
-    return id(asyncio.get_running_loop()), root.resolve()
+def _name(root: Path) -> str:
+    return str(root.resolve())

@@ -1,10 +1,7 @@
 """What the two sides of the wire take: whom a server serves, and how a client reaches it."""
 
-from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Protocol
-
-from herd.types import ColumnType
 
 if TYPE_CHECKING:
     from herd.sql.session import Session
@@ -41,12 +38,6 @@ class FolderHost(Host, Protocol):
 
     async def make(self, name: str) -> None:
         """Make a tablespace, if it is not there. Raises `ProgrammingError` for a bad name."""
-        ...
-
-    async def create_table(
-        self, table: str, columns: Mapping[str, ColumnType], primary: Sequence[str], name: str
-    ) -> "AsyncTable":
-        """Make a table; see `herd.table.create_table`."""
         ...
 
     async def back_up(self, path: str | PathLike[str], name: str) -> None:

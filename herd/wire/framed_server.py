@@ -16,7 +16,14 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from engine.errors import AccessRefused, EngineError, FormatTooNew, FrameInvalid, Overloaded
+from engine.errors import (
+    AccessRefused,
+    BookieUnavailable,
+    EngineError,
+    FormatTooNew,
+    FrameInvalid,
+    Overloaded,
+)
 from engine.transport.address import may_trust, peer_user
 from engine.transport.connection import FramedConnection
 from engine.transport.frames import (
@@ -45,6 +52,7 @@ _CODES: Final[tuple[tuple[type[EngineError], ErrorCode], ...]] = (
     (FrameInvalid, ErrorCode.FRAME_INVALID),
     (Overloaded, ErrorCode.OVERLOADED),
     (AccessRefused, ErrorCode.ACCESS_REFUSED),
+    (BookieUnavailable, ErrorCode.UNAVAILABLE),
 )
 
 
@@ -86,9 +94,14 @@ class SessionServer:
         """How many may be open at once, with those that are only told that they are too many."""
         return self.settings.connections_max + _TOLD_MAX
 
+    @property
+    def closing(self) -> bool:
+        """Whether nobody is served any more."""
+        return self._closed
+
     def may_accept(self) -> bool:
         """Whether one more connection is within bounds."""
-        return not self._closed and len(self.connections) < self.settings.connections_max
+        return len(self.connections) < self.settings.connections_max
 
     def greeting(self) -> ServerGreeting:
         """What one more connection has to prove."""
@@ -144,6 +157,9 @@ class SessionConnection:
             return
         patience_s = self._settings.connect_timeout_ms / 1000
         self._deadline = self._loop.call_later(patience_s, self._greeting_late)
+        if self._server.closing:
+            self._end_with(BookieUnavailable("the server is ending: ask another"))
+            return
         if not self._server.may_accept():
             self._end_with(Overloaded("too many connections: close some, or try again later"))
             return

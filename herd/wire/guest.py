@@ -21,6 +21,7 @@ from herd.errors import (
     ProgrammingError,
     SessionLost,
 )
+from herd.table import create_table
 from herd.transaction import Isolation
 from herd.wire import messages, table_calls
 from herd.wire.failures import failed
@@ -315,8 +316,8 @@ class Guest:
         return Done()
 
     async def _make_table(self, call: messages.MakeTable) -> Answer:
-        columns = dict(call.columns)
-        await self._folder().create_table(call.table, columns, call.primary, call.tablespace)
+        space = await self.service.host.tablespace(call.tablespace.lower())
+        await create_table(space, call.table, dict(call.columns), call.primary)
         return Done()
 
     async def _back_up(self, call: messages.BackUp) -> Answer:

@@ -1,0 +1,55 @@
+"""What several openers on one event loop share: it is opened by the first and closed by the last.
+
+Invariants:
+- On one loop there is at most one of a name open at a time.
+- An opening that fails is told to who wanted it; the next one tries again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class _Shared(Generic[T]):
+    """Something that is open on one loop, and how many use it."""
+
+    def __init__(self) -> None:
+        self.holders = 0
+        self.changing = asyncio.Lock()
+        self.stack = AsyncExitStack()
+        self.opened: T | None = None
+
+
+class Sharing(Generic[T]):
+    """All that is open, by loop and name."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, str], _Shared[T]] = {}
+
+    @asynccontextmanager
+    async def use(
+        self, name: str, opening: Callable[[], AbstractAsyncContextManager[T]]
+    ) -> AsyncIterator[T]:
+        """What is open under a name, as long as the block lasts; `opening` opens it if need be."""
+        key = (id(asyncio.get_running_loop()), name)
+        shared = self._open.setdefault(key, _Shared())
+        shared.holders += 1
+        try:
+            async with shared.changing:
+                if shared.opened is None:
+                    shared.opened = await shared.stack.enter_async_context(opening())
+            yield shared.opened
+        finally:
+            shared.holders -= 1
+            if not shared.holders:
+                if self._open.get(key) is shared:
+                    del self._open[key]
+                async with shared.changing:
+                    await shared.stack.aclose()
+
+    def forget(self, name: str) -> None:
+        """Who opens it from now on opens another one; those who have it keep it."""
+        self._open.pop((id(asyncio.get_running_loop()), name), None)

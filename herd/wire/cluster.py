@@ -1,0 +1,192 @@
+"""The tablespaces of a cluster: each is asked for where its leader is.
+
+    async with open_cluster("herdbook://zookeeper-1:2181/prod") as herd:
+        session = await herd.session("sales")
+
+Who leads stands in the metadata store; a node that is asked and does not lead tells who does.
+
+Invariants:
+- There is at most one connection to an address at a time; all sessions share it.
+- An address that did not answer, or does not lead any more, is not used again before the metadata
+  store, or a node, has named it anew.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from engine.ports.clock import Clock
+from engine.ports.system_workers import ThreadWorkers
+from engine.transport.security import NO_SECURITY, Security
+from herd.errors import (
+    AccessDenied,
+    LeaderUnavailable,
+    OperationalError,
+    ProgrammingError,
+)
+from herd.nodes.commands import SpaceCommands
+from herd.translating import translating
+from herd.wire.calling import Calling, Patience
+from herd.wire.contract import Channel
+from herd.wire.framed_client import FramedChannel, dial_sessions
+from herd.wire.herd import RemoteHerd
+from herd.wire.settings import WireSettings
+
+LeaderOf = Callable[[str], Awaitable[str]]
+"""The address of a tablespace's leader, "" if nobody leads it at the moment."""
+_DENIALS_MAX: Final = 3
+
+
+class LeaderRoute:
+    """Finds leaders and keeps the ways to them. A `Route`; on one event loop."""
+
+    def __init__(
+        self,
+        leader_of: LeaderOf,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        settings: WireSettings | None = None,
+        security: Security = NO_SECURITY,
+    ) -> None:
+        """Raises `InvalidRequest`, of the engine, for certificates that cannot be used."""
+        self._leader_of = leader_of
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings or WireSettings()
+        self._security = security
+        self._context: ssl.SSLContext | None = security.client_context()
+        self._leaders: dict[str, str] = {}
+        self._channels: dict[str, FramedChannel] = {}
+        self._dialling: dict[str, asyncio.Lock] = {}
+        self._closed = False
+
+    async def channel(self, tablespace: str) -> Channel:
+        """A channel to a tablespace's leader, as soon as there is one that answers.
+
+        Raises `OperationalError` if there is none for as long as the settings have patience.
+        """
+        patience = Patience(self._clock, self._rng, self._settings)
+        denials = 0
+        while True:
+            address = self._leaders.get(tablespace)
+            try:
+                if address is None:
+                    address = await self._leader_of(tablespace)
+                if not address:
+                    raise LeaderUnavailable(
+                        f"nobody leads tablespace {tablespace} at the moment", hint="try again"
+                    )
+                channel = await self._dial(address)
+                self._leaders[tablespace] = address
+                return channel
+            except LeaderUnavailable as error:
+                self._leaders.pop(tablespace, None)
+                await patience.wait(error)
+            except AccessDenied as error:
+                # A node that is killed while it greets looks like one that wants TLS.
+                denials += 1
+                if denials == _DENIALS_MAX:
+                    raise
+                self._leaders.pop(tablespace, None)
+                await patience.wait(error)
+
+    def moved(self, tablespace: str, leader: str) -> bool:
+        """The one asked does not lead it: ask `leader` next, or look it up."""
+        if leader:
+            self._leaders[tablespace] = leader
+        else:
+            self._leaders.pop(tablespace, None)
+        return True
+
+    async def close(self) -> None:
+        """End all connections. May be called twice."""
+        self._closed = True
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.close()
+
+    async def _dial(self, address: str) -> FramedChannel:
+        found = self._channels.get(address)
+        if found is not None and not found.over:
+            return found
+        async with self._dialling.setdefault(address, asyncio.Lock()):
+            found = self._channels.get(address)
+            if found is None or found.over:
+                if self._closed:
+                    raise OperationalError("the connection to the cluster was closed")
+                found = self._channels[address] = await dial_sessions(
+                    address,
+                    self._clock,
+                    settings=self._settings,
+                    security=self._security,
+                    context=self._context,
+                )
+        return found
+
+
+class ClusterHerd(RemoteHerd):
+    """The tablespaces of a cluster. Made by `open_cluster`."""
+
+    def __init__(self, calling: Calling, commands: SpaceCommands) -> None:
+        super().__init__(calling)
+        self._commands = commands
+
+    async def names(self) -> list[str]:
+        """The tablespaces that there are, in order."""
+        return sorted(await self._commands.spaces())
+
+    async def make(self, name: str) -> None:
+        """Make a tablespace, if it is not there: three replicas, or as many as there are nodes."""
+        if name.lower() in await self._commands.spaces():
+            return
+        nodes = len(await self._commands.nodes())
+        await self._commands.create(name, expected=max(1, min(3, nodes)))
+
+    async def exists(self, name: str) -> None:
+        """Raise `ProgrammingError` for a tablespace that is not there."""
+        known = await self._commands.spaces()
+        if name not in known:
+            raise ProgrammingError(
+                f"there is no tablespace {name}",
+                hint=f"there are {', '.join(sorted(known)) or 'none yet'}",
+            )
+
+
+@asynccontextmanager
+async def open_cluster(
+    url: str, *, security: Security = NO_SECURITY, settings: WireSettings | None = None
+) -> AsyncIterator[ClusterHerd]:
+    """The tablespaces of a cluster as long as the block lasts; `security` is what nodes ask for.
+
+    Raises `OperationalError` if the metadata store does not answer or knows no cluster there.
+    """
+    # What a cluster needs loads when one is reached.
+    from engine.connecting import connect
+
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    try:
+        with translating():
+            async with connect(url, security=security) as client:
+                clock, rng = client.clock, client.rng
+                commands = SpaceCommands(client.store, clock, rng)
+
+                async def leader_of(tablespace: str) -> str:
+                    leader = await commands.leader_of(tablespace)
+                    if not leader:
+                        await herd.exists(tablespace)
+                    return leader
+
+                route = LeaderRoute(
+                    leader_of, clock=clock, rng=rng, settings=settings, security=security
+                )
+                herd = ClusterHerd(Calling(route, clock, rng, workers, settings), commands)
+                try:
+                    yield herd
+                finally:
+                    await route.close()
+    finally:
+        await workers.close()

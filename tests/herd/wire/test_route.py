@@ -1,0 +1,257 @@
+"""Clients of nodes find who leads, follow a leader that moves, and are told when nobody answers."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.ports.clock import SystemClock
+from engine.transport.listening import listen_tcp
+from engine.transport.security import NO_SECURITY, Security
+from herd.errors import (
+    AccessDenied,
+    InterfaceError,
+    LeaderUnavailable,
+    NotSupportedError,
+    SessionLost,
+    TooManySessions,
+)
+from herd.sql.session import Session
+from herd.store import AsyncHerd
+from herd.table import AsyncTable
+from herd.tablespace import Tablespace
+from herd.wire.calling import Calling
+from herd.wire.cluster import LeaderRoute
+from herd.wire.framed_server import SessionServer
+from herd.wire.herd import RemoteHerd
+from herd.wire.service import HerdService
+from herd.wire.settings import WireSettings
+from tests.herd.wire.wiring import embedded
+
+SOON = WireSettings(patience_ms=300, connect_timeout_ms=2_000)
+COW = "CREATE TABLE cow (id INT PRIMARY KEY, n INT)"
+
+
+class NodeOf:
+    """A node as its clients see it. It leads what `herd` has as long as `leader` is empty."""
+
+    def __init__(self, herd: AsyncHerd) -> None:
+        self.herd = herd
+        self.leader = ""
+        self.asked = 0
+
+    async def names(self) -> list[str]:
+        """The tablespaces."""
+        return await self.herd.names()
+
+    async def tablespace(self, name: str) -> Tablespace:
+        """The tablespace, if this node leads it."""
+        self.asked += 1
+        if self.leader:
+            raise LeaderUnavailable("another node leads", hint=f"ask {self.leader}")
+        return await self.herd.tablespace(name)
+
+    async def session(self, name: str, *, autocommit: bool = True) -> Session:
+        """A session, if this node leads."""
+        space = await self.tablespace(name)
+        return Session(space, self.herd.queries(space), autocommit=autocommit)
+
+    async def table(self, table: str, name: str) -> AsyncTable:
+        """A table, if this node leads."""
+        await self.tablespace(name)
+        found = await self.herd.table(table, name)
+        assert type(found) is AsyncTable
+        return found
+
+    def leader_of(self, name: str) -> str | None:
+        """Who leads."""
+        return self.leader or None
+
+
+class Served:
+    """A node and where it listens."""
+
+    def __init__(self, node: NodeOf, server: SessionServer, address: str) -> None:
+        self.node = node
+        self.server = server
+        self.address = address
+
+
+@asynccontextmanager
+async def serving(
+    herd: AsyncHerd, settings: WireSettings = SOON, security: Security = NO_SECURITY
+) -> AsyncIterator[Served]:
+    """A node that listens at a port of its own."""
+    node = NodeOf(herd)
+    server = SessionServer(HerdService(node, herd.workers, settings), security=security)
+    listener = await listen_tcp(
+        server.accept_counted,
+        "127.0.0.1",
+        0,
+        sockets_max=server.sockets_max,
+        context=server.context,
+        handshake_timeout_ms=1_000,
+        backlog=16,
+    )
+    try:
+        yield Served(node, server, f"tcp:127.0.0.1:{listener.port}")
+    finally:
+        listener.close()
+        await server.close()
+
+
+@asynccontextmanager
+async def reaching(
+    herd: AsyncHerd,
+    leader: list[str],
+    settings: WireSettings = SOON,
+    security: Security = NO_SECURITY,
+) -> AsyncIterator[RemoteHerd]:
+    """A client that finds the leader's address in a list of one."""
+
+    async def leader_of(tablespace: str) -> str:
+        return leader[0]
+
+    clock, rng = SystemClock(), random.Random(1)
+    route = LeaderRoute(leader_of, clock=clock, rng=rng, settings=settings, security=security)
+    try:
+        yield RemoteHerd(Calling(route, clock, rng, herd.workers, settings))
+    finally:
+        await route.close()
+
+
+async def test_a_client_is_sent_on_by_a_node_that_does_not_lead(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one, serving(herd) as two:
+        one.node.leader = two.address
+        async with reaching(herd, [one.address]) as remote:
+            session = await remote.session()
+            await session.execute(COW)
+            assert (await session.execute("INSERT INTO cow VALUES (1, 1)")).count == 1
+            assert (one.node.asked, two.node.asked) == (1, 1)
+            table = await remote.table("cow")
+            assert await table.get(1) == {"id": 1, "n": 1}
+
+
+async def test_sessions_and_tables_follow_a_leader_that_moves(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one, serving(herd) as two:
+        leader = [one.address]
+        async with reaching(herd, leader) as remote:
+            session = await remote.session()
+            await session.execute(COW)
+            table = await remote.table("cow")
+            leader[0] = two.address
+            one.node.leader = two.address
+            await one.server.close()
+            assert (await session.execute("SELECT * FROM cow")).count == 0
+            assert await table.get(1) is None
+            assert two.node.asked > 0
+
+
+async def test_a_transaction_ends_with_its_server_and_can_be_done_again(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one, serving(herd) as two:
+        leader = [one.address]
+        async with reaching(herd, leader) as remote:
+            session = await remote.session(autocommit=False)
+            await session.execute(COW)
+            await session.commit()
+            await session.execute("INSERT INTO cow VALUES (1, 1)")
+            leader[0] = two.address
+            await one.server.close()
+            with pytest.raises(SessionLost):
+                await session.execute("INSERT INTO cow VALUES (2, 2)")
+            await session.rollback()
+            await session.execute("INSERT INTO cow VALUES (1, 3)")
+            await session.commit()
+            assert (await session.execute("SELECT id, n FROM cow")).rows[:] == [(1, 3)]
+
+
+async def test_a_server_that_is_dead_is_told_of_in_time(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one:
+        address = one.address
+        await one.server.close()
+        async with reaching(herd, [address]) as remote:
+            with pytest.raises(LeaderUnavailable) as raised:
+                await remote.session()
+            assert raised.value.retryable
+        async with reaching(herd, ["tcp:127.0.0.1:1"]) as remote:
+            with pytest.raises(LeaderUnavailable):
+                await remote.table("cow")
+        async with reaching(herd, [""]) as remote:
+            with pytest.raises(LeaderUnavailable, match="nobody leads"):
+                await remote.session()
+
+
+async def test_who_does_not_know_the_secret_is_not_served(tmp_path: Path) -> None:
+    secret = Security(secret=b"x" * 16)
+    async with embedded(tmp_path) as herd, serving(herd, security=secret) as one:
+        for wrong in (NO_SECURITY, Security(secret=b"y" * 16)):
+            async with reaching(herd, [one.address], security=wrong) as remote:
+                with pytest.raises(AccessDenied) as raised:
+                    await remote.session()
+                assert raised.value.hint and not raised.value.retryable
+        async with reaching(herd, [one.address], security=secret) as remote:
+            assert (await (await remote.session()).execute("SELECT 1")).rows[:] == [(1,)]
+
+
+async def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
+    few = WireSettings(connections_max=1, patience_ms=100)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, few) as one,
+        reaching(herd, [one.address]) as remote,
+    ):
+        await remote.session()
+        async with reaching(herd, [one.address]) as another:
+            with pytest.raises(TooManySessions):
+                await another.session()
+
+
+async def test_idle_sessions_make_room_and_come_back(tmp_path: Path) -> None:
+    few = WireSettings(sessions_max=2, patience_ms=300)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, few) as one,
+        reaching(herd, [one.address]) as remote,
+    ):
+        sessions = [await remote.session() for _ in range(5)]
+        assert one.server.service.session_count == 2
+        await sessions[0].execute(COW)
+        for session in sessions:
+            assert (await session.execute("SELECT * FROM cow")).count == 0
+        assert one.server.service.session_count == 2
+        held = [await remote.session(autocommit=False) for _ in range(2)]
+        for session in held:
+            await session.execute("SELECT * FROM cow")
+        with pytest.raises(TooManySessions) as raised:
+            await sessions[0].execute("SELECT * FROM cow")
+        assert raised.value.retryable
+        await held[0].rollback()
+        assert (await sessions[0].execute("SELECT * FROM cow")).count == 0
+
+
+async def test_a_node_makes_no_tablespaces_for_its_clients(tmp_path: Path) -> None:
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd) as one,
+        reaching(herd, [one.address]) as remote,
+    ):
+        with pytest.raises(NotSupportedError):
+            await remote.make("farm")
+        with pytest.raises(NotSupportedError):
+            await remote.back_up("backup")
+
+
+async def test_a_server_of_something_else_is_told_apart(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd:
+        silent = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        async with reaching(herd, [f"tcp:127.0.0.1:{port}"]) as remote:
+            with pytest.raises((AccessDenied, LeaderUnavailable)):
+                await remote.session()
+        silent.close()
+        async with reaching(herd, ["nonsense"]) as remote:
+            with pytest.raises(InterfaceError, match="address"):
+                await remote.session()
