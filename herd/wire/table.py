@@ -6,7 +6,15 @@ Invariants:
   asked again.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final
 
 from herd.binding import Key, RowDict
@@ -137,6 +145,20 @@ class RemoteTable(AsyncTable):
         )
         return told.value is True
 
+    def start_put(
+        self, row: Mapping[str, Any], transaction: Any = None, *, replace: bool = True
+    ) -> Awaitable[None]:
+        """`put`, or `insert`: what is awaited for it."""
+        return (self.put if replace else self.insert)(row, transaction=transaction)
+
+    def start_update(self, key: Key, changes: Changes, transaction: Any = None) -> Awaitable[bool]:
+        """`update`: what is awaited for it."""
+        return self.update(key, changes, transaction=transaction)
+
+    def start_delete(self, key: Key, transaction: Any = None) -> Awaitable[bool]:
+        """`delete`: what is awaited for it."""
+        return self.delete(key, transaction=transaction)
+
     # Inside
 
     async def _get(
@@ -219,6 +241,26 @@ class RemoteThreadTable(Table):
                 return
             after, count = page.after, _next_count(page.rows, count)
             left = None if left is None else left - len(page.rows)
+
+    def put(self, row: Mapping[str, Any]) -> None:
+        """Store a row; see `AsyncTable.put`."""
+        self._call(self._table.put, row)
+
+    def insert(self, row: Mapping[str, Any]) -> None:
+        """Store a row whose key nobody has; see `AsyncTable.insert`."""
+        self._call(self._table.insert, row)
+
+    def update(self, key: Key, changes: Changes) -> bool:
+        """Change some columns of a row; see `RemoteTable.update`. A function runs on the loop."""
+        return self._call(self._table.update, key, changes)
+
+    def delete(self, key: Key) -> bool:
+        """Remove a row; False if there is no such row."""
+        return self._call(self._table.delete, key)
+
+    def put_many(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Store rows, all or none of them; returns how many."""
+        return self._call(self._table.put_many, list(rows))
 
 
 def threaded(table: AsyncTable, hopper: Hopper) -> Table:
