@@ -4,6 +4,8 @@ Invariants:
 - SHOW CREATE TABLE answers a statement that makes the same table again.
 """
 
+import datetime
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,8 @@ from herd.schema import Building, Column, ForeignKey, OnDelete, Table, View
 from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
 from herd.sql.parsing import Parsed, bind, parse
 from herd.sql.result import Result, ResultColumn
-from herd.types import TEXT
+from herd.translating import translating
+from herd.types import BIGINT, TEXT, ColumnType, Kind
 
 if TYPE_CHECKING:
     from herd.sql.session import Session
@@ -31,6 +34,8 @@ async def run(session: "Session", parsed: Parsed, parameters: Parameters) -> Res
         return await _explain(session, parsed, parameters)
     if parsed.word in ("DESCRIBE", "DESC") and len(pieces) == 2:
         return _describe(catalog, pieces[1])
+    if words == ["SHOW", "CHECKPOINTS"]:
+        return await _checkpoints(session)
     if words == ["SHOW", "TABLES"]:
         return _texts("SHOW TABLES", ["name"], [(name,) for name in catalog.names])
     if words[1:2] == ["COLUMNS"] and len(words) == 4:
@@ -50,12 +55,35 @@ async def run(session: "Session", parsed: Parsed, parameters: Parameters) -> Res
     raise SqlSyntaxError(
         f"there is no such {parsed.word}",
         place=parsed.start,
-        hint="SHOW TABLES, SHOW COLUMNS FROM t, SHOW INDEXES FROM t, SHOW CREATE TABLE t",
+        hint="SHOW TABLES, COLUMNS FROM t, INDEXES FROM t, CREATE TABLE t, CHECKPOINTS",
     )
 
 
 def _texts(kind: str, names: list[str], rows: list[tuple[Any, ...]]) -> Result:
     return Result(tuple(ResultColumn(name, TEXT) for name in names), rows, len(rows), None, kind)
+
+
+async def _checkpoints(session: "Session") -> Result:
+    """Those that are kept, the oldest first."""
+    checkpointer = session.space.checkpointer
+    if checkpointer is None:
+        raise NotSupportedError(f"{session.space.name} was opened without checkpoints")
+    with translating():
+        listed = await checkpointer.list.get()
+    pinned = Counter(pin.number for pin in listed.pins)
+    names = ["number", "ledger", "entry", "epoch", "taken", "pins"]
+    kinds = [BIGINT, BIGINT, BIGINT, BIGINT, ColumnType(Kind.TIMESTAMPTZ), BIGINT]
+    rows = [
+        (
+            one.number,
+            *(one.position.ledger, one.position.entry, one.epoch),
+            datetime.datetime.fromtimestamp(one.taken_ms / 1000, datetime.UTC),
+            pinned[one.number],
+        )
+        for one in listed.kept
+    ]
+    columns = tuple(ResultColumn(name, kind) for name, kind in zip(names, kinds, strict=True))
+    return Result(columns, rows, len(rows), None, "SHOW CHECKPOINTS")
 
 
 def _find(catalog: Catalog, name: str) -> Table | View:
