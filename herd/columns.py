@@ -83,20 +83,26 @@ class _Kept:
         """Whether its pages are of this definition's columns."""
         return self.table.columns == table.columns and self.table.width == table.width
 
-    def keys_after(self, position: Position) -> list[bytes] | None:
-        """The keys that may have changed after a position; None if that is not known."""
+    def parted(self, position: Position) -> tuple[Changes, list[bytes]] | None:
+        """What the pages do not have of a position; None if that is not known.
+
+        Rows that were changed up to it, and the keys that may have changed after it.
+        """
         if position < self.since:
             return None
         stamped = stamp(position)
-        after = {
-            key
-            for key, value in self.changed.items()
-            if value is None or value[:POSITION_BYTES] > stamped
-        }
+        before: Changes = {}
+        after = set()
+        for key, value in self.changed.items():
+            # When a row was removed is not known.
+            if value is None or value[:POSITION_BYTES] > stamped:
+                after.add(key)
+            else:
+                before[key] = value
         for newest, keys in self.folded:
             if newest > position:
                 after |= keys
-        return list(after)
+        return before, list(after)
 
 
 class ColumnCache:
@@ -162,9 +168,10 @@ class ColumnCache:
             kept.used = self._clock
             if snapshot is None:
                 return Captured(table, kept.pages, dict(kept.changed))
-            touched = kept.keys_after(snapshot.position)
-            if touched is not None and len(touched) <= _HISTORY_KEYS_MAX:
-                return Captured(table, kept.pages, {}, snapshot, touched)
+            parted = kept.parted(snapshot.position)
+            if parted is not None and len(parted[1]) <= _HISTORY_KEYS_MAX:
+                before, after = parted
+                return Captured(table, kept.pages, before, snapshot, after)
         if snapshot is None:
             return Streamed(table, self._space.view(), Lock(), owned=True)
         return Streamed(table, snapshot, turn, owned=False)

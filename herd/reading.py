@@ -116,7 +116,7 @@ class Captured:
         """A table of Arrow."""
         changed = self._changed
         if self._snapshot is not None:
-            changed = {key: self._snapshot.get(key) for key in self._touched}
+            changed = {**changed, **{key: self._snapshot.get(key) for key in self._touched}}
         if want.own:
             changed = {**changed, **want.own}
         keys, names = sorted(changed), want.names

@@ -104,6 +104,27 @@ async def test_snapshots_from_before_and_between_folds_read_their_own_moment() -
             snapshot.rollback()
 
 
+async def test_a_snapshot_has_what_changed_between_the_pages_and_itself() -> None:
+    async with asked(SMALL) as on:
+        table = await _filled(on, 20)
+        assert len(await on.rows(ALL)) == 20
+        transaction = on.space.begin()
+        await update(transaction, table, (5, [5, 99, "new"]))
+        await delete(transaction, table, 6)
+        await insert(transaction, table, [100, 1, "last"])
+        await transaction.commit()
+        snapshot = on.space.begin(Isolation.SNAPSHOT)
+        rows = await on.rows(ALL, transaction=snapshot)
+        assert rows == await on.rows(ALL)
+        assert rows[5] == (5, 99, "new") and rows[-1] == (100, 1, "last") and len(rows) == 20
+        transaction = on.space.begin()
+        await update(transaction, table, (5, [5, 100, "newest"]))
+        await insert(transaction, table, [101, 1, "later"])
+        await transaction.commit()
+        assert await on.rows(ALL, transaction=snapshot) == rows
+        snapshot.rollback()
+
+
 async def test_a_table_that_nobody_asks_for_is_dropped_and_not_followed() -> None:
     async with asked(SMALL) as on:
         table = await _filled(on, 200)
