@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.ports.workers import Workers
 from herd import errors
 from herd.errors import InterfaceError, ProgrammingError
-from herd.fetching import Fetching, Row
-from herd.store import DEFAULT, open_folder
+from herd.fetching import BATCH_ROWS, PAGE_ROWS, Fetching, Row, data_frame, polars_frame
+from herd.store import DEFAULT, open_any
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from herd.sql.result import Result
     from herd.sql.session import Session
+    from herd.wire.session import RemoteSession
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 _ROWS_ON_LOOP_MAX: Final = 500
@@ -47,7 +47,7 @@ class AsyncConnection:
 
     def __init__(
         self,
-        session: "Session",
+        session: "Session | RemoteSession",
         workers: Workers,
         let_go: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -78,6 +78,15 @@ class AsyncConnection:
         if self.session.transaction is not None and on != self.session.autocommit:
             raise ProgrammingError("a transaction is open", hint="commit or roll back first")
         self.session.autocommit = bool(on)
+
+    @property
+    def isolation_level(self) -> str:
+        """What transactions that begin from now on see: READ COMMITTED or SNAPSHOT."""
+        return str(self.session.isolation.value)
+
+    async def set_isolation_level(self, level: str) -> None:
+        """Change it; not the transaction's that is open."""
+        await self.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
 
     def cursor(self) -> "AsyncCursor":
         """A new cursor. Cursors of one connection share its transaction."""
@@ -150,9 +159,7 @@ class AsyncCursor(Fetching):
         self._check()
         self.connection.check()
         self._result = None
-        result = await self.connection.session.execute(operation, parameters)
-        await self._make_rows(result)
-        self._take(result)
+        self._take(await self.connection.session.execute(operation, parameters))
         return self
 
     async def executemany(self, operation: str, rows: Iterable[Sequence[Any]]) -> "AsyncCursor":
@@ -166,22 +173,50 @@ class AsyncCursor(Fetching):
     async def fetchone(self) -> Row | None:
         """The next row, None after the last one."""
         self.connection.check()
+        await self._ready(1)
         return self._one()
 
     async def fetchmany(self, size: int | None = None) -> list[Row]:
         """The next rows, at most `size` (default: `arraysize`)."""
         self.connection.check()
+        await self._ready(self.arraysize if size is None else size)
         return self._many(size)
 
     async def fetchall(self) -> list[Row]:
         """All rows that are left."""
         self.connection.check()
+        await self._ready(len(self._answered().rows))
         return self._all()
 
-    async def fetch_arrow(self) -> "pyarrow.Table":
-        """All rows of the result as an Arrow table, without making Python values of them."""
+    async def fetch_arrow_table(self) -> "pyarrow.Table":
+        """All rows that are left as an Arrow table, without making Python values of them."""
         self.connection.check()
         return self._arrow()
+
+    fetch_arrow = fetch_arrow_table
+
+    async def fetch_record_batch(
+        self, rows_per_batch: int = BATCH_ROWS
+    ) -> "pyarrow.RecordBatchReader":
+        """All rows that are left, as Arrow batches of at most so many rows."""
+        self.connection.check()
+        return self._batches(rows_per_batch)
+
+    async def fetch_df(self) -> Any:
+        """All rows that are left as a data frame of pandas, made in a worker's thread.
+
+        Raises `NotSupportedError` where pandas is not installed.
+        """
+        table = await self.fetch_arrow_table()
+        return await self.connection.workers.run(lambda: data_frame(table))
+
+    async def fetch_polars(self) -> Any:
+        """All rows that are left as a data frame of polars, made in a worker's thread.
+
+        Raises `NotSupportedError` where polars is not installed.
+        """
+        table = await self.fetch_arrow_table()
+        return await self.connection.workers.run(lambda: polars_frame(table))
 
     async def close(self) -> None:
         """Forget the result. May be called twice."""
@@ -203,9 +238,19 @@ class AsyncCursor(Fetching):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _make_rows(self, result: "Result") -> None:
-        if result.table is not None and len(result.rows) > _ROWS_ON_LOOP_MAX:
-            await self.connection.workers.run(lambda: result.rows[0:0])
+    async def _ready(self, count: int) -> None:
+        """See that the next rows need not be made on the loop, unless they are few."""
+        result = self._answered()
+        left = len(result.rows) - self._next
+        if result.table is None or left <= _ROWS_ON_LOOP_MAX:
+            return
+        held = self._page_start + len(self._page) - self._next if self._page else 0
+        if min(count, left) > held:
+            table, start = result.table, self._next
+            self._page = await self.connection.workers.run(
+                lambda: self._of_columns(table, start, max(count, PAGE_ROWS))
+            )
+            self._page_start = start
 
 
 async def connect(
@@ -221,7 +266,7 @@ async def connect(
     """
     stack = AsyncExitStack()
     try:
-        herd = await stack.enter_async_context(open_folder(path, bookies=bookies))
+        herd = await stack.enter_async_context(open_any(path, bookies=bookies))
         session = await herd.session(tablespace, autocommit=autocommit)
     except BaseException:
         await stack.aclose()

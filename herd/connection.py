@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from herd import errors
 from herd.errors import InterfaceError, ProgrammingError
-from herd.fetching import Fetching, Row
+from herd.fetching import BATCH_ROWS, Fetching, Row, data_frame, polars_frame
 from herd.hopping import Hopper
 
 if TYPE_CHECKING:
     import pyarrow
 
     from herd.sql.session import Session
+    from herd.wire.session import RemoteSession
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
@@ -41,7 +42,10 @@ class Connection:
     NotSupportedError = errors.NotSupportedError
 
     def __init__(
-        self, session: "Session", hopper: Hopper, let_go: Callable[[], None] | None = None
+        self,
+        session: "Session | RemoteSession",
+        hopper: Hopper,
+        let_go: Callable[[], None] | None = None,
     ) -> None:
         """`let_go` is called once, when the connection is closed."""
         self._session = session
@@ -55,7 +59,7 @@ class Connection:
         return self._closed
 
     @property
-    def session(self) -> "Session":
+    def session(self) -> "Session | RemoteSession":
         """The session, for who works on the event loop."""
         return self._session
 
@@ -75,6 +79,15 @@ class Connection:
         if self._session.transaction is not None and on != self._session.autocommit:
             raise ProgrammingError("a transaction is open", hint="commit or roll back first")
         self._session.autocommit = bool(on)
+
+    @property
+    def isolation_level(self) -> str:
+        """What transactions that begin from now on see: READ COMMITTED or SNAPSHOT."""
+        return str(self._session.isolation.value)
+
+    @isolation_level.setter
+    def isolation_level(self, level: str) -> None:
+        self.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
 
     def cursor(self) -> "Cursor":
         """A new cursor. Cursors of one connection share its transaction."""
@@ -164,6 +177,7 @@ class Cursor(Fetching):
             result = self._call(self._execute, operation, parameters)
         self._result = result
         self._next = 0
+        self._page = []
         return self
 
     def executemany(self, operation: str, rows: Iterable[Sequence[Any]]) -> "Cursor":
@@ -192,10 +206,37 @@ class Cursor(Fetching):
         self.connection.check()
         return self._all()
 
-    def fetch_arrow(self) -> "pyarrow.Table":
-        """All rows of the result as an Arrow table, without making Python values of them."""
+    def fetch_arrow_table(self) -> "pyarrow.Table":
+        """All rows that are left as an Arrow table, without making Python values of them."""
         self.connection.check()
         return self._arrow()
+
+    fetch_arrow = fetch_arrow_table
+    arrow = fetch_arrow_table
+
+    def fetch_record_batch(self, rows_per_batch: int = BATCH_ROWS) -> "pyarrow.RecordBatchReader":
+        """All rows that are left, as Arrow batches of at most so many rows."""
+        self.connection.check()
+        return self._batches(rows_per_batch)
+
+    def fetch_df(self) -> Any:
+        """All rows that are left as a data frame of pandas.
+
+        Raises `NotSupportedError` where pandas is not installed.
+        """
+        return data_frame(self.fetch_arrow_table())
+
+    fetchdf = fetch_df
+    df = fetch_df
+
+    def fetch_polars(self) -> Any:
+        """All rows that are left as a data frame of polars.
+
+        Raises `NotSupportedError` where polars is not installed.
+        """
+        return polars_frame(self.fetch_arrow_table())
+
+    pl = fetch_polars
 
     def close(self) -> None:
         """Forget the result. May be called twice."""

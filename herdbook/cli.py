@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from herdbook import cli_bookie, cli_bookies, cli_ledger, cli_repair
+from herdbook import cli_backup, cli_bookie, cli_bookies, cli_ledger, cli_repair
+from herdbook.cli_sql import sql
 from herdbook.cli_store import refuse_url_as_data, run
 from herdbook.cli_zookeeper import zookeeper
 from herdbook.demo import demonstrate
@@ -33,6 +34,8 @@ app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_repair.app, name="repair")
 app.add_typer(cli_bookie.app, name="bookie")
 app.command()(zookeeper)
+app.command()(sql)
+cli_backup.add_to(app)
 cli_bookies.add_to(cli_bookie.app)
 cli_bookie.app.command("decommission")(cli_repair.decommission)
 cli_bookie.app.command("forget")(cli_repair.forget)

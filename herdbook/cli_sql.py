@@ -1,0 +1,196 @@
+"""`herdbook sql`: a console for the tables of a store, and SQL for scripts.
+
+Invariants:
+- Standard output carries results alone; errors and progress go to the other one.
+- Exit status 0: all worked; 1: a statement failed; 2: the call was wrong, or there is no store.
+- A reader that stops reading ends the command without a word.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engine.errors import EngineError
+from herdbook.finding import StoreNotFound, find
+
+if TYPE_CHECKING:
+    from herd.opening import Herd
+    from herdbook.cli_sql_console import Console
+    from herdbook.cli_sql_output import Output
+
+Store = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FOLDER|URL]",
+        help="The store: a folder, or herdbook://host:port,host:port/path. "
+        "Default: HERDBOOK_URL, then url in the user's configuration file.",
+        show_default=False,
+    ),
+]
+Tablespace = Annotated[str, typer.Option("--tablespace", "-t", help="Which tablespace.")]
+Create = Annotated[bool, typer.Option("--create", help="Make the folder if it is not there.")]
+
+
+def sql(
+    store: Store = None,
+    commands: Annotated[
+        list[str] | None,
+        typer.Option("--command", "-c", help="Run this and leave. May be said several times."),
+    ] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file", "-f", allow_dash=True, help="Run a file and leave; - is standard input."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="One JSON object a row. DECIMAL is a string, which keeps it exact; so are dates; "
+            "bytes are base64.",
+        ),
+    ] = False,
+    as_csv: Annotated[
+        bool,
+        typer.Option("--csv", help='CSV with a line of names. NULL is nothing, no text is "".'),
+    ] = False,
+    tablespace: Tablespace = "default",
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on after a statement that failed.")
+    ] = False,
+    single: Annotated[
+        bool,
+        typer.Option("--single-transaction", "-1", help="All of -c and -f in one transaction."),
+    ] = False,
+    create: Create = False,
+    url: Annotated[
+        str | None, typer.Option("--url", "--data", help="The same as [FOLDER|URL].", hidden=True)
+    ] = None,
+) -> None:
+    """SQL: a console where a person sits, else statements from -c, -f or standard input."""
+    if as_json and as_csv:
+        raise typer.BadParameter("say --json or --csv, not both")
+    if single and keep_going:
+        raise typer.BadParameter("one transaction cannot keep going: say one of the two")
+    from herdbook.cli_sql_output import Form, Output
+
+    form = Form.JSON if as_json else Form.CSV if as_csv else Form.TABLE
+    ok = True
+    with ending_quietly(), opened(store or url, create=create) as herd:
+        output = Output(sys.stdout, form)
+        console = _console(herd, tablespace, output)
+        scripts = _scripts(commands or [], files or [])
+        if scripts or not sys.stdin.isatty():
+            ok = _run(console, scripts or [("", Path("-"))], keep_going=keep_going, single=single)
+        else:
+            _interact(herd, console)
+        console.connection.close()
+    if not ok:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def opened(store: str | None, *, create: bool = False) -> "Iterator[Herd]":
+    """The tablespaces of a store. Ends the command if there is none, or on the store's errors."""
+    from herd.errors import Error
+
+    try:
+        if create and store and "://" not in store:
+            Path(store).mkdir(parents=True, exist_ok=True)
+        found = find(store)
+        check_folder(found, create=create)
+        from herd.opening import open_herd
+
+        with open_herd(found) as herd:
+            yield herd
+    except StoreNotFound as error:
+        typer.echo(f"StoreNotFound: {error}", err=True)
+        raise typer.Exit(2) from error
+    except (EngineError, Error) as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def check_folder(found: str, *, create: bool) -> None:
+    """Raise `StoreNotFound` for a folder without a store: a misspelt path must not make one."""
+    if create or "://" in found:
+        return
+    from engine.folder.lock import METADATA_NAME
+
+    if not (Path(found) / METADATA_NAME).is_dir():
+        raise StoreNotFound(f"{found} holds no store: --create makes one")
+
+
+@contextmanager
+def ending_quietly() -> Iterator[None]:
+    """A reader that went away ends the command, and Python says nothing of it at its end."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+
+
+def _console(herd: "Herd", tablespace: str, output: "Output") -> "Console":
+    from herdbook.cli_sql_console import Console
+
+    return Console(lambda name: herd.connect(name, autocommit=True), tablespace, output, sys.stderr)
+
+
+def _scripts(commands: list[str], files: list[Path]) -> list[tuple[str, Path | None]]:
+    """What to run, in the order of the command line as far as it tells: -c before -f."""
+    return [(text, None) for text in commands] + [("", path) for path in files]
+
+
+def _run(
+    console: "Console", scripts: list[tuple[str, Path | None]], *, keep_going: bool, single: bool
+) -> bool:
+    from herdbook.cli_sql_console import Leave
+
+    connection, ok = console.connection, True
+    if single:
+        connection.execute("BEGIN")
+    try:
+        for text, path in scripts:
+            ok = _run_one(console, text, path, keep_going=keep_going) and ok
+            if not ok and not keep_going:
+                break
+    except Leave:
+        pass
+    if single and connection.in_transaction:
+        connection.commit() if ok else connection.rollback()
+    return ok
+
+
+def _run_one(console: "Console", text: str, path: Path | None, *, keep_going: bool) -> bool:
+    if path is None:
+        return console.run_script(StringIO(text), keep_going=keep_going)
+    if str(path) == "-":
+        return console.run_script(sys.stdin, "stdin", keep_going=keep_going)
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            return console.run_script(file, str(path), keep_going=keep_going)
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        typer.echo(f"{path} cannot be read: {error}", err=True)
+        return False
+
+
+def _interact(herd: "Herd", console: "Console") -> None:
+    from herdbook.cli_sql_typing import Typing
+
+    typer.echo("Statements end with ; and \\? helps.")
+    typing = Typing(console, lambda name: herd.connect(name, autocommit=True))
+    try:
+        console.interact(input, typing.remember)
+    finally:
+        typing.close()
