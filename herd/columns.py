@@ -118,6 +118,7 @@ class ColumnCache:
         self._too_large: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._clock = 0
+        self._replaced = space.replica.replaced
         self._closed = False
         self.checkpointed: Checkpointed | None = None
         """Set by who keeps checkpoints."""
@@ -232,6 +233,10 @@ class ColumnCache:
     # Making pages
 
     def _usable(self, table: Table, columns: Sequence[Column]) -> _Kept | None:
+        if self._space.replica.replaced != self._replaced:
+            # A snapshot took the place of the rows, and no command told of it.
+            self._replaced = self._space.replica.replaced
+            self._kept.clear()
         kept = self._kept.get(table.prefix)
         if kept is None:
             return None

@@ -62,6 +62,8 @@ class Following:
         self._pinned = False
         self.restoring = False
         """Whether the state is being replaced, and says nothing."""
+        self.replaced = 0
+        """How often it was, since the start: what was kept beside it is of another one."""
         self._settings = settings
 
     async def catch_up(self) -> None:
@@ -160,6 +162,7 @@ class Following:
                 rows = await anext(pages, ())
                 self._applier.check_rows(rows)
                 self.restoring = True
+                self.replaced += 1
                 await self._state.clear()
                 self._applier.load()
                 await self._state.restore(rows)
@@ -176,6 +179,7 @@ class Following:
 
     async def _begin_anew(self) -> None:
         """Replay the log from its first entry, which is kept."""
+        self.replaced += 1
         await self._state.clear()
         self._applier.load()
         self.restoring = False

@@ -97,6 +97,11 @@ class Reading:
         leading = self._leading
         return leading.writer.epoch if leading is not None and self.role is Role.LEADER else 0
 
+    @property
+    def replaced(self) -> int:
+        """How often the state was replaced by a snapshot: no command told of its rows."""
+        return self._following.replaced
+
     def stale_read(self, look: Callable[[ReadRows], T]) -> tuple[T, Position]:
         """What `look` finds in this replica's state, and the position that it is of.
 

@@ -95,12 +95,11 @@ class FollowerSession(Session):
 
     async def execute(self, text: str, parameters: Parameters = ()) -> Result:
         """Run one statement. Raises `LeaderUnavailable` for what changes anything."""
-        if self.transaction is None:
-            outside = self._plans.plan(text, self.space.catalog)
-            if outside.statement is None:
-                return await control.run(self, outside.parsed, parameters)
-            if not self.autocommit:
-                await self.begin()
+        planned = self.plan(text)
+        if planned.statement is None:
+            return await control.run(self, planned.parsed, parameters)
+        if self.transaction is None and not self.autocommit:
+            await self.begin()
         async with self._turn:
             own = self.transaction
             reading = own if own is not None else FollowerRead(self.space)
@@ -131,8 +130,7 @@ class FollowerSession(Session):
     async def _read(self, text: str, parameters: Parameters, reading: Transaction) -> Result:
         planned = self._plans.plan(text, reading.catalog)
         statement = planned.statement
-        if statement is None:
-            return await control.run(self, planned.parsed, parameters)
+        assert statement is not None
         work = self._work(reading)
         given = given_of(self.space, planned, parameters)
         try:

@@ -72,7 +72,7 @@ class Node:
         self.directory = Directory(client.store, client.rng)
         self._woken = asyncio.Event()
         self.outlook = Outlook(
-            self.directory, client.clock, self.settings.refresh_ms, self._woken.set
+            self.directory, client.clock, node_id, self.settings.refresh_ms, self._woken.set
         )
         drawn = f"{node_id}-{client.rng.getrandbits(64):016x}"
         self.auditor = SpaceAuditor(client, self.directory, self.outlook, self.settings, drawn)

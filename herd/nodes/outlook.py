@@ -38,10 +38,12 @@ class Outlook:
         self,
         directory: Directory,
         clock: Clock,
+        node_id: str,
         refresh_ms: int,
         woken: Callable[[], None],
     ) -> None:
-        """`woken` is called when it is time to look."""
+        """`woken` is called when it is time to look; `node_id` is whose view it is."""
+        self.node_id = node_id
         self.spaces: dict[str, SpaceFact] = {}
         self.nodes: dict[str, NodeFact] = {}
         self._directory = directory
@@ -140,10 +142,12 @@ class Outlook:
                     yield name, node_id, report.role, report.term or None, *position
 
     def node_rows(self) -> Iterator[Row]:
-        """Id, address, since when, how many replicas and how many that lead of each node."""
+        """Id, address, since when, how many replicas, how many that lead, and whether that is any,
+        of each node."""
         for node_id, node in sorted(self.nodes.items()):
             leads = sum(self.leader_of(name) == node_id for name in node.replicas)
-            yield node_id, node.address, node.started_ms, len(node.replicas), leads
+            replicas = len(node.replicas)
+            yield node_id, node.address, node.started_ms, replicas, leads, leads > 0
 
     # Looking
 

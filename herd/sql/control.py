@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from herd.errors import NoSuchIndex, NotSupportedError, ProgrammingError, SqlSyntaxError
-from herd.sql import showing
+from herd.sql import showing, spaces
 from herd.sql.parsing import Parsed
 from herd.sql.result import Result
 from herd.transaction import Isolation
@@ -167,4 +167,5 @@ _DO: Final[dict[str, Do]] = {
     "SAVEPOINT": _set_savepoint,
     "SET": _set,
     "START": _begin,
+    spaces.WORD: spaces.run,
 }

@@ -18,6 +18,8 @@ from sqlglot.errors import ErrorLevel, ParseError, TokenError
 
 from herd.errors import NotSupportedError, ParametersMismatch, SqlSyntaxError, TooLarge
 from herd.sql.dialect import Herd
+from herd.sql.spaces import WORD as TABLESPACE
+from herd.sql.spaces import is_about_a_tablespace
 
 TEXT_CHARACTERS_MAX: Final = 4 * 1024 * 1024
 _DIALECT: Final = Herd()
@@ -96,6 +98,8 @@ def parse(text: str) -> Parsed:
     word = found.group().upper() if found else ""
     if word in CONTROL:
         return Parsed(text, word, start=start)
+    if is_about_a_tablespace(text, start):
+        return Parsed(text, TABLESPACE, start=start)
     shown = text
     if word in _UPSERTS:
         shown = text[:start] + _UPSERTS[word] + text[start + len(word) :]

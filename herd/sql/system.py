@@ -2,7 +2,8 @@
 
     systables, syscolumns, sysindexes, sysindexcolumns, sysforeignkeys    definitions
     systablestats, systransactions                                       what goes on
-    systablespaces, systablespacereplicastate, sysnodes, syslogstatus     what this replica knows
+    systablespaces, systablespacereplicastate, sysnodes                  the cluster, or this alone
+    syslogstatus                                                         what this replica knows
     information_schema.tables, .columns                                  the standard's names
     dual                                                                 one row
 
@@ -149,20 +150,31 @@ def _transactions(asked: _Asked) -> Rows:
 
 
 def _spaces(asked: _Asked) -> Rows:
-    space = asked.space
-    yield space.name, space.replica.leader or None, len(asked.catalog.tables)
+    space, count = asked.space, len(asked.catalog.tables)
+    if space.cluster is None:
+        yield space.name, None, space.replica.leader or None, None, None, None, None, count
+        return
+    for row in space.cluster.space_rows():
+        yield *row, count if row[0] == space.name else None
 
 
-def _replica(asked: _Asked) -> Rows:
+def _replicas(asked: _Asked) -> Rows:
     space, position = asked.space, _position(asked)
-    role = space.replica.role.value
-    yield space.name, role, space.term or None, position.ledger, position.entry
+    own = (space.replica.role.value, space.term or None, position.ledger, position.entry)
+    if space.cluster is None:
+        yield space.name, None, *own
+        return
+    for row in space.cluster.replica_rows():
+        is_own = row[0] == space.name and row[1] == space.cluster.node_id
+        yield (*row[:2], *own) if is_own else row
 
 
 def _nodes(asked: _Asked) -> Rows:
-    leader = asked.space.replica.leader
-    if leader:
-        yield leader, True
+    space = asked.space
+    if space.cluster is not None:
+        yield from space.cluster.node_rows()
+    elif space.replica.leader:
+        yield None, space.replica.leader, None, 1, 1, True
 
 
 def _log(asked: _Asked) -> Rows:
@@ -282,17 +294,29 @@ _TABLES: Final[dict[str, tuple[Shape, Callable[[_Asked], Rows]]]] = {
         _transactions,
     ),
     "systablespaces": (
-        {**_texts("tablespace_name", "leader"), "table_count": _NUMBER},
+        {
+            **_texts("tablespace_name", "tablespace_uuid", "leader", "leader_node"),
+            **_texts("designated_leader", "replicas"),
+            **dict.fromkeys(("expected_replicas", "table_count"), _NUMBER),
+        },
         _spaces,
     ),
     "systablespacereplicastate": (
         {
-            **_texts("tablespace_name", "mode"),
+            **_texts("tablespace_name", "node_id", "mode"),
             **dict.fromkeys(("term", "ledger", "entry"), _NUMBER),
         },
-        _replica,
+        _replicas,
     ),
-    "sysnodes": ({"address": _TEXT, "leader": _TRUTH}, _nodes),
+    "sysnodes": (
+        {
+            **_texts("node_id", "address"),
+            "started": pa.timestamp("ms"),
+            **dict.fromkeys(("replicas", "leads"), _NUMBER),
+            "leader": _TRUTH,
+        },
+        _nodes,
+    ),
     "syslogstatus": (
         {"tablespace_name": _TEXT, "ledger": _NUMBER, "entry": _NUMBER, "status": _TEXT},
         _log,
