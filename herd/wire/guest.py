@@ -26,7 +26,7 @@ from herd.transaction import Isolation
 from herd.wire import messages, table_calls
 from herd.wire.failures import failed
 from herd.wire.messages import MALFORMED, Answer, Done, Failed, Rows, Told, decode_call, encode
-from herd.wire.results import Pieces, rows_packed
+from herd.wire.results import Pieces, rows_packed, table_of
 from herd.wire.service import HerdService, HostedSession
 
 if TYPE_CHECKING:
@@ -190,9 +190,12 @@ class Guest:
     async def _execute(self, call: messages.Execute) -> Answer:
         session = self._session(call.session, call.mode)
         result = await session.execute(call.text, call.parameters)
-        if result.table is None or call.mode & messages.WITHOUT_ARROW:
+        table = result.table
+        if table is None and call.mode & messages.ONLY_ARROW and result.columns:
+            table = table_of(result)
+        if table is None or call.mode & messages.WITHOUT_ARROW:
             return self._rows(session, result)
-        pieces = Pieces(result.table, self.service.settings.piece_bytes)
+        pieces = Pieces(table, self.service.settings.piece_bytes)
         if pieces.size_bytes > _LARGE_BYTES:
             data = await self.service.workers.run(pieces.next)
         else:
@@ -362,6 +365,8 @@ def _mode_of(session: "Session") -> int:
 
 
 def _set_mode(session: "Session", mode: int) -> None:
+    if mode & messages.KEEP_MODE:
+        return
     session.autocommit = bool(mode & messages.AUTOCOMMIT)
     session.isolation = _isolation_of(mode)
 

@@ -23,6 +23,10 @@ FORMAT_MINOR: Final = 0
 AUTOCOMMIT: Final = 1
 SNAPSHOT: Final = 2
 WITHOUT_ARROW: Final = 4
+ONLY_ARROW: Final = 8
+"""Rows come as Arrow, however they were found."""
+KEEP_MODE: Final = 16
+"""As the session is."""
 
 # What a session is in after a statement.
 NO_TRANSACTION: Final = 0

@@ -98,6 +98,21 @@ class Pieces:
         return data
 
 
+def table_of(result: Result) -> "pyarrow.Table":
+    """Rows that were found without the query engine, as Arrow."""
+    import pyarrow
+
+    from herd.arrow import arrow_type
+
+    names = [column.name for column in result.columns]
+    kinds = [None if column.type is None else arrow_type(column.type) for column in result.columns]
+    columns = zip(*result.rows, strict=True) if result.rows else [()] * len(names)
+    arrays = [
+        pyarrow.array(list(values), kind) for values, kind in zip(columns, kinds, strict=True)
+    ]
+    return pyarrow.Table.from_arrays(arrays, names=names)
+
+
 def arrow_of(pieces: Sequence[bytes]) -> "pyarrow.Table":
     """The table of all pieces of a result."""
     import pyarrow

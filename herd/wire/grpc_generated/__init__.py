@@ -1,0 +1,1 @@
+"""Generated from `proto/`; `tests/herd/wire/test_grpc_generated.py` says how."""
