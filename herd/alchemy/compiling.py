@@ -92,7 +92,8 @@ class HerdCompiler(SQLCompiler):
 
     def visit_on_conflict_do_update(self, on_conflict: Any, **kw: Any) -> str:
         """Change rows that are there."""
-        columns = self.stack[-1]["selectable"].table.c
+        statement: Any = self.stack[-1]["selectable"]
+        columns = statement.table.c
         kw["use_schema"] = False
         sets = []
         for key, value in dict(on_conflict.update_values_to_set).items():

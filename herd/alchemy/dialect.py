@@ -55,6 +55,8 @@ class HerdDialect(Reflection):
     insertmanyvalues_implicit_sentinel = (
         InsertmanyvaluesSentinelOpts.AUTOINCREMENT | InsertmanyvaluesSentinelOpts.IDENTITY
     )
+    # A statement of each size is parsed once: a rest of many rows would cost more than it saves.
+    insertmanyvalues_page_size = 250
     cte_follows_insert = True
     div_is_floordiv = False
     tuple_in_values = False

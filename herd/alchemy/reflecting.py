@@ -155,9 +155,16 @@ class Reflection(default.DefaultDialect):
     def get_indexes(
         self, connection: Any, table_name: str, schema: Any = None, **kw: Any
     ) -> list[Any]:
-        """The indexes; those that a UNIQUE made among them."""
+        """The indexes; those that a UNIQUE made among them, those that come with references not.
+
+        An index that a reference made is made again with the reference.
+        """
         found = []
+        keys = self.get_foreign_keys(connection, table_name, **kw)
+        refer = [key["constrained_columns"] for key in keys]
         for name, kind, unique, columns in self._keys(connection, table_name, **kw):
+            if columns in refer and not unique and name.endswith(f"_{'_'.join(columns)}_index"):
+                continue
             index = {"name": name, "column_names": columns, "unique": unique}
             if kind == "constraint":
                 index["duplicates_constraint"] = name
@@ -170,7 +177,7 @@ class Reflection(default.DefaultDialect):
     ) -> list[Any]:
         """What UNIQUE says in the definition."""
         return [
-            {"name": name, "column_names": columns, "duplicates_index": name}
+            {"name": name, "column_names": columns}
             for name, kind, _, columns in self._keys(connection, table_name, **kw)
             if kind == "constraint"
         ]

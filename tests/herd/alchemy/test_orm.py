@@ -162,7 +162,7 @@ def test_many_objects_are_inserted_at_once_and_know_their_keys(session: orm.Sess
     session.commit()
     ids = [cow.id for cow in cows]
     assert ids == sorted(ids) and len(set(ids)) == 1_500
-    by_name = dict(session.execute(sa.select(Cow.name, Cow.id)).tuples().all())
+    by_name = {row.name: row.id for row in session.execute(sa.select(Cow.name, Cow.id))}
     assert all(by_name[cow.name] == cow.id for cow in cows)
 
 
@@ -259,7 +259,7 @@ def test_levels_of_isolation_are_the_connections(engine: sa.Engine, session: orm
     session.commit()
     count = sa.select(sa.func.count()).select_from(Farm)
     with engine.connect().execution_options(isolation_level="SNAPSHOT") as early:
-        assert early.get_isolation_level() == "SNAPSHOT"
+        assert str(early.get_isolation_level()) == "SNAPSHOT"
         assert early.scalar(count) == 1
         session.add(Farm(name="Tal"))
         session.commit()

@@ -155,7 +155,7 @@ def test_tables_made_of_what_was_found_are_found_the_same(
 
 
 def test_any_word_may_be_a_name(engine: sa.Engine) -> None:
-    words = sorted(alchemy.dialect.HerdIdentifierPreparer.reserved_words)
+    words = sorted(alchemy.HerdDialect.preparer.reserved_words)
     metadata = sa.MetaData()
     columns: list[Any] = [sa.Column(word, sa.Integer) for word in words]
     table = sa.Table("select", metadata, sa.Column("key", sa.Integer, primary_key=True), *columns)
