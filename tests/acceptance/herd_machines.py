@@ -1,0 +1,150 @@
+"""Nodes of tablespaces as processes, and clients that transfer between accounts over the wire.
+
+Invariants:
+- Every process is a child of this one and is stopped by its process id.
+- A transfer whose commit has no known outcome changes nothing that a sum could show.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from herd.errors import CommitUnknown, Error
+from herd.nodes import SpaceCommands
+from herd.wire.herd import RemoteHerd
+from tests.acceptance.machines import ROOT, free_port
+
+ACCOUNTS: Final = 10
+START: Final = 1_000
+_THINK_S: Final = 0.01
+_PAUSE_S: Final = 0.02
+
+
+class NodeProcess:
+    """One `herdbook herd node`."""
+
+    def __init__(self, number: int, folder: Path, url: str) -> None:
+        self.port = free_port()
+        self.address = f"tcp:127.0.0.1:{self.port}"
+        self._folder = folder / f"node-{number}"
+        self._log = folder / f"node-{number}.log"
+        self._url = url
+        self._paused = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it registers a little later."""
+        assert self._process is None
+        command = [
+            *(sys.executable, "-m", "herdbook", "herd", "node", "--data", str(self._folder)),
+            *("--url", self._url, "--listen", f"127.0.0.1:{self.port}"),
+            *("--replica-grace-ms", "600000"),
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    async def terminate(self) -> int:
+        """`kill`, and wait for its end; returns the exit status."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.terminate()
+        return await asyncio.to_thread(process.wait)
+
+    def pause(self) -> None:
+        """Stop its time."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """Let its time go on."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+        self._paused = False
+
+    def close(self) -> None:
+        """End it."""
+        if self._paused:
+            self.resume()
+        self.kill()
+
+    def last_words(self) -> str:
+        """The end of what it said."""
+        return self._log.read_text(errors="replace")[-3_000:] if self._log.exists() else ""
+
+
+class Bank:
+    """Accounts in a tablespace, and clients that transfer between them."""
+
+    def __init__(self, herd: RemoteHerd, tablespace: str) -> None:
+        self.herd = herd
+        self.tablespace = tablespace
+        self.transfers = 0
+        self.unknown = 0
+        self.errors: list[Error] = []
+        self.last_s = 0.0
+        self.ending = False
+
+    async def open(self) -> None:
+        """Make the accounts."""
+        session = await self.herd.session(self.tablespace)
+        await session.execute("CREATE TABLE account (id INT PRIMARY KEY, money INT NOT NULL)")
+        rows = [(number, START) for number in range(ACCOUNTS)]
+        await session.execute_many("INSERT INTO account VALUES (?, ?)", rows)
+        await session.close()
+
+    async def client(self, name: str) -> None:
+        """Transfer until it is over."""
+        rng = random.Random(name)
+        session = await self.herd.session(self.tablespace)
+        while not self.ending:
+            await asyncio.sleep(_THINK_S * rng.random())
+            one, two = sorted(rng.sample(range(ACCOUNTS), 2))
+            began_s = asyncio.get_running_loop().time()
+            try:
+                await session.execute("BEGIN")
+                for account, change in ((one, -1), (two, 1)):
+                    await session.execute(
+                        "UPDATE account SET money = money + ? WHERE id = ?", [change, account]
+                    )
+                await session.commit()
+            except Error as error:
+                self.errors.append(error)
+                self.unknown += isinstance(error, CommitUnknown)
+                try:
+                    await session.rollback()
+                except Error:
+                    await asyncio.sleep(_PAUSE_S)
+            else:
+                self.transfers += 1
+                self.last_s = max(self.last_s, began_s)
+        await session.close()
+
+    async def total(self) -> int:
+        """The sum as the leader has it."""
+        session = await self.herd.session(self.tablespace)
+        try:
+            found = await session.execute("SELECT sum(money) FROM account")
+            return int(found.rows[0][0])
+        finally:
+            await session.close()
+
+
+async def leader_of(commands: SpaceCommands, name: str, among: list[NodeProcess]) -> NodeProcess:
+    """Which process leads, waiting for it."""
+    address = await commands.until_led(name, 30_000)
+    return next(each for each in among if each.address == address)

@@ -1,0 +1,148 @@
+"""Tablespaces on three real nodes: their leader is killed and moved under transfers.
+
+`HERDBOOK_ACCEPTANCE=full` runs the full size, as `make soak` does.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import engine
+from herd.nodes import SpaceCommands
+from herd.wire.cluster import ClusterHerd, open_cluster
+from herdbook.zookeeper_server import ZooKeeperServer
+from tests.acceptance.herd_machines import ACCOUNTS, START, Bank, NodeProcess, leader_of
+from tests.acceptance.machines import Machine, free_port, until
+from tests.acceptance.test_cluster import is_made
+
+FULL: Final = os.environ.get("HERDBOOK_ACCEPTANCE") == "full"
+KILLS: Final = 10 if FULL else 2
+MOVES: Final = 5 if FULL else 2
+CLIENTS: Final = 4
+FAILOVER_S_MAX: Final = 5.0
+CHROOT: Final = "/herds"
+SPACE: Final = "bank"
+_BETWEEN: Final = 50
+
+
+class Running(NamedTuple):
+    """What a test works with."""
+
+    nodes: list[NodeProcess]
+    herd: ClusterHerd
+    commands: SpaceCommands
+
+
+async def test_leaders_are_killed_and_moved_and_no_money_is_lost(tmp_path: Path) -> None:
+    async with herds(tmp_path) as (nodes, herd, commands):
+        ids = await ids_of(nodes, commands)
+        await commands.create(SPACE, expected=2, nodes=[nodes[0].address, nodes[1].address])
+        bank = Bank(herd, SPACE)
+        await bank.open()
+        working = [asyncio.create_task(bank.client(f"client {n}")) for n in range(CLIENTS)]
+        await transfers(bank, _BETWEEN)
+        # A third replica begins on an empty disk, and is told apart by nothing.
+        await commands.add_replica(SPACE, nodes[2].address)
+        await until("the added replica follows", lambda: follows(commands, ids[nodes[2].address]))
+        failovers_s = []
+        for _ in range(KILLS):
+            leader = await leader_of(commands, SPACE, nodes)
+            since_s = asyncio.get_running_loop().time()
+            leader.kill()
+            failovers_s.append(await failover(bank, since_s))
+            leader.start()
+            node_id = ids[leader.address]
+            await until(
+                "the killed node is back", lambda node_id=node_id: follows(commands, node_id)
+            )
+            await transfers(bank, _BETWEEN)
+        moved_s = []
+        for _ in range(MOVES):
+            leader = await leader_of(commands, SPACE, nodes)
+            other = nodes[(nodes.index(leader) + 1) % 3]
+            bank.unknown, before_s = 0, asyncio.get_running_loop().time()
+            await commands.move_leader(SPACE, other.address)
+            await commands.until_led(SPACE, 30_000, other.address)
+            moved_s.append(asyncio.get_running_loop().time() - before_s)
+            await transfers(bank, _BETWEEN)
+            assert bank.unknown == 0, "a leader that moves leaves no commit unknown"
+        bank.ending = True
+        await asyncio.gather(*working)
+        assert await bank.total() == ACCOUNTS * START
+        for each in nodes:
+            # Each of them in its turn: what it followed is what it leads with.
+            await commands.move_leader(SPACE, each.address)
+            await commands.until_led(SPACE, 30_000, each.address)
+            assert await bank.total() == ACCOUNTS * START
+    print(
+        f"{bank.transfers} transfers, {len(bank.errors)} errors; failovers in "
+        f"{', '.join(f'{one:.1f}' for one in failovers_s)} s, moves in "
+        f"{', '.join(f'{one:.1f}' for one in moved_s)} s"
+    )
+    assert max(failovers_s) < FAILOVER_S_MAX, failovers_s
+
+
+async def transfers(bank: Bank, count: int) -> None:
+    """Wait for so many more transfers."""
+    goal = bank.transfers + count
+
+    async def reached() -> bool:
+        return bank.transfers >= goal
+
+    await until(f"{count} more transfers", reached)
+
+
+async def failover(bank: Bank, since_s: float) -> float:
+    """How long after a moment the first transfer that was begun since then was committed."""
+
+    async def committed() -> bool:
+        return bank.last_s > since_s
+
+    await until("a transfer is committed by another leader", committed)
+    return asyncio.get_running_loop().time() - since_s
+
+
+async def follows(commands: SpaceCommands, node_id: str) -> bool:
+    """Whether a node is there, with a replica that follows closely."""
+    nodes = await commands.nodes()
+    reports = {each: fact.replicas.get(SPACE) for each, fact in nodes.items()}
+    own = reports.get(node_id)
+    if own is None or not own.ready:
+        return False
+    others = [one for each, one in reports.items() if one and one.ready and each != node_id]
+    return any(own.ledger == one.ledger for one in others)
+
+
+async def ids_of(nodes: list[NodeProcess], commands: SpaceCommands) -> dict[str, str]:
+    """The ids of all nodes by their addresses, once all are there."""
+
+    async def there() -> bool:
+        return len(await commands.nodes()) == len(nodes)
+
+    await until("all nodes are there", there)
+    return {fact.address: node_id for node_id, fact in (await commands.nodes()).items()}
+
+
+@asynccontextmanager
+async def herds(folder: Path) -> AsyncIterator[Running]:
+    """ZooKeeper, three bookies and three nodes, and a client of them."""
+    async with AsyncExitStack() as stack:
+        zookeeper = ZooKeeperServer(folder / "zookeeper", port=free_port())
+        zookeeper.start()
+        stack.callback(zookeeper.stop)
+        for number in range(3):
+            machine = await Machine.made(number, folder, zookeeper.port, CHROOT)
+            stack.push_async_callback(machine.close)
+            machine.start()
+        url = f"herdbook://{zookeeper.hosts}{CHROOT}"
+        await until("the first bookie makes the cluster", lambda: is_made(url))
+        nodes = [NodeProcess(number, folder, url) for number in range(3)]
+        for node in nodes:
+            stack.callback(node.close)
+            node.start()
+        client = await stack.enter_async_context(engine.connect(url))
+        herd = await stack.enter_async_context(open_cluster(url))
+        yield Running(nodes, herd, SpaceCommands(client.store, client.clock, client.rng))
