@@ -81,18 +81,22 @@ class Calling:
 
 
 class Patience:
-    """When to try again, and when no more."""
+    """When to try again, and when no more: what has worked for long counts for nothing."""
 
     def __init__(self, clock: Clock, rng: random.Random, settings: WireSettings) -> None:
         self._clock = clock
         self._rng = rng
-        self._deadline_s = clock.monotonic() + settings.patience_ms / 1000
+        self._patience_s = settings.patience_ms / 1000
+        self._deadline_s: float | None = None
         self._pause_s = settings.retry_first_ms / 1000
         self._pause_max_s = settings.retry_max_ms / 1000
 
     async def wait(self, error: Error) -> None:
         """A pause before the next try. Raises `error` if there is to be none."""
-        if self._clock.monotonic() >= self._deadline_s:
+        now_s = self._clock.monotonic()
+        if self._deadline_s is None:
+            self._deadline_s = now_s + self._patience_s
+        if now_s >= self._deadline_s:
             raise error
         await asyncio.sleep(self._pause_s * self._rng.uniform(0.5, 1.0))
         self._pause_s = min(2 * self._pause_s, self._pause_max_s)

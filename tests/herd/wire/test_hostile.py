@@ -1,0 +1,267 @@
+"""What strangers and broken clients send: one clear refusal, and nobody else notices."""
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.transport.frames import (
+    Frame,
+    FrameReader,
+    Kind,
+    decode_error,
+    encode_greeting,
+    frame_header,
+)
+from herd.errors import TooLarge
+from herd.store import AsyncHerd
+from herd.wire import messages
+from herd.wire.framing import CALL, HERD, MORE
+from herd.wire.messages import Failed, Open, Opened, decode_answer, encode
+from herd.wire.settings import WireSettings
+from tests.herd.wire.test_route import reaching, serving
+from tests.herd.wire.wiring import embedded
+
+
+class Stranger:
+    """A connection of bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._frames = FrameReader()
+        self._heard: list[Frame] = []
+
+    @classmethod
+    async def come(cls, address: str) -> "Stranger":
+        """Connect."""
+        host, port = address.removeprefix("tcp:").split(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    def say(self, kind: int, head: bytes, request: int = 0, target: int = 0) -> None:
+        """A frame."""
+        self.writer.write(frame_header(kind, target, request, head) + head)
+
+    async def hear(self) -> Frame | None:
+        """The next frame, None at the end."""
+        while not self._heard:
+            data = await self.reader.read(1 << 16)
+            if not data:
+                return None
+            self._heard += self._frames.feed(data)
+        return self._heard.pop(0)
+
+    async def greet(self) -> None:
+        """Be welcome."""
+        self.say(Kind.HELLO, encode_greeting({HERD: [1, 0]}))
+        welcome = await self.hear()
+        assert welcome is not None and welcome.kind == Kind.WELCOME
+
+    async def ask(self, call: Any, request: int = 1) -> Any:
+        """A call, and its answer."""
+        self.say(CALL, encode(call), request)
+        frame = await self.hear()
+        assert frame is not None
+        return decode_answer(frame.head)
+
+    async def leave(self) -> None:
+        """Hang up."""
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            return
+
+
+async def still_serves(herd: AsyncHerd, address: str) -> bool:
+    """Whether others are served."""
+    async with reaching(herd, [address]) as remote:
+        return list((await (await remote.session()).execute("SELECT 7")).rows) == [(7,)]
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\nHost: cow\r\n\r\n" + b"x" * 64,
+    b"\x00" * 64,
+    b"\xff" * 64,
+    frame_header(CALL, 0, 1, b"x") + b"x",
+    frame_header(Kind.HELLO, 0, 0, b"HERDBOOK") + b"HERDBOOK",
+    frame_header(Kind.HELLO, 0, 0, encode_greeting({})) + encode_greeting({}),
+    frame_header(Kind.HELLO, 0, 0, encode_greeting({HERD: "x"})) + encode_greeting({HERD: "x"}),
+    frame_header(Kind.HELLO, 0, 0, encode_greeting({HERD: [9]})) + encode_greeting({HERD: [9]}),
+    frame_header(Kind.PROOF, 0, 0, b"x") + b"x",
+    struct.pack(">II", 2**31, 2**31) + b"x" * 20,
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+async def test_what_is_no_greeting_is_refused_in_words(tmp_path: Path, garbage: bytes) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one:
+        stranger = await Stranger.come(one.address)
+        stranger.writer.write(garbage)
+        refused = await stranger.hear()
+        assert refused is not None and refused.kind == Kind.REFUSED
+        assert decode_error(refused.head)[1]
+        assert await stranger.hear() is None
+        await stranger.leave()
+        assert await still_serves(herd, one.address)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"\xc1", b"\x91", encode([1]), encode([99, 1]), encode([2, 1, 1, 5]), b"\x81" * 900],
+)
+async def test_a_call_that_cannot_be_read_ends_its_connection(tmp_path: Path, head: bytes) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one:
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        stranger.say(CALL, head, 1)
+        told = await stranger.hear()
+        assert told is not None and (told.kind, told.request) == (Kind.ERROR, 0)
+        assert await stranger.hear() is None
+        await stranger.leave()
+        assert await still_serves(herd, one.address)
+
+
+async def test_frames_of_other_services_are_answered(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one:
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        stranger.say(Kind.READ, b"x", 5)
+        told = await stranger.hear()
+        assert told is not None and (told.kind, told.request) == (Kind.ERROR, 5)
+        assert isinstance(await stranger.ask(Open("default")), Opened)
+        await stranger.leave()
+
+
+async def test_sessions_of_others_are_out_of_reach(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one:
+        first, second = await Stranger.come(one.address), await Stranger.come(one.address)
+        await first.greet()
+        await second.greet()
+        opened = await first.ask(Open("default"))
+        answer = await second.ask(messages.Execute(opened.session, 1, "SELECT 1"))
+        assert isinstance(answer, Failed) and answer.lost
+        answer = await second.ask(messages.Fetch(1))
+        assert isinstance(answer, Failed)
+        await first.leave()
+        await second.leave()
+
+
+async def test_a_call_that_is_too_large_is_refused_and_the_next_one_served(tmp_path: Path) -> None:
+    small = WireSettings(call_bytes_max=300_000, part_bytes=100_000)
+    async with embedded(tmp_path) as herd, serving(herd, small) as one:
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        for _ in range(5):
+            stranger.say(CALL, b"x" * 100_000, 3, MORE)
+        stranger.say(CALL, b"", 3)
+        told = await stranger.hear()
+        assert told is not None
+        failure = decode_answer(told.head)
+        assert isinstance(failure, Failed) and failure.name == TooLarge.__name__
+        assert isinstance(await stranger.ask(Open("default"), 4), Opened)
+        assert one.server.arriving_bytes == 0
+        await stranger.leave()
+        async with reaching(herd, [one.address], small) as remote:
+            session = await remote.session()
+            with pytest.raises(TooLarge):
+                await session.execute("SELECT ?", ["x" * 400_000])
+            assert (await session.execute("SELECT ?", ["x" * 200_000])).count == 1
+
+
+async def test_parts_of_calls_that_never_end_are_bounded(tmp_path: Path) -> None:
+    small = WireSettings(calls_bytes_max=250_000, part_bytes=100_000)
+    async with embedded(tmp_path) as herd, serving(herd, small) as one:
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        for request in range(1, 10):
+            stranger.say(CALL, b"x" * 90_000, request, MORE)
+        told = await stranger.hear()
+        assert told is not None and isinstance(decode_answer(told.head), Failed)
+        assert one.server.arriving_bytes <= 250_000
+        await stranger.leave()
+        assert await still_serves(herd, one.address)
+
+
+async def test_a_client_that_falls_silent_loses_its_locks(tmp_path: Path) -> None:
+    short = WireSettings(lease_ms=300)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, short) as one,
+        reaching(herd, [one.address], short) as remote,
+    ):
+        session = await remote.session()
+        await session.execute("CREATE TABLE cow (id INT PRIMARY KEY, n INT)")
+        await session.execute("INSERT INTO cow VALUES (1, 0)")
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        opened = await stranger.ask(Open("default", 0))
+        update = messages.Execute(opened.session, 0, "UPDATE cow SET n = 1 WHERE id = 1")
+        assert not isinstance(await stranger.ask(update), Failed)
+        assert (await session.execute("UPDATE cow SET n = 2 WHERE id = 1")).count == 1
+        assert await stranger.hear() is None
+        await stranger.leave()
+
+
+async def test_a_client_that_hangs_up_loses_its_locks_at_once(tmp_path: Path) -> None:
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd) as one,
+        reaching(herd, [one.address]) as remote,
+    ):
+        session = await remote.session()
+        await session.execute("CREATE TABLE cow (id INT PRIMARY KEY, n INT)")
+        await session.execute("INSERT INTO cow VALUES (1, 0)")
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        opened = await stranger.ask(Open("default", 0))
+        update = messages.Execute(opened.session, 0, "UPDATE cow SET n = 1 WHERE id = 1")
+        assert not isinstance(await stranger.ask(update), Failed)
+        await stranger.leave()
+        assert (await session.execute("UPDATE cow SET n = 2 WHERE id = 1")).count == 1
+
+
+async def test_who_takes_no_answers_is_not_read_from(tmp_path: Path) -> None:
+    small = WireSettings(queued_bytes_max=100_000, calls_max=8)
+    async with embedded(tmp_path) as herd, serving(herd, small) as one:
+        table = await herd.create_table("big", *_BIG)
+        await table.put({"id": 1, "data": b"x" * 500_000})
+        stranger = await Stranger.come(one.address)
+        stranger.writer.transport.set_write_buffer_limits(1 << 26)
+        await stranger.greet()
+        get = encode(messages.Get("default", "big", [1]))
+        for request in range(1, 201):
+            stranger.say(CALL, get, request)
+        assert await still_serves(herd, one.address)
+        (connection,) = [each for each in one.server.connections if each.wire.queued_bytes]
+        assert connection.wire.queued_bytes < 20 * 500_000
+        heard = 0
+        while heard < 200:
+            frame = await stranger.hear()
+            assert frame is not None
+            heard += frame.target != MORE
+        await stranger.leave()
+
+
+def _big() -> tuple[Any, list[str]]:
+    from herd.types import BIGINT, ColumnType, Kind
+
+    return {"id": BIGINT, "data": ColumnType(Kind.BLOB)}, ["id"]
+
+
+_BIG = _big()
+
+
+async def test_a_request_number_is_used_once_at_a_time(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one:
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        opened = await stranger.ask(Open("default"))
+        query = encode(messages.Execute(opened.session, 1, "SELECT count(*) FROM range(10)"))
+        stranger.say(CALL, query, 9)
+        stranger.say(CALL, query, 9)
+        told = await stranger.hear()
+        assert told is not None and told.kind == Kind.ERROR
+        await stranger.leave()
