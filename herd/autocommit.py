@@ -59,6 +59,7 @@ class RowWriter:
         self._required = [(column.number, column.name) for column in self._plan.required]
         plan = self._plan
         self._primary = table.primary
+        self._only = table.primary[0] if len(table.primary) == 1 else None
         self._short = not table.full_changes
         self._bare = not (plan.indexes or plan.parents or plan.children)
 
@@ -122,21 +123,29 @@ class RowWriter:
         if after is before:
             return NOTHING
         if after is not None:
-            for number, name in self._required:
-                if after[number] is None:
-                    raise NotNullViolation(f"{self.table.name}.{name} may not be NULL")
+            if None in after:
+                self._check_required(after)
             if self._verify is not None:
                 self._verify(after)
-            if before is not None and _differ(before, after, self._primary):
+            if before is not None and self._moves(before, after):
                 return None
-        entries: list[Change] = []
-        if not self._bare:
-            found = self._entries(key, before, after)
-            if found is None:
-                return None
-            entries = found
         row = None if after is None else encode_row(after)
-        return encode_command(Write(((key, row),), entries))
+        if self._bare:
+            return encode_command(Write(((key, row),)))
+        entries = self._entries(key, before, after)
+        return None if entries is None else encode_command(Write(((key, row),), entries))
+
+    def _check_required(self, row: Row) -> None:
+        for number, name in self._required:
+            if row[number] is None:
+                raise NotNullViolation(f"{self.table.name}.{name} may not be NULL")
+
+    def _moves(self, before: Row, after: Row) -> bool:
+        """Whether a change gives the row another key."""
+        only = self._only
+        if only is None:
+            return _differ(before, after, self._primary)
+        return before[only] != after[only]
 
     def _entries(self, key: bytes, before: Row | None, after: Row | None) -> list[Change] | None:
         """Changes of indexes; None where others' keys or rows have to be looked at."""

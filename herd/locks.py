@@ -155,7 +155,10 @@ class LockTable:
 
     def release_short(self, table: Key, row: Key) -> None:
         """The end of what `try_short` began."""
-        self._let_go(self._short, row)
+        if self._held.get(row) is self._short:
+            del self._held[row]
+        else:
+            self._let_go(self._short, row)
         under_way = self._short_tables[table] - 1
         if under_way:
             self._short_tables[table] = under_way

@@ -99,9 +99,7 @@ class Leading:
 
     def propose(self, command: bytes, level: int, request: Request | None) -> asyncio.Future[bytes]:
         """See `Replica.propose`."""
-        self._check_open()
-        if self._draining:
-            raise NotLeader("this replica gives way to another one")
+        self._check_taking()
         if level > self._applier.summary.level:
             raise InvalidRequest(
                 f"commands of level {level} wait until every replica knows them; "
@@ -112,15 +110,10 @@ class Leading:
 
     def propose_for(self, command: bytes, waiter: Waiter) -> None:
         """See `Replica.propose_for`."""
-        self._check_open()
+        self._check_taking()
         whole = _PLAIN + command
-        if len(whole) <= ENTRY_BYTES_MAX:
-            self._reserve(len(whole))
-            self._put([whole], waiter)
-        else:
-            entries = encode_command(command, 1, None)
-            self._reserve(sum(map(len, entries)))
-            self._put(entries, waiter)
+        entries = [whole] if len(whole) <= ENTRY_BYTES_MAX else encode_command(command, 1, None)
+        self._put(entries, waiter)
 
     def say(self, word: bytes) -> asyncio.Future[bytes]:
         """Put an entry of the replica's own into the log. Nobody has to hear what became of it."""
@@ -164,24 +157,26 @@ class Leading:
         """Wait until what was sent is applied or has failed."""
         await self._idle.wait()
 
+    def _check_taking(self) -> None:
+        if self._ended is not None or self._draining:
+            self._check_open()
+            raise NotLeader("this replica gives way to another one")
+
     def _check_open(self) -> None:
         if self._ended is not None:
             raise NotLeader(f"this replica's term is over: {self._ended}")
 
     def _queue(self, entries: list[bytes], *, bounded: bool = True) -> asyncio.Future[bytes]:
-        size_bytes = len(entries[0]) if len(entries) == 1 else sum(map(len, entries))
-        self._reserve(size_bytes, bounded=bounded)
         future: asyncio.Future[bytes] = self._loop.create_future()
-        self._put(entries, future)
+        self._put(entries, future, bounded=bounded)
         return future
 
-    def _reserve(self, size_bytes: int, *, bounded: bool = True) -> None:
+    def _put(self, entries: list[bytes], waiter: Waiter, *, bounded: bool = True) -> None:
+        size_bytes = len(entries[0]) if len(entries) == 1 else sum(map(len, entries))
         wanted_bytes = self._pending_bytes + size_bytes
         if bounded and self._pending_bytes and wanted_bytes > self._settings.pending_bytes_max:
             raise Overloaded(f"{self._pending_bytes} bytes of proposals are under way already")
         self._pending_bytes = wanted_bytes
-
-    def _put(self, entries: list[bytes], waiter: Waiter) -> None:
         self._bodies += entries
         if len(entries) > 1:
             self._waiters += [None] * (len(entries) - 1)

@@ -9,7 +9,7 @@ Invariants:
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -148,6 +148,8 @@ def expression_text(tree: exp.Expr) -> str:
 def bind(parsed: Parsed, parameters: Sequence[Any] | Mapping[str, Any]) -> tuple[Any, ...]:
     """The values of a statement's parameters, in order. Raises `ParametersMismatch`."""
     names = parsed.names
+    if type(parameters) is tuple and names is None and len(parameters) == parsed.count:
+        return parameters
     if names is not None:
         if not isinstance(parameters, Mapping):
             raise ParametersMismatch(
@@ -161,8 +163,9 @@ def bind(parsed: Parsed, parameters: Sequence[Any] | Mapping[str, Any]) -> tuple
         if parsed.count or parameters:
             raise ParametersMismatch("the parameters are '?': give them as a sequence")
         return ()
-    if isinstance(parameters, str | bytes):
-        raise ParametersMismatch("the parameters are a text: give a list or a tuple")
+    if isinstance(parameters, str | bytes | Set) or not isinstance(parameters, Collection):
+        kind = type(parameters).__name__
+        raise ParametersMismatch(f"the parameters are a {kind}", hint="give a list or a tuple")
     if len(parameters) != parsed.count:
         raise ParametersMismatch(
             f"{len(parameters)} parameters are given, the statement has {parsed.count}"

@@ -77,7 +77,17 @@ class Short(Protocol):
 
 def moment_of(space: "Tablespace") -> datetime.datetime:
     """The moment of a statement."""
-    return datetime.datetime.fromtimestamp(space.clock.wall_ms() / 1000, datetime.UTC)
+    global _moment
+    now_ms = space.clock.wall_ms()
+    known_ms, moment = _moment
+    if known_ms != now_ms:
+        moment = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+        _moment = now_ms, moment
+    return moment
+
+
+_moment = (0, datetime.datetime.fromtimestamp(0, datetime.UTC))
+"""The last one made, and its milliseconds: many statements come in each of them."""
 
 
 async def lock_for_change(work: Work, table: Table, catalog: Catalog) -> None:
