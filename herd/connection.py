@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from herd import errors
-from herd.errors import InterfaceError, ProgrammingError
+from herd.errors import InterfaceError, ParametersMismatch, ProgrammingError
 from herd.fetching import BATCH_ROWS, Fetching, Row, data_frame, polars_frame
 from herd.hopping import Hopper
 
@@ -171,6 +171,8 @@ class Cursor(Fetching):
         if self._closed or self.connection._closed:
             self._check()
             self.connection.check()
+        if not isinstance(operation, str):
+            raise InterfaceError(_no_text(operation))
         self._result = None
         result = self._read_now(operation, parameters)
         if result is None:
@@ -187,8 +189,10 @@ class Cursor(Fetching):
         """
         self._check()
         self.connection.check()
+        if not isinstance(operation, str):
+            raise InterfaceError(_no_text(operation))
         self._result = None
-        self._take(self._call(self.connection.session.execute_many, operation, list(rows)))
+        self._take(self._call(self.connection.session.execute_many, operation, _listed(rows)))
         return self
 
     def fetchone(self) -> Row | None:
@@ -257,3 +261,15 @@ class Cursor(Fetching):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _no_text(operation: object) -> str:
+    return f"a statement is a text, not {type(operation).__name__}"
+
+
+def _listed(rows: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    if isinstance(rows, list | tuple):
+        return rows
+    if not isinstance(rows, Iterable):
+        raise ParametersMismatch(f"the rows are a {type(rows).__name__}", hint="give a list")
+    return list(rows)

@@ -254,6 +254,8 @@ def assigned_trees(tree: exp.Expr, table: Table) -> list[tuple[Column, exp.Expr]
             if column.number in found:
                 raise SqlSyntaxError(f"{column.name} is set twice", place=place_of(item))
             found[column.number] = (column, _value(value, column))
+    if not found:
+        raise SqlSyntaxError("SET names no column", hint="SET column = value, …")
     return list(found.values())
 
 
