@@ -10,13 +10,13 @@ Invariants:
 import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
+from herd.arrow import python_rows
 from herd.catalog import Catalog
 from herd.errors import (
-    DataError,
     NotSupportedError,
     ParametersMismatch,
     SqlSyntaxError,
@@ -28,21 +28,22 @@ from herd.sequences import Sequences
 from herd.sql.conflicts import Conflict
 from herd.sql.defaults import default_store, default_tree
 from herd.sql.defining import known_table
-from herd.sql.expressions import NO_NAMES, Names, Store, about, missing_column, storing
+from herd.sql.expressions import NO_NAMES, Names, Store, missing_column, storing
 from herd.sql.fast import Writers
 from herd.sql.parsing import Parsed, check_parts, place_of
 from herd.sql.result import Result
 from herd.sql.returning import Returned
-from herd.sql.scalars import CannotEvaluate, assigned
+from herd.sql.scalars import CannotEvaluate
 from herd.sql.statement import Given, Work, changer_of, lock_for_change, verifier
+from herd.sql.writing import stored_of
 from herd.transaction import Transaction
-from herd.types import Stored, accepting
 
 if TYPE_CHECKING:
     from herd.tablespace import Tablespace
 
 Steps = list[tuple[int, Store]]
 _NO_ROW: Final[Row] = []
+_VALUES_AT_ONCE: Final = 500
 _PARTS: Final = frozenset(
     {
         *("this", "expression", "conflict", "returning", "alternative", "ignore", "default"),
@@ -70,6 +71,9 @@ class Insert:
         self.names = Names.of(self.table, _alias(tree))
         self.source: exp.Expr | None = None
         self.rows: list[Steps] = []
+        self.ctes: exp.Expr | None = None
+        self.hard: list[tuple[int, Column, exp.Expr]] = []
+        """Values for the query engine: which row's, which column's."""
         self.columns = columns
         self._plan_rows(tree, general)
         self.conflict = Conflict.of(tree, parsed.upsert, self.table, self.names)
@@ -77,6 +81,7 @@ class Insert:
         self.verify = verifier(self.table)
         self.auto = self.table.auto_column
         short = self.auto is None and self.conflict is None and len(self.rows) == 1
+        short = short and not self.hard
         self._writers = Writers(self.table, catalog, self.verify) if short else None
 
     def start_short(self, space: "Tablespace", given: Given) -> "asyncio.Future[Result] | None":
@@ -106,6 +111,8 @@ class Insert:
         await lock_for_change(work, self.table, self.catalog)
         if self.source is None:
             rows = [self.row(steps, given) for steps in self.rows]
+            if self.hard:
+                await self._fill_in(work, given, rows)
         else:
             rows = await self._rows_of_query(work, given)
         return await self.add(work, rows, given)
@@ -113,7 +120,7 @@ class Insert:
     async def run_many(self, work: Work, many: Iterable[Given]) -> Result:
         """Add rows for each of many tuples of parameters."""
         await lock_for_change(work, self.table, self.catalog)
-        if self.source is not None:
+        if self.source is not None or self.hard:
             raise CannotEvaluate
         if self.conflict is not None and self.conflict.update:
             raise CannotEvaluate
@@ -154,27 +161,32 @@ class Insert:
             self.columns = ()
             self.rows = [self._defaults()]
             return
-        defaults = self._defaults()
-        if general or not isinstance(source, exp.Values):
-            if source is None:
-                raise SqlSyntaxError("INSERT without rows", place=place_of(tree))
+        if source is None:
+            raise SqlSyntaxError("INSERT without rows", place=place_of(tree))
+        if not isinstance(source, exp.Values):
             self.source = _with_ctes(tree, source)
             return
-        try:
-            self.rows = [self._plan_row(item, defaults) for item in source.expressions]
-        except CannotEvaluate:
-            self.rows, self.source = [], source
+        self.ctes = tree.args.get("with_")
+        defaults = self._defaults()
+        for item in source.expressions:
+            self.rows.append(self._plan_row(item, general) + defaults)
 
-    def _plan_row(self, item: exp.Expr, defaults: Steps) -> Steps:
+    def _plan_row(self, item: exp.Expr, general: bool) -> Steps:
         values = item.expressions if isinstance(item, exp.Tuple) else [item]
         self._check_count(len(values), item)
         steps: Steps = []
         for column, value in zip(self.columns, values, strict=True):
             if _is_default(value):
                 value = default_tree(column)
-            if not isinstance(value, exp.Null):
+            if isinstance(value, exp.Null):
+                continue
+            try:
+                if general and not isinstance(value, exp.Literal | exp.Placeholder):
+                    raise CannotEvaluate
                 steps.append((column.number, storing(value, NO_NAMES, self.table, column)))
-        return steps + defaults
+            except CannotEvaluate:
+                self.hard.append((len(self.rows), column, value))
+        return steps
 
     def _check_count(self, count: int, node: exp.Expr) -> None:
         if count != len(self.columns):
@@ -193,47 +205,41 @@ class Insert:
                     found.append((column.number, store))
         return found
 
-    # INSERT … SELECT
+    # By the query engine
+
+    async def _fill_in(self, work: Work, given: Given, rows: list[Row]) -> None:
+        """Put the values into rows that only the query engine can evaluate."""
+        for start in range(0, len(self.hard), _VALUES_AT_ONCE):
+            some = self.hard[start : start + _VALUES_AT_ONCE]
+            query = exp.Select(
+                expressions=[
+                    exp.alias_(value.copy(), f"value:{place}", quoted=True)
+                    for place, (_, _, value) in enumerate(some)
+                ]
+            )
+            if self.ctes is not None:
+                query.set("with_", self.ctes.copy())
+            [found] = python_rows(await work.query.run(query, given[:-1], work.transaction))
+            for (place, column, _), value in zip(some, found, strict=True):
+                rows[place][column.number] = stored_of(self.table, column, value)
 
     async def _rows_of_query(self, work: Work, given: Given) -> list[Row]:
         assert self.source is not None
-        source = self.source
-        if isinstance(source, exp.Values):
-            source = self._with_defaults(source)
-        found = await work.query.run(source, given[:-1], work.transaction)
-        self._check_count(found.num_columns, source)
+        found = await work.query.run(self.source, given[:-1], work.transaction)
+        self._check_count(found.num_columns, self.source)
         steps = []
         for column, values in zip(self.columns, found.columns, strict=True):
-            steps.append((column, accepting(column.type), values.to_pylist()))
+            steps.append((column, values.to_pylist()))
         rows: list[Row] = []
         for place in range(found.num_rows):
             row: Row = [None] * self.table.width
-            for column, accept, values in steps:
-                row[column.number] = self._stored(column, accept, values[place])
+            for column, values in steps:
+                row[column.number] = stored_of(self.table, column, values[place])
             rows.append(row)
         for number, store in self._defaults():
             for row in rows:
                 row[number] = store(_NO_ROW, given)
         return rows
-
-    def _with_defaults(self, source: exp.Values) -> exp.Values:
-        changed = source.copy()
-        for item in changed.expressions:
-            values = item.expressions if isinstance(item, exp.Tuple) else [item]
-            self._check_count(len(values), item)
-            for column, value in zip(self.columns, values, strict=True):
-                if _is_default(value):
-                    value.replace(default_tree(column).copy())
-        return changed
-
-    def _stored(self, column: Column, accept: Any, value: Any) -> Stored:
-        if value is None:
-            return None
-        try:
-            stored: Stored = accept(assigned(value, column.type.kind))
-            return stored
-        except DataError as error:
-            raise about(f"{self.table.name}.{column.name}", error) from None
 
 
 def _number(
