@@ -8,6 +8,7 @@ Invariants:
 import asyncio
 import random
 import re
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from engine.ports.clock import Clock
@@ -125,11 +126,13 @@ def unknown(error: Error) -> CommitUnknown:
     )
 
 
+@lru_cache(maxsize=1_024)
 def commits(text: str) -> bool:
     """Whether a statement is a COMMIT."""
     return _COMMIT.fullmatch(text) is not None
 
 
+@lru_cache(maxsize=1_024)
 def repeatable(text: str) -> bool:
     """Whether a statement, outside a transaction, can be run again without harm."""
     found = _WORD.match(text)

@@ -82,7 +82,7 @@ class RemoteSession:
         def make(number: int) -> bytes:
             return encode(messages.Execute(number, self._mode, text, given))
 
-        patience = self._calling.patience()
+        patience = None
         while True:
             answer, channel = await self._ask(make, again=again)
             if type(answer) is messages.Rows:
@@ -93,6 +93,7 @@ class RemoteSession:
             except SessionLost as error:
                 if self.transaction is not None or not again:
                     raise
+                patience = patience or self._calling.patience()
                 await patience.wait(error)
 
     async def execute_many(self, text: str, rows: Iterable[Sequence[Any]]) -> Result:
@@ -192,10 +193,11 @@ class RemoteSession:
     async def _ask(
         self, make: Callable[[int], bytes], *, again: bool, large: bool = False
     ) -> tuple[Answer, Channel]:
-        patience = self._calling.patience()
+        patience = None
         while True:
-            within = self.transaction
-            attached = await self._attach(within)
+            within, attached = self.transaction, self._attached
+            if attached is None or attached.channel.over:
+                attached = await self._attach(within)
             message = (
                 await self._calling.workers.run(partial(make, attached.number))
                 if large
@@ -209,6 +211,7 @@ class RemoteSession:
                     raise self._lose(within, error) from error
                 if self.autocommit and not again:
                     raise unknown(error) from error
+                patience = patience or self._calling.patience()
                 await patience.wait(error)
                 continue
             if type(answer) is not Failed:
@@ -224,6 +227,7 @@ class RemoteSession:
             else:
                 self._set_state(answer.state)
                 raise told
+            patience = patience or self._calling.patience()
             await patience.wait(told)
 
     def _may_move(self, told: Error, answer: Failed) -> bool:
