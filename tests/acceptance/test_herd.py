@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,7 +47,7 @@ async def test_leaders_are_killed_and_moved_and_no_money_is_lost(tmp_path: Path)
         await transfers(bank, _BETWEEN)
         # A third replica begins on an empty disk, and is told apart by nothing.
         await commands.add_replica(SPACE, nodes[2].address)
-        await until("the added replica follows", lambda: follows(commands, ids[nodes[2].address]))
+        await until("the added replica follows", partial(follows, commands, ids[nodes[2].address]))
         failovers_s = []
         for _ in range(KILLS):
             leader = await leader_of(commands, SPACE, nodes)

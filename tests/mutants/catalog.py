@@ -13,6 +13,7 @@ from tests.mutants.log import (
 )
 from tests.mutants.metadata import METADATA_MUTANTS
 from tests.mutants.mutant import Mutant
+from tests.mutants.nodes import NODE_MUTANTS
 from tests.mutants.placement import PLACEMENT_MUTANTS
 from tests.mutants.recovery import RECOVERY_MUTANTS
 from tests.mutants.repair import REPAIR_MUTANTS
@@ -45,4 +46,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *ROLLING_MUTANTS,
     *TAILING_MUTANTS,
     *KEEPING_MUTANTS,
+    *NODE_MUTANTS,
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from herd.errors import LeaderUnavailable, NameTaken, OperationalError, Programm
 from herd.nodes.facts import AUDITOR, SPACES
 from herd.store import TablespaceFact
 from tests.herd.nodes.yard import SETTINGS, Bank, Yard, in_yard
+from tests.herd.spaces import update
 from tests.simulation.virtual import elapse
 
 GRACE_S = SETTINGS.grace_ms / 1000
@@ -183,6 +185,72 @@ def test_a_designated_leader_that_does_not_take_the_lead_stops_nobody() -> None:
             silent_s += 0.1 * (not yard.leaders("farm"))
         await yard.led(by=leader)
         assert 0.0 < silent_s < 15.0, silent_s
+
+    in_yard(script)
+
+
+def test_a_designated_leader_that_lags_behind_is_not_waited_for() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        await yard.commands.create("farm", expected=2)
+        bank = Bank(yard)
+        await bank.open()
+        leader = await yard.led()
+        other = "b" if leader == "a" else "a"
+        await yard.until(lambda: bank.total(other) == 1_000, "it follows")
+        space = yard.machines[other].space("farm")
+        assert space is not None
+        go_on = asyncio.Event()
+        following = space.replica._following
+        apply = following._apply
+
+        async def late(batch: Any) -> None:
+            await go_on.wait()
+            await apply(batch)
+
+        following._apply = late  # type: ignore[method-assign]
+        working = asyncio.create_task(bank.work())
+        await elapse(1.0)
+        await yard.commands.move_leader("farm", other)
+        await elapse(20.0)
+        assert yard.leaders("farm") == [leader] and not bank.errors
+        go_on.set()
+        await yard.led(by=other)
+        bank.ending = True
+        await working
+
+    in_yard(script)
+
+
+def test_a_transaction_that_is_open_when_its_leader_is_moved_may_end_well() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        await yard.commands.create("farm", expected=2)
+        bank = Bank(yard)
+        await bank.open()
+        leader = await yard.led()
+        machine = yard.machines[leader]
+        other = "b" if leader == "a" else "a"
+        await elapse(4.0)
+
+        async def transact() -> None:
+            space = machine.space("farm")
+            assert space is not None
+            transaction, table = space.begin(), space.catalog.table("account")
+            await update(transaction, table, (1, [1, 1_100 - 1_000, "moved"]))
+            while space._successor is None:
+                await elapse(0.01)
+            with pytest.raises(LeaderUnavailable, match=f"ask {other}:1"):
+                space.begin()
+            await elapse(0.3)
+            await transaction.commit()
+
+        task = yard.loop.spawn(machine.process, transact(), "transact")
+        await yard.commands.move_leader("farm", other)
+        await yard.until(task.done)
+        task.result()
+        await yard.led(by=other)
+        assert bank.total(other) == 1_000
 
     in_yard(script)
 

@@ -1,0 +1,111 @@
+"""Facts of tablespaces are changed by compare-and-set, whatever replies get lost."""
+
+import random
+
+import msgspec
+import pytest
+
+from engine.metadata.memory import FaultyStore, MemoryTree
+from herd.errors import NameTaken, OperationalError, ProgrammingError
+from herd.nodes.directory import Directory
+from herd.nodes.facts import NODES, NodeFact, ReplicaReport, SpaceFact, decode_node
+from herd.nodes.registration import Registration
+
+FACT = SpaceFact("u", 1, 3)
+
+
+def more(fact: SpaceFact) -> SpaceFact:
+    return msgspec.structs.replace(fact, expected=fact.expected + 1)
+
+
+async def test_a_change_whose_reply_was_lost_is_made_once() -> None:
+    store = FaultyStore(MemoryTree("c").session())
+    directory = Directory(store, random.Random(1))
+    store.lose_reply()
+    await directory.create("farm", FACT)
+    store.lose_reply()
+    changed = await directory.change("farm", more)
+    assert (changed.expected, changed.epoch) == (4, 1)
+    assert await directory.get("farm") == changed
+
+
+async def test_a_change_whose_request_was_lost_is_made_again() -> None:
+    store = FaultyStore(MemoryTree("c").session())
+    directory = Directory(store, random.Random(1))
+    store.lose_request()
+    await directory.create("farm", FACT)
+    store.lose_request()
+    assert (await directory.change("farm", more)).expected == 4
+
+
+async def test_who_was_slower_changes_the_newer_fact() -> None:
+    tree = MemoryTree("c")
+    store = FaultyStore(tree.session())
+    slow, quick = Directory(store, random.Random(1)), Directory(tree.session(), random.Random(2))
+    await quick.create("farm", FACT)
+    store.before_write(lambda: quick.change("farm", more))
+    changed = await slow.change("farm", more)
+    assert (changed.expected, changed.epoch) == (5, 2)
+
+
+async def test_a_change_that_changes_nothing_is_not_written() -> None:
+    directory = Directory(MemoryTree("c").session(), random.Random(1))
+    await directory.create("farm", FACT)
+    before = await directory.get("farm")
+    assert await directory.change("farm", lambda fact: fact) == before
+    assert await directory.get("farm") == before
+
+
+async def test_names_are_given_once_and_given_back_to_who_dropped_them() -> None:
+    directory = Directory(MemoryTree("c").session(), random.Random(1))
+    first = await directory.create("farm", FACT)
+    with pytest.raises(NameTaken):
+        await directory.create("farm", FACT)
+    for name in ("", "9", "a/b", "A", "x" * 64):
+        with pytest.raises(ProgrammingError, match="name"):
+            await directory.create(name, FACT)
+    await directory.forget("farm", first.uuid)
+    assert await directory.get("farm") is not None, "it was not dropped"
+    await directory.change("farm", lambda fact: msgspec.structs.replace(fact, dropped=True))
+    with pytest.raises(OperationalError, match="still being removed"):
+        await directory.create("farm", FACT)
+    with pytest.raises(ProgrammingError, match="no tablespace"):
+        await directory.change("farm", more)
+    with pytest.raises(ProgrammingError, match="there are farm"):
+        await directory.find("farm")
+    await directory.forget("farm", "another")
+    assert await directory.names() == ["farm"]
+    await directory.forget("farm", first.uuid)
+    assert await directory.names() == []
+
+
+async def test_a_registration_outlives_lost_replies_and_lost_sessions() -> None:
+    tree = MemoryTree("c")
+    session = tree.session()
+    store = FaultyStore(session)
+    registration = Registration(store, "a")
+    first, second = NodeFact("a:1", 1), NodeFact("a:1", 1, {"farm": ReplicaReport("u", "leader")})
+    await registration.publish(first)
+    store.lose_reply()
+    await registration.publish(second)
+    found = await session.get(f"{NODES}/a")
+    assert found is not None and decode_node(found.value) == second
+    version = found.version
+    await registration.publish(second)
+    found = await session.get(f"{NODES}/a")
+    assert found is not None and found.version == version, "it was said already"
+    other = tree.session()
+    await registration.close()
+    assert await other.get(f"{NODES}/a") is None
+    assert not registration.registered
+
+
+async def test_a_registration_replaces_the_one_of_an_earlier_life() -> None:
+    tree = MemoryTree("c")
+    before, after = tree.session(), tree.session()
+    await Registration(before, "a").publish(NodeFact("old:1", 1))
+    registration = Registration(after, "a")
+    await registration.publish(NodeFact("new:1", 2))
+    await before.close()
+    found = await after.get(f"{NODES}/a")
+    assert found is not None and decode_node(found.value).address == "new:1"

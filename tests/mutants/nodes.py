@@ -1,0 +1,158 @@
+"""Mutants of nodes and of moving leaders."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_AUDITOR: Final = "herd/nodes/auditor.py"
+_DIRECTORY: Final = "herd/nodes/directory.py"
+_ELECTION: Final = "engine/replica/election.py"
+_HOSTING: Final = "herd/nodes/hosting.py"
+_LEADING: Final = "engine/replica/leading.py"
+_PLACING: Final = "herd/nodes/placing.py"
+_TABLESPACE: Final = "herd/tablespace.py"
+_DIRECTORY_TESTS: Final = "herd/nodes/test_directory.py"
+_NODE_TESTS: Final = "herd/nodes/test_node.py"
+_PLACING_TESTS: Final = "herd/nodes/test_placing.py"
+
+NODE_MUTANTS: Final = (
+    Mutant(
+        "a-replica-is-replaced-at-once",
+        "a replica that is away counts until it is given up",
+        _PLACING,
+        "sum(node not in given_up for node in fact.replicas)",
+        "sum(node in loads for node in fact.replicas)",
+        by_test(_PLACING_TESTS, "test_a_replica_that_is_away_for_a_moment_is_not_replaced"),
+    ),
+    Mutant(
+        "surplus-goes-before-others-are-ready",
+        "no replica goes before as many as there should be are there and ready",
+        _PLACING,
+        "    if surplus <= 0 or len(ready) < fact.expected:",
+        "    if surplus <= 0:",
+        by_test(
+            _PLACING_TESTS,
+            "test_what_is_away_leaves_when_enough_others_are_ready_and_not_before",
+        ),
+    ),
+    Mutant(
+        "whoever-leads-may-be-surplus",
+        "what leads, and who should lead, goes last",
+        _PLACING,
+        "        return 2 + leads + 2 * (node == fact.leader), -loads[node], node",
+        "        return 2, -loads[node], node",
+        by_test(
+            _PLACING_TESTS,
+            "test_surplus_goes_from_the_fullest_node_and_never_from_who_leads_or_should",
+        ),
+    ),
+    Mutant(
+        "an-auditors-pause-counts-as-absence",
+        "only time in which the auditor looked counts as absence",
+        _AUDITOR,
+        "        return min(now_s - before_s, 1.5 * self._settings.look_ms / 1000)",
+        "        return now_s - before_s",
+        by_test(_NODE_TESTS, "test_a_pause_of_the_auditor_is_no_absence_of_a_node"),
+    ),
+    Mutant(
+        "a-lost-reply-changes-twice",
+        "a change whose reply was lost is found by its token",
+        _DIRECTORY,
+        "            if found is not None and found.token == token:",
+        "            if found is not None and found.token == -1:",
+        by_test(_DIRECTORY_TESTS, "test_a_change_whose_reply_was_lost_is_made_once"),
+    ),
+    Mutant(
+        "who-fell-silent-is-waited-for",
+        "the lead is not left to a designated leader that just fell silent",
+        _HOSTING,
+        "        return 0.0 if silent else",
+        "        return",
+        by_test(
+            _NODE_TESTS,
+            "test_a_designated_leader_that_was_away_leads_again_when_it_has_caught_up",
+        ),
+    ),
+    Mutant(
+        "a-leader-gives-way-to-one-that-lags",
+        "a leader gives way only when the designated one follows closely",
+        _HOSTING,
+        "        return bool(older) and report.position >= older[-1]",
+        "        return True",
+        by_test(_NODE_TESTS, "test_a_designated_leader_that_lags_behind_is_not_waited_for"),
+    ),
+    Mutant(
+        "a-leader-gives-way-again-and-again",
+        "a leader that gave way in vain tries again less and less often",
+        _HOSTING,
+        "        if now_s - self._gave_s < self._pause_s:",
+        "        if now_s - self._gave_s < 0.0:",
+        by_test(_NODE_TESTS, "test_a_designated_leader_that_does_not_take_the_lead_stops_nobody"),
+    ),
+    Mutant(
+        "open-transactions-are-not-waited-for",
+        "who gives way lets open transactions end",
+        _TABLESPACE,
+        "            for _ in range(patience_ms // pause_ms):",
+        "            for _ in range(0):",
+        by_test(
+            _NODE_TESTS,
+            "test_a_transaction_that_is_open_when_its_leader_is_moved_may_end_well",
+        ),
+    ),
+    Mutant(
+        "transactions-begin-while-a-leader-gives-way",
+        "no transaction begins while its leader gives way",
+        _TABLESPACE,
+        "        if not self.term or self._successor is not None:",
+        "        if not self.term:",
+        by_test(
+            _NODE_TESTS,
+            "test_a_transaction_that_is_open_when_its_leader_is_moved_may_end_well",
+        ),
+    ),
+    Mutant(
+        "who-gives-way-takes-proposals",
+        "a leader that gives way leaves no outcome unknown",
+        _LEADING,
+        "        self._draining = True",
+        "        self._draining = False",
+        by_test(
+            "engine/replica/test_giving_way.py",
+            "test_who_gives_way_leaves_no_outcome_unknown_and_no_proposal_lost",
+        ),
+    ),
+    Mutant(
+        "nobody-defers-to-anybody",
+        "who defers to others is elected after them",
+        _ELECTION,
+        "        return self._seen_s + lease_s + self._deference_s",
+        "        return self._seen_s + lease_s",
+        by_test(
+            "engine/replica/test_election.py",
+            "test_who_defers_to_others_is_elected_after_them_and_without_them_none_the_less",
+        ),
+    ),
+    Mutant(
+        "a-snapshot-is-read-from-older-pages",
+        "a snapshot has what changed between the kept pages and itself",
+        "herd/columns.py",
+        "                before[key] = value",
+        "                continue",
+        by_test(
+            "herd/test_columns.py",
+            "test_a_snapshot_has_what_changed_between_the_pages_and_itself",
+        ),
+    ),
+    Mutant(
+        "columns-outlive-a-restored-state",
+        "what was kept beside a state is not answered after a snapshot took its place",
+        "herd/columns.py",
+        "        if self._space.replica.replaced != self._replaced:",
+        "        if self._space.replica.replaced < self._replaced:",
+        by_test(
+            "herd/test_columns.py",
+            "test_what_a_restored_snapshot_replaced_is_not_answered_any_more",
+        ),
+    ),
+)
