@@ -55,10 +55,7 @@ async def test_leaders_are_killed_and_moved_and_no_money_is_lost(tmp_path: Path)
             leader.kill()
             failovers_s.append(await failover(bank, since_s))
             leader.start()
-            node_id = ids[leader.address]
-            await until(
-                "the killed node is back", lambda node_id=node_id: follows(commands, node_id)
-            )
+            await until("the killed node is back", partial(follows, commands, ids[leader.address]))
             await transfers(bank, _BETWEEN)
         moved_s = []
         for _ in range(MOVES):
