@@ -64,6 +64,9 @@ def node(
         typer.Option("--url", help="The cluster: herdbook://host:port,host:port/path."),
     ] = None,
     listen: Annotated[str, typer.Option(help="Where clients reach it.")] = "127.0.0.1:7180",
+    grpc: Annotated[
+        str, typer.Option(help="Where to serve gRPC, too: host:port. Default: nowhere.")
+    ] = "",
     advertise: Annotated[str, typer.Option(help="What clients dial instead of --listen.")] = "",
     secret_file: Annotated[
         Path | None, typer.Option(help="A file with the secret that clients prove.")
@@ -87,7 +90,7 @@ def node(
 
     _log_with_times()
     kept = NodeSettings() if replica_grace_ms is None else NodeSettings(grace_ms=replica_grace_ms)
-    settings = HerdNodeSettings(listen, advertise, insecure, kept)
+    settings = HerdNodeSettings(listen, grpc, advertise, insecure, kept)
 
     async def serving() -> None:
         security = security_of(secret_file, certificate, private_key, authorities)

@@ -11,7 +11,7 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.errors import FolderLocked, InvalidRequest
+from engine.extras import needing_cluster
 from engine.folder.lock import FolderLock
 from engine.ledger.client import LedgerClient
 from engine.ports.metrics import NO_METRICS, Metrics
@@ -40,9 +41,13 @@ _BACKLOG: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class HerdNodeSettings:
-    """Where a node listens, what clients dial instead (`advertise`), and whom it serves."""
+    """Where a node listens, what clients dial instead (`advertise`), and whom it serves.
+
+    `grpc` is where it serves the public wire, "host:port"; empty: nowhere.
+    """
 
     listen: str = "127.0.0.1:7180"
+    grpc: str = ""
     advertise: str = ""
     insecure: bool = False
     node: NodeSettings = field(default_factory=NodeSettings)
@@ -88,11 +93,9 @@ async def serve_node(
             settings=settings.node,
             metrics=metrics,
         )
-        server = SessionServer(HerdService(node, workers, settings.wire), security=security)
         stack.push_async_callback(node.close)
-        stack.push_async_callback(server.close)
-        listener = await _listen(server, settings)
-        stack.callback(listener.close)
+        service = HerdService(node, workers, settings.wire)
+        await _serve(stack, service, client, settings, security)
         node.start()
         if started is not None:
             started(node)
@@ -121,13 +124,51 @@ async def _listen(server: SessionServer, settings: HerdNodeSettings) -> Listener
     )
 
 
+async def _serve(
+    stack: AsyncExitStack,
+    service: HerdService,
+    client: LedgerClient,
+    settings: HerdNodeSettings,
+    security: Security,
+) -> None:
+    """Serve all wires until the stack ends."""
+    server = SessionServer(service, security=security)
+    stack.push_async_callback(server.close)
+    listener = await _listen(server, settings)
+    stack.callback(listener.close)
+    if settings.grpc:
+        stack.push_async_callback(await _serve_grpc(service, client, settings.grpc, security))
+
+
+async def _serve_grpc(
+    service: HerdService, client: LedgerClient, listen: str, security: Security
+) -> Callable[[], Awaitable[None]]:
+    """Serve the public wire, too; returns what ends that. Raises `InvalidRequest`."""
+    # gRPC loads on first use.
+    with needing_cluster():
+        from herd.wire.grpc_server import GrpcSessionServer
+
+        try:
+            server = await GrpcSessionServer.start(
+                service,
+                listen=listen,
+                clock=client.clock,
+                rng=random.SystemRandom(),
+                security=security,
+            )
+        except OSError as error:
+            raise InvalidRequest(f"cannot listen at {listen}: {error}") from error
+    return server.close
+
+
 def _check_listener(settings: HerdNodeSettings, security: Security) -> None:
-    host, _ = parse_host_port(settings.listen)
-    if not (security.on or settings.insecure or is_loopback(host)):
-        raise InvalidRequest(
-            f"anybody who reaches {settings.listen} could write: give a secret or authorities, "
-            "listen at 127.0.0.1, or say --insecure"
-        )
+    for listen in filter(None, (settings.listen, settings.grpc)):
+        host, _ = parse_host_port(listen)
+        if not (security.on or settings.insecure or is_loopback(host)):
+            raise InvalidRequest(
+                f"anybody who reaches {listen} could write: give a secret or authorities, "
+                "listen at 127.0.0.1, or say --insecure"
+            )
 
 
 def _on_signals() -> asyncio.Event:
