@@ -7,12 +7,12 @@ Elle (Kingsbury, Alvaro, VLDB 2020); for snapshot isolation after Cerone and Got
     appended(T, k, v)   T put v at the end of list k       read(T, k, values)   T saw this list
 
 Dependencies: `ww`, T's append is followed by S's; `wr`, S saw T's; `rw`, T saw a list that S's
-append came next to.
+append came next to; `rt`, T had ended before S began, by one clock.
 
     G0            a circle of ww                      write cycles
     G1a           a read of what was rolled back      aborted read
     G1b           a read of half a transaction        intermediate read
-    G1c           a circle of ww and wr               circular information flow
+    G1c           a circle of ww, wr and rt           circular information flow, stale writes
     G-single      a circle with one rw                read skew, lost updates among it
     G-nonadjacent a circle in which no two rw meet    what snapshot isolation excludes, too
     G2            any other circle                    write skew
@@ -23,6 +23,7 @@ Invariants:
 - Nothing is guessed: appends that nobody ever saw have no place in an order.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -94,6 +95,9 @@ class Transaction:
     name: str
     steps: tuple[Step, ...]
     outcome: Outcome = Outcome.COMMITTED
+    began: float = -math.inf
+    """When its client began it, and when it heard of the end: what is infinite orders nothing."""
+    ended: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ class Dependency(Enum):
 
     WW = "ww"
     WR = "wr"
+    RT = "rt"
     RW = "rw"
 
 
@@ -176,6 +181,7 @@ class _Check:
             # Without one order of a list its circles would be none.
             return self._sorted()
         self._add_dependencies(committed)
+        self._add_real_time(committed)
         self._search()
         return self._sorted()
 
@@ -304,6 +310,15 @@ class _Check:
                 if isinstance(step, Read) and reader.outcome is Outcome.COMMITTED:
                     self._add_read(reader, step.key, self._others(reader, step), happened)
 
+    def _add_real_time(self, committed: Sequence[Transaction]) -> None:
+        """Who had ended before another began; what follows from others' order is left out."""
+        for after in committed:
+            earlier = [one for one in committed if one.ended < after.began]
+            newest = max([one.began for one in earlier], default=0.0)
+            for before in earlier:
+                if before.ended >= newest:
+                    self._graph.add(before.name, after.name, Dependency.RT)
+
     def _add_read(self, reader: Transaction, key: str, seen: Version, happened: set[str]) -> None:
         """The reader comes after whom it saw last, and before who appended next to that."""
         order = self._lists[key]
@@ -322,19 +337,16 @@ class _Check:
             self._graph.add(before.name, after.name, why)
 
     def _search(self) -> None:
-        graph, ww, wr, rw = self._graph, Dependency.WW, Dependency.WR, Dependency.RW
-        informed = graph.only(ww, wr)
-        told = [
-            self._tell_circle(Kind.G0, find_circle(graph.only(ww)), (ww,)),
-            self._tell_circle(Kind.G1C, _circle_with(graph, wr, informed), (wr, ww)),
-            self._tell_circle(Kind.G_SINGLE, _circle_with(graph, rw, informed), (ww, wr, rw)),
-        ]
-        if any(told):
+        graph, ww, rw = self._graph, Dependency.WW, Dependency.RW
+        kinds = tuple(Dependency)
+        informed = graph.only(ww, Dependency.WR, Dependency.RT)
+        written = self._tell_circle(Kind.G0, find_circle(graph.only(ww)), (ww,))
+        if written or self._tell_circle(Kind.G1C, find_circle(informed), kinds):
             return
-        apart = _circle_of_rw_apart(graph)
-        if not self._tell_circle(Kind.G_NONADJACENT, apart, (ww, wr, rw)):
-            circle = _circle_with(graph, rw, graph.only(ww, wr, rw))
-            self._tell_circle(Kind.G2, circle, (ww, wr, rw))
+        if self._tell_circle(Kind.G_SINGLE, _circle_with(graph, rw, informed), kinds):
+            return
+        if not self._tell_circle(Kind.G_NONADJACENT, _circle_of_rw_apart(graph), kinds):
+            self._tell_circle(Kind.G2, _circle_with(graph, rw, graph.only(*kinds)), kinds)
 
     def _tell_circle(
         self, kind: Kind, circle: Sequence[str] | None, kinds: Sequence[Dependency]

@@ -133,6 +133,17 @@ def test_an_unknown_outcome_counts_if_somebody_saw_it() -> None:
     assert kinds(unknown, last={"x": (1,), "y": ()}) == [Kind.LOST]
 
 
+def test_who_looks_after_the_end_of_another_sees_it() -> None:
+    writer = Transaction("A", (Append("x", 1),), began=1.0, ended=2.0)
+    late, early = ((Read("x", ()),), 3.0, 4.0), ((Read("x", ()),), 1.5, 4.0)
+    rest = did("C", Read("x", (1,)))
+    for (steps, began, ended), shown in ((late, [Kind.G_SINGLE]), (early, [])):
+        reader = Transaction("B", steps, began=began, ended=ended)
+        assert kinds(writer, reader, rest) == shown
+    first = Transaction("B", (Append("x", 2),), began=3.0, ended=4.0)
+    assert kinds(writer, first, did("C", Read("x", (2, 1)))) == [Kind.G1C]
+
+
 def test_own_appends_are_seen() -> None:
     assert kinds(did("A", Append("x", 1), Read("x", ()))) == [Kind.OWN]
     assert not kinds(did("A", Append("x", 1), Read("x", (1,)), Append("x", 2)), last={"x": (1, 2)})

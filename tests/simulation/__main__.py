@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from tests.simulation.herd import run_herd_seed
 from tests.simulation.logs import run_log_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
 from tests.simulation.replicas import run_replica_seed
@@ -21,6 +22,7 @@ RUNS: Final[dict[str, RunSeed]] = {
     "": run_seed,
     "--log": run_log_seed,
     "--replicas": run_replica_seed,
+    "--herd": run_herd_seed,
 }
 
 
@@ -29,13 +31,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--log", action="store_true", help="of a log, not of ledgers")
     parser.add_argument("--replicas", action="store_true", help="of replicas, not of ledgers")
+    parser.add_argument("--herd", action="store_true", help="of a tablespace's replicas")
     parser.add_argument("--seed", type=int, help="replay this seed and print every event")
     parser.add_argument("--quiet", action="store_true", help="with --seed: only the last line")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     arguments = parser.parse_args()
-    kind = "--log" if arguments.log else "--replicas" if arguments.replicas else ""
+    chosen = (("--log", arguments.log), ("--replicas", arguments.replicas))
+    kinds = [kind for kind, wanted in (*chosen, ("--herd", arguments.herd)) if wanted]
+    kind = kinds[0] if kinds else ""
     if arguments.seed is not None:
         return _replay(arguments.seed, kind, quiet=arguments.quiet)
     wanted = range(arguments.first, arguments.first + arguments.seeds)

@@ -72,11 +72,14 @@ class ReplicaNemesis(Nemesis):
         replicas: Sequence[ReplicaNode],
         bystander: ClientNode,
         workload: Workload,
+        *,
+        log: str = LOG,
     ) -> None:
         self._tree = LedgersInTree(world.tree, world.trace)
         super().__init__(world, rng, self._tree, bookies, replicas, workload)
         self._replicas = replicas
         self._bystander = bystander
+        self._log = log
         own = [kind for kind in _KINDS if rng.random() < 0.6] or ["crash leader"]
         common = [kind for kind in self._kinds if kind not in _NOT_FOR_CLIENTS]
         self._kinds = own * rng.choice([1, 2, 4]) + common
@@ -207,7 +210,7 @@ class ReplicaNemesis(Nemesis):
     async def _fence(self) -> None:
         """Recover the last ledger, as a repair that took its writer for dead would."""
         try:
-            listed = await ReplicatedLog(self._bystander.client, LOG).list()
+            listed = await ReplicatedLog(self._bystander.client, self._log).list()
             if listed.ledgers:
                 await self._bystander.client.open_ledger(listed.ledgers[-1])
         except (EngineError, NotFound) as error:
@@ -216,7 +219,7 @@ class ReplicaNemesis(Nemesis):
     async def _depose(self) -> None:
         """Raise the epoch, and go away."""
         try:
-            writer = await ReplicatedLog(self._bystander.client, LOG).lead()
+            writer = await ReplicatedLog(self._bystander.client, self._log).lead()
             await writer.close()
         except EngineError as error:
             self._world.trace.event("not deposed", type(error).__name__)

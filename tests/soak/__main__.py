@@ -51,6 +51,19 @@ PARTS: tuple[Part, ...] = (
         ("-m", "tests.simulation", "--replicas", "--seeds", "500", "--jobs", "2"),
         lines=5,
     ),
+    Part(
+        "herd-simulation",
+        "Five hundred seeds of three replicas of a tablespace: transfers, lists, leaders killed",
+        ("-m", "tests.simulation", "--herd", "--seeds", "500", "--jobs", "2"),
+        lines=5,
+    ),
+    Part(
+        "herd-kills",
+        "A hundred owners of tables killed with kill -9 under load",
+        ("-m", "pytest", "-q", "-p", "no:randomly", "tests/herd/test_kill.py"),
+        lines=1,
+        environment=(("HERDBOOK_HERD_KILLS", "100"), ("HERDBOOK_TEST_DEADLINE_S", "1800")),
+    ),
     Part("mutants", "Every mutant is killed", ("-m", "tests.mutants"), lines=60),
     Part(
         "kills",
