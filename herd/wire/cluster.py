@@ -32,7 +32,8 @@ from herd.translating import translating
 from herd.wire.calling import Calling, Patience
 from herd.wire.contract import Channel
 from herd.wire.framed_client import FramedChannel, dial_sessions
-from herd.wire.herd import RemoteHerd
+from herd.wire.herd import DEFAULT, RemoteHerd
+from herd.wire.session import RemoteSession
 from herd.wire.settings import WireSettings
 
 LeaderOf = Callable[[str], Awaitable[str]]
@@ -128,12 +129,51 @@ class LeaderRoute:
         return found
 
 
+class FollowerRoute(LeaderRoute):
+    """Finds replicas to read from, wherever they are."""
+
+    def moved(self, tablespace: str, leader: str) -> bool:
+        """The one asked has no replica: ask another one."""
+        self._leaders.pop(tablespace, None)
+        return True
+
+
 class ClusterHerd(RemoteHerd):
     """The tablespaces of a cluster. Made by `open_cluster`."""
 
-    def __init__(self, calling: Calling, commands: SpaceCommands) -> None:
+    def __init__(self, calling: Calling, reading: Calling, commands: SpaceCommands) -> None:
+        """`calling` goes to leaders, `reading` to any replica."""
         super().__init__(calling)
+        self._reading = reading
         self._commands = commands
+
+    async def session(
+        self, name: str = DEFAULT, *, autocommit: bool = True, follower: bool = False
+    ) -> RemoteSession:
+        """A session for SQL in a tablespace. Close it.
+
+        A `follower` session reads from any replica, at the `position` that it states, perhaps some
+        time behind the leader, and changes nothing. Raises `ProgrammingError` for a tablespace that
+        is not there, `LeaderUnavailable`.
+        """
+        if not follower:
+            return await super().session(name, autocommit=autocommit)
+        made = RemoteSession(self._reading, name.lower(), autocommit=autocommit, follower=True)
+        await made.attach()
+        return made
+
+    async def replica_of(self, tablespace: str, rng: random.Random) -> str:
+        """The address of a replica that can be read, a follower if there is one; "": none."""
+        found: dict[bool, list[str]] = {True: [], False: []}
+        for _, fact in sorted((await self._commands.nodes()).items()):
+            report = fact.replicas.get(tablespace)
+            if report is not None and report.ready:
+                found[report.role == "leader"].append(fact.address)
+        followers = found[False] or found[True]
+        if not followers:
+            await self.exists(tablespace)
+            return ""
+        return rng.choice(followers)
 
     async def names(self) -> list[str]:
         """The tablespaces that there are, in order."""
@@ -180,13 +220,24 @@ async def open_cluster(
                         await herd.exists(tablespace)
                     return leader
 
+                async def replica_of(tablespace: str) -> str:
+                    return await herd.replica_of(tablespace, rng)
+
                 route = LeaderRoute(
                     leader_of, clock=clock, rng=rng, settings=settings, security=security
                 )
-                herd = ClusterHerd(Calling(route, clock, rng, workers, settings), commands)
+                reading = FollowerRoute(
+                    replica_of, clock=clock, rng=rng, settings=settings, security=security
+                )
+                herd = ClusterHerd(
+                    Calling(route, clock, rng, workers, settings),
+                    Calling(reading, clock, rng, workers, settings),
+                    commands,
+                )
                 try:
                     yield herd
                 finally:
                     await route.close()
+                    await reading.close()
     finally:
         await workers.close()

@@ -157,7 +157,7 @@ class Guest:
             raise InterfaceError(f"a client's name has {_CLIENT_BYTES} bytes")
         name = call.tablespace.lower()
         autocommit = bool(call.mode & messages.AUTOCOMMIT)
-        session = await self.service.host.session(name, autocommit=autocommit)
+        session = await self._session_of(name, autocommit, bool(call.mode & messages.FOLLOWER))
         if self._closed:
             raise SessionLost("the connection is ending", hint="connect again")
         self._next += 1
@@ -168,6 +168,15 @@ class Guest:
         self._sessions[hosted.number] = hosted
         _set_mode(session, call.mode)
         return messages.Opened(hosted.number, self.service.settings.lease_ms)
+
+    async def _session_of(self, name: str, autocommit: bool, follower: bool) -> "Session":
+        if not follower:
+            return await self.service.host.session(name, autocommit=autocommit)
+        follow = getattr(self.service.host, "follower_session", None)
+        if follow is None:
+            raise NotSupportedError("there are no followers here", hint="read where it runs")
+        session: Session = await follow(name, autocommit=autocommit)
+        return session
 
     def _read_now(self, hosted: HostedSession, call: messages.Execute) -> Answer | None:
         session = hosted.session
@@ -208,6 +217,7 @@ class Guest:
             self.service.columns(result.columns),
             data,
             self._keep(pieces) if pieces.more else 0,
+            getattr(session, "position", None),
         )
 
     async def _execute_many(self, call: messages.ExecuteMany) -> Answer:
@@ -282,6 +292,7 @@ class Guest:
             result.last_id,
             self.service.columns(result.columns) if result.columns else b"",
             rows_packed(result.rows),
+            getattr(session, "position", None),
         )
 
     def _keep(self, pieces: Pieces) -> int:

@@ -27,6 +27,8 @@ ONLY_ARROW: Final = 8
 """Rows come as Arrow, however they were found."""
 KEEP_MODE: Final = 16
 """As the session is."""
+FOLLOWER: Final = 32
+"""For `Open`: the session reads what this node has, leader or not, and changes nothing."""
 
 # What a session is in after a statement.
 NO_TRANSACTION: Final = 0
@@ -263,7 +265,7 @@ class Opened(_Message, frozen=True, array_like=True, tag=3):
 class Rows(_Message, frozen=True, array_like=True, tag=4):
     """The end of a statement. `columns`: an array of pairs, name and type or nil, as bytes.
 
-    `mode` is the session's after it, as bits.
+    `mode` is the session's after it, as bits; `position` what a follower read: ledger and entry.
     """
 
     state: int
@@ -273,6 +275,7 @@ class Rows(_Message, frozen=True, array_like=True, tag=4):
     last_id: int | None = None
     columns: bytes = b""
     rows: list[tuple[Any, ...]] = []
+    position: tuple[int, int] | None = None
 
 
 class Table(_Message, frozen=True, array_like=True, tag=5):
@@ -288,6 +291,7 @@ class Table(_Message, frozen=True, array_like=True, tag=5):
     columns: bytes
     data: bytes
     result: int = 0
+    position: tuple[int, int] | None = None
 
 
 class Piece(_Message, frozen=True, array_like=True, tag=6):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from engine.log import Position
 from herd.errors import (
     CommitUnknown,
     Error,
@@ -57,8 +58,19 @@ class RemoteTransaction:
 class RemoteSession:
     """Executes SQL elsewhere. On the event loop. Made by `RemoteHerd.session`."""
 
-    def __init__(self, calling: Calling, tablespace: str, *, autocommit: bool = True) -> None:
+    def __init__(
+        self,
+        calling: Calling,
+        tablespace: str,
+        *,
+        autocommit: bool = True,
+        follower: bool = False,
+    ) -> None:
+        """`follower`: it reads at any node that has a replica, and changes nothing."""
         self.tablespace = tablespace
+        self.position: Position | None = None
+        """What a follower's last answer is of; None where the leader answers."""
+        self._follower = follower
         self.autocommit = autocommit
         self.isolation = Isolation.READ_COMMITTED
         self.transaction: RemoteTransaction | None = None
@@ -222,7 +234,7 @@ class RemoteSession:
                 self._detach(attached)
                 if within is not None:
                     raise self._lose(within, told) from told
-            elif within is None and self._may_move(told, answer):
+            elif within is None and not self._follower and self._may_move(told, answer):
                 self._detach(attached)
             else:
                 self._set_state(answer.state)
@@ -251,7 +263,8 @@ class RemoteSession:
 
     async def _open(self) -> _Attached:
         patience, route = self._calling.patience(), self._calling.route
-        call = encode(messages.Open(self.tablespace, self._mode, self._client))
+        mode = self._mode | (messages.FOLLOWER if self._follower else 0)
+        call = encode(messages.Open(self.tablespace, mode, self._client))
         while True:
             channel = await route.channel(self.tablespace)
             try:
@@ -283,8 +296,10 @@ class RemoteSession:
         state = getattr(answer, "state", None)
         if state is not None:
             self._set_state(state)
-        if type(answer) in (messages.Rows, messages.Table):
-            mode: int = getattr(answer, "mode", 0)
+        if isinstance(answer, messages.Rows | messages.Table):
+            if answer.position is not None:
+                self.position = Position(*answer.position)
+            mode = answer.mode
             self.autocommit = bool(mode & messages.AUTOCOMMIT)
             snapshot = mode & messages.SNAPSHOT
             self.isolation = Isolation.SNAPSHOT if snapshot else Isolation.READ_COMMITTED

@@ -16,19 +16,24 @@ from herd.errors import (
     InterfaceError,
     LeaderUnavailable,
     NotSupportedError,
+    ProgrammingError,
     SessionLost,
     TooManySessions,
 )
+from herd.nodes.commands import SpaceCommands
+from herd.nodes.facts import NodeFact, ReplicaReport, SpaceFact
+from herd.nodes.following import FollowerSession
 from herd.sql.session import Session
 from herd.store import AsyncHerd
 from herd.table import AsyncTable
 from herd.tablespace import Tablespace
 from herd.wire.calling import Calling
-from herd.wire.cluster import LeaderRoute
+from herd.wire.cluster import ClusterHerd, FollowerRoute, LeaderRoute
 from herd.wire.framed_server import SessionServer
 from herd.wire.herd import RemoteHerd
 from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
+from tests.engine.transport.certificates import Authority
 from tests.herd.wire.wiring import embedded
 
 SOON = WireSettings(patience_ms=300, connect_timeout_ms=2_000)
@@ -58,6 +63,11 @@ class NodeOf:
         """A session, if this node leads."""
         space = await self.tablespace(name)
         return Session(space, self.herd.queries(space), autocommit=autocommit)
+
+    async def follower_session(self, name: str, *, autocommit: bool = True) -> FollowerSession:
+        """A session that reads what is here, whoever leads."""
+        space = await self.herd.tablespace(name)
+        return FollowerSession(space, self.herd.queries(space), autocommit=autocommit)
 
     async def table(self, table: str, name: str) -> AsyncTable:
         """A table, if this node leads."""
@@ -166,6 +176,73 @@ async def test_a_transaction_ends_with_its_server_and_can_be_done_again(tmp_path
             await session.execute("INSERT INTO cow VALUES (1, 3)")
             await session.commit()
             assert (await session.execute("SELECT id, n FROM cow")).rows[:] == [(1, 3)]
+
+
+class Commands(SpaceCommands):
+    """What the metadata store would say."""
+
+    def __init__(self, facts: dict[str, NodeFact]) -> None:
+        self.facts = facts
+
+    async def nodes(self) -> dict[str, NodeFact]:
+        """The nodes."""
+        return self.facts
+
+    async def spaces(self) -> dict[str, SpaceFact]:
+        """The tablespaces."""
+        return {"default": SpaceFact("", 0)}
+
+
+async def test_a_follower_is_read_at_a_stated_position_and_changes_nothing(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd, serving(herd) as one, serving(herd) as two:
+        one.node.leader = two.address
+        facts = {
+            "a": NodeFact(one.address, 0, {"default": ReplicaReport("", "follower")}),
+            "b": NodeFact(two.address, 0, {"default": ReplicaReport("", "leader", 1)}),
+            "c": NodeFact("tcp:127.0.0.1:1", 0, {"default": ReplicaReport("", "starting")}),
+        }
+        clock, rng = SystemClock(), random.Random(1)
+
+        async def replica_of(tablespace: str) -> str:
+            return await cluster.replica_of(tablespace, rng)
+
+        route = FollowerRoute(replica_of, clock=clock, rng=rng, settings=SOON)
+        calling = Calling(route, clock, rng, herd.workers, SOON)
+        cluster = ClusterHerd(calling, calling, Commands(facts))
+        writer = await herd.session()
+        await writer.execute(COW)
+        await writer.execute("INSERT INTO cow VALUES (1, 5)")
+        reader = await cluster.session(follower=True)
+        assert (await reader.execute("SELECT n FROM cow WHERE id = 1")).rows[:] == [(5,)]
+        first = reader.position
+        assert first is not None
+        assert (await reader.execute("SELECT sum(n) FROM cow")).rows[:] == [(5,)]
+        with pytest.raises(LeaderUnavailable, match="only reads"):
+            await reader.execute("UPDATE cow SET n = 6")
+        await writer.execute("UPDATE cow SET n = 7")
+        await reader.begin()
+        assert (await reader.execute("SELECT n FROM cow")).rows[:] == [(7,)]
+        assert reader.position is not None and reader.position > first
+        await writer.execute("UPDATE cow SET n = 8")
+        assert (await reader.execute("SELECT n FROM cow WHERE id = 1")).rows[:] == [(7,)]
+        await reader.rollback()
+        assert one.server.connections and not two.server.connections
+        with pytest.raises(ProgrammingError, match="no tablespace farm"):
+            await cluster.session("farm", follower=True)
+        await route.close()
+
+
+async def test_tls_is_spoken_where_certificates_are_given(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "herd")
+    node, client = authority.security("node"), authority.security("client")
+    async with embedded(tmp_path / "data") as herd, serving(herd, security=node) as one:
+        async with reaching(herd, [one.address], security=client) as remote:
+            assert (await (await remote.session()).execute("SELECT 1")).count == 1
+        unknown = Security(authorities=authority.path)
+        for wrong in (unknown, NO_SECURITY):
+            async with reaching(herd, [one.address], security=wrong) as remote:
+                with pytest.raises((AccessDenied, LeaderUnavailable)):
+                    await remote.session()
 
 
 async def test_a_server_that_is_dead_is_told_of_in_time(tmp_path: Path) -> None:
