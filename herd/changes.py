@@ -14,23 +14,22 @@ Invariants:
 import enum
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from engine.errors import NotFound
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
 from herd.catalog import decode_table
-from herd.checkpoint.blobs import read_blob
-from herd.checkpoint.manifest import Manifest, decode_manifest
-from herd.checkpoint.record import CheckpointList
 from herd.commands import Change as KeyChange
 from herd.commands import Write
+from herd.consumers import Consumer
 from herd.keys import DATA, TABLE, number_of, store_of
 from herd.reading_log import log_of, read_commands
 from herd.rows import row_decoder, row_reader
 from herd.schema import Table
 from herd.transaction import FRESH
 from herd.translating import translating
+
+KEEP_MS: Final = 7 * 24 * 3_600_000
 
 
 class ChangeKind(enum.Enum):
@@ -69,16 +68,21 @@ async def changes(
     *,
     last: Position | None = None,
     tables: Sequence[str] = (),
+    consumer: str = "",
+    keep_ms: int = KEEP_MS,
 ) -> AsyncGenerator[CommittedTransaction, None]:
     """The transactions after a position: up to `last`, or as they come, for ever.
 
-    `tables` names those that are of interest; none: all. Raises, while iterating, `StorageFailed`
+    `tables` names those that are of interest; none: all. With a name as `consumer`, the log and the
+    checkpoint that it needs to go on are kept for `keep_ms` after it last asked for more; without,
+    they go when the tablespace itself does not need them. Raises, while iterating, `StorageFailed`
     when the log no longer reaches back so far: begin with a checkpoint and go on after it.
     """
     with translating():
-        log = ReplicatedLog(client, log_of(tablespace))
-        begin, known = await _definitions(client, tablespace, after)
+        following_as = Consumer(client, tablespace, consumer, keep_ms)
+        begin, known = await following_as.begin(after)
         following = _Following(known, {name.lower() for name in tables})
+        log = ReplicatedLog(client, log_of(tablespace))
         commands = read_commands(log, begin, last)
         async with aclosing(commands):
             async for position, command in commands:
@@ -87,21 +91,7 @@ async def changes(
                 found = following.take(command)
                 if found and position > after:
                     yield CommittedTransaction(position, tuple(found))
-
-
-async def _definitions(
-    client: LedgerClient, tablespace: str, after: Position
-) -> tuple[Position, list[Table]]:
-    """From where on to read, and the tables that there were then."""
-    kept = (await CheckpointList(client.store, tablespace, client.clock).get()).kept
-    for record in reversed(kept):
-        if record.position <= after:
-            try:
-                manifest: Manifest = decode_manifest(await read_blob(client, record.locator))
-            except NotFound:
-                continue
-            return manifest.position, list(manifest.tables)
-    return START, []
+                    await following_as.dealt_with(position)
 
 
 class _Following:

@@ -6,13 +6,14 @@ Invariants:
 """
 
 import atexit
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from engine.log import START, Position
 from engine.ports.system_loop import background_loop
 from herd.connection import Connection
-from herd.errors import InterfaceError
+from herd.errors import InterfaceError, NotSupportedError
 from herd.hopping import Hopper
 from herd.store import DEFAULT, AsyncHerd, open_any
 from herd.table import Table
@@ -22,6 +23,7 @@ from herd.wire.table import threaded
 
 if TYPE_CHECKING:
     from engine.transport.security import Security
+    from herd.changes import CommittedTransaction
 
 
 class Herd:
@@ -88,6 +90,40 @@ class Herd:
             return threaded(made, self._hopper)
 
         return self._hopper.call(create)
+
+    def changes(
+        self,
+        tablespace: str = DEFAULT,
+        after: Position = START,
+        *,
+        last: Position | None = None,
+        tables: Sequence[str] = (),
+        consumer: str = "",
+    ) -> "Iterator[CommittedTransaction]":
+        """A tablespace's committed transactions, in order: up to `last`, or as they come, for ever.
+
+        See `herd.changes.changes`. Raises `NotSupportedError` for tablespaces elsewhere.
+        """
+        herd = self._herd
+        if isinstance(herd, RemoteHerd):
+            raise NotSupportedError(
+                "changes of tablespaces elsewhere are read from their log",
+                hint="herd.changes.changes(await engine.connect(url), name)",
+            )
+        following = herd.changes(tablespace, after, last=last, tables=tables, consumer=consumer)
+
+        async def more() -> "CommittedTransaction | None":
+            return await anext(following, None)
+
+        async def end() -> None:
+            await following.aclose()
+
+        try:
+            while (transaction := self._hopper.call(more)) is not None:
+                yield transaction
+        finally:
+            if self._hopper.usable:
+                self._hopper.call(end)
 
     def back_up(self, path: str | PathLike[str], tablespace: str = DEFAULT) -> None:
         """Write a tablespace, as it is now, into a new file; it works on meanwhile.

@@ -20,7 +20,7 @@ Invariants:
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from os import PathLike, fspath
 from pathlib import Path
@@ -32,6 +32,7 @@ from engine import cluster
 from engine.errors import FolderLocked, KeyExists
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
+from engine.log import START, Position
 from engine.metadata.cluster_url import SCHEME
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
@@ -53,6 +54,7 @@ from herd.wire.settings import WireSettings
 if TYPE_CHECKING:
     from engine.transport.security import Security
     from herd.aio import AsyncConnection
+    from herd.changes import CommittedTransaction
     from herd.sql.query import QueryEngine
     from herd.sql.session import Session
     from herd.wire.session import RemoteSession
@@ -199,6 +201,30 @@ class AsyncHerd:
         if await self._route.own_or_reach():
             return await create_table(await self._space(name), table, columns, primary)
         return await self._remote.create_table(table, columns, primary, name)
+
+    def changes(
+        self,
+        name: str = DEFAULT,
+        after: Position = START,
+        *,
+        last: Position | None = None,
+        tables: Sequence[str] = (),
+        consumer: str = "",
+    ) -> "AsyncGenerator[CommittedTransaction, None]":
+        """A tablespace's committed transactions, in order; see `herd.changes.changes`."""
+        from herd.changes import changes
+
+        self._check_open()
+        return changes(
+            self.client, name.lower(), after, last=last, tables=tables, consumer=consumer
+        )
+
+    async def forget_consumer(self, consumer: str, name: str = DEFAULT) -> None:
+        """Keep nothing any more for who followed the changes of a tablespace under a name."""
+        from herd.consumers import Consumer
+
+        with translating():
+            await Consumer(self.client, name.lower(), consumer, 0).forget()
 
     async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
         """Write a tablespace, as it is now, into a new file; it works on meanwhile.

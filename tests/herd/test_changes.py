@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from engine.errors import CannotRead
-from engine.log import START, Position, Span
+from engine.log import START, Position, ReplicatedLog, Span
 from engine.log.log_reader import Batch
 from engine.replica import entries as kinds
 from herd.changes import ChangeKind, CommittedTransaction, changes
 from herd.commands import Erase, Write, encode_command
-from herd.reading_log import CommandReader
+from herd.consumers import Consumer
+from herd.reading_log import CommandReader, log_of
 from herd.schema import Column
 from herd.types import TEXT
 from tests.herd.checkpoint.test_building import Setup, change, opened, taken
@@ -139,3 +140,47 @@ def test_a_request_that_was_sent_twice_counts_once() -> None:
     request = kinds.Request(Position(1, 1), 5)
     again = kinds.encode_command(encode_command(Erase(1, 10)), 1, request)
     assert len(CommandReader().take(batch(*again, *again))) == 1
+
+
+async def test_what_a_named_consumer_has_not_dealt_with_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        log = ReplicatedLog(setup.client, log_of("farm"))
+        await change(setup, {1: "one"})
+        await taken(setup)
+        after = setup.space.replica.position
+        await change(setup, {2: "two"})
+        following = changes(setup.client, "farm", after, consumer="etl")
+        assert (await anext(following)).changes[0].row == {"id": 2, "name": "two"}
+        await following.aclose()
+        for number in range(3, 6):
+            await change(setup, {number: "more"})
+            await taken(setup)
+        checkpoints = await setup.checkpointer.list.get()
+        assert [pin.name for pin in checkpoints.pins] == ["changes:etl"]
+        assert checkpoints.kept[0].number == 1, "older than what is kept for nobody"
+        pins = (await log.list()).pins
+        assert [(pin.name, pin.position) for pin in pins] == [
+            ("changes:etl", checkpoints.kept[0].position)
+        ]
+        rows = [one.changes[0].row for one in await told(setup, after)]
+        assert [row["id"] for row in rows if row is not None] == [2, 3, 4, 5]
+        await Consumer(setup.client, "farm", "etl", 0).forget()
+        assert (await setup.checkpointer.list.get()).pins == ()
+        assert (await log.list()).pins == ()
+
+
+async def test_what_is_kept_moves_on_with_the_consumer(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        start = setup.space.replica.position
+        for number in range(1, 4):
+            await change(setup, {number: "row"})
+            await taken(setup)
+        await change(setup, {4: "row"})
+        following = changes(setup.client, "farm", start, consumer="etl", keep_ms=1)
+        pinned = []
+        async with aclosing(following):
+            for _ in range(4):
+                await anext(following)
+                pins = (await setup.checkpointer.list.get()).pins
+                pinned.append([pin.number for pin in pins])
+        assert pinned == [[], [], [2], [3]], "the newest that it has dealt with all before of"

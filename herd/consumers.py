@@ -1,0 +1,82 @@
+"""Who follows a tablespace's changes under a name, so that what it has not dealt with yet is kept.
+
+A consumer needs the log after its position, and the definitions that its tables had then, which
+stand in a checkpoint. Both are pinned in its name and move on with it.
+
+Invariants:
+- The log's pin is never past the checkpoint's, nor that one past what was dealt with.
+- A pin ends by itself: a consumer that never comes back keeps nothing for ever.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.errors import NotFound
+from engine.ledger.client import LedgerClient
+from engine.log import START, Position, ReplicatedLog
+from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.manifest import ManifestRecord, decode_manifest
+from herd.checkpoint.record import CheckpointList
+from herd.reading_log import log_of
+from herd.schema import Table
+
+_RENEWALS: Final = 8
+"""How many times a pin is renewed in the time for which it is asked."""
+
+
+class Consumer:
+    """One who follows. Without a name it finds where to begin, and keeps nothing."""
+
+    def __init__(self, client: LedgerClient, tablespace: str, name: str, keep_ms: int) -> None:
+        self._client = client
+        self._list = CheckpointList(client.store, tablespace, client.clock)
+        self._log = ReplicatedLog(client, log_of(tablespace))
+        self._name = f"changes:{name}" if name else ""
+        self._keep_ms = keep_ms
+        self._renewed_s = client.clock.monotonic()
+
+    async def begin(self, after: Position) -> tuple[Position, Sequence[Table]]:
+        """From where on to read the log, and the tables that there were at that place.
+
+        Raises `PositionTruncated` if the log is not kept from there on, `MetadataUnavailable`.
+        """
+        while True:
+            record = await self._newest_before(after)
+            if record is None:
+                await self._keep_log(START)
+                return START, ()
+            try:
+                if self._name:
+                    await self._list.pin(self._name, record.number, self._keep_ms)
+                manifest = decode_manifest(await read_blob(self._client, record.locator))
+            except NotFound:
+                # A checkpoint went between the look and the pin: the list is another one now.
+                if record in (await self._list.get()).kept:
+                    raise
+                continue
+            await self._keep_log(manifest.position)
+            return manifest.position, manifest.tables
+
+    async def dealt_with(self, position: Position) -> None:
+        """Everything up to a position may go, as far as this consumer is concerned."""
+        now_s = self._client.clock.monotonic()
+        if not self._name or (now_s - self._renewed_s) * 1000 < self._keep_ms / _RENEWALS:
+            return
+        self._renewed_s = now_s
+        record = await self._newest_before(position)
+        if record is not None:
+            await self._list.pin(self._name, record.number, self._keep_ms)
+        await self._keep_log(START if record is None else record.position)
+
+    async def forget(self) -> None:
+        """Let go of everything that is kept for it."""
+        await self._list.unpin(self._name)
+        await self._log.unpin(self._name)
+
+    async def _newest_before(self, position: Position) -> ManifestRecord | None:
+        kept = (await self._list.get()).kept
+        return next((one for one in reversed(kept) if one.position <= position), None)
+
+    async def _keep_log(self, position: Position) -> None:
+        if self._name:
+            await self._log.pin(self._name, position, self._keep_ms)
