@@ -238,6 +238,25 @@ class Transaction(Holder):
             await self.lock_table(table, exclusive=True)
         self._row_locks[table.id] = count
 
+    def try_free(self, table: Table, key: bytes) -> bool:
+        """Lock a key if nobody has it and no row does, as far as that can be told at once.
+
+        As `lock_row` and `get_newest` in one, for many rows; where it is False, they tell why.
+        """
+        if self._ended or self.isolation is Isolation.SNAPSHOT:
+            return False
+        if table.id not in self._whole_tables:
+            count, before = self._row_locks.get(table.id, 0), len(self.locks)
+            full = count >= self._space.settings.row_locks_max
+            if full or not self._locks.try_lock(self, key, True):
+                return False
+            self._row_locks[table.id] = count + len(self.locks) - before
+        for layer in reversed(self._layers):
+            if key in layer.rows:
+                return layer.rows[key] is None
+        # Under the lock: what is in the log later is checked by the log, so no lease is needed.
+        return self._space.get_applied(key) is None
+
     async def lock_name(self, name: str) -> None:
         """Lock a name, so that nobody else gives or takes it."""
         await self._lock(("name", name.lower()), True)
