@@ -7,6 +7,7 @@ Invariants:
 
 import asyncio
 import gc
+import logging
 import random
 import sys
 import warnings
@@ -38,11 +39,25 @@ SETTINGS = NodeSettings(look_ms=200, grace_ms=5_000, default_replicas=0)
 REPLICA = ReplicaSettings(
     lease_ms=1_000, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=20
 )
-LOG = LogSettings(ensemble=1, write_quorum=1, ack_quorum=1, look_interval_ms=500, retry_pause_ms=20)
+LOG = LogSettings(
+    ensemble=1,
+    write_quorum=1,
+    ack_quorum=1,
+    look_interval_ms=500,
+    retry_pause_ms=20,
+    roll_entries=25,
+)
 HERD = HerdSettings(lock_timeout_ms=1_000)
 SESSION_S = 3.0
 _PATIENCE_S = 60.0
-_CLIENT = replace(QUICK, retry_pause_ms=50, metadata_timeout_ms=2_000)
+_CLIENT = replace(
+    QUICK,
+    ensemble=1,
+    write_quorum=1,
+    ack_quorum=1,
+    retry_pause_ms=50,
+    metadata_timeout_ms=2_000,
+)
 
 
 class LoopClock:
@@ -242,8 +257,10 @@ def _without_collector() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             yield
+            logging.disable(logging.CRITICAL)
             gc.collect()
     finally:
+        logging.disable(logging.NOTSET)
         sys.unraisablehook = heard
         if was_enabled:
             gc.enable()
