@@ -10,7 +10,8 @@ Invariants:
 - What a call acknowledged is on the disk; closing adds nothing to that and only lets go.
 - `open` and `open_async` open the same folder in the same way, and may do so at the same time.
 - A book that its program forgets is closed when the process ends.
-- Tablespaces are opened on first use, by the first opener who wants them; others are told so.
+- Tablespaces run with the first opener who wants one; the others reach them there, and when that
+  one ends the next who asks runs them.
 """
 
 import asyncio
