@@ -84,6 +84,8 @@ soak: $(STAMP) ## The full sizes: 1,000 seeds, all mutants, ten million adds; wr
 proto: $(STAMP) ## Make the generated modules of the public wire anew from proto/
 	@$(BIN)/python -m grpc_tools.protoc -I engine/transport/grpc_generated=proto \
 	  --python_out=. --pyi_out=. engine/transport/grpc_generated/bookie.proto
+	@$(BIN)/python -m grpc_tools.protoc -I herd/wire/grpc_generated=proto \
+	  --python_out=. --pyi_out=. herd/wire/grpc_generated/herd.proto
 
 format: $(STAMP) ## Put the sources into shape
 	@$(BIN)/ruff check --fix-only --quiet .
