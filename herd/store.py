@@ -39,6 +39,8 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from engine.state.rocks import open_rocks
 from herd.errors import InterfaceError, OperationalError, ProgrammingError
+from herd.nodes.facts import decode_space
+from herd.nodes.folder_spaces import FolderSpaces, mark_dropped, remove_marked
 from herd.settings import HerdSettings
 from herd.sharing import Sharing
 from herd.table import AsyncTable, create_table, open_table
@@ -255,6 +257,28 @@ class AsyncHerd:
         space = await self._space(name, create=True)
         await restore(space, self.workers, Path.cwd() / path)
 
+    async def drop(self, name: str) -> None:
+        """End a tablespace and remove all that it holds, where the folder's tablespaces run.
+
+        Raises `ProgrammingError` for one that is not there, `OperationalError` as `tablespace`.
+        """
+        if not await self._route.own_or_reach():
+            raise OperationalError(
+                f"the tablespaces in {self._folder} are run by {self._route.who()}",
+                hint="DROP TABLESPACE in a session reaches it there",
+            )
+        name = name.lower()
+        async with self._opening:
+            self._check_open()
+            with translating():
+                fact = await mark_dropped(self.client, name)
+                query, space = self._queries.pop(name, None), self._spaces.pop(name, None)
+                if query is not None:
+                    await query.close()
+                if space is not None:
+                    await space.close()
+                await remove_marked(self.client, self.workers, self._folder, name, fact)
+
     async def close(self) -> None:
         """End all tablespaces that run here. May be called twice. Raises `StorageFailed`."""
         self._closed = True
@@ -286,8 +310,12 @@ class AsyncHerd:
             )
         with translating():
             store, key = self.client.store, f"{TABLESPACES}/{name}"
-            if await store.get(key) is not None:
-                return
+            if (found := await store.get(key)) is not None:
+                there = decode_space(found.value)
+                if not there.dropped:
+                    return
+                # Whoever dropped it was cut short.
+                await remove_marked(self.client, self.workers, self._folder, name, there)
             if not create:
                 known = ", ".join(await store.children(TABLESPACES)) or "none yet"
                 raise ProgrammingError(f"there is no tablespace {name}", hint=f"there are {known}")
@@ -312,7 +340,7 @@ class AsyncHerd:
                 ) from error
             raise
         try:
-            return await Tablespace.open(
+            space = await Tablespace.open(
                 self.client,
                 name,
                 state,
@@ -323,6 +351,8 @@ class AsyncHerd:
         except BaseException:
             await state.close()
             raise
+        space.commands = FolderSpaces(self)
+        return space
 
 
 class _Here:

@@ -55,6 +55,7 @@ from herd.translating import translated, translating
 
 if TYPE_CHECKING:
     from herd.nodes.commands import SpaceCommands
+    from herd.nodes.folder_spaces import FolderSpaces
     from herd.nodes.outlook import Outlook
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class Tablespace:
         self._keeping: asyncio.Task[None] | None = None
         self.cluster: Outlook | None = None
         """What is known of all nodes, where this replica is one of a cluster's."""
-        self.commands: SpaceCommands | None = None
+        self.commands: SpaceCommands | FolderSpaces | None = None
         """What makes, changes and drops tablespaces; None where nothing does."""
         self._successor: str | None = None
         """Who is to lead instead ("": anybody), while this replica gives way."""

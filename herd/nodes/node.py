@@ -184,10 +184,14 @@ class Node:
         if hosted.queries is None:
             hosted.queries = QueryEngine(space, workers)
             if space.checkpointer is not None:
+                from herd.checkpoint.catching_up import CatchingUp
                 from herd.checkpoint.reading import CheckpointReader
 
                 reader = CheckpointReader(self.client, space.checkpointer, workers)
                 hosted.queries.checkpoints = reader.table
+                hosted.queries.columns.checkpointed = CatchingUp(
+                    self.client, space.name, space.checkpointer, reader, workers
+                ).rows
         return hosted.queries
 
     def hosted(self, name: str) -> Hosted | None:

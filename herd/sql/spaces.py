@@ -24,6 +24,7 @@ from herd.sql.result import Result
 
 if TYPE_CHECKING:
     from herd.nodes.commands import SpaceCommands
+    from herd.nodes.folder_spaces import FolderSpaces
     from herd.sql.parsing import Parsed
     from herd.sql.session import Session
 
@@ -84,7 +85,7 @@ async def run(session: "Session", words: list[str], parsed: "Parsed") -> Result:
     return Result(kind=f"{wanted.verb} TABLESPACE")
 
 
-async def _create(commands: "SpaceCommands", wanted: Wanted) -> None:
+async def _create(commands: "SpaceCommands | FolderSpaces", wanted: Wanted) -> None:
     nodes = wanted.nodes or []
     how = {} if wanted.expected is None else {"expected": wanted.expected}
     if wanted.expected is None and nodes:
@@ -96,7 +97,7 @@ async def _create(commands: "SpaceCommands", wanted: Wanted) -> None:
             raise
 
 
-async def _alter(commands: "SpaceCommands", wanted: Wanted) -> None:
+async def _alter(commands: "SpaceCommands | FolderSpaces", wanted: Wanted) -> None:
     name = wanted.name
     if wanted.nodes is not None:
         await commands.set_replicas(name, wanted.nodes)
@@ -110,7 +111,9 @@ async def _alter(commands: "SpaceCommands", wanted: Wanted) -> None:
         await commands.move_leader(name, wanted.leader)
 
 
-async def _drop(session: "Session", commands: "SpaceCommands", wanted: Wanted) -> None:
+async def _drop(
+    session: "Session", commands: "SpaceCommands | FolderSpaces", wanted: Wanted
+) -> None:
     if wanted.name == session.space.name:
         raise ProgrammingError(
             f"this connection is to tablespace {wanted.name}", hint="drop it from another one"

@@ -1,0 +1,91 @@
+"""CREATE and DROP TABLESPACE where the owner of a folder runs all its tablespaces by itself.
+
+Invariants:
+- A tablespace is marked before anything of it goes; what is marked is never opened again, and
+  whoever opens the folder next removes what was left of it.
+"""
+
+import shutil
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.ledger.client import LedgerClient
+from engine.ports.workers import Workers
+from herd.errors import NameTaken, NotSupportedError
+from herd.nodes.directory import Directory
+from herd.nodes.dropping import sweep_dropped
+from herd.nodes.facts import SpaceFact
+
+if TYPE_CHECKING:
+    from herd.store import AsyncHerd
+
+_HINT = "a folder's tablespaces run where it is open; nodes of a cluster have replicas"
+
+
+class FolderSpaces:
+    """The commands of `herd.nodes.commands.SpaceCommands` that make sense in a folder."""
+
+    def __init__(self, herd: "AsyncHerd") -> None:
+        self._herd = herd
+
+    async def spaces(self) -> Iterable[str]:
+        """The names of all tablespaces."""
+        return await self._herd.names()
+
+    async def create(
+        self, name: str, *, expected: int = 1, nodes: Iterable[str] = (), leader: str = ""
+    ) -> None:
+        """Make a tablespace. Raises `NameTaken`, `ProgrammingError`, `NotSupportedError`."""
+        if expected != 1 or leader or list(nodes):
+            raise NotSupportedError("replicas of a tablespace in a folder", hint=_HINT)
+        if name.lower() in await self._herd.names():
+            raise NameTaken(f"there is a tablespace {name} already", hint="take a new name")
+        await self._herd.make(name)
+
+    async def drop(self, name: str) -> None:
+        """End a tablespace and remove all that it holds. Raises `ProgrammingError`."""
+        await self._herd.drop(name)
+
+    async def until_led(self, name: str, timeout_ms: int, node: str = "") -> str:
+        """Nothing to wait for."""
+        return ""
+
+    async def set_expected(self, name: str, expected: int) -> None:
+        """Refused."""
+        raise NotSupportedError("replicas of a tablespace in a folder", hint=_HINT)
+
+    async def set_replicas(self, name: str, nodes: Iterable[str]) -> None:
+        """Refused."""
+        raise NotSupportedError("replicas of a tablespace in a folder", hint=_HINT)
+
+    async def add_replica(self, name: str, node: str) -> None:
+        """Refused."""
+        raise NotSupportedError("replicas of a tablespace in a folder", hint=_HINT)
+
+    async def remove_replica(self, name: str, node: str) -> None:
+        """Refused."""
+        raise NotSupportedError("replicas of a tablespace in a folder", hint=_HINT)
+
+    async def move_leader(self, name: str, node: str) -> None:
+        """Refused."""
+        raise NotSupportedError("leaders of a tablespace in a folder", hint=_HINT)
+
+
+async def mark_dropped(client: LedgerClient, name: str) -> SpaceFact:
+    """Mark a tablespace that is to go. Raises `ProgrammingError` if it is not there."""
+    directory = Directory(client.store, client.rng)
+    return await directory.change(name, lambda fact: msgspec.structs.replace(fact, dropped=True))
+
+
+async def remove_marked(
+    client: LedgerClient, workers: Workers, folder: Path, name: str, fact: SpaceFact
+) -> None:
+    """Remove all that a marked tablespace left, which nobody runs, and give its name back."""
+    await sweep_dropped(client, name)
+    for each in (folder / name, folder / f"{name}.checkpoint"):
+        await workers.run(partial(shutil.rmtree, each, ignore_errors=True))
+    await Directory(client.store, client.rng).forget(name, fact.uuid)
