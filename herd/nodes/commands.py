@@ -18,7 +18,7 @@ from engine.log.log_list import LOGS
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.replica.election import decode_beat
-from herd.errors import LeaderUnavailable, ProgrammingError
+from herd.errors import LeaderUnavailable, OperationalError, ProgrammingError
 from herd.nodes.directory import Change, Directory
 from herd.nodes.facts import NODES, NodeFact, SpaceFact, decode_node
 from herd.reading_log import log_of
@@ -63,8 +63,13 @@ class SpaceCommands:
     ) -> SpaceFact:
         """Make a tablespace. `nodes` are where its first replicas are; the auditor adds others.
 
-        Raises `NameTaken`, `ProgrammingError`, `OperationalError`.
+        Raises `NameTaken`, `ProgrammingError`, `OperationalError` (also if there is no node).
         """
+        if not await self.nodes():
+            raise OperationalError(
+                "there is no node that could run a tablespace",
+                hint="start one: herdbook herd node",
+            )
         first = [await self.node(node) for node in nodes]
         designated = await self.node(leader) if leader else ""
         if designated and designated not in first:

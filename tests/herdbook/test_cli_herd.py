@@ -1,0 +1,70 @@
+"""`herdbook herd` where there is no cluster; with one: `tests/acceptance/test_herd.py`."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import herd
+from herdbook.cli import app
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    async def fill() -> None:
+        async with herd.open_folder(tmp_path / "data") as opened:
+            await opened.make("farm")
+
+    asyncio.run(fill())
+    return tmp_path / "data"
+
+
+def test_a_folders_tablespaces_are_listed_as_its_owners(folder: Path) -> None:
+    found = RUNNER.invoke(app, ["herd", "tablespaces", "--url", str(folder), "--json"])
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    assert (told["name"], told["expected"], told["replicas"]) == ("farm", 0, [])
+    shown = RUNNER.invoke(app, ["herd", "tablespaces", "--url", str(folder)])
+    assert "farm" in shown.stdout and "owner" in shown.stdout
+    nodes = RUNNER.invoke(app, ["herd", "nodes", "--url", str(folder), "--json"])
+    assert nodes.exit_code == 0 and nodes.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["create", "other"], "no node"),
+        (["add-replica", "farm", "n1"], "no node has 'n1'"),
+        (["move-leader", "farm", "n1"], "no node has 'n1'"),
+        (["set-replicas", "farm", "3"], "owner of its folder"),
+        (["drop", "nowhere", "--yes"], "no tablespace nowhere"),
+        (["drop", "farm", "--yes"], "owner of its folder"),
+    ],
+)
+def test_what_needs_nodes_says_so_where_there_are_none(
+    folder: Path, words: list[str], says: str
+) -> None:
+    found = RUNNER.invoke(app, ["herd", *words, "--url", str(folder)])
+    assert found.exit_code == 1
+    assert says in found.stderr and found.stdout == "", found.output
+
+
+def test_a_node_is_not_run_on_a_folder_nor_keeps_its_states_in_a_cluster(
+    folder: Path, tmp_path: Path
+) -> None:
+    words = ["herd", "node", "--data", str(tmp_path / "node"), "--url", str(folder)]
+    found = RUNNER.invoke(app, words)
+    assert found.exit_code == 1 and "nodes are for clusters" in found.stderr, found.output
+    words = ["herd", "node", "--data", "herdbook://host:1/x", "--url", "herdbook://host:1/x"]
+    assert RUNNER.invoke(app, words).exit_code == 2
+
+
+def test_a_drop_is_asked_about(folder: Path) -> None:
+    found = RUNNER.invoke(app, ["herd", "drop", "farm", "--url", str(folder)], input="n\n")
+    assert found.exit_code == 1
+    listed = RUNNER.invoke(app, ["herd", "tablespaces", "--url", str(folder), "--json"])
+    assert json.loads(listed.stdout)["name"] == "farm"
