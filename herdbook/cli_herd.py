@@ -44,6 +44,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="The tablespace.")]
+Grpc = Annotated[str, typer.Option(help="Where to serve gRPC, too: host:port; else nowhere.")]
 NodeId = Annotated[str, typer.Argument(help="A node: its id, the beginning of it, or its address.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has come about.")]
 Grace = Annotated[
@@ -64,9 +65,7 @@ def node(
         typer.Option("--url", help="The cluster: herdbook://host:port,host:port/path."),
     ] = None,
     listen: Annotated[str, typer.Option(help="Where clients reach it.")] = "127.0.0.1:7180",
-    grpc: Annotated[
-        str, typer.Option(help="Where to serve gRPC, too: host:port. Default: nowhere.")
-    ] = "",
+    grpc: Grpc = "",
     advertise: Annotated[str, typer.Option(help="What clients dial instead of --listen.")] = "",
     secret_file: Annotated[
         Path | None, typer.Option(help="A file with the secret that clients prove.")

@@ -228,11 +228,13 @@ class TablespaceCalls:
         """Rows in the order of their keys."""
         said = await self._parsed(self._wire.ScanRequest, data, context)
         try:
-            bounds = [_list(given, "bounds") for given in (said.first, said.last, said.prefix)]
+            first, last, prefix = (
+                _list(given, "bounds") for given in (said.first, said.last, said.prefix)
+            )
             left, after = said.limit or None, b""
             while left is None or left > 0:
                 count = _SCAN_COUNT if left is None else min(left, _SCAN_COUNT)
-                call = messages.Scan(said.tablespace, said.table, *bounds, after, count)  # type: ignore[call-arg, arg-type, unused-ignore]
+                call = messages.Scan(said.tablespace, said.table, first, last, prefix, after, count)
                 page = await self._other(call)
                 yield self._wire.GetReply(rows=encode(page.rows)).SerializeToString()
                 after, left = page.after, None if left is None else left - len(page.rows)
