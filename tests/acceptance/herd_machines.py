@@ -6,17 +6,19 @@ Invariants:
 """
 
 import asyncio
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from herd.errors import CommitUnknown, Error
 from herd.nodes import SpaceCommands
-from herd.wire.herd import RemoteHerd
+from herd.wire.cluster import ClusterHerd
 from tests.acceptance.machines import ROOT, free_port
 
 ACCOUNTS: Final = 10
@@ -90,12 +92,15 @@ class NodeProcess:
 class Bank:
     """Accounts in a tablespace, and clients that transfer between them."""
 
-    def __init__(self, herd: RemoteHerd, tablespace: str) -> None:
+    def __init__(self, herd: ClusterHerd, tablespace: str) -> None:
         self.herd = herd
         self.tablespace = tablespace
         self.transfers = 0
         self.unknown = 0
         self.errors: list[Error] = []
+        self.sums = {False: 0, True: 0}
+        """How often the leader's accounts were added up, and a follower's."""
+        self.refused: Counter[str] = Counter()
         self.last_s = 0.0
         self.ending = False
 
@@ -134,6 +139,22 @@ class Bank:
                 self.last_s = max(self.last_s, began_s)
         await session.close()
 
+    async def reader(self, *, follower: bool) -> None:
+        """Add all accounts up until it is over: no moment has more or less money."""
+        session = await self.herd.session(self.tablespace, follower=follower)
+        while not self.ending:
+            await asyncio.sleep(_THINK_S)
+            try:
+                found = await session.execute("SELECT sum(money), count(*) FROM account")
+            except Error as error:
+                self.refused[type(error).__name__] += 1
+                continue
+            assert list(found.rows) == [(ACCOUNTS * START, ACCOUNTS)], list(found.rows)
+            if follower:
+                assert session.position is not None
+            self.sums[follower] += 1
+        await session.close()
+
     async def total(self) -> int:
         """The sum as the leader has it."""
         session = await self.herd.session(self.tablespace)
@@ -142,6 +163,19 @@ class Bank:
             return int(found.rows[0][0])
         finally:
             await session.close()
+
+
+async def command(url: str, *words: str) -> list[dict[str, Any]]:
+    """What `herdbook herd` answers with --json, if it does; it has to work."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "herdbook", "herd", *words, "--url", url),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    said, wrong = await process.communicate()
+    assert process.returncode == 0, (words, wrong.decode())
+    return [json.loads(line) for line in said.splitlines() if line.startswith(b"{")]
 
 
 async def leader_of(commands: SpaceCommands, name: str, among: list[NodeProcess]) -> NodeProcess:

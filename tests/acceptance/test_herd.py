@@ -15,7 +15,14 @@ import engine
 from herd.nodes import SpaceCommands
 from herd.wire.cluster import ClusterHerd, open_cluster
 from herdbook.zookeeper_server import ZooKeeperServer
-from tests.acceptance.herd_machines import ACCOUNTS, START, Bank, NodeProcess, leader_of
+from tests.acceptance.herd_machines import (
+    ACCOUNTS,
+    START,
+    Bank,
+    NodeProcess,
+    command,
+    leader_of,
+)
 from tests.acceptance.machines import Machine, free_port, until
 from tests.acceptance.test_cluster import is_made
 
@@ -35,19 +42,21 @@ class Running(NamedTuple):
     nodes: list[NodeProcess]
     herd: ClusterHerd
     commands: SpaceCommands
+    url: str
 
 
 async def test_leaders_are_killed_and_moved_and_no_money_is_lost(tmp_path: Path) -> None:
-    async with herds(tmp_path) as (nodes, herd, commands):
+    async with herds(tmp_path) as (nodes, herd, commands, url):
         ids = await ids_of(nodes, commands)
         await commands.create(SPACE, expected=2, nodes=[nodes[0].address, nodes[1].address])
         bank = Bank(herd, SPACE)
         await bank.open()
         working = [asyncio.create_task(bank.client(f"client {n}")) for n in range(CLIENTS)]
+        working += [asyncio.create_task(bank.reader(follower=each)) for each in (False, True)]
         await transfers(bank, _BETWEEN)
         # A third replica begins on an empty disk, and is told apart by nothing.
-        await commands.add_replica(SPACE, nodes[2].address)
-        await until("the added replica follows", partial(follows, commands, ids[nodes[2].address]))
+        await command(url, "add-replica", SPACE, ids[nodes[2].address])
+        assert await follows(commands, ids[nodes[2].address])
         failovers_s = []
         for _ in range(KILLS):
             leader = await leader_of(commands, SPACE, nodes)
@@ -62,25 +71,55 @@ async def test_leaders_are_killed_and_moved_and_no_money_is_lost(tmp_path: Path)
             leader = await leader_of(commands, SPACE, nodes)
             other = nodes[(nodes.index(leader) + 1) % 3]
             bank.unknown, before_s = 0, asyncio.get_running_loop().time()
+            bank.errors.clear()
             await commands.move_leader(SPACE, other.address)
             await commands.until_led(SPACE, 30_000, other.address)
             moved_s.append(asyncio.get_running_loop().time() - before_s)
             await transfers(bank, _BETWEEN)
             assert bank.unknown == 0, "a leader that moves leaves no commit unknown"
+            # A store that is late for a whole lease is none of the move's doing.
+            heard = [error for error in bank.errors if "lease has run out" not in str(error)]
+            assert len(heard) <= CLIENTS, f"more than one error for each client: {heard}"
+            assert all(error.retryable for error in bank.errors), bank.errors
         bank.ending = True
         await asyncio.gather(*working)
         assert await bank.total() == ACCOUNTS * START
+        assert min(bank.sums.values()) > 0, bank.sums
+        await commanded(url, nodes, commands)
         for each in nodes:
             # Each of them in its turn: what it followed is what it leads with.
             await commands.move_leader(SPACE, each.address)
             await commands.until_led(SPACE, 30_000, each.address)
             assert await bank.total() == ACCOUNTS * START
     print(
-        f"{bank.transfers} transfers, {len(bank.errors)} errors; failovers in "
+        f"{bank.transfers} transfers, {bank.sums} sums, {bank.refused}; failovers in "
         f"{', '.join(f'{one:.1f}' for one in failovers_s)} s, moves in "
         f"{', '.join(f'{one:.1f}' for one in moved_s)} s"
     )
     assert max(failovers_s) < FAILOVER_S_MAX, failovers_s
+
+
+async def commanded(url: str, nodes: list[NodeProcess], commands: SpaceCommands) -> None:
+    """The commands tell what there is, and what they say comes about."""
+    ids = await ids_of(nodes, commands)
+    found = {each["name"]: each for each in await command(url, "tablespaces", "--json")}
+    assert set(found) == {"default", SPACE}
+    assert set(found[SPACE]["replicas"]) == set(ids.values())
+    assert found[SPACE]["leader_address"] in ids
+    listed = await command(url, "nodes", "--json")
+    assert {each["node"]: each["address"] for each in listed} == {b: a for a, b in ids.items()}
+    last = ids[nodes[2].address]
+    await command(url, "move-leader", SPACE, ids[nodes[0].address])
+    await command(url, "remove-replica", SPACE, last)
+    [bank] = [each for each in await command(url, "tablespaces", "--json") if each["name"] == SPACE]
+    assert last not in bank["replicas"] and bank["expected"] == 2
+    assert bank["leader_address"] == nodes[0].address
+    # On SIGTERM a node leaves at once, and so does what it says of itself.
+    assert await nodes[2].terminate() == 0
+    assert last not in {each["node"] for each in await command(url, "nodes", "--json")}
+    nodes[2].start()
+    assert await ids_of(nodes, commands) == ids, "a node is who it was"
+    await command(url, "add-replica", SPACE, nodes[2].address)
 
 
 async def transfers(bank: Bank, count: int) -> None:
@@ -143,4 +182,4 @@ async def herds(folder: Path) -> AsyncIterator[Running]:
             node.start()
         client = await stack.enter_async_context(engine.connect(url))
         herd = await stack.enter_async_context(open_cluster(url))
-        yield Running(nodes, herd, SpaceCommands(client.store, client.clock, client.rng))
+        yield Running(nodes, herd, SpaceCommands(client.store, client.clock, client.rng), url)
