@@ -423,10 +423,9 @@ def _folded(
 
 
 def _cut(rows: pa.Table | None, page_rows: int) -> list[Page]:
-    """Pages of so many rows, by key if it takes several."""
+    """Pages of so many rows, in the order of their keys."""
     if rows is None or not rows.num_rows:
         return []
-    if rows.num_rows < 2 * page_rows:
-        return [Page.of(rows.combine_chunks().to_batches()[0])]
     ordered = rows.take(pc.sort_indices(rows, sort_keys=[(KEY, "ascending")])).combine_chunks()
-    return [Page.of(batch) for batch in ordered.to_batches(max_chunksize=page_rows)]
+    size = page_rows if rows.num_rows >= 2 * page_rows else rows.num_rows
+    return [Page.of(batch) for batch in ordered.to_batches(max_chunksize=size)]

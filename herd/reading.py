@@ -25,9 +25,12 @@ _SLICE_ROWS: Final = 4_096
 
 
 class Page:
-    """Some rows of a table, all columns that are kept, `_key` and `_position` among them."""
+    """Some rows of a table, all columns that are kept, `_key` and `_position` among them.
 
-    __slots__ = ("batch", "first", "last", "size_bytes")
+    They lie in the order of their keys. Threads may use one at once.
+    """
+
+    __slots__ = ("_keys", "_places", "batch", "first", "last", "size_bytes")
 
     def __init__(self, batch: pa.RecordBatch, first: bytes, last: bytes) -> None:
         self.batch = batch
@@ -36,20 +39,40 @@ class Page:
         self.last = last
         """No key is above it."""
         self.size_bytes = int(batch.nbytes)
+        self._keys = batch.column(KEY)
+        self._places: dict[bytes, int] = {}
+        """Where keys lie that were looked for, -1 for nowhere: changed rows are, in every query."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> "Page":
-        """A page of some rows, at least one."""
-        ends = pc.min_max(batch.column(KEY)).as_py()
-        return cls(batch, ends["min"], ends["max"])
+        """A page of some rows, at least one, in the order of their keys."""
+        keys = batch.column(KEY)
+        assert pc.all(pc.less(keys[:-1], keys[1:])).as_py() is not False
+        return cls(batch, keys[0].as_py(), keys[-1].as_py())
 
     def without(self, keys: Sequence[bytes], names: Sequence[str] | None = None) -> pa.RecordBatch:
         """Its rows but those with some keys; only the columns with some names."""
         batch = self.batch if names is None else self.batch.select(list(names))
-        if not keys:
-            return batch
-        gone = pc.is_in(self.batch.column(KEY), value_set=pa.array(keys, pa.binary()))
-        return batch.filter(pc.invert(gone))
+        places = [place for key in keys if (place := self._place(key)) >= 0]
+        return batch.filter(_all_but(places, batch.num_rows)) if places else batch
+
+    def _place(self, key: bytes) -> int:
+        place = self._places.get(key)
+        if place is None:
+            keys = self._keys
+            place = bisect_left(range(len(keys)), key, key=lambda at: keys[at].as_py())
+            if place == len(keys) or keys[place].as_py() != key:
+                place = -1
+            self._places[key] = place
+        return place
+
+
+def _all_but(places: Sequence[int], count: int) -> pa.Array:
+    """Which of so many rows stay: all but those."""
+    bits = bytearray(b"\xff" * ((count + 7) // 8))
+    for place in places:
+        bits[place >> 3] &= ~(1 << (place & 7))
+    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bits)])
 
 
 @dataclass(slots=True)
