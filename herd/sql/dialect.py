@@ -72,6 +72,12 @@ class Herd(DuckDB):
     class Tokenizer(DuckDB.Tokenizer):
         """Backticks quote names, too; names of types keep their lengths."""
 
+        # `$1` is a parameter: a text in dollars would swallow what comes after it.
+        HEREDOC_STRINGS: ClassVar[list[str | tuple[str, str]]] = []
+        SINGLE_TOKENS: ClassVar[dict[str, TokenType]] = {
+            **DuckDB.Tokenizer.SINGLE_TOKENS,
+            "$": TokenType.PARAMETER,
+        }
         IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ['"', "`"]
         KEYWORDS: ClassVar[dict[str, TokenType]] = {
             **DuckDB.Tokenizer.KEYWORDS,
