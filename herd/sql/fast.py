@@ -21,7 +21,15 @@ from herd.changing import Verify
 from herd.errors import DataError, SqlSyntaxError
 from herd.rows import Row, row_reader
 from herd.schema import Column, Table
-from herd.sql.expressions import NO_NAMES, Evaluate, Names, Store, compile_expression, storing
+from herd.sql.expressions import (
+    NO_NAMES,
+    Evaluate,
+    Names,
+    Store,
+    compile_expression,
+    constant,
+    storing,
+)
 from herd.sql.parsing import Parsed, place_of
 from herd.sql.result import Result, ResultColumn
 from herd.sql.returning import Returned
@@ -114,9 +122,8 @@ def _equality(part: exp.Expr, names: Names) -> tuple[int, exp.Expr]:
     if not isinstance(part, exp.EQ):
         raise CannotEvaluate
     for column, value in ((part.this, part.expression), (part.expression, part.this)):
-        if isinstance(column, exp.Column) and isinstance(
-            value.unnest(), exp.Literal | exp.Placeholder | exp.Neg | exp.Cast
-        ):
+        given = isinstance(value.unnest(), exp.Literal | exp.Placeholder | exp.Neg | exp.Cast)
+        if isinstance(column, exp.Column) and given and constant(value):
             return names.find(column)[0], value
     raise CannotEvaluate
 

@@ -19,11 +19,13 @@ class Expressions:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"differential {seed}")
         self.parameters: dict[str, Any] = {}
+        self.plain = False
+        """Whether literals are all that may be drawn, no parameters."""
 
     def value(self, kind: str) -> str:
         """A constant of a kind, as a literal or as a parameter."""
         value = self.rng.choice(KINDS[kind].values)
-        if KINDS[kind].literal and self.rng.random() < 0.8:
+        if KINDS[kind].literal and (self.plain or self.rng.random() < 0.8):
             return literal(value)
         name = str(len(self.parameters) + 1)
         self.parameters[name] = value

@@ -70,7 +70,7 @@ class _Run:
         rng, next_look = self.generator.rng, _COMPARED_EVERY
         await self.three.begin()
         while self.tally.statements < statements:
-            if rng.random() < 0.04:
+            if rng.random() < 0.04 and self.generator.ready:
                 await self._transaction()
             else:
                 await self._one()
@@ -90,6 +90,7 @@ class _Run:
         rng, generator, three = self.generator.rng, self.generator, self.three
         before, saved = generator.state(), list[list[Shape]]()
         await three.word("BEGIN")
+        generator.within = True
         for _ in range(rng.randint(1, 10)):
             draw = rng.random()
             if draw < 0.1:
@@ -103,6 +104,7 @@ class _Run:
                 saved.pop()
             else:
                 await self._one()
+        generator.within = False
         if rng.random() < 0.6:
             await three.word("COMMIT")
         else:

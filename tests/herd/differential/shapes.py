@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
-WORDS: Final = ("ann", "bob", "cow", "dan", "Eve", "fox", "a_b", "", "zoe zoe", "%", "ß")
+WORDS: Final = ("ann", "bob", "cow", "dan", "Eve", "fox", "a_b", "", "zoe zoe", "%", "牛")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,16 @@ Invariants:
 """
 
 import copy
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tests.herd.differential.queries import Queries
 from tests.herd.differential.shapes import FIRST, KINDS, Shape, literal
 
+_PARAMETER: Final = re.compile(r"\$(\d+)")
 Effect = Callable[[], None]
 
 
@@ -85,6 +87,8 @@ class Generator(Queries):
         rule = self.rng.choice(["", "ON DELETE CASCADE", "ON DELETE SET NULL"])
         self.tables[1].parent = ("dam", "cow", "id", rule)
         self._count = 0
+        self.within = False
+        """Whether a transaction is open: no view is made, which a rollback would bring back."""
         self._ahead: deque[Callable[[], Statement]] = deque()
 
     def statement(self) -> Statement:
@@ -102,9 +106,14 @@ class Generator(Queries):
             return self._made(self._delete(shape))
         if draw < 0.47:
             return self._definition(shape)
-        if draw < 0.48:
+        if draw < 0.48 and not self.within:
             return self._view()
         return self._made(self.query())
+
+    @property
+    def ready(self) -> bool:
+        """Whether a transaction may begin."""
+        return not self._ahead
 
     def state(self) -> list[Shape]:
         """The definitions as they are, for `go_back`."""
@@ -113,10 +122,12 @@ class Generator(Queries):
     def go_back(self, state: list[Shape]) -> None:
         """A transaction was rolled back."""
         self.tables[:] = copy.deepcopy(state)
-        self._ahead.clear()
 
     def _made(self, text: str) -> Statement:
-        return Statement(text, self.parameters)
+        used = list(dict.fromkeys(_PARAMETER.findall(text)))
+        places = {name: str(place) for place, name in enumerate(used, 1)}
+        text = _PARAMETER.sub(lambda found: f"${places[found.group(1)]}", text)
+        return Statement(text, {places[name]: self.parameters[name] for name in used})
 
     def _name(self, stem: str) -> str:
         self._count += 1
@@ -173,8 +184,13 @@ class Generator(Queries):
     def _returning(self, shape: Shape) -> str:
         if self.rng.random() < 0.85:
             return ""
-        kind = self.rng.choice(sorted(set(shape.columns.values())))
-        return f" RETURNING {', '.join(shape.key)}, {self.expression(shape, kind, '', 1)}"
+        names = [name for name in shape.columns if KINDS[shape.columns[name]].literal]
+        kind = shape.columns[self.rng.choice(names)]
+        # DuckDB takes no parameters there.
+        self.plain = True
+        text = f" RETURNING {', '.join(shape.key)}, {self.expression(shape, kind, '', 1)}"
+        self.plain = False
+        return text
 
     def _update(self, shape: Shape) -> str:
         rng = self.rng

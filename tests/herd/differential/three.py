@@ -47,7 +47,7 @@ class Three:
         for name, value in (("case_sensitive_like", "ON"), ("foreign_keys", "ON")):
             self.sqlite.execute(f"PRAGMA {name} = {value}")
         self.duck = duckdb.connect(":memory:", config={"threads": 1})
-        self._views: dict[str, str] = {}
+        self._error: Error | None = None
 
     async def begin(self) -> None:
         """Make the tables."""
@@ -65,17 +65,18 @@ class Three:
         self.refused += ours is None
         self.disagreed += lite != duck
         if statement.judged and ours != lite and ours != duck:
-            shown = "\n".join(
-                f"  {one}" for one in (f"ours {ours}", f"lite {lite}", f"duck {duck}")
+            said = self._error if ours is None else ours
+            raise Disagreement(
+                f"{statement.text} {statement.parameters or ''}\n"
+                f"  ours {said}\n  lite {lite}\n  duck {duck}"
             )
-            raise Disagreement(f"{statement.text} {statement.parameters or ''}\n{shown}")
         if ours is not None and statement.effect is not None:
             statement.effect()
         if not statement.changes or _is_of_view(statement):
             return
         if not statement.judged or ours != lite:
             await self._give_sqlite()
-        if not statement.judged or ours != duck:
+        if not statement.judged or ours != duck or self._took_along(statement):
             await self.give_duckdb()
 
     async def word(self, text: str) -> None:
@@ -92,6 +93,11 @@ class Three:
                 if ours != theirs:
                     raise Disagreement(f"rows of {shape.name}\n  ours {ours}\n  {name} {theirs}")
 
+    def _took_along(self, statement: Statement) -> bool:
+        """Whether rows may have changed that refer to those of the statement: not in DuckDB."""
+        parents = {shape.parent[1] for shape in self.tables if shape.parent is not None}
+        return statement.kind == "DELETE" and statement.text.split(" ")[2] in parents
+
     def close(self) -> None:
         """Let go of the others."""
         self.sqlite.close()
@@ -100,7 +106,8 @@ class Three:
     async def _ours(self, statement: Statement) -> Answer:
         try:
             result = await self.session.execute(statement.text, statement.given)
-        except Error:
+        except Error as error:
+            self._error = error
             return None
         except Exception as error:
             raise Disagreement(f"{statement.text} {statement.parameters}: {error!r}") from error
@@ -143,6 +150,7 @@ class Three:
             rows = [tuple(map(_for_sqlite, row)) for row in await self._rows(shape)]
             if rows:
                 self.sqlite.executemany(_filling(shape), rows)
+        self.sqlite.execute("PRAGMA defer_foreign_keys = OFF")
 
     async def give_duckdb(self) -> None:
         """Give DuckDB our tables."""
@@ -154,7 +162,8 @@ class Three:
                 self.duck.execute(text)
             rows = await self._rows(shape)
             if rows:
-                self.duck.executemany(_filling(shape), rows)
+                values = [value for row in rows for value in row]
+                self.duck.execute(_filling(shape, len(rows)), values)
 
     def _drop_all(self, found: Iterable[tuple[Any, ...]]) -> list[str]:
         """Names of tables, the children of others first."""
@@ -163,9 +172,10 @@ class Three:
         return sorted(names, key=lambda name: (name in parents or name == "cow", name))
 
 
-def _filling(shape: Shape) -> str:
-    marks = ", ".join("?" for _ in shape.columns)
-    return f"INSERT INTO {shape.name} ({', '.join(shape.columns)}) VALUES ({marks})"
+def _filling(shape: Shape, count: int = 1) -> str:
+    row = f"({', '.join('?' for _ in shape.columns)})"
+    rows = ", ".join(row for _ in range(count))
+    return f"INSERT INTO {shape.name} ({', '.join(shape.columns)}) VALUES {rows}"
 
 
 def _is_of_view(statement: Statement) -> bool:

@@ -19,6 +19,8 @@ from herd.sql.parsing import (
         ("SELECT ?, ?", (1, "a"), (1, "a")),
         ("SELECT :a, :b, :a", {"a": 1, "b": 2}, (1, 2)),
         ("SELECT $2, $1", (1, 2), (1, 2)),
+        ("SELECT $1, ''", (1,), (1,)),
+        ("SELECT $1 AS a$2, $2", (1, 2), (1, 2)),
         ("SELECT 1", (), ()),
         ("SELECT 1", {}, ()),
         ("SELECT '?', \":a\", ?", (1,), (1,)),

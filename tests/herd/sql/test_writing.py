@@ -112,6 +112,8 @@ async def test_parameters_stand_everywhere() -> None:
         assert await on.count("DELETE FROM cow WHERE name = ?", ("Alma",)) == 1
         assert await on.count("UPDATE cow SET milk = 0 WHERE id = ?", ("2",)) == 1
         assert await on.count("UPDATE cow SET milk = 0 WHERE id = ?", (None,)) == 0
+        assert await on.count("UPDATE cow SET milk = 0 WHERE id = -id") == 0
+        assert await on.rows("SELECT name FROM cow WHERE CAST(tag AS INT) = id AND id = 2") != []
 
 
 async def test_a_statement_changes_all_of_its_rows_or_none() -> None:
