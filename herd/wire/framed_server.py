@@ -8,7 +8,8 @@ Invariants:
   another user's process over a Unix socket.
 - A connection of which nothing was heard for a lease ends, and with it what its guest began.
 - What a peer may make the server hold is bounded: calls running, calls arriving, answers not taken.
-- What cannot be understood is answered by one error, then the connection ends.
+- What is no frame, or out of turn, is answered by one error, then the connection ends; a call
+  that cannot be read is answered like any other that is wrong.
 """
 
 import asyncio
@@ -278,6 +279,8 @@ class SessionConnection:
                 self._refused.discard(request)
             return None
         parts = self._parts.setdefault(request, [])
+        if len(self._parts) + len(self._refused) > self._settings.calls_max:
+            raise FrameInvalid("too many calls were begun and not finished")
         parts.append(frame.head)
         self._count(size_bytes)
         held_bytes = sum(map(len, parts))
@@ -314,11 +317,7 @@ class SessionConnection:
             self.wire.hold()
 
     async def _answer(self, request: int, work: Coroutine[Any, Any, bytes]) -> None:
-        try:
-            data = await work
-        except FrameInvalid as error:
-            self._end_with(error)
-            return
+        data = await work
         while self.wire.queued_bytes > self._settings.queued_bytes_max and not self.wire.over:
             await self._taken()
         self._send(request, data)
@@ -350,6 +349,7 @@ class SessionConnection:
             task.cancel()
         elif request in self._parts:
             self._forget_parts(request)
+            # The rest of it may be on its way.
             self._refused.add(request)
 
     def _hold_for_answers(self) -> None:

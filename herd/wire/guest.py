@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.errors import FrameInvalid
 from herd.errors import (
     Error,
     InterfaceError,
+    InternalError,
     LeaderUnavailable,
     NotSupportedError,
     ProgrammingError,
@@ -69,10 +69,13 @@ class Guest:
         }
 
     def handle(self, data: bytes) -> Reply:
-        """The answer to a call, or what makes it. Raises `FrameInvalid` for what is no call."""
+        """The answer to a call, or what makes it; what is no call is answered, too."""
         if len(data) > _LARGE_BYTES:
             return self._handle_large(data)
-        return self._begun(_decoded(data))
+        try:
+            return self._begun(_decoded(data))
+        except Error as error:
+            return encode(failed(error))
 
     def ask(self, call: messages.Call) -> Awaitable[Answer]:
         """The answer to a call that is decoded already, for wires with messages of their own."""
@@ -113,11 +116,18 @@ class Guest:
         return self._encoded(call)
 
     async def _handle_large(self, data: bytes) -> bytes:
-        call = await self.service.workers.run(partial(_decoded, data))
+        try:
+            call = await self.service.workers.run(partial(_decoded, data))
+        except Error as error:
+            return encode(failed(error))
         return await self._encoded(call)
 
     async def _encoded(self, call: messages.Call) -> bytes:
-        return encode(await self._answered(call))
+        answer = await self._answered(call)
+        try:
+            return encode(answer)
+        except Error as error:
+            return encode(failed(InternalError(f"an answer cannot be sent: {error.message}")))
 
     async def _answered(self, call: messages.Call) -> Answer:
         hosted = self._sessions.get(getattr(call, "session", 0))
@@ -360,7 +370,7 @@ def _decoded(data: bytes) -> messages.Call:
         call: messages.Call = decode_call(data)
         return call
     except MALFORMED as error:
-        raise FrameInvalid(f"a call cannot be read: {error}") from error
+        raise InterfaceError(f"a call cannot be read: {error}") from error
 
 
 def _state_of(session: "Session") -> int:

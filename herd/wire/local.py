@@ -4,8 +4,7 @@ Invariants:
 - A call goes the way that a remote one goes, without a wire: it means the same.
 """
 
-from engine.errors import FrameInvalid
-from herd.errors import InterfaceError, SessionLost
+from herd.errors import SessionLost
 from herd.wire.guest import Guest
 
 
@@ -25,11 +24,8 @@ class LocalChannel:
         """The answer to a call; see `Channel`."""
         if self._over:
             raise SessionLost("the tablespaces were closed", hint="open the folder again")
-        try:
-            reply = self._guest.handle(message)
-            return reply if isinstance(reply, bytes) else await reply
-        except FrameInvalid as error:
-            raise InterfaceError(str(error)) from error
+        reply = self._guest.handle(message)
+        return reply if isinstance(reply, bytes) else await reply
 
     async def close(self) -> None:
         """End what was begun over it."""

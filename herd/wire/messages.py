@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from herd.errors import ValueInvalid
 from herd.types import ColumnType
 from herd.wire.values import unpack_extension
 
@@ -324,10 +325,18 @@ class Page(_Message, frozen=True, array_like=True, tag=9):
 
 Answer = Failed | Done | Opened | Rows | Table | Piece | Described | Told | Page
 
-encode: Final = msgspec.msgpack.Encoder().encode
+_encode: Final = msgspec.msgpack.Encoder().encode
 decode_call: Final = msgspec.msgpack.Decoder(Call, ext_hook=unpack_extension).decode
 decode_answer: Final = msgspec.msgpack.Decoder(Answer, ext_hook=unpack_extension).decode
 Columns = list[tuple[str, ColumnType | None]]
 decode_columns: Final = msgspec.msgpack.Decoder(Columns).decode
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
 """What decoding raises."""
+
+
+def encode(message: Any) -> bytes:
+    """The bytes of a message. Raises `ValueInvalid` for a text that is none."""
+    try:
+        return _encode(message)
+    except (UnicodeEncodeError, OverflowError, TypeError) as error:
+        raise ValueInvalid(f"a value cannot be sent: {error}") from None

@@ -30,7 +30,7 @@ from herd.wire.contract import Channel
 from herd.wire.failures import error_of
 from herd.wire.messages import Answer, Failed, encode
 from herd.wire.results import result_of_rows, result_of_table
-from herd.wire.values import packed_parameters, packed_row
+from herd.wire.values import packed_parameters, packed_sequence
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 _ROWS_ON_LOOP_MAX: Final = 500
@@ -113,7 +113,7 @@ class RemoteSession:
         many = rows if isinstance(rows, list | tuple) else list(rows)
 
         def pack() -> list[list[Any]]:
-            return [packed_row(row) for row in many]
+            return [packed_sequence(row) for row in many]
 
         large = len(many) > _ROWS_ON_LOOP_MAX
         given = await self._calling.workers.run(pack) if large else pack()

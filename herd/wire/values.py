@@ -21,13 +21,13 @@ Invariants:
 import datetime
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-from herd.errors import ValueInvalid
+from herd.errors import NoSuchColumn, ParametersMismatch, ValueInvalid
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC: Final = _EPOCH.replace(tzinfo=datetime.UTC)
@@ -60,14 +60,29 @@ def packed_row(row: Iterable[Any]) -> list[Any]:
 
 
 def packed_map(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by name. Raises `ValueInvalid`."""
+    """Values by name. Raises `ValueInvalid`, `NoSuchColumn` for a name that is no text."""
+    for name in row:
+        if not isinstance(name, str):
+            raise NoSuchColumn(f"a column's name is a text, not {type(name).__name__}")
     return {name: packed(value) for name, value in row.items()}
 
 
 def packed_parameters(parameters: Sequence[Any] | Mapping[str, Any]) -> list[Any] | dict[str, Any]:
-    """A statement's parameters. Raises `ValueInvalid`."""
+    """A statement's parameters. Raises `ValueInvalid`, `ParametersMismatch`."""
+    if type(parameters) is tuple or type(parameters) is list:
+        return [packed(value) for value in parameters]
     if isinstance(parameters, Mapping):
-        return packed_map(parameters)
+        return {str(name): packed(value) for name, value in parameters.items()}
+    return packed_sequence(parameters)
+
+
+def packed_sequence(parameters: object) -> list[Any]:
+    """A row of parameters. Raises `ValueInvalid`, `ParametersMismatch`."""
+    if isinstance(parameters, str | bytes | Set | Mapping) or not isinstance(
+        parameters, Collection
+    ):
+        kind = type(parameters).__name__
+        raise ParametersMismatch(f"the parameters are a {kind}", hint="give a list or a tuple")
     return [packed(value) for value in parameters]
 
 

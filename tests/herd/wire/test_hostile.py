@@ -47,7 +47,10 @@ class Stranger:
     async def hear(self) -> Frame | None:
         """The next frame, None at the end."""
         while not self._heard:
-            data = await self.reader.read(1 << 16)
+            try:
+                data = await self.reader.read(1 << 16)
+            except ConnectionError:
+                return None
             if not data:
                 return None
             self._heard += self._frames.feed(data)
@@ -112,11 +115,26 @@ async def test_what_is_no_greeting_is_refused_in_words(tmp_path: Path, garbage: 
     "head",
     [b"", b"\xc1", b"\x91", encode([1]), encode([99, 1]), encode([2, 1, 1, 5]), b"\x81" * 900],
 )
-async def test_a_call_that_cannot_be_read_ends_its_connection(tmp_path: Path, head: bytes) -> None:
+async def test_a_call_that_cannot_be_read_is_answered(tmp_path: Path, head: bytes) -> None:
     async with embedded(tmp_path) as herd, serving(herd) as one:
         stranger = await Stranger.come(one.address)
         await stranger.greet()
         stranger.say(CALL, head, 1)
+        told = await stranger.hear()
+        assert told is not None
+        failure = decode_answer(told.head)
+        assert isinstance(failure, Failed) and failure.name == "InterfaceError"
+        assert isinstance(await stranger.ask(Open("default"), 2), Opened)
+        await stranger.leave()
+
+
+async def test_calls_that_are_begun_and_never_finished_are_bounded(tmp_path: Path) -> None:
+    few = WireSettings(calls_max=8)
+    async with embedded(tmp_path) as herd, serving(herd, few) as one:
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        for request in range(1, 20):
+            stranger.say(CALL, b"", request, MORE)
         told = await stranger.hear()
         assert told is not None and (told.kind, told.request) == (Kind.ERROR, 0)
         assert await stranger.hear() is None
