@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -17,6 +18,8 @@ import typer
 
 from engine.errors import InvalidRequest
 from engine.ledger.client import LedgerClient
+from engine.ports.clock import SystemClock
+from herdbook.cli_bookie import MetricsAt, security_of
 from herdbook.cli_store import (
     AsJson,
     Url,
@@ -79,12 +82,12 @@ def node(
         bool, typer.Option(help="Serve other machines without asking them for any proof.")
     ] = False,
     replica_grace_ms: Grace = None,
+    metrics: MetricsAt = "",
 ) -> None:
     """Run a node until told to stop: SIGTERM lets others lead, a second one ends it at once."""
     refuse_url_as_data(data, "a node keeps its states in a folder of this machine")
     from herd.errors import Error
     from herd.nodes import NodeSettings
-    from herdbook.cli_bookie import security_of
     from herdbook.herd_node import HerdNodeSettings, serve_node
 
     _log_with_times()
@@ -94,20 +97,31 @@ def node(
     async def serving() -> None:
         security = security_of(secret_file, certificate, private_key, authorities)
         async with _cluster(cluster) as client:
-            await serve_node(
-                data.absolute(),
-                client,
-                settings,
-                security=security,
-                started=_say,
-                leaving=lambda: typer.echo("leaving; a second signal ends it at once"),
-            )
+            serve = partial(serve_node, data.absolute(), client, settings, security=security)
+            await _serve(serve, metrics)
 
     try:
         run(serving())
     except (Error, OSError) as error:
         typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from error
+
+
+async def _serve(serve: Callable[..., Awaitable[None]], metrics_at: str) -> None:
+    """Run a node, with a page of metrics where that is wanted."""
+    from herdbook.metrics import MetricsServer, PrometheusMetrics
+
+    if not metrics_at:
+        await serve(started=_say, leaving=_say_farewell)
+        return
+    measures = PrometheusMetrics()
+    page = await MetricsServer.start(measures, metrics_at, SystemClock())
+    try:
+        more = f", metrics at {page.url}"
+        told = partial(_say, more=more)
+        await serve(metrics=measures, started=told, leaving=_say_farewell)
+    finally:
+        await page.close()
 
 
 @app.command("tablespaces")
@@ -318,8 +332,12 @@ def _does(nodes: dict[str, "NodeFact"], node_id: str, name: str) -> str:
     return f"({report.role} at {report.ledger}/{report.entry})"
 
 
-def _say(node: "Node") -> None:
-    typer.echo(f"node {node.node_id} serves at {node.address}")
+def _say(node: "Node", more: str = "") -> None:
+    typer.echo(f"node {node.node_id} serves at {node.address}{more}")
+
+
+def _say_farewell() -> None:
+    typer.echo("leaving; a second signal ends it at once")
 
 
 def _log_with_times() -> None:
@@ -327,4 +345,5 @@ def _log_with_times() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("herd.nodes").setLevel(logging.INFO)
+    for name in ("engine", "herd"):
+        logging.getLogger(name).setLevel(logging.INFO)

@@ -16,7 +16,7 @@ import uuid
 from functools import partial
 from typing import Final
 
-from engine.errors import EngineError
+from engine.errors import CannotRead, EngineError, FormatTooNew
 from engine.ledger.client import LedgerClient
 from engine.repair.claim import Claim
 from herd.errors import DatabaseError
@@ -114,8 +114,8 @@ class SpaceAuditor:
             fact = SpaceFact(str(identity), clock.wall_ms(), replicas)
             try:
                 self._outlook.spaces[_DEFAULT] = await self._directory.create(_DEFAULT, fact)
-            except DatabaseError:
-                # Somebody made it meanwhile: that is what was wanted.
+            except (DatabaseError, CannotRead, FormatTooNew):
+                # There is one, whatever it is: that is what was wanted.
                 return
 
     async def _judge(self, name: str, fact: SpaceFact) -> None:
@@ -124,8 +124,8 @@ class SpaceAuditor:
                 await self._sweep(name, fact)
             elif fact.hosted:
                 await self._place(name)
-        except DatabaseError as error:
-            # It was dropped meanwhile.
+        except (DatabaseError, CannotRead, FormatTooNew) as error:
+            # It was dropped meanwhile, or a newer program has changed it.
             _logger.info("tablespace %s: %s", name, error)
 
     async def _place(self, name: str) -> None:

@@ -223,7 +223,7 @@ class Node:
         """Look once, and do what is to be done. Raises `MetadataUnavailable`."""
         await self.outlook.look()
         self._reconcile()
-        if not self._tidied:
+        if not (self._tidied or self.outlook.unreadable):
             self._tidied = True
             await self._wipe_left_behind()
         await self._publish()

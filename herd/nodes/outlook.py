@@ -46,6 +46,8 @@ class Outlook:
         self.node_id = node_id
         self.spaces: dict[str, SpaceFact] = {}
         self.nodes: dict[str, NodeFact] = {}
+        self.unreadable: set[str] = set()
+        """Tablespaces whose facts could not be read: damaged, or of a newer program."""
         self._directory = directory
         self._store: MetadataStore = directory.store
         self._clock = clock
@@ -157,6 +159,7 @@ class Outlook:
             self._watches.pop(name)()
         for name in set(self.spaces) - names:
             del self.spaces[name]
+        self.unreadable &= names
         for name in sorted(names - set(self._watches)):
             self._watches[name] = self._store.watch(
                 f"{SPACES}/{name}", partial(self._space_changed, name)
@@ -178,8 +181,11 @@ class Outlook:
         try:
             fact = await self._directory.get(name)
         except (CannotRead, FormatTooNew) as error:
-            _logger.warning("tablespace %s: %s", name, error)
+            if name not in self.unreadable:
+                _logger.warning("tablespace %s: %s", name, error)
+            self.unreadable.add(name)
             return
+        self.unreadable.discard(name)
         if fact is None:
             self.spaces.pop(name, None)
         else:

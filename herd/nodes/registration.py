@@ -3,6 +3,8 @@
 Invariants:
 - The key is there only while the node's session is; after a lost session it is made anew.
 - What it says is what was published last.
+- Two nodes with one id, as of a folder that was copied, do not take each other's place: the second
+  one is not listed as long as the first one is.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ from collections.abc import Callable
 
 from engine.errors import KeyExists, MetadataUnavailable, VersionConflict
 from engine.metadata.contract import MetadataStore
-from herd.nodes.facts import NODES, NodeFact, encode_fact
+from herd.nodes.facts import NODES, NodeFact, decode_node, encode_fact
 
 
 class Registration:
@@ -51,16 +53,29 @@ class Registration:
             await self._register(value)
 
     async def _register(self, value: bytes) -> None:
-        """Make the key; one of an earlier session, which may go at any time, is replaced."""
+        """Make the key; one of this node's earlier session, which may go any time, is replaced."""
         try:
             self._version = await self._store.create(self._key, value, ephemeral=True)
         except KeyExists:
+            await self._check_own(value)
             await self._store.delete(self._key)
             try:
                 self._version = await self._store.create(self._key, value, ephemeral=True)
             except KeyExists as error:
                 raise MetadataUnavailable(f"{self._key} is made by somebody else") from error
         self._said = value
+
+    async def _check_own(self, value: bytes) -> None:
+        """Raise `MetadataUnavailable` if a node at another address has this one's id."""
+        found = await self._store.get(self._key)
+        if found is None:
+            return
+        address = decode_node(found.value).address
+        if address != decode_node(value).address:
+            raise MetadataUnavailable(
+                f"a node at {address} has the same id: it has moved, and its old session ends in a "
+                "moment, or its folder was copied"
+            )
 
     async def close(self) -> None:
         """Be a node no more; what cannot be said now, the session's end will say."""

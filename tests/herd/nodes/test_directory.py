@@ -5,6 +5,7 @@ import random
 import msgspec
 import pytest
 
+from engine.errors import MetadataUnavailable
 from engine.metadata.memory import FaultyStore, MemoryTree
 from herd.errors import NameTaken, OperationalError, ProgrammingError
 from herd.nodes.directory import Directory
@@ -103,9 +104,21 @@ async def test_a_registration_outlives_lost_replies_and_lost_sessions() -> None:
 async def test_a_registration_replaces_the_one_of_an_earlier_life() -> None:
     tree = MemoryTree("c")
     before, after = tree.session(), tree.session()
-    await Registration(before, "a").publish(NodeFact("old:1", 1))
+    await Registration(before, "a").publish(NodeFact("a:1", 1))
     registration = Registration(after, "a")
-    await registration.publish(NodeFact("new:1", 2))
+    await registration.publish(NodeFact("a:1", 2))
     await before.close()
     found = await after.get(f"{NODES}/a")
-    assert found is not None and decode_node(found.value).address == "new:1"
+    assert found is not None and decode_node(found.value).started_ms == 2
+
+
+async def test_the_copy_of_a_node_does_not_take_its_place() -> None:
+    tree = MemoryTree("c")
+    one, two = tree.session(), tree.session()
+    await Registration(one, "a").publish(NodeFact("a:1", 1))
+    copy = Registration(two, "a")
+    with pytest.raises(MetadataUnavailable, match="a:1 has the same id"):
+        await copy.publish(NodeFact("b:1", 2))
+    await one.close()
+    await copy.publish(NodeFact("b:1", 2))
+    assert copy.registered

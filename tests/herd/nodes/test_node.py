@@ -352,6 +352,7 @@ def test_an_auditor_that_dies_is_followed_by_another_one() -> None:
         first.kill()
         rest = [name for name in "abc" if name != first.name]
         await yard.replicas_on(*rest)
+        assert [name for name in rest if yard.machines[name].node.auditor.elected]
 
     in_yard(script)
 
@@ -404,6 +405,27 @@ def test_a_tablespace_of_a_folder_is_left_alone() -> None:
         assert yard.machines["a"].space("own") is None
         with pytest.raises(ProgrammingError, match="owner of its folder"):
             await yard.commands.add_replica("own", "a")
+
+    in_yard(script)
+
+
+def test_a_fact_that_cannot_be_read_costs_no_state_and_stops_nobody_else() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.own.store.create(f"{SPACES}/default", b"what is this")
+        settings = replace(SETTINGS, default_replicas=1)
+        await yard.add("a", settings=settings)
+        machine = yard.machines["a"]
+        machine.kill()
+        machine.states.left = ["a state"]
+        machine.start()
+        await yard.until(lambda: machine.node.auditor.elected)
+        await yard.commands.create("farm", expected=1)
+        await yard.led(by="a")
+        await elapse(3.0)
+        assert machine.node.outlook.unreadable == {"default"} and not machine.states.wiped
+        await yard.own.store.delete(f"{SPACES}/default")
+        await yard.led("default", by="a")
+        await yard.until(lambda: machine.states.wiped == ["a state"])
 
     in_yard(script)
 
