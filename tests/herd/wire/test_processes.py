@@ -85,33 +85,26 @@ def owner(folder: Path) -> Iterator[Child]:
                 continue
 
 
-def test_a_second_process_has_the_same_tables(tmp_path: Path) -> None:
+def test_a_second_process_has_the_same_tables_and_runs_them_when_the_first_has_ended(
+    tmp_path: Path,
+) -> None:
     with owner(tmp_path) as child, herdbook.open(tmp_path) as book:
-        with book.sql(autocommit=True) as connection:
-            assert connection.execute("UPDATE cow SET n = 5 WHERE id = ?", [1]).rowcount == 1
-            assert child.ask("SELECT n FROM cow WHERE id = 1") == "5"
-            assert connection.execute("SELECT id, n FROM cow ORDER BY id").fetchall() == [
-                (1, 5),
-                (2, 0),
-            ]
-        table = book.herd.table("cow")
+        connection, table = book.sql(autocommit=True), book.herd.table("cow")
+        assert connection.execute("UPDATE cow SET n = 5 WHERE id = ?", [1]).rowcount == 1
+        assert child.ask("SELECT n FROM cow WHERE id = 1") == "5"
+        assert connection.execute("SELECT id, n FROM cow ORDER BY id").fetchall() == [
+            (1, 5),
+            (2, 0),
+        ]
         table.put({"id": 3, "n": 7})
         assert table.get(3) == {"id": 3, "n": 7} and len(list(table.scan())) == 3
         assert child.ask("SELECT sum(n) FROM cow") == "12"
         child.end()
-
-
-def test_when_the_owner_ends_the_next_caller_is_the_owner(tmp_path: Path) -> None:
-    with owner(tmp_path) as child, herd.open_herd(tmp_path) as opened:
-        connection = opened.connect(autocommit=True)
-        table = opened.table("cow")
-        connection.execute("UPDATE cow SET n = 1 WHERE id = 1")
-        child.end()
-        assert connection.execute("SELECT n FROM cow WHERE id = 1").fetchone() == (1,)
-        assert connection.execute("UPDATE cow SET n = n + 1").rowcount == 2
-        assert table.get(1) == {"id": 1, "n": 2}
-        with opened.connect() as another:
-            assert another.execute("SELECT sum(n) FROM cow").fetchone() == (3,)
+        assert connection.execute("SELECT n FROM cow WHERE id = 1").fetchone() == (5,)
+        assert connection.execute("UPDATE cow SET n = n + 1").rowcount == 3
+        assert table.get(1) == {"id": 1, "n": 6}
+        with book.sql() as another:
+            assert another.execute("SELECT sum(n) FROM cow").fetchone() == (15,)
         connection.close()
 
 
