@@ -18,6 +18,7 @@ from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import TokenType
 
 from herd.sql.alter_grammar import AlterGrammar
+from herd.sql.long_lists import LongLists
 
 CHECKPOINT: Final = "CHECKPOINT"
 """What a table may be read AS OF: `FROM t AS OF CHECKPOINT 7`, or `'newest'`."""
@@ -31,7 +32,7 @@ def _question_mark(parser: Parser) -> exp.Placeholder:
     return node
 
 
-class HerdParser(AlterGrammar):
+class HerdParser(AlterGrammar, LongLists):
     """Reads more than DuckDB does, and no statement that it does not know."""
 
     PLACEHOLDER_PARSERS: ClassVar[dict[TokenType, ParseNode]] = {

@@ -16,15 +16,27 @@ from typing import Any, Final
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, ParseError, TokenError
 
-from herd.errors import NotSupportedError, ParametersMismatch, SqlSyntaxError, TooLarge
+from herd.errors import (
+    NotSupportedError,
+    ParametersMismatch,
+    ProgrammingError,
+    SqlSyntaxError,
+    TooLarge,
+)
 from herd.sql.dialect import Herd
 from herd.sql.spaces import WORD as TABLESPACE
 from herd.sql.spaces import is_about_a_tablespace
 
 TEXT_CHARACTERS_MAX: Final = 4 * 1024 * 1024
+LONG_CHARACTERS: Final = 8 * 1024
+"""A longer text is read and planned in a worker's thread, and its tree knows that (`is_long`)."""
+NAME_CHARACTERS_MAX: Final = 255
+PARAMETERS_MAX: Final = 65_535
 _DIALECT: Final = Herd()
 _SPACE: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_LONG_NAME: Final = re.compile(rf"[^\s()',;]{{{NAME_CHARACTERS_MAX}}}")
+_LONG: Final = "herd:long"
 _PIECE: Final = re.compile(r'"(?:[^"]|"")+"|`[^`]+`|[^\s;"`]+')
 # These say the same as INSERT does, with letters enough to stand in its place.
 _UPSERTS: Final = {"UPSERT": "INSERT", "REPLACE": "INSERT "}
@@ -93,6 +105,8 @@ def parse(text: str) -> Parsed:
     """
     if len(text) > TEXT_CHARACTERS_MAX:
         raise TooLarge(f"a statement has at most {TEXT_CHARACTERS_MAX} characters")
+    if not text.isascii():
+        _check_letters(text)
     start = _skip_space(text, 0)
     found = _WORD.match(text, start)
     word = found.group().upper() if found else ""
@@ -111,8 +125,38 @@ def parse(text: str) -> Parsed:
     if isinstance(tree, exp.Condition | exp.Alias | exp.Tuple) and not isinstance(tree, exp.Query):
         _check_word(word, start)
         raise SqlSyntaxError("this is no statement", place=start, hint="SELECT it")
+    if len(text) > NAME_CHARACTERS_MAX or "\0" in text:
+        _check_names(text, tree)
+    if len(text) > LONG_CHARACTERS:
+        for part in (tree, tree.args.get("expression")):
+            if isinstance(part, exp.Expr):
+                part.meta[_LONG] = True
     names, count = _number(tree)
     return Parsed(text, word, tree, word in _UPSERTS, names, count, start)
+
+
+def _check_letters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SqlSyntaxError("half a letter, which is no text", place=error.start) from None
+
+
+def is_long(tree: exp.Expr) -> bool:
+    """Whether a query is of a long text: to make it ready would keep the loop for long."""
+    return _LONG in tree.meta
+
+
+def _check_names(text: str, tree: exp.Expr) -> None:
+    """Raise `ProgrammingError` for a name that is too long, or no name for people."""
+    if "\0" not in text and _LONG_NAME.search(text) is None:
+        return
+    for node in tree.find_all(exp.Identifier, exp.Anonymous):
+        if len(node.name) > NAME_CHARACTERS_MAX or "\0" in node.name:
+            raise ProgrammingError(
+                f"a name has 1 to {NAME_CHARACTERS_MAX} characters, none of which is NUL",
+                place=place_of(node),
+            )
 
 
 def parse_tree(text: str) -> exp.Expr:
@@ -216,6 +260,11 @@ def _number(tree: exp.Expr) -> tuple[tuple[str, ...] | None, int]:
     marks = list(tree.find_all(exp.Placeholder))
     if not marks:
         return None, 0
+    if len(marks) > PARAMETERS_MAX:
+        raise TooLarge(
+            f"a statement has at most {PARAMETERS_MAX} parameters",
+            hint="executemany takes any number of rows; join a list with a table of its values",
+        )
     questions = [node for node in marks if not node.args.get("this")]
     numbered = [node for node in marks if node.name.isdigit()]
     if questions and len(questions) == len(marks):

@@ -72,14 +72,18 @@ class Plans:
         if found is not None and (found.catalog is catalog or found.statement is None):
             return found
         planned = Planned(parse(text) if found is None else found.parsed, catalog)
-        if found is None:
+        self.keep(text, planned)
+        return planned
+
+    def keep(self, text: str, planned: Planned) -> None:
+        """Keep a plan that was made elsewhere."""
+        if text not in self._known:
             self._size_bytes += _size_bytes(text)
             while self._known and self._size_bytes > CACHE_BYTES_MAX:
                 oldest = next(iter(self._known))
                 del self._known[oldest]
                 self._size_bytes -= _size_bytes(oldest)
         self._known[text] = planned
-        return planned
 
 
 def _size_bytes(text: str) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from engine.ports.workers import Workers
 from herd.catalog import Catalog
 from herd.errors import ParametersMismatch
 from herd.sql.resolving import Source, resolve
@@ -84,7 +85,16 @@ class PreparedQueries:
             self._kept.move_to_end(id(tree))
             return found[1]
         made = prepare(tree, catalog, self._space)
+        self._keep(tree, made)
+        return made
+
+    async def prepare_long(self, tree: exp.Expr, catalog: Catalog, workers: Workers) -> None:
+        """See that a query is ready, without keeping the loop."""
+        found = self._kept.get(id(tree))
+        if found is None or found[0] is not tree or found[1].catalog is not catalog:
+            self._keep(tree, await workers.run(lambda: prepare(tree, catalog, self._space)))
+
+    def _keep(self, tree: exp.Expr, made: Prepared) -> None:
         self._kept[id(tree)] = (tree, made)
         if len(self._kept) > _KEPT_MAX:
             self._kept.popitem(last=False)
-        return made

@@ -24,7 +24,7 @@ from herd.errors import Error, NotSupportedError, TransactionEnded
 from herd.reading import Reading, Want
 from herd.schema import Table
 from herd.sql.duck import DuckPool, QuerySettings, Work
-from herd.sql.parsing import place_of
+from herd.sql.parsing import is_long, place_of
 from herd.sql.prepared import Prepared, PreparedQueries
 from herd.sql.ranges import range_of
 from herd.sql.resolving import Source
@@ -52,6 +52,7 @@ class QueryEngine:
     ) -> None:
         self._space = space
         self._prepared = PreparedQueries(space.name)
+        self.workers = workers
         self._pool = DuckPool(workers, settings or QuerySettings())
         self.columns = ColumnCache(space, workers, columns)
         self.checkpoints: Checkpoints | None = None
@@ -172,6 +173,8 @@ class _Query:
         """See that the rows of all tables can be taken in one turn."""
         for _ in range(_LOOKS_MAX):
             catalog = self._catalog()
+            if is_long(self._tree):
+                await self._engine._prepared.prepare_long(self._tree, catalog, self._engine.workers)
             query, values = self._prepared()
             for source in query.sources:
                 await self._prepare_source(source, len(query.sources), values)

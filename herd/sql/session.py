@@ -18,7 +18,7 @@ from herd.sql import control
 from herd.sql.fast import SelectByKey
 from herd.sql.indexing import builds_of
 from herd.sql.inserting import Insert
-from herd.sql.parsing import bind
+from herd.sql.parsing import LONG_CHARACTERS, bind, parse
 from herd.sql.planning import Planned, Plans, plans_of
 from herd.sql.result import Result
 from herd.sql.scalars import CannotEvaluate
@@ -55,7 +55,7 @@ class Session:
 
     def execute(self, text: str, parameters: Parameters = ()) -> Awaitable[Result]:
         """Run one statement; await the result. Raises what is in `herd.errors`, now or then."""
-        if self.transaction is None and self.autocommit:
+        if self.transaction is None and self.autocommit and len(text) <= LONG_CHARACTERS:
             planned = self.plan(text)
             if planned.short is not None:
                 # No coroutine: for those who change one row it would be a tenth of the work.
@@ -65,7 +65,7 @@ class Session:
         return self._execute(text, parameters)
 
     async def _execute(self, text: str, parameters: Parameters) -> Result:
-        planned = self.plan(text)
+        planned = await self._planned(text)
         statement = planned.statement
         if statement is None:
             return await control.run(self, planned.parsed, parameters)
@@ -79,7 +79,7 @@ class Session:
 
         `count` is their sum, `last_id` the last one's. Raises what is in `herd.errors`.
         """
-        planned = self.plan(text)
+        planned = await self._planned(text)
         if planned.statement is None or planned.statement.kind not in _FOR_MANY:
             raise ProgrammingError(f"{planned.parsed.word} is not for many rows")
         many = rows if isinstance(rows, list | tuple) else list(rows)
@@ -145,6 +145,15 @@ class Session:
         transaction = self.transaction
         catalog = self.space.catalog if transaction is None else transaction.catalog
         return self._plans.plan(text, catalog)
+
+    async def _planned(self, text: str) -> Planned:
+        """The same; a long text is read in a worker's thread, for the loop has other work."""
+        if len(text) > LONG_CHARACTERS and self._plans.known(text) is None:
+            transaction = self.transaction
+            catalog = self.space.catalog if transaction is None else transaction.catalog
+            planned = await self.query.workers.run(lambda: Planned(parse(text), catalog))
+            self._plans.keep(text, planned)
+        return self.plan(text)
 
     # Running
 
