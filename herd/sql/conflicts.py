@@ -93,7 +93,12 @@ class Conflict:
                     continue
                 key = plan.key_of(row)
             else:
-                index = next(i for i in plan.indexes if i.definition.columns == columns)
+                # Another index that is not unique may be over the same columns.
+                index = next(
+                    index
+                    for index in plan.indexes
+                    if index.definition.unique and index.definition.columns == columns
+                )
                 primary = await self._holder(transaction, table, index, row)
                 if primary is None:
                     continue

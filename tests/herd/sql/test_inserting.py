@@ -190,6 +190,16 @@ async def test_a_conflict_does_nothing_where_the_statement_says_so() -> None:
         assert await on.count("INSERT OR IGNORE INTO cow VALUES (1, 'x', 5)") == 0
 
 
+async def test_a_conflict_is_one_of_the_unique_index_among_several() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "CREATE INDEX i ON t (a)")
+        await on.run("CREATE UNIQUE INDEX u ON t (a)", "INSERT INTO t VALUES (1, 5)")
+        assert await on.count("INSERT INTO t VALUES (2, 5) ON CONFLICT DO NOTHING") == 0
+        text = "INSERT INTO t VALUES (2, 5) ON CONFLICT (a) DO UPDATE SET a = 6"
+        assert await on.count(text) == 1
+        assert await on.rows("SELECT * FROM t") == [(1, 6)]
+
+
 async def test_a_conflict_updates_the_row_in_the_way() -> None:
     async with asking() as on:
         await on.run(COWS, "INSERT INTO cow VALUES (1, 'Alma', 10), (2, 'Berta', 20)")
