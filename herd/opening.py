@@ -58,12 +58,16 @@ class Herd:
         tablespace: str = DEFAULT,
         *,
         autocommit: bool = False,
+        follower: bool = False,
         let_go: Callable[[], None] | None = None,
     ) -> Connection:
-        """A connection of PEP 249. Close it. `let_go` is called when it is closed."""
+        """A connection of PEP 249. Close it. `let_go` is called when it is closed.
+
+        A `follower`, of a cluster, reads at any replica and changes nothing.
+        """
 
         async def begin() -> Connection:
-            session = await self._herd.session(tablespace, autocommit=autocommit)
+            session = await self._herd.session(tablespace, autocommit=autocommit, follower=follower)
             return Connection(session, self._hopper, let_go)
 
         return self._hopper.call(begin)
@@ -201,21 +205,23 @@ def connect(
     autocommit: bool = False,
     bookies: int = 1,
     security: "Security | None" = None,
+    follower: bool = False,
 ) -> Connection:
     """Connect to a tablespace of a folder, of a cluster's url, or of an open one. Close it.
 
     A folder is made if it is not there. Connections of one process to the same place share it;
-    other processes use a folder at the same time. `security` is what a cluster's nodes ask for.
+    other processes use a folder at the same time. `security` is what a cluster's nodes ask for; a
+    `follower` reads at any replica, at the `position` of its session, and changes nothing.
     Without `autocommit` a transaction begins with the first statement and lasts until `commit` or
     `rollback`. Raises `OperationalError`, `ProgrammingError` for a tablespace that is not there.
     """
     if isinstance(where, Herd):
-        return where.connect(tablespace, autocommit=autocommit)
+        return where.connect(tablespace, autocommit=autocommit, follower=follower)
     if not isinstance(where, str | PathLike):
         raise InterfaceError(f"{type(where).__name__} is no folder, no url and no open one")
     herd = open_herd(where, bookies=bookies, security=security)
     try:
-        return herd.connect(tablespace, autocommit=autocommit, let_go=herd.close)
+        return herd.connect(tablespace, autocommit=autocommit, follower=follower, let_go=herd.close)
     except BaseException:
         herd.close()
         raise

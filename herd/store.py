@@ -49,7 +49,7 @@ from herd.translating import translating
 from herd.types import ColumnType
 from herd.wire.calling import Calling
 from herd.wire.folder import FolderRoute
-from herd.wire.herd import RemoteHerd
+from herd.wire.herd import RemoteHerd, no_followers
 from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
 
@@ -146,12 +146,15 @@ class AsyncHerd:
         return found
 
     async def session(
-        self, name: str = DEFAULT, *, autocommit: bool = True
+        self, name: str = DEFAULT, *, autocommit: bool = True, follower: bool = False
     ) -> "Session | RemoteSession":
         """A session for SQL in a tablespace, wherever that runs. Close it.
 
-        Raises `ProgrammingError` for a tablespace that is not there, `OperationalError`.
+        Raises `ProgrammingError` for a tablespace that is not there, `OperationalError`, and for a
+        `follower` `NotSupportedError`: only clusters have some.
         """
+        if follower:
+            raise no_followers()
         if await self._route.own_or_reach():
             return await self._session(name, autocommit=autocommit)
         return await self._remote.session(name, autocommit=autocommit)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.ports.workers import Workers
+from herd.errors import NotSupportedError
 from herd.types import ColumnType
 from herd.wire import messages
 from herd.wire.calling import Calling, expect
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from herd.aio import AsyncConnection
 
 DEFAULT = "default"
+
+
+def no_followers() -> NotSupportedError:
+    """Why nobody follows."""
+    return NotSupportedError("the tablespaces of a folder have no followers", hint="read there")
 
 
 class RemoteHerd:
@@ -47,20 +53,28 @@ class RemoteHerd:
         """Make a tablespace, if it is not there. Raises `ProgrammingError` for a bad name."""
         await self._calling.ask(name, messages.Make(name), again=True)
 
-    async def session(self, name: str = DEFAULT, *, autocommit: bool = True) -> RemoteSession:
+    async def session(
+        self, name: str = DEFAULT, *, autocommit: bool = True, follower: bool = False
+    ) -> RemoteSession:
         """A session for SQL in a tablespace. Close it.
 
-        Raises `ProgrammingError` for one that is not there, `LeaderUnavailable`.
+        Raises `ProgrammingError` for one that is not there, `LeaderUnavailable`, and for a
+        `follower` `NotSupportedError`: only clusters have some.
         """
+        if follower:
+            raise no_followers()
         made = RemoteSession(self._calling, name.lower(), autocommit=autocommit)
         await made.attach()
         return made
 
-    async def connect(self, name: str = DEFAULT, *, autocommit: bool = False) -> "AsyncConnection":
+    async def connect(
+        self, name: str = DEFAULT, *, autocommit: bool = False, follower: bool = False
+    ) -> "AsyncConnection":
         """A connection for SQL in a tablespace. Close it. Raises as `session` does."""
         from herd.aio import AsyncConnection
 
-        return AsyncConnection(await self.session(name, autocommit=autocommit), self.workers)
+        session = await self.session(name, autocommit=autocommit, follower=follower)
+        return AsyncConnection(session, self.workers)
 
     async def table(self, table: str, name: str = DEFAULT) -> RemoteTable:
         """A table of a tablespace, as keys and values. Raises `NoSuchTable`."""

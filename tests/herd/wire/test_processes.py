@@ -106,6 +106,8 @@ def test_a_second_process_has_the_same_tables_and_runs_them_when_the_first_has_e
         with book.sql() as another:
             assert another.execute("SELECT sum(n) FROM cow").fetchone() == (15,)
         connection.close()
+        with pytest.raises(herd.NotSupportedError):
+            herd.connect(tmp_path, follower=True)
 
 
 def test_a_killed_owner_takes_open_transactions_with_it_and_nothing_else(tmp_path: Path) -> None:
