@@ -36,11 +36,11 @@ class Seen:
 
 def checkpoint(setting: Setting) -> list[Result]:
     """How long updates wait while it is taken, and how many get through."""
-    rows = setting.size(1_000_000, 20_000)
+    rows = setting.size(1_000_000, 5_000)
     with setting.scratch() as folder:
         with herd.open_herd(folder / "data") as opened:
             fill(opened, rows)
-        before, beside, after = run(_seen(folder / "data", rows, setting.limit_s * 6))
+        before, beside, after = run(_seen(folder / "data", rows, setting.size(4, 1) / 2))
     note(
         f"checkpoint of {rows:,} rows in {beside.seconds:.1f} s; "
         f"slowest update {beside.slowest_ms:.1f} ms"

@@ -24,7 +24,7 @@ Measured = dict[str, float]
 
 def open_tables(setting: Setting) -> list[Result]:
     """A tablespace of a thousand tables."""
-    count = setting.size(1_000, 20)
+    count = setting.size(1_000, 5)
     _, killed, stopped = _opened(setting, "fill-tables", count)
     assert killed["tables"] >= count, killed
     return _times("open-1000-tables", killed, stopped)
@@ -32,7 +32,7 @@ def open_tables(setting: Setting) -> list[Result]:
 
 def open_rows(setting: Setting) -> list[Result]:
     """A tablespace of ten million rows of 100 bytes, and the most memory that it ever took."""
-    count = setting.size(10_000_000, 20_000)
+    count = setting.size(10_000_000, 5_000)
     filled, killed, stopped = _opened(setting, "fill-rows", count)
     assert killed["rows"] == stopped["rows"] == count, (killed, stopped)
     note(f"{count:,} rows in {filled['seconds']:.0f} s")

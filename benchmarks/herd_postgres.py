@@ -12,6 +12,7 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -42,13 +43,13 @@ def programs(search: str | None = None, installed: Path = _INSTALLED) -> Path | 
 @contextmanager
 def postgres(folder: Path) -> Iterator[Connect | None]:
     """What connects to a fresh server whose files are in a new folder in `folder`, or None."""
-    where = programs()
-    if where is None or importlib.util.find_spec("psycopg") is None:
+    where, user = programs(), _unprivileged()
+    found = where is not None and importlib.util.find_spec("psycopg") is not None
+    if where is None or not found or not (user is None or _open_to_all(folder)):
         yield None
         return
     psycopg = importlib.import_module("psycopg")
     root = Path(tempfile.mkdtemp(prefix="herdbook-postgres-", dir=folder))
-    user = _unprivileged()
     if user is not None:
         shutil.chown(root, user)
     server: subprocess.Popen[bytes] | None = None
@@ -74,6 +75,12 @@ def _unprivileged() -> str | None:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in known else "nobody"
+
+
+def _open_to_all(folder: Path) -> bool:
+    """Whether any user can reach what lies in a folder."""
+    whole = folder.resolve()
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (whole, *whole.parents))
 
 
 def _start(where: Path, root: Path, user: str | None) -> "subprocess.Popen[bytes]":

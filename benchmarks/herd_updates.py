@@ -45,29 +45,29 @@ def table_rows(setting: Setting) -> int:
 
 def update_one(setting: Setting) -> list[Result]:
     """One task that awaits one UPDATE at a time."""
-    return _updates(setting, "update-pk-one", 1, setting.size(5_000, 500), bookies=1)
+    return _updates(setting, "update-pk-one", 1, setting.size(5_000, 200), bookies=1)
 
 
 def update_many(setting: Setting) -> list[Result]:
     """64 tasks, each with a connection."""
-    count = setting.size(100_000, 6_400)
+    count = setting.size(100_000, 1_280)
     return _updates(setting, "update-pk-many", CALLERS_MANY, count, bookies=1)
 
 
 def update_one_3(setting: Setting) -> list[Result]:
     """One task; three copies, two of them acknowledged."""
-    return _updates(setting, "update-pk-one-3", 1, setting.size(3_000, 300), bookies=3)
+    return _updates(setting, "update-pk-one-3", 1, setting.size(3_000, 100), bookies=3)
 
 
 def update_many_3(setting: Setting) -> list[Result]:
     """64 tasks; three copies, two of them acknowledged."""
-    count = setting.size(100_000, 6_400)
+    count = setting.size(100_000, 1_280)
     return _updates(setting, "update-pk-many-3", CALLERS_MANY, count, bookies=3)
 
 
 def update_threads(setting: Setting) -> list[Result]:
     """64 threads, each with a connection of PEP 249."""
-    rows, count = table_rows(setting), setting.size(50_000, 3_200)
+    rows, count = table_rows(setting), setting.size(50_000, 640)
     keys = spread(count, rows)
 
     def measure(folder: Path) -> float:

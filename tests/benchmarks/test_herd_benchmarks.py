@@ -1,6 +1,7 @@
 """The benchmark of tables: its rows have the size that it states, its peers the same table."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,15 @@ def test_the_newest_postgres_is_found_or_none(tmp_path: Path) -> None:
         (tmp_path / version / "bin" / "initdb").touch()
     assert herd_postgres.programs("", tmp_path) == tmp_path / "16.1" / "bin"
     assert herd_postgres.programs("", tmp_path / "nothing") is None
+
+
+def test_a_folder_that_another_user_cannot_reach_has_no_postgres(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    assert not herd_postgres._open_to_all(closed)
+    with herd_postgres.postgres(closed) as connect:
+        assert connect is None or os.geteuid() != 0
+    assert list(closed.iterdir()) == []
 
 
 @pytest.mark.parametrize("scenario", ["update-pk-many", "get-kv", "checkpoint-p999"])
