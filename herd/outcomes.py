@@ -5,7 +5,9 @@
     ...
     await space.outcome(identity)                     at whoever leads now: True, or False for ever
 
-A transaction with an identity writes a mark of it in its own command:
+An identity is a client's name and, in its last 8 bytes, a number that grows from one of the
+client's transactions to its next; a shorter one is a name alone. A transaction with an identity
+writes a mark of it in its own command:
 
     01 'i' number(8)      01 committed, or 00 never to be committed; then the identity
 
@@ -13,26 +15,36 @@ Invariants:
 - A mark is in the log together with its transaction, or neither is.
 - Whoever was told False is right for ever: the identity is marked first, so that a COMMIT which
   arrives late is refused.
-- The newest `KEPT` marks are kept. Who asks for an older one is told False.
+- Each client has one mark, of its last transaction, however many others committed since; those of
+  the `KEPT` clients that were heard last are kept. What the marks cannot tell is told as unknown,
+  never as False.
 - What is known belongs to one term of one leader, which has applied all of the log before.
 """
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from herd.catalog import all_rows
 from herd.commands import Change, Write, encode_command
-from herd.errors import InterfaceError, LeaderUnavailable, TransactionEnded
+from herd.errors import CommitUnknown, InterfaceError, LeaderUnavailable, TransactionEnded
 from herd.keys import OUTCOME
 
 if TYPE_CHECKING:
     from herd.tablespace import Tablespace
     from herd.transaction import Transaction
 
-KEPT: Final = 10_000
+KEPT: Final = 50_000
 IDENTITY_BYTES_MAX: Final = 64
+_SEQUENCE_BYTES: Final = 8
 _COMMITTED, _NEVER = b"\x01", b"\x00"
+
+
+class _Mark(NamedTuple):
+    """The last that is known of a client. `committed` is None as long as that is not settled."""
+
+    number: int
+    sequence: int
+    committed: bool | None
 
 
 class Outcomes:
@@ -42,14 +54,18 @@ class Outcomes:
         self.term = space.term
         self._space = space
         self._kept = kept
-        self._known: dict[bytes, bool] = {}
-        self._marks: deque[tuple[int, bytes]] = deque()
+        self._clients: dict[bytes, _Mark] = {}
+        """By client, whoever was heard last at the end."""
+        self._stale: list[int] = []
         self._under_way: dict[bytes, asyncio.Future[None]] = {}
+        self._next = 0
         marks, _ = space.stale_read(lambda rows: list(all_rows(rows, OUTCOME)))
         for key, value in marks:
-            self._known[value[1:]] = value[:1] == _COMMITTED
-            self._marks.append((int.from_bytes(key[len(OUTCOME) :]), value[1:]))
-        self._next = self._marks[-1][0] + 1 if self._marks else 0
+            number = int.from_bytes(key[len(OUTCOME) :])
+            client, sequence = _split(value[1:])
+            self._put(client, _Mark(number, sequence, value[:1] == _COMMITTED))
+            self._next = number + 1
+        self._forgot = len(self._clients) >= kept
 
     async def begin(self, transaction: "Transaction") -> bool:
         """Before a commit: add its mark. False: it was committed before, and is not again.
@@ -59,13 +75,13 @@ class Outcomes:
         identity = transaction.identity
         while (earlier := self._under_way.get(identity)) is not None:
             await asyncio.shield(earlier)
-        known = self._known.get(identity)
-        if known is None:
+        mark = self._find(identity)
+        if mark is None:
             for key, value in self._marked(identity, _COMMITTED):
                 transaction.set_plain(key, value)
             self._under_way[identity] = asyncio.get_running_loop().create_future()
             return True
-        if not known:
+        if not mark.committed:
             raise TransactionEnded(
                 "somebody asked for its outcome and was told that it is not committed",
                 hint="begin another one, with an identity of its own",
@@ -83,12 +99,19 @@ class Outcomes:
             )
 
     async def find(self, identity: bytes) -> bool:
-        """Whether the transaction was committed; False: it never will be."""
+        """Whether the transaction was committed; False: it never will be.
+
+        Raises `CommitUnknown` if that cannot be known any more.
+        """
         while (earlier := self._under_way.get(identity)) is not None:
             await asyncio.shield(earlier)
-        known = self._known.get(identity)
-        if known is not None:
-            return known
+        mark = self._find(identity)
+        if mark is not None:
+            return bool(mark.committed)
+        if self._forgot and _split(identity)[0] not in self._clients:
+            raise CommitUnknown(
+                f"{self._kept} other clients have committed since", hint="read what it changed"
+            )
         self._under_way[identity] = asyncio.get_running_loop().create_future()
         told: bool | None = None
         try:
@@ -99,20 +122,43 @@ class Outcomes:
             self._settle(identity, told)
         return False
 
+    def _find(self, identity: bytes) -> _Mark | None:
+        """What is settled of a transaction; None: nothing. Raises `CommitUnknown`."""
+        client, sequence = _split(identity)
+        mark = self._clients.get(client)
+        if mark is None or mark.sequence < sequence or mark.committed is None:
+            return None
+        if mark.sequence > sequence:
+            raise CommitUnknown(
+                "its client has ended later transactions since", hint="read what it changed"
+            )
+        return mark
+
     def _marked(self, identity: bytes, what: bytes) -> list[Change]:
-        """The changes that mark an identity and let go of the oldest marks."""
+        """The changes that mark an identity in place of its client's last one."""
+        client, sequence = _split(identity)
         changes: list[Change] = [(_key(self._next), what + identity)]
-        self._marks.append((self._next, identity))
+        self._put(client, _Mark(self._next, sequence, None))
         self._next += 1
-        while len(self._marks) > self._kept:
-            number, oldest = self._marks.popleft()
-            self._known.pop(oldest, None)
-            changes.append((_key(number), None))
+        while len(self._clients) > self._kept:
+            oldest = next(iter(self._clients))
+            self._stale.append(self._clients.pop(oldest).number)
+            self._forgot = True
+        changes += [(_key(number), None) for number in self._stale]
+        self._stale = []
         return changes
 
+    def _put(self, client: bytes, mark: _Mark) -> None:
+        earlier = self._clients.pop(client, None)
+        if earlier is not None:
+            self._stale.append(earlier.number)
+        self._clients[client] = mark
+
     def _settle(self, identity: bytes, known: bool | None) -> None:
-        if known is not None:
-            self._known[identity] = known
+        client, sequence = _split(identity)
+        mark = self._clients.get(client)
+        if known is not None and mark is not None and mark.sequence == sequence:
+            self._clients[client] = mark._replace(committed=known)
         waiting = self._under_way.pop(identity, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
@@ -124,6 +170,13 @@ def check_identity(identity: bytes) -> None:
         raise InterfaceError(
             f"an identity of {len(identity)} bytes; 1 to {IDENTITY_BYTES_MAX} name a transaction"
         )
+
+
+def _split(identity: bytes) -> tuple[bytes, int]:
+    """A client's name, and the number of its transaction."""
+    if len(identity) <= _SEQUENCE_BYTES:
+        return identity, 0
+    return identity[:-_SEQUENCE_BYTES], int.from_bytes(identity[-_SEQUENCE_BYTES:])
 
 
 def outcomes_of(space: "Tablespace", held: Outcomes | None) -> Outcomes:

@@ -106,22 +106,61 @@ async def test_an_unknown_outcome_is_what_the_rows_tell() -> None:
         assert await again.outcome(b"one") == bool(rows_of(again, again.catalog.table("cows")))
 
 
-async def test_only_the_newest_marks_are_kept_and_a_new_leader_counts_on() -> None:
+def of(client: str, sequence: int) -> bytes:
+    return client.encode() + sequence.to_bytes(8)
+
+
+async def test_however_many_others_commit_since_a_client_is_told_of_its_last_one() -> None:
+    cluster = await Cluster.of(1)
+    async with opened(cluster=cluster) as space:
+        table = await made(space, "cows")
+        space._outcomes = Outcomes(space, kept=3)
+        await put(space, table, 1, of("quiet", 1))
+        for number in range(2, 30):
+            await put(space, table, number, of("busy", number))
+        assert len(space.rows_scan(OUTCOME, successor(OUTCOME), 100)) == 2
+        assert await space.outcome(of("quiet", 1)) and await space.outcome(of("busy", 29))
+        assert not await space.outcome(of("quiet", 2))
+        with pytest.raises(CommitUnknown, match="later"):
+            await space.outcome(of("busy", 28))
+        with pytest.raises(CommitUnknown, match="later"):
+            await put(space, table, 99, of("busy", 3))
+        assert [99, 0, ""] not in rows_of(space, table)
+
+
+async def test_a_client_that_was_forgotten_is_told_that_nobody_knows_and_never_no() -> None:
     cluster = await Cluster.of(1)
     async with opened(cluster=cluster) as space:
         table = await made(space, "cows")
         space._outcomes = Outcomes(space, kept=3)
         for number in range(7):
-            await put(space, table, number, b"%d" % number)
+            await put(space, table, number, of(f"client {number}", 1))
         assert len(space.rows_scan(OUTCOME, successor(OUTCOME), 100)) == 3
-        assert [await space.outcome(b"%d" % number) for number in (4, 5, 6)] == [True] * 3
-        assert not await space.outcome(b"0")
+        assert [await space.outcome(of(f"client {n}", 1)) for n in (4, 5, 6)] == [True] * 3
+        with pytest.raises(CommitUnknown, match="other clients"):
+            await space.outcome(of("client 0", 1))
     async with opened(cluster=cluster) as again:
         again._outcomes = Outcomes(again, kept=3)
-        await put(again, table, 7, b"7")
+        with pytest.raises(CommitUnknown):
+            await again.outcome(of("client 0", 1))
+        await put(again, table, 7, of("client 7", 1))
         assert len(again.rows_scan(OUTCOME, successor(OUTCOME), 100)) == 3
-        assert await again.outcome(b"6") and await again.outcome(b"7")
+        assert await again.outcome(of("client 6", 1)) and await again.outcome(of("client 7", 1))
         assert len(rows_of(again, table)) == 8
+
+
+async def test_marks_of_commits_that_failed_half_way_do_not_pile_up() -> None:
+    async with opened() as space:
+        table = await made(space, "cows")
+        for number in range(5):
+            transaction = space.begin(identity=of("client", number))
+            await insert(transaction, table, [number, 0, ""])
+            transaction.end("it was idle")
+            with pytest.raises(TransactionEnded):
+                await transaction.commit()
+        await put(space, table, 9, of("client", 9))
+        assert len(space.rows_scan(OUTCOME, successor(OUTCOME), 100)) == 1
+        assert await space.outcome(of("client", 9))
 
 
 async def test_what_names_no_transaction_is_refused() -> None:
