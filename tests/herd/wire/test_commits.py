@@ -172,6 +172,21 @@ async def test_the_first_statement_of_a_transaction_is_begun_again(tmp_path: Pat
         assert await number_of(remote) == 1
 
 
+async def test_a_statement_that_got_lost_ends_its_transaction(tmp_path: Path) -> None:
+    async with lossy(tmp_path) as (route, remote):
+        session = await remote.session(autocommit=False)
+        await session.execute("UPDATE cow SET n = 1 WHERE id = 1")
+        route.lost_calls.append(messages.Execute)
+        with pytest.raises(SessionLost) as raised:
+            await session.execute("INSERT INTO cow VALUES (2, 2)")
+        assert raised.value.retryable and session.transaction is not None
+        with pytest.raises(TransactionEnded):
+            await session.execute("INSERT INTO cow VALUES (3, 3)")
+        with pytest.raises(TransactionEnded):
+            await session.commit()
+        assert (await session.execute("SELECT id, n FROM cow")).rows[:] == [(1, 0)]
+
+
 async def test_a_result_whose_rest_got_lost_is_asked_for_again(tmp_path: Path) -> None:
     async with lossy(tmp_path) as (route, remote):
         session = await remote.session()

@@ -5,8 +5,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from engine.ports.clock import SystemClock
 from engine.transport.frames import (
     Frame,
     FrameReader,
@@ -15,9 +17,11 @@ from engine.transport.frames import (
     encode_greeting,
     frame_header,
 )
-from herd.errors import TooLarge
+from herd.errors import InterfaceError, TooLarge
 from herd.store import AsyncHerd
 from herd.wire import messages
+from herd.wire.folder import OWNER
+from herd.wire.framed_client import dial_sessions
 from herd.wire.framing import CALL, HERD, MORE
 from herd.wire.messages import Failed, Open, Opened, decode_answer, encode
 from herd.wire.settings import WireSettings
@@ -149,6 +153,18 @@ async def test_frames_of_other_services_are_answered(tmp_path: Path) -> None:
         assert told is not None and (told.kind, told.request) == (Kind.ERROR, 5)
         assert isinstance(await stranger.ask(Open("default")), Opened)
         await stranger.leave()
+
+
+async def test_a_folders_socket_serves_those_who_come_for_that_folder(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd:
+        await herd.tablespace()
+        ownership = msgspec.json.decode((tmp_path / "herd" / OWNER / "lock").read_bytes())
+        address, nonce = ownership["address"], ownership["nonce"]
+        assert (tmp_path / "/" / address.removeprefix("unix:")).stat().st_mode & 0o777 == 0o600
+        for options in ({}, {"nonce": "0" * 32}):
+            with pytest.raises(InterfaceError, match="another folder"):
+                await dial_sessions(address, SystemClock(), options=options)
+        (await dial_sessions(address, SystemClock(), options={"nonce": nonce})).close()
 
 
 async def test_sessions_of_others_are_out_of_reach(tmp_path: Path) -> None:

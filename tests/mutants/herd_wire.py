@@ -1,0 +1,98 @@
+"""Mutants of sessions over a wire."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_CALLING: Final = "herd/wire/calling.py"
+_FOLDER: Final = "herd/wire/folder.py"
+_GUEST: Final = "herd/wire/guest.py"
+_SERVER: Final = "herd/wire/framed_server.py"
+_SERVICE: Final = "herd/wire/service.py"
+_SESSION: Final = "herd/wire/session.py"
+_COMMIT_TESTS: Final = "herd/wire/test_commits.py"
+_HOSTILE_TESTS: Final = "herd/wire/test_hostile.py"
+_ROUTE_TESTS: Final = "herd/wire/test_route.py"
+
+HERD_WIRE_MUTANTS: Final = (
+    Mutant(
+        "a-lost-change-is-made-again",
+        "a statement outside a transaction that may have changed something is never run twice",
+        _SESSION,
+        "                if self.autocommit and not again:",
+        "                if self.autocommit and again:",
+        by_test(_COMMIT_TESTS, "test_a_change_outside_a_transaction_is_not_made_twice"),
+    ),
+    Mutant(
+        "a-lost-row-is-written-again",
+        "a call that may have been done is asked again only where twice is once",
+        _CALLING,
+        "                if not again:",
+        "                if again:",
+        by_test(_COMMIT_TESTS, "test_a_change_outside_a_transaction_is_not_made_twice"),
+    ),
+    Mutant(
+        "a-lost-commit-counts-as-done",
+        "a commit that was not done, and never will be, raises TransactionEnded",
+        _SESSION,
+        "        if committed is not True:",
+        "        if committed is None:",
+        by_test(_COMMIT_TESTS, "test_a_commit_that_got_lost_is_known_not_to_be_done"),
+    ),
+    Mutant(
+        "commits-have-no-names",
+        "a commit whose answer got lost is asked about, by its client and sequence",
+        _GUEST,
+        "            transaction.identity = identity_of(hosted.client, call.sequence)",
+        "            pass",
+        by_test(_COMMIT_TESTS, "test_a_commit_whose_answer_got_lost_is_known_to_be_done"),
+    ),
+    Mutant(
+        "a-transaction-moves-to-another-server",
+        "inside a transaction a session says that it is gone, and does not move",
+        _SESSION,
+        "            raise self._lose(within, None)",
+        "            self.transaction = None",
+        by_test(_ROUTE_TESTS, "test_a_transaction_ends_with_its_server_and_can_be_done_again"),
+    ),
+    Mutant(
+        "a-lost-statement-begins-its-transaction-again",
+        "a statement that got lost in a transaction ends it: what came before is gone",
+        _SESSION,
+        "                    raise self._lose(within, error) from error",
+        "                    self.transaction = None",
+        by_test(_COMMIT_TESTS, "test_a_statement_that_got_lost_ends_its_transaction"),
+    ),
+    Mutant(
+        "sessions-pile-up",
+        "there are at most sessions_max sessions; one that is idle makes room",
+        _SERVICE,
+        "        if len(self._sessions) >= self.settings.sessions_max:",
+        "        if len(self._sessions) < 0:",
+        by_test(_ROUTE_TESTS, "test_idle_sessions_make_room_and_come_back"),
+    ),
+    Mutant(
+        "calls-arrive-without-bounds",
+        "a call has at most call_bytes_max bytes",
+        _SERVER,
+        "        if held_bytes > limit or full:",
+        "        if full:",
+        by_test(_HOSTILE_TESTS, "test_a_call_that_is_too_large_is_refused_and_the_next_one_served"),
+    ),
+    Mutant(
+        "a-deaf-client-is-read-from",
+        "nothing is read from who does not take answers",
+        _SERVER,
+        "            if self.wire.queued_bytes > self._settings.queued_bytes_max:",
+        "            if self.wire.queued_bytes < 0:",
+        by_test(_HOSTILE_TESTS, "test_who_takes_no_answers_is_not_read_from"),
+    ),
+    Mutant(
+        "a-socket-serves-any-folder",
+        "a socket serves those who came for its own folder",
+        _FOLDER,
+        '            if options.get("nonce") != nonce:',
+        '            if options.get("nonce") == "":',
+        by_test(_HOSTILE_TESTS, "test_a_folders_socket_serves_those_who_come_for_that_folder"),
+    ),
+)
