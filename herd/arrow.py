@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from herd.rows import POSITION_BYTES, Row, row_decoder
+from herd.rows import POSITION_BYTES, rows_decoder
 from herd.schema import Column, Table
 from herd.types import ColumnType, Kind, Stored
 
@@ -32,6 +32,7 @@ KIND: Final = b"herd:kind"
 KEY: Final = "_key"
 POSITION: Final = "_position"
 _HUGE: Final = b"HUGEINT"
+_ROWS_AT_ONCE: Final = 2_000
 
 _PLAIN: Final[dict[Kind, pa.DataType]] = {
     Kind.BOOLEAN: pa.bool_(),
@@ -80,23 +81,25 @@ def batch_maker(
     table: Table, columns: Sequence[Column], *, hidden: bool
 ) -> Callable[[Sequence[tuple[bytes, bytes]]], pa.RecordBatch]:
     """What makes batches of some columns of rows as they are stored."""
-    decode = row_decoder(table)
+    decode, width = rows_decoder(table), table.width
     schema = schema_of(columns, hidden=hidden)
     makers = [(column.number, array_maker(column.type)) for column in columns]
 
     def make(rows: Sequence[tuple[bytes, bytes]]) -> pa.RecordBatch:
-        decoded: list[Row] = [decode(value) for _, value in rows]
-        arrays = [maker([row[number] for row in decoded]) for number, maker in makers]
+        values = [value for _, value in rows]
+        by_column = list(zip(*decode(values), strict=False)) or [()] * width
+        arrays = [maker(by_column[number]) for number, maker in makers]
         if hidden:
             arrays.append(pa.array([key for key, _ in rows], pa.binary()))
-            stamps = [value[:POSITION_BYTES] for _, value in rows]
-            arrays.append(pa.array(stamps, pa.binary(POSITION_BYTES)))
+            stamps = pa.py_buffer(b"".join([value[:POSITION_BYTES] for value in values]))
+            stamped = pa.binary(POSITION_BYTES)
+            arrays.append(pa.Array.from_buffers(stamped, len(values), [None, stamps]))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return make
 
 
-def array_maker(kind: ColumnType) -> Callable[[list[Stored]], pa.Array]:
+def array_maker(kind: ColumnType) -> Callable[[Sequence[Stored]], pa.Array]:
     """What makes an array of a type's stored values."""
     wanted = arrow_type(kind)
     if kind.kind is Kind.DECIMAL:
@@ -107,13 +110,13 @@ def array_maker(kind: ColumnType) -> Callable[[list[Stored]], pa.Array]:
     return lambda values: pa.array(values, wanted)
 
 
-def _decimals(values: list[Stored], wanted: pa.DataType) -> pa.Array:
+def _decimals(values: Sequence[Stored], wanted: pa.DataType) -> pa.Array:
     """Of integers that are the decimals without their points: Arrow keeps them the same way."""
     widened = pa.array(values, pa.int64()).cast(pa.decimal128(19, 0))
     return pa.Array.from_buffers(wanted, len(values), widened.buffers())
 
 
-def _wide(values: list[Any], wanted: pa.DataType) -> pa.Array:
+def _wide(values: Sequence[Any], wanted: pa.DataType) -> pa.Array:
     turned = [None if value is None else value[::-1] for value in values]
     stored = pa.array(turned, pa.binary(16))
     return pa.Array.from_buffers(wanted, len(values), stored.buffers())
@@ -146,13 +149,17 @@ def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     """A result's rows as tuples of the Python values of `herd.types`."""
     if not table.num_columns:
         return [()] * int(table.num_rows)
-    columns = [
-        _python_values(field, table.column(place)) for place, field in enumerate(table.schema)
-    ]
-    return list(zip(*columns, strict=True))
+    rows: list[tuple[Any, ...]] = []
+    # Arrow keeps the interpreter as long as it makes values, whichever thread that is.
+    for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        columns = [
+            _python_values(field, batch.column(place)) for place, field in enumerate(table.schema)
+        ]
+        rows += zip(*columns, strict=True)
+    return rows
 
 
-def _python_values(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
+def _python_values(field: pa.Field, column: pa.Array) -> list[Any]:
     values: list[Any] = column.to_pylist()
     convert = _converter(field)
     if convert is None:

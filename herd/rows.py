@@ -22,6 +22,10 @@ POSITION_BYTES: Final = 16
 _POSITION: Final = struct.Struct(">QQ")
 encode_row: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list).decode
+_decode_all: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
+_ARRAY: Final = b"\xdd"
+"""How MessagePack begins an array whose length is in the next four bytes."""
+_ROWS_AT_ONCE: Final = 500
 
 Row = list[Stored]
 """Stored values by column number."""
@@ -47,6 +51,26 @@ def row_decoder(table: Table) -> Callable[[bytes], Row]:
         if len(row) < width:
             row += fills[len(row) :]
         return row
+
+    return decode
+
+
+def rows_decoder(table: Table) -> Callable[[Sequence[bytes]], list[Row]]:
+    """As `row_decoder`, of many values at once, which takes a third of the time."""
+    fills = [table.by_number[n].fill if n in table.by_number else None for n in range(table.width)]
+    width = table.width
+
+    def decode(values: Sequence[bytes]) -> list[Row]:
+        rows: list[Row] = []
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            # Each of these keeps the interpreter for itself.
+            some = values[start : start + _ROWS_AT_ONCE]
+            bodies = b"".join([value[POSITION_BYTES:] for value in some])
+            rows += _decode_all(_ARRAY + len(some).to_bytes(4) + bodies)
+        if rows and min(map(len, rows)) < width:
+            for row in rows:
+                row += fills[len(row) :]
+        return rows
 
     return decode
 

@@ -17,7 +17,7 @@ from engine.log.position import Position
 from herd.arrow import arrow_type, batch_of
 from herd.checkpoint.manifest import ColumnRange
 from herd.keys import PREFIX_BYTES
-from herd.rows import POSITION_BYTES, changed_at, row_decoder
+from herd.rows import POSITION_BYTES, changed_at, rows_decoder
 from herd.schema import Column, Table
 from herd.types import Kind, Stored, returning
 
@@ -80,13 +80,12 @@ def decode_page(table: Table, blob: bytes) -> "pyarrow.RecordBatch":
 
 def ranges_of(table: Table, rows: Sequence[KeyValue]) -> tuple[ColumnRange, ...]:
     """The lowest and highest stored values of the columns that have an order."""
-    decode = row_decoder(table)
-    decoded = [decode(value) for _, value in rows]
+    by_column = list(zip(*rows_decoder(table)([value for _, value in rows]), strict=False))
     found = []
     for column in table.columns:
         if column.type.kind in _UNORDERED or column.type.wide:
             continue
-        values = [row[column.number] for row in decoded]
+        values = by_column[column.number] if by_column else ()
         there: list[Any] = [value for value in values if value is not None]
         lowest, highest = (min(there), max(there)) if there else (None, None)
         if any(isinstance(one, str | bytes) and len(one) > _TEXT_MAX for one in (lowest, highest)):

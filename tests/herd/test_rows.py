@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.log.position import Position
-from herd.rows import changed_at, encode_row, row_decoder, row_reader, stamp
+from herd.rows import changed_at, encode_row, row_decoder, row_reader, rows_decoder, stamp
 from herd.schema import Column, Table
 from herd.types import BIGINT, TEXT, ColumnType, Kind, accepting
 from tests.herd.test_types import TYPES, values_of
@@ -79,3 +79,18 @@ def test_a_definition_comes_back_as_it_was_written() -> None:
     shape = (Column(0, "a", BIGINT, fill=b"\xff"), Column(1, "b", TEXT, fill=[1.0]))
     encoded = msgspec.msgpack.encode(table(*shape))
     assert msgspec.msgpack.decode(encoded, type=Table) == table(*shape)
+
+
+@given(st.lists(st.integers(0, 4), max_size=8), st.integers(1, 3))
+def test_many_rows_at_once_are_the_same_rows(lengths: list[int], times: int) -> None:
+    shape = [Column(number, f"c{number}", BIGINT, fill=number) for number in range(4)]
+    values = [stamp(SEVEN) + encode_row([None, *range(length)]) for length in lengths] * times
+    wide = table(*shape)
+    assert rows_decoder(wide)(values) == [row_decoder(wide)(value) for value in values]
+
+
+def test_a_thousand_rows_at_once_stay_in_their_order() -> None:
+    shape = [Column(0, "a", BIGINT), Column(1, "b", TEXT)]
+    rows: list[list[Any]] = [[number, "x" * (number % 300)] for number in range(1_234)]
+    values = [stamp(SEVEN) + encode_row(row) for row in rows]
+    assert rows_decoder(table(*shape))(values) == rows
