@@ -9,7 +9,7 @@ Invariants:
 """
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -190,9 +190,17 @@ def _of_tables_only(node: exp.Table) -> NotSupportedError:
 
 
 def _choose_columns(tree: exp.Expr, sources: list[Source]) -> None:
-    mentioned = {node.name.lower() for node in tree.find_all(exp.Identifier)}
-    alone = {node.name.lower() for node in tree.find_all(exp.Column) if not node.table}
-    wide = {id(node) for node in _open_queries(tree)}
+    mentioned: set[str] = set()
+    alone: set[str] = set()
+    wide: set[int] = set()
+    for node in tree.walk():
+        if isinstance(node, exp.Identifier):
+            mentioned.add(node.name.lower())
+        elif isinstance(node, exp.Column):
+            if not node.table:
+                alone.add(node.name.lower())
+        elif _is_open(node):
+            wide.add(id(node.parent_select))
     for source in sources:
         table = source.table
         if table is None:
@@ -212,17 +220,15 @@ def _choose_columns(tree: exp.Expr, sources: list[Source]) -> None:
             _hide(query, table.columns[0].name)
 
 
-def _open_queries(tree: exp.Expr) -> Iterator[exp.Expr | None]:
-    """The queries of which any column of their tables may be asked."""
-    for node in tree.find_all(exp.Star, exp.Join, *_OPEN):
-        if isinstance(node, exp.Star) and isinstance(node.parent, exp.Count):
-            continue
-        if isinstance(node, exp.Join) and node.method.upper() != "NATURAL":
-            continue
-        yield node.parent_select
-    for node in tree.find_all(exp.Table):
-        if node.args.get("pivots"):
-            yield node.parent_select
+def _is_open(node: exp.Expr) -> bool:
+    """Whether any column of the tables of the query where this stands may be asked."""
+    if isinstance(node, exp.Star):
+        return not isinstance(node.parent, exp.Count)
+    if isinstance(node, exp.Join):
+        return node.method.upper() == "NATURAL"
+    if isinstance(node, exp.Table):
+        return bool(node.args.get("pivots"))
+    return isinstance(node, _OPEN)
 
 
 def _hide(query: exp.Expr | None, name: str) -> None:

@@ -75,9 +75,9 @@ class _Run:
             else:
                 await self._one()
             if self.tally.statements >= next_look:
-                await self.three.compare_tables()
+                self.three.compare_tables()
                 next_look += _COMPARED_EVERY
-        await self.three.compare_tables()
+        self.three.compare_tables()
         self.tally.refused, self.tally.disagreed = self.three.refused, self.three.disagreed
 
     async def _one(self) -> None:
@@ -98,7 +98,7 @@ class _Run:
                 await three.word(f"SAVEPOINT s{len(saved)}")
             elif draw < 0.2 and saved:
                 await three.word(f"ROLLBACK TO s{len(saved)}")
-                await self._go_back(saved[-1])
+                self._go_back(saved[-1])
             elif draw < 0.25 and saved:
                 await three.word(f"RELEASE s{len(saved)}")
                 saved.pop()
@@ -109,8 +109,8 @@ class _Run:
             await three.word("COMMIT")
         else:
             await three.word("ROLLBACK")
-            await self._go_back(before)
+            self._go_back(before)
 
-    async def _go_back(self, state: list[Shape]) -> None:
+    def _go_back(self, state: list[Shape]) -> None:
         self.generator.go_back(state)
-        await self.three.give_duckdb()
+        self.three.give_duckdb()

@@ -20,7 +20,9 @@ from typing import Any, Final
 
 import duckdb
 
+from herd.catalog import rows_of
 from herd.errors import Error
+from herd.rows import row_decoder, row_reader
 from herd.sql.session import Session
 from tests.herd.differential.shapes import Shape
 from tests.herd.differential.statements import Statement
@@ -75,20 +77,20 @@ class Three:
         if not statement.changes or _is_of_view(statement):
             return
         if not statement.judged or ours != lite:
-            await self._give_sqlite()
+            self._give_sqlite()
         if not statement.judged or ours != duck or self._took_along(statement):
-            await self.give_duckdb()
+            self.give_duckdb()
 
     async def word(self, text: str) -> None:
         """A statement about the transaction, here and in SQLite."""
         await self.session.execute(text)
         self.sqlite.execute(text)
 
-    async def compare_tables(self) -> None:
+    def compare_tables(self) -> None:
         """All rows of all tables must be the same. Raises `Disagreement`."""
         for shape in self.tables:
             statement = Statement(f"SELECT {', '.join(shape.columns)} FROM {shape.name}")
-            ours = await self._ours(statement)
+            ours = _answer(statement, -1, self._rows(shape))
             for name, theirs in (("lite", self._lite(statement)), ("duck", self._duck(statement))):
                 if ours != theirs:
                     raise Disagreement(f"rows of {shape.name}\n  ours {ours}\n  {name} {theirs}")
@@ -132,12 +134,16 @@ class Three:
 
     # Giving the others our tables
 
-    async def _rows(self, shape: Shape) -> list[tuple[Any, ...]]:
-        names = ", ".join(shape.columns)
-        found = await self.session.execute(f"SELECT {names} FROM {shape.name}")
-        return list(found.rows)
+    def _rows(self, shape: Shape) -> list[tuple[Any, ...]]:
+        """Our rows of a table, as they are stored."""
+        space, transaction = self.session.space, self.session.transaction
+        catalog = space.catalog if transaction is None else transaction.catalog
+        scan = space.rows_scan if transaction is None else transaction.scan
+        table = catalog.table(shape.name)
+        decode, read = row_decoder(table), row_reader([table.column(n) for n in shape.columns])
+        return [read(decode(value)) for _, value in scan(*rows_of(table), 10_000)]
 
-    async def _give_sqlite(self) -> None:
+    def _give_sqlite(self) -> None:
         tables = self._drop_all(
             self.sqlite.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         )
@@ -147,12 +153,12 @@ class Three:
         for shape in self.tables:
             for text in shape.created():
                 self.sqlite.execute(text)
-            rows = [tuple(map(_for_sqlite, row)) for row in await self._rows(shape)]
+            rows = [tuple(map(_for_sqlite, row)) for row in self._rows(shape)]
             if rows:
                 self.sqlite.executemany(_filling(shape), rows)
         self.sqlite.execute("PRAGMA defer_foreign_keys = OFF")
 
-    async def give_duckdb(self) -> None:
+    def give_duckdb(self) -> None:
         """Give DuckDB our tables."""
         found = self.duck.execute("SELECT table_name FROM duckdb_tables()").fetchall()
         for name in self._drop_all(found):
@@ -160,7 +166,7 @@ class Three:
         for shape in self.tables:
             for text in shape.created(references=False):
                 self.duck.execute(text)
-            rows = await self._rows(shape)
+            rows = self._rows(shape)
             if rows:
                 values = [value for row in rows for value in row]
                 self.duck.execute(_filling(shape, len(rows)), values)
