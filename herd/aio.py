@@ -24,6 +24,7 @@ from herd.store import DEFAULT, open_any
 if TYPE_CHECKING:
     import pyarrow
 
+    from engine.transport.security import Security
     from herd.sql.session import Session
     from herd.wire.session import RemoteSession
 
@@ -254,20 +255,24 @@ class AsyncCursor(Fetching):
 
 
 async def connect(
-    path: str | PathLike[str],
+    where: str | PathLike[str],
     tablespace: str = DEFAULT,
     *,
     autocommit: bool = False,
     bookies: int = 1,
+    security: "Security | None" = None,
+    follower: bool = False,
 ) -> AsyncConnection:
-    """Connect to a tablespace of a folder, which is made if it is not there. Close the connection.
+    """Connect to a tablespace of a folder, or of a cluster's url. Close the connection.
 
-    Connections to one folder on one loop share it. Raises what opening a folder raises.
+    The same as `herd.connect`: a folder is made if it is not there, and connections of one loop to
+    the same place share it. Raises what `herd.connect` raises.
     """
     stack = AsyncExitStack()
     try:
-        herd = await stack.enter_async_context(open_any(path, bookies=bookies))
-        session = await herd.session(tablespace, autocommit=autocommit)
+        opening = open_any(where, bookies=bookies, security=security)
+        herd = await stack.enter_async_context(opening)
+        session = await herd.session(tablespace, autocommit=autocommit, follower=follower)
     except BaseException:
         await stack.aclose()
         raise

@@ -255,10 +255,31 @@ class AsyncHerd:
         if not await self._route.own_or_reach():
             await self._remote.restore(path, name)
             return
+        async with self._restored(name) as space:
+            await restore(space, self.workers, Path.cwd() / path)
+
+    async def restore_until(self, source: str, until: Position, name: str) -> None:
+        """Make a tablespace, which must not be there yet, of another one as it was at a position.
+
+        `until` is a transaction's, as `changes` tells it. Raises as `restore` and `tablespace`.
+        """
+        from herd.restoring import restore_until
+
+        await self._space(source)
+        async with self._restored(name) as space:
+            await restore_until(space, self.client, self.workers, source.lower(), until)
+
+    @asynccontextmanager
+    async def _restored(self, name: str) -> AsyncIterator[Tablespace]:
+        """A new tablespace; there is none if filling it fails."""
         if name.lower() in await self.names():
             raise ProgrammingError(f"there is a tablespace {name} already", hint="take a new name")
         space = await self._space(name, create=True)
-        await restore(space, self.workers, Path.cwd() / path)
+        try:
+            yield space
+        except BaseException:
+            await self.drop(name)
+            raise
 
     async def drop(self, name: str) -> None:
         """End a tablespace and remove all that it holds, where the folder's tablespaces run.
@@ -455,6 +476,8 @@ async def open_any(
     `security` is what the nodes of a cluster ask for; those who connect to a url with the same one
     on the same loop share the connection. Raises what `open_folder` and `open_cluster` raise.
     """
+    if not isinstance(where, str | PathLike):
+        raise InterfaceError(f"{type(where).__name__} is no folder and no url")
     url = fspath(where)
     if not url.startswith(SCHEME):
         async with open_folder(where, bookies=bookies) as folder:

@@ -214,6 +214,10 @@ def test_another_loop_of_the_same_process_reaches_the_tablespaces(tmp_path: Path
             await table.put({"id": 1, "n": 1})
             with pytest.raises(Error, match="run by process"):
                 await opened.tablespace()
+            async with await herd.aio.connect(tmp_path) as connection:
+                cursor = await connection.execute("SELECT n FROM cow WHERE id = ?", (1,))
+                assert [row async for row in cursor] == [(1,)]
+                assert (await (await connection.execute("TABLE cow")).fetch_arrow()).num_rows == 1
             return len([row async for row in table.scan()])
 
     with herd.open_herd(tmp_path) as opened:
