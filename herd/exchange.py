@@ -85,6 +85,6 @@ def _form(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise NotSupportedError(
-            f"{path.name} names no format", hint=f"end it with {', '.join(SUFFIXES)}"
+            f"{path.name} names no format", hint=f"end it with .csv, .jsonl, {', '.join(SUFFIXES)}"
         )
     return suffix

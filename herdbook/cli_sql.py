@@ -17,9 +17,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engine.errors import EngineError
-from herdbook.finding import StoreNotFound, find
+from herdbook.finding import (
+    FILE_VARIABLE,
+    StoreNotFound,
+    check_store,
+    configuration_file,
+    find,
+    is_cluster,
+    read_configuration,
+)
 
 if TYPE_CHECKING:
+    from herd.connection import Connection
     from herd.opening import Herd
     from herdbook.cli_sql_console import Console
     from herdbook.cli_sql_output import Output
@@ -70,6 +79,9 @@ def sql(
         typer.Option("--single-transaction", "-1", help="All of -c and -f in one transaction."),
     ] = False,
     create: Create = False,
+    follower: Annotated[
+        bool, typer.Option("--follower", help="Of a cluster: read at any replica, change nothing.")
+    ] = False,
     url: Annotated[
         str | None, typer.Option("--url", "--data", help="The same as [FOLDER|URL].", hidden=True)
     ] = None,
@@ -85,7 +97,7 @@ def sql(
     ok = True
     with ending_quietly(), opened(store or url, create=create) as herd:
         output = Output(sys.stdout, form)
-        console = _console(herd, tablespace, output)
+        console = _console(herd, tablespace, output, follower=follower)
         scripts = _scripts(commands or [], files or [])
         if scripts or not sys.stdin.isatty():
             ok = _run(console, scripts or [("", Path("-"))], keep_going=keep_going, single=single)
@@ -104,11 +116,17 @@ def opened(store: str | None, *, create: bool = False) -> "Iterator[Herd]":
     try:
         if create and store and "://" not in store:
             Path(store).mkdir(parents=True, exist_ok=True)
-        found = find(store)
-        check_folder(found, create=create)
+        needed = bool(os.environ.get(FILE_VARIABLE))
+        configuration = read_configuration(configuration_file(os.environ), needed=needed)
+        found = find(store, os.environ, configuration)
+        security = None
+        if is_cluster(found):
+            security = configuration.make_security()
+        elif not create:
+            check_store(Path(found))
         from herd.opening import open_herd
 
-        with open_herd(found) as herd:
+        with open_herd(found, security=security) as herd:
             yield herd
     except StoreNotFound as error:
         typer.echo(f"StoreNotFound: {error}", err=True)
@@ -116,16 +134,6 @@ def opened(store: str | None, *, create: bool = False) -> "Iterator[Herd]":
     except (EngineError, Error) as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(1) from error
-
-
-def check_folder(found: str, *, create: bool) -> None:
-    """Raise `StoreNotFound` for a folder without a store: a misspelt path must not make one."""
-    if create or "://" in found:
-        return
-    from engine.folder.lock import METADATA_NAME
-
-    if not (Path(found) / METADATA_NAME).is_dir():
-        raise StoreNotFound(f"{found} holds no store: --create makes one")
 
 
 @contextmanager
@@ -139,10 +147,13 @@ def ending_quietly() -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
-def _console(herd: "Herd", tablespace: str, output: "Output") -> "Console":
+def _console(herd: "Herd", tablespace: str, output: "Output", *, follower: bool) -> "Console":
     from herdbook.cli_sql_console import Console
 
-    return Console(lambda name: herd.connect(name, autocommit=True), tablespace, output, sys.stderr)
+    def connect(name: str) -> "Connection":
+        return herd.connect(name, autocommit=True, follower=follower)
+
+    return Console(connect, tablespace, output, sys.stderr, herd.names)
 
 
 def _scripts(commands: list[str], files: list[Path]) -> list[tuple[str, Path | None]]:

@@ -45,8 +45,16 @@ class Leave(Exception):
 class Console:
     """One user's statements, one after the other."""
 
-    def __init__(self, connect: Connect, tablespace: str, output: Output, errors: TextIO) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        tablespace: str,
+        output: Output,
+        errors: TextIO,
+        tablespaces: Callable[[], list[str]],
+    ) -> None:
         """`connect` opens a connection, with autocommit, to the tablespace that it is told."""
+        self._tablespaces = tablespaces
         self._connect = connect
         self.tablespace = tablespace
         self.output = output
@@ -167,7 +175,7 @@ class Console:
             "copy": lambda rest: self.output.say(copy(self.connection, rest)),
             "d": self._describe,
             "di": lambda rest: self._sheet(describing.indexes(self.connection, unquoted(rest))),
-            "dn": lambda rest: self._sheet(describing.tablespaces(self.connection)),
+            "dn": lambda rest: self._list_tablespaces(),
             "dt": lambda rest: self._sheet(describing.tables(self.connection)),
             "dv": lambda rest: self._sheet(describing.views(self.connection)),
             "i": self._include,
@@ -200,6 +208,10 @@ class Console:
         views = describing.views(self.connection)
         if views[2]:
             self._sheet(views)
+
+    def _list_tablespaces(self) -> None:
+        rows = [(name, name == self.tablespace) for name in self._tablespaces()]
+        self._sheet(("tablespaces", ["name", "here"], list(rows)))
 
     def _sheet(self, sheet: describing.Sheet) -> None:
         title, names, rows = sheet

@@ -42,7 +42,6 @@ FROM sysforeignkeys WHERE lower({side}) = lower(?)
 GROUP BY foreign_key_name, table_name, parent_table_name, on_delete, on_update
 ORDER BY "table", name
 """
-_SPACES: Final = "SELECT * FROM systablespaces ORDER BY 1"
 
 
 def tables(connection: Connection) -> Sheet:
@@ -53,11 +52,6 @@ def tables(connection: Connection) -> Sheet:
 def views(connection: Connection) -> Sheet:
     """The views."""
     return _asked(connection, "views", _VIEWS)
-
-
-def tablespaces(connection: Connection) -> Sheet:
-    """The tablespaces that this one's replica knows."""
-    return _asked(connection, "tablespaces", _SPACES)
 
 
 def indexes(connection: Connection, table: str = "") -> Sheet:

@@ -1,7 +1,7 @@
 """Text cut into statements ended by `;`, and commands of the console, which begin with `\\`.
 
 Invariants:
-- A `;` inside a quote, a comment or dollar quotes ends no statement.
+- A `;` inside a quote or a comment ends no statement.
 - A statement is given as it was written, with the line of its source at which it begins.
 - The work for a line does not grow with the lines before it.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-_TOKEN: Final = re.compile(r"""['"`;]|--|/\*|\$(?:[A-Za-z_]\w*)?\$""")
+_TOKEN: Final = re.compile(r"""['"`;]|--|/\*""")
 _COMMENT_PART: Final = re.compile(r"/\*|\*/")
 
 

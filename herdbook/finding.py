@@ -184,7 +184,7 @@ async def open_store(argument: str | None = None) -> AsyncIterator[LedgerClient]
         ) as connection:
             yield connection
         return
-    _check_store(Path(url))
+    check_store(Path(url))
     # A client of a cluster needs neither RocksDB nor a folder's lock.
     from engine import cluster
 
@@ -192,7 +192,7 @@ async def open_store(argument: str | None = None) -> AsyncIterator[LedgerClient]
         yield engine
 
 
-def _check_store(folder: Path) -> None:
+def check_store(folder: Path) -> None:
     """Raise `StoreNotFound` for a folder that `herdbook.open` has not made: a look makes none."""
     from engine.folder.lock import LOCK_NAME, METADATA_NAME
 

@@ -40,7 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         )
         connection.execute("CREATE TABLE calf (id INT PRIMARY KEY, cow INT REFERENCES cow (id))")
         connection.execute("CREATE VIEW milker AS SELECT id, name FROM cow WHERE milk > 0")
-    yield path
+    # Who opens a folder that is open opens it at once.
+    with herd.open_herd(path) as opened, opened.connect():
+        yield path
 
 
 def call(folder: Path, *arguments: str, typed: str | None = None) -> Result:
@@ -327,6 +329,7 @@ def test_an_interrupt_at_the_prompt_forgets_what_was_typed(folder: Path) -> None
             "default",
             Output(stream, Form.TABLE),
             stream,
+            opened.names,
         )
         console.interact(read_line, lambda text: None)
         console.connection.close()
@@ -341,7 +344,7 @@ def test_names_and_words_are_completed(folder: Path) -> None:
         def connect(name: str) -> Connection:
             return opened.connect(name, autocommit=True)
 
-        console = Console(connect, "default", Output(stream, Form.TABLE), stream)
+        console = Console(connect, "default", Output(stream, Form.TABLE), stream, opened.names)
         completion = Completion(console, connect)
         assert completion.words("milk") == ["milk", "milker"]
         assert completion.words("cow.MI") == ["cow.milk", "cow.milker"]
