@@ -43,6 +43,7 @@ from herd.errors import (
     LeaderUnavailable,
     NotSupportedError,
     ProgrammingError,
+    StorageFailed,
 )
 from herd.keys import COUNTERS, ERASE
 from herd.locks import LockTable
@@ -304,6 +305,8 @@ class Tablespace:
         finally:
             self._filling = False
             self._erase()
+            # Among what is defined now may be what a leader goes on with.
+            self._tell_of_term()
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` after each command that is applied; returns what ends that."""
@@ -326,7 +329,10 @@ class Tablespace:
         with translating():
             if not self.term:
                 raise NotLeader(f"this replica of {self.name} does not lead", self.replica.leader)
-            return await self.checkpointer.take(self.term)
+            try:
+                return await self.checkpointer.take(self.term)
+            except OSError as error:
+                raise StorageFailed(f"no checkpoint of {self.name}: {error}") from error
 
     async def give_way(self, patience_ms: int, successor: str = "") -> None:
         """Let another replica lead: no commit of this one is left unknown.
@@ -396,6 +402,11 @@ class Tablespace:
             # The marks stay: whoever leads next goes on.
             _logger.info("tablespace %s: rows are erased later: %s", self.name, error)
 
+    def _tell_of_term(self) -> None:
+        if self.term:
+            for watcher in self._term_watchers:
+                watcher()
+
     def _end_transactions(self, why: str) -> None:
         for transaction in self.transactions:
             transaction.end(why)
@@ -403,19 +414,23 @@ class Tablespace:
     def _reap(self) -> None:
         """Roll back transactions that nobody has used for too long."""
         idle_s = self.settings.idle_timeout_ms / 1000
+        try:
+            self._see_to_transactions(idle_s)
+        finally:
+            loop = asyncio.get_running_loop()
+            self._reaper = loop.call_later(min(1.0, idle_s / 4), self._reap)
+
+    def _see_to_transactions(self, idle_s: float) -> None:
         now_s = self.clock.monotonic()
         if not self.term:
             self._end_transactions("this replica does not lead any more")
         elif self._erased_term != self.term and self._reaper is not None:
             self._erased_term = self.term
             self._erase()
-            for watcher in self._term_watchers:
-                watcher()
+            self._tell_of_term()
         for transaction in self.transactions:
             if now_s - transaction.used_s > idle_s and not transaction.busy:
                 transaction.end(f"nobody used it for {idle_s:.0f} s")
-        loop = asyncio.get_running_loop()
-        self._reaper = loop.call_later(min(1.0, idle_s / 4), self._reap)
 
 
 def _defines(command: Write) -> bool:

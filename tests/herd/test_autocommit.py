@@ -6,10 +6,11 @@ from unittest.mock import patch
 import pytest
 
 from herd.errors import LeaderUnavailable, SerializationFailure, UniqueViolation
+from herd.schema import Table as Definition
 from herd.table import create_table
 from herd.tablespace import Tablespace
 from herd.types import BIGINT, TEXT
-from tests.herd.spaces import opened, snapshot
+from tests.herd.spaces import PLAIN, opened, snapshot
 
 
 def lapsed(space: Tablespace) -> object:
@@ -59,3 +60,16 @@ async def test_two_tables_that_are_made_at_once_have_numbers_of_their_own() -> N
         for place, table in enumerate(both):
             await table.put({"id": place})
         assert [await both[0].get(1), await both[1].get(0)] == [None, None]
+
+
+async def test_two_that_commit_definitions_at_once_do_not_both_succeed() -> None:
+    async with opened() as space:
+        both = [space.begin(), space.begin()]
+        for number, transaction in enumerate(both):
+            catalog, [table_id] = transaction.catalog.new_ids(1)
+            table = Definition(table_id, f"t{number}", table_id, PLAIN, (0,), next_column=3)
+            transaction.set_catalog(*catalog.with_table(table))
+        commits = [transaction.commit() for transaction in both]
+        ended = await asyncio.gather(*commits, return_exceptions=True)
+        assert [type(one) for one in ended] == [type(None), SerializationFailure]
+        assert space.catalog.names == ["t0"] and len(space.locks) == 0

@@ -114,6 +114,18 @@ async def test_a_row_that_a_disk_changed_is_found_and_named() -> None:
             assert (await check_replicas(leader)).well
 
 
+async def test_a_row_that_only_one_replica_has_is_found() -> None:
+    cluster = await Cluster.of(1)
+    async with opened(cluster=cluster) as leader:
+        await farm(leader)
+        state = MemoryState()
+        async with following(cluster, state) as follower:
+            await follower.replica.wait_for(leader.replica.position)
+            state._blocks.put(prefix(99) + b"stray", b"")
+            (difference,) = (await check_replicas(leader)).differences
+            assert difference[1:] == ("rows of a table that was dropped (store 99)", 1, 0)
+
+
 async def test_one_that_does_not_answer_is_told_as_unheard() -> None:
     cluster = await Cluster.of(1)
     async with opened(cluster=cluster) as leader:

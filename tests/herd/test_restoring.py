@@ -17,8 +17,11 @@ from herd.catalog import stores_to_erase
 from herd.errors import LeaderUnavailable, ProgrammingError, StorageFailed
 from herd.keys import DATA, store_of
 from herd.restoring import restore_until
-from herd.schema import Index
+from herd.schema import Building, Index
+from herd.sql.indexing import builds_of
+from herd.store import open_folder
 from herd.tablespace import Tablespace
+from herd.types import BIGINT, TEXT
 from tests.engine.ledger.scripted import turns
 from tests.herd.checkpoint.test_building import Setup, change, opened, taken
 from tests.herd.spaces import index_is_right, insert, made
@@ -126,6 +129,25 @@ async def test_a_position_between_two_transactions_has_the_first_and_not_the_sec
         await workers.close()
 
 
+async def test_an_index_that_was_being_built_then_is_built_here(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        await change(setup, {number: f"{number}" for number in range(50)})
+        index = Index(1, "by_name", (1,), state=Building.BUILDING)
+        building = msgspec.structs.replace(setup.table, indexes=(index,), next_index=2)
+        transaction = setup.space.begin()
+        transaction.set_catalog(*transaction.catalog.with_table(building))
+        await transaction.commit()
+        async with empty(setup, "copy") as copy:
+            builds_of(copy)
+            until = setup.space.replica.position
+            await restore_until(copy, setup.client, workers, "farm", until)
+            while copy.catalog.table("cow").indexes[0].state is Building.BUILDING:
+                await turns()
+            index_is_right(copy, copy.catalog.table("cow"))
+        await workers.close()
+
+
 @patch("herd.restoring._LOOKS_MAX", 2)
 async def test_a_position_that_nobody_has_reached_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as setup:
@@ -224,3 +246,23 @@ async def test_a_table_that_is_made_meanwhile_stays_and_the_restoration_fails(
             names, rows = shown(copy)
             assert names == ["mine"] and len(rows) == 1
         await workers.close()
+
+
+async def test_a_folder_restores_a_tablespace_to_a_moment_or_leaves_no_trace(
+    tmp_path: Path,
+) -> None:
+    async with open_folder(tmp_path / "data") as herd:
+        cows = await herd.create_table("cow", {"id": BIGINT, "name": TEXT}, ["id"])
+        await cows.put({"id": 1, "name": "before"})
+        before = (await herd.tablespace()).replica.position
+        await cows.put({"id": 1, "name": "after"})
+        await herd.restore_until("default", before, "then")
+        assert await (await herd.table("cow", "then")).get(1) == {"id": 1, "name": "before"}
+        for wrong, error in ((Position(10**6, 0), ProgrammingError), (before, ProgrammingError)):
+            name = "then" if wrong == before else "other"
+            with patch("herd.restoring._LOOKS_MAX", 2), pytest.raises(error):
+                await herd.restore_until("default", wrong, name)
+        (tmp_path / "bad").write_bytes(b"no backup")
+        with pytest.raises(StorageFailed):
+            await herd.restore(tmp_path / "bad", "other")
+        assert await herd.names() == ["default", "then"]

@@ -37,16 +37,19 @@ class SeedsKiller:
 
     first: int
     count: int
+    kind: str = ""
+    """The option of its run: "--herd", for example."""
 
     @property
     def name(self) -> str:
         """What the table shows."""
-        return f"seeds {self.first} to {self.first + self.count - 1}"
+        return f"{self.kind} seeds {self.first} to {self.first + self.count - 1}".strip()
 
     def command(self) -> list[str]:
         """The command that must fail with exit status 1."""
         seeds = ["--first", str(self.first), "--seeds", str(self.count), "--jobs", "1"]
-        return [sys.executable, "-m", "tests.simulation", *seeds]
+        kind = [self.kind] if self.kind else []
+        return [sys.executable, "-m", "tests.simulation", *kind, *seeds]
 
 
 Killer = PytestKiller | SeedsKiller
@@ -81,6 +84,6 @@ def by_test(file: str, name: str) -> PytestKiller:
     return PytestKiller(f"tests/{file}::{name}")
 
 
-def by_seeds(first: int, count: int = 1) -> SeedsKiller:
+def by_seeds(first: int, count: int = 1, kind: str = "") -> SeedsKiller:
     """Killed by a range of simulation seeds."""
-    return SeedsKiller(first, count)
+    return SeedsKiller(first, count, kind)

@@ -60,8 +60,9 @@ class HerdWorkload(ReplicaWorkload):
         """Let every client work, in a process of its own."""
         for number in range(CLIENTS):
             process = self._world.process(f"client{number}")
-            client = HerdClient(self, process, self._world.rng(process.name))
             for turn in range(self.herd_load.at_once):
+                # Each has one transaction at a time: the marks are of a client's last one.
+                client = HerdClient(self, process, self._world.rng(process.name), turn)
                 work = self._transactions(client)
                 name = f"client{number} work {turn}"
                 self.tasks.append(self._world.loop.spawn(process, work, name))
@@ -85,8 +86,9 @@ class HerdClient(_Client):
 
     _workload: HerdWorkload
 
-    def __init__(self, workload: HerdWorkload, process: Any, rng: random.Random) -> None:
+    def __init__(self, workload: HerdWorkload, process: Any, rng: random.Random, turn: int) -> None:
         super().__init__(workload, process, rng)
+        self.name = f"{process.name}.{turn}"
 
     async def transfer(self, wanted: Transfer) -> Outcome:
         """A transfer, and what became of it."""

@@ -103,3 +103,18 @@ async def test_a_child_that_outlived_its_leader_writes_into_no_other_checkpoint(
         await taken(setup)
         assert not {orders[0].copy, orders[0].output} & {orders[1].copy, orders[1].output}
         assert not (tmp_path / "taking").exists()
+
+
+async def test_pages_of_a_checkpoint_that_went_stay_for_those_that_name_them(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        rows = dict.fromkeys(range(500), "a")
+        await change(setup, rows)
+        first = await taken(setup)
+        for turn in range(4):
+            await change(setup, {7: f"{turn}"})
+            newest = await taken(setup)
+        assert set(newest.ledgers) & set(first.ledgers)
+        setup.checkpointer._manifests.clear()
+        assert await read(setup, newest) == rows | {7: "3"}
