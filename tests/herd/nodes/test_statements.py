@@ -2,7 +2,6 @@
 
 import pytest
 
-import herd
 from herd.errors import (
     LeaderUnavailable,
     NameTaken,
@@ -67,31 +66,29 @@ async def test_the_words_of_the_original_are_understood() -> None:
         await session.execute("DROP TABLESPACE 'farm'")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "place"),
-    [
-        ("CREATE TABLESPACE", SqlSyntaxError, 17),
-        ("CREATE TABLESPACE farm WITH cows = 3", SqlSyntaxError, 28),
-        ("CREATE TABLESPACE farm WITH replicas = many", SqlSyntaxError, 28),
-        ("CREATE TABLESPACE farm WITH replicas 3", SqlSyntaxError, 37),
-        ("CREATE TABLESPACE farm WITH (replicas = 3", SqlSyntaxError, 41),
-        ("CREATE TABLESPACE farm nonsense = 1", SqlSyntaxError, 23),
-        ("CREATE TABLESPACE 'farm','leader'", SqlSyntaxError, 25),
-        ("CREATE TABLESPACE 'farm','replica:*'", NotSupportedError, 25),
-        ("CREATE TABLESPACE 'farm','maxleaderinactivitytime:0'", NotSupportedError, 25),
-        ("ALTER TABLESPACE farm ADD n1", SqlSyntaxError, 26),
-        ("DROP TABLESPACE a b", SqlSyntaxError, 18),
-        ("CREATE TABLESPACE IF EXISTS farm", SqlSyntaxError, 21),
-    ],
+WRONG = (
+    ("CREATE TABLESPACE", SqlSyntaxError, 17),
+    ("CREATE TABLESPACE farm WITH cows = 3", SqlSyntaxError, 28),
+    ("CREATE TABLESPACE farm WITH replicas = many", SqlSyntaxError, 28),
+    ("CREATE TABLESPACE farm WITH replicas 3", SqlSyntaxError, 37),
+    ("CREATE TABLESPACE farm WITH (replicas = 3", SqlSyntaxError, 41),
+    ("CREATE TABLESPACE farm nonsense = 1", SqlSyntaxError, 23),
+    ("CREATE TABLESPACE 'farm','leader'", SqlSyntaxError, 25),
+    ("CREATE TABLESPACE 'farm','replica:*'", NotSupportedError, 25),
+    ("CREATE TABLESPACE 'farm','maxleaderinactivitytime:0'", NotSupportedError, 25),
+    ("ALTER TABLESPACE farm ADD n1", SqlSyntaxError, 26),
+    ("DROP TABLESPACE a b", SqlSyntaxError, 18),
+    ("CREATE TABLESPACE IF EXISTS farm", SqlSyntaxError, 21),
 )
-async def test_what_is_wrong_is_said_with_its_place(
-    text: str, kind: type[herd.Error], place: int
-) -> None:
+
+
+async def test_what_is_wrong_is_said_with_its_place() -> None:
     async with nodes(1) as found:
         session = await (await leader_of(found)).session()
-        with pytest.raises(kind) as raised:
-            await session.execute(text)
-        assert raised.value.place == place, raised.value
+        for text, kind, place in WRONG:
+            with pytest.raises(kind) as raised:
+                await session.execute(text)
+            assert raised.value.place == place, raised.value
 
 
 async def test_tablespaces_are_no_part_of_a_transaction() -> None:
