@@ -58,10 +58,12 @@ class Catalog:
         raise NoSuchTable(f"there is no table {name}")
 
     def plan(self, table: Table) -> Plan:
-        """How rows of a table are written."""
+        """How rows of a table of this catalog are written."""
         found = self._plans.get(table.id)
         if found is None:
-            found = self._plans[table.id] = Plan(table, self.children_of(table))
+            own = self.tables[table.id]
+            found = self._plans[table.id] = Plan(own, self.children_of(own))
+        assert found.table is table or found.table == table, "a definition of another catalog"
         return found
 
     def children_of(self, table: Table) -> list[Table]:

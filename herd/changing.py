@@ -10,7 +10,7 @@ Invariants:
 - A row's key, its unique keys (absent ones, too) and the parents that it names are locked before
   they are looked at, and stay locked to the end of the transaction.
 - Constraints are checked against what is committed now, whatever the transaction's snapshot shows.
-- What a change removes from the indexes is what the row before put there.
+- What a change removes from the indexes is what the row before put there, and its own.
 - Children are looked for when the parent has gone and its keys are locked: refused, removed,
   detached or taken along. Parents are looked for last of all.
 """
@@ -25,6 +25,7 @@ from herd.plan import Plan
 from herd.rows import Row, encode_row
 from herd.schema import Table
 from herd.transaction import Transaction
+from herd.turns import ROWS_AT_ONCE, in_turns
 
 Verify = Callable[[Row], None]
 """Raises `CheckViolation` for a row that a CHECK of the table refuses."""
@@ -36,8 +37,6 @@ Change = tuple[bytes, Row, Row | None]
 """The key of a row that is locked, the row as it is and as it will be; None removes it."""
 
 _NONE: Final[dict[bytes, bool]] = {}
-_ROWS_AT_ONCE: Final = 500
-"""So many rows are added without letting others run."""
 
 
 class Changer:
@@ -77,10 +76,10 @@ class Changer:
         for number, row in enumerate(rows, 1):
             if not (plain and self._add_now(row)):
                 await self._add(row)
-            if number % _ROWS_AT_ONCE == 0:
+            if number % ROWS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         if self.plan.parents:
-            for row in rows:
+            async for row in in_turns(rows):
                 await find_parents(self, None, row)
 
     async def update(self, key: bytes, before: Row, after: Row) -> None:
@@ -108,23 +107,23 @@ class Changer:
     async def apply(self, changes: Sequence[Change], consequences: Consequences) -> None:
         """Make the changes to these rows themselves, and note what they ask of others."""
         placed: list[tuple[bytes, bytes, Row, Row, dict[bytes, bool]]] = []
-        for key, before, after in changes:
+        async for key, before, after in in_turns(changes):
             old = self.plan.entries(before, key) if self.plan.indexes else _NONE
             if after is None:
-                await self._remove_entries(old, _NONE)
+                await self._remove_entries(key, old, _NONE)
                 self._set(key, before, None)
             else:
                 self._check(after)
                 new_key = self.plan.key_of(after)
                 new = self.plan.entries(after, new_key) if self.plan.indexes else _NONE
-                await self._remove_entries(old, new if new_key == key else _NONE)
+                await self._remove_entries(key, old, new if new_key == key else _NONE)
                 if new_key != key:
                     self._set(key, before, None)
                     old = _NONE
                 placed.append((key, new_key, before, after, old))
             if self.plan.children:
                 consequences.parent_changed(self, before, after)
-        for key, new_key, before, after, old in placed:
+        async for key, new_key, before, after, old in in_turns(placed):
             if new_key != key:
                 await self._lock_free(new_key, after)
             await self._add_entries(new_key, after, old)
@@ -163,12 +162,19 @@ class Changer:
             self.transaction.set_before(key, None if before is None else encode_row(before))
         self.transaction.set_row(key, None if after is None else encode_row(after))
 
-    async def _remove_entries(self, old: dict[bytes, bool], new: dict[bytes, bool]) -> None:
+    async def _remove_entries(
+        self, key: bytes, old: dict[bytes, bool], new: dict[bytes, bool]
+    ) -> None:
+        transaction, primary = self.transaction, key[len(self.plan.prefix) :]
         for entry, unique in old.items():
-            if entry not in new:
-                if unique:
-                    await self.transaction.lock_row(self.table, entry)
-                self.transaction.set_plain(entry, None)
+            if entry in new:
+                continue
+            if unique:
+                await transaction.lock_row(self.table, entry)
+                if transaction.get_newest_plain(entry) != primary:
+                    # An index that is being built has not come to this row: the entry is another's.
+                    continue
+            transaction.set_plain(entry, None)
 
     async def _add_entries(self, key: bytes, row: Row, old: dict[bytes, bool]) -> None:
         transaction, plan = self.transaction, self.plan

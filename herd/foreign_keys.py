@@ -4,6 +4,7 @@ Invariants:
 - A row that is named is locked, shared, before it is looked at; so nobody takes it away, and who
   took it away, or its key, is waited for.
 - Children are changed in rounds: all that one round asks of a row is one change of it.
+- A table's definition is what it is once its lock is held, never what it was before the wait.
 - A parent that is missed by somebody is only missed in the end: another row may have taken its key,
   and children may have gone by other ways.
 """
@@ -92,8 +93,11 @@ class Consequences:
             now = None if after is None else [after[number] for number in columns]
             if None in values or values == now:
                 continue
-            child = changer.of(changer.transaction.catalog.tables[reference.child.id])
-            await changer.transaction.lock_table(child.table)
+            table = await changer.transaction.lock_definition(reference.child.id)
+            if table is None or reference.key not in table.foreign_keys:
+                # Its table, or the key, went while this one waited for its lock.
+                continue
+            child = changer.of(table)
             rule = reference.key.on_delete if now is None else reference.key.on_update
             if rule is OnDelete.RESTRICT:
                 self._missed.append(_Missed(changer, child, reference, values))
@@ -144,8 +148,8 @@ async def _is_there(
     transaction: Transaction, parent_id: int, columns: tuple[int, ...], values: Row
 ) -> bool:
     """Whether a row has these values of a key, looked at under a lock of that key."""
-    parent = transaction.catalog.tables[parent_id]
-    await transaction.lock_table(parent)
+    parent = await transaction.lock_definition(parent_id)
+    assert parent is not None, "a table that others name is not dropped"
     plan = transaction.catalog.plan(parent)
     if set(columns) == set(parent.primary):
         key = plan.prefix + plan.encode_primary(_in_order(parent.primary, columns, values))

@@ -12,6 +12,7 @@ Invariants:
 - A call is a transaction of its own, unless it is given one; it is answered when it is durable.
 - `Table.get` looks in the caller's own thread: it sees everything answered before it began.
 - Every constraint of the table holds for what is written here, too.
+- A key is made by the definition that is kept while the row is written.
 """
 
 import asyncio
@@ -47,6 +48,10 @@ T = TypeVar("T")
 
 Changes = Mapping[str, Any] | Callable[[RowDict], Mapping[str, Any]]
 """New values by column, or what makes them of the row as it is; it must not wait for anything."""
+
+Prepared = tuple[bytes, ChangeRow]
+Prepare = Callable[[BoundTable], Prepared]
+"""What a table, as it is defined, makes of a call: the whole key, and the change of its row."""
 
 _PAGE_ROWS: Final = 1_000
 _BATCH_ROWS: Final = 1_000
@@ -178,44 +183,49 @@ class AsyncTable:
         replace: bool = True,
     ) -> Awaitable[None]:
         """Begin `put`, or with `replace=False` `insert`, which may also raise at once."""
-        bound = self.bound
-        new = bound.row(given)
+        if self.bound.table.auto_column is not None:
+            return self._put_numbered(given, transaction, replace=replace)
 
-        def change(before: Row | None) -> Row:
-            if before is not None and not replace:
-                raise UniqueViolation(f"{bound.table.name} has a row with this primary key already")
-            return new
+        def prepare(bound: BoundTable) -> Prepared:
+            new = bound.row(given)
+            return bound.key_of(new), _putting(bound, new, replace=replace)
 
-        if bound.table.auto_column is None:
-            return self._write(bound.key_of(new), change, transaction, _nothing)
+        return self._write(prepare, transaction, _nothing)
 
+    async def _put_numbered(
+        self, given: Mapping[str, Any], transaction: Transaction | None, *, replace: bool
+    ) -> None:
         async def work(within: Transaction) -> None:
-            nonlocal new
             bound = await self._locked(within)
             new = self._numbered(bound, bound.row(given), within)
             changer = Changer(within, bound.table, bound.verify)
+            change = _putting(bound, new, replace=replace)
             await _change(within, changer, bound.key_of(new), change)
 
-        return self._within(transaction, work)
+        await self._within(transaction, work)
 
     def start_update(
         self, key: Key, changes: Changes, transaction: Transaction | None = None
     ) -> Awaitable[bool]:
         """Begin `update`, which may also raise at once."""
-        bound, found = self.bound, False
-        assigned = bound.assigning(changes) if isinstance(changes, Mapping) else None
+        found = False
 
-        def change(before: Row | None) -> Row | None:
-            nonlocal found
-            found = before is not None
-            if before is None:
-                return None
-            if assigned is not None:
-                return assigned(before)
-            assert callable(changes)
-            return bound.assigning(changes(bound.row_dict(before)))(before)
+        def prepare(bound: BoundTable) -> Prepared:
+            assigned = bound.assigning(changes) if isinstance(changes, Mapping) else None
 
-        return self._write(bound.key(key), change, transaction, lambda: found)
+            def change(before: Row | None) -> Row | None:
+                nonlocal found
+                found = before is not None
+                if before is None:
+                    return None
+                if assigned is not None:
+                    return assigned(before)
+                assert callable(changes)
+                return bound.assigning(changes(bound.row_dict(before)))(before)
+
+            return bound.key(key), change
+
+        return self._write(prepare, transaction, lambda: found)
 
     def start_delete(self, key: Key, transaction: Transaction | None = None) -> Awaitable[bool]:
         """Begin `delete`, which may also raise at once."""
@@ -225,7 +235,7 @@ class AsyncTable:
             nonlocal found
             found = before is not None
 
-        return self._write(self.bound.key(key), change, transaction, lambda: found)
+        return self._write(lambda bound: (bound.key(key), change), transaction, lambda: found)
 
     def _numbered(self, bound: BoundTable, row: Row, within: Transaction) -> Row:
         """Give the AUTO_INCREMENT column its value, if it has none."""
@@ -241,26 +251,27 @@ class AsyncTable:
 
     def _write(
         self,
-        key: bytes,
-        change: ChangeRow,
+        prepare: Prepare,
         transaction: Transaction | None,
         answer: Callable[[], T],
     ) -> Awaitable[T]:
+        key, change = prepare(self.bound)
         if transaction is None:
             answered = self._writer.write(key, change, answer)
             if answered is not None:
                 return answered
-        return self._write_long(key, change, transaction, answer)
+        return self._write_long(prepare, transaction, answer)
 
     async def _write_long(
         self,
-        key: bytes,
-        change: ChangeRow,
+        prepare: Prepare,
         transaction: Transaction | None,
         answer: Callable[[], T],
     ) -> T:
         async def work(within: Transaction) -> None:
             bound = await self._locked(within)
+            # By the definition that is locked: the wait may have been for another one.
+            key, change = prepare(bound)
             await _change(within, Changer(within, bound.table, bound.verify), key, change)
 
         await self._within(transaction, work)
@@ -299,6 +310,15 @@ class AsyncTable:
 
 def _nothing() -> None:
     """What a write answers that has nothing to tell."""
+
+
+def _putting(bound: BoundTable, new: Row, *, replace: bool) -> ChangeRow:
+    def change(before: Row | None) -> Row:
+        if before is not None and not replace:
+            raise UniqueViolation(f"{bound.table.name} has a row with this primary key already")
+        return new
+
+    return change
 
 
 def _always(row: Row) -> Callable[[Row | None], Row]:

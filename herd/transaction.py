@@ -220,6 +220,17 @@ class Transaction(Holder):
         if exclusive:
             self._whole_tables.add(table.id)
 
+    async def lock_definition(self, table_id: int) -> Table | None:
+        """Keep a table as it is defined now, and return it; None if there is none of this id.
+
+        Who had it before may have changed it: what was known of it before the call may be wrong.
+        """
+        while (table := self.catalog.tables.get(table_id)) is not None:
+            await self.lock_table(table)
+            if self.catalog.tables.get(table_id) is table:
+                break
+        return table
+
     async def lock_row(self, table: Table, key: bytes, *, exclusive: bool = True) -> None:
         """Lock a row, or a key that no row has yet. Raises `LockTimeout`, `Deadlock`.
 

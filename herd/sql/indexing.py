@@ -3,7 +3,8 @@
 By itself, CREATE INDEX builds beside writers, in steps that are transactions of their own:
 
     1. the definition, BUILDING: from here on every change maintains the index
-    2. page by page: each row is locked, read, and its entry added if it is not there
+    2. page by page: each row is locked, read, and its entry added if it is not there; a page ends
+       early at a row that somebody else has locked, and only a page's first row is waited for
     3. the definition, READY
 
 Inside a transaction it builds all at once, with the table locked.
@@ -16,7 +17,9 @@ Invariants:
 
 import asyncio
 import weakref
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from sqlglot import exp
@@ -24,12 +27,10 @@ from sqlglot import exp
 from herd.catalog import Catalog, erasing, rows_of
 from herd.errors import (
     Deadlock,
-    Error,
     LockTimeout,
     NameTaken,
     NoSuchIndex,
     NotSupportedError,
-    OperationalError,
     ProgrammingError,
     UniqueViolation,
 )
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from herd.tablespace import Tablespace
 
 PAGE_ROWS: Final = 1_000
-_ATTEMPTS_MAX: Final = 20
+T = TypeVar("T")
 
 
 class CreateIndex:
@@ -87,13 +88,25 @@ class CreateIndex:
                 # Whoever changes rows now has to be done: the next ones know of the index.
                 await transaction.lock_table(table, exclusive=True)
                 set_table(transaction, table)
-                builds_of(work.space).running.add((table.id, index.number))
-                await transaction.commit()
+                await self._commit(transaction, work.space, (table.id, index.number))
         finally:
             transaction.rollback()
         if found is not None:
-            await build(work.space, table.id, index.number)
+            # Who gives up the wait does not end the build.
+            await asyncio.shield(builds_of(work.space).start(work.space, table.id, index.number))
         return Result(count=0, kind=self.kind)
+
+    async def _commit(
+        self, transaction: Transaction, space: "Tablespace", name: tuple[int, int]
+    ) -> None:
+        """Nobody else begins to build it when its definition is seen."""
+        running = builds_of(space).running
+        running.add(name)
+        try:
+            await transaction.commit()
+        except BaseException:
+            running.discard(name)
+            raise
 
     async def _run_within(self, transaction: Transaction) -> None:
         await lock_definitions(transaction)
@@ -225,6 +238,21 @@ class Builds:
         self.running: set[tuple[int, int]] = set()
         self.tasks: set[asyncio.Task[None]] = set()
 
+    def start(self, space: "Tablespace", table_id: int, number: int) -> "asyncio.Task[None]":
+        """Build an index beside all other work."""
+        self.running.add((table_id, number))
+        task = asyncio.ensure_future(build(space, table_id, number))
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self.tasks.discard(task)
+        if not task.cancelled():
+            # A duplicate took the index away, or this leader is none any more: whoever waits for it
+            # is told, and the next leader goes on.
+            task.exception()
+
 
 _BUILDS: Final["weakref.WeakKeyDictionary[Tablespace, Builds]"] = weakref.WeakKeyDictionary()
 
@@ -248,18 +276,7 @@ def _continue_all(space: "Tablespace | None") -> None:
         for index in table.indexes:
             name = (table.id, index.number)
             if index.state is Building.BUILDING and name not in builds.running:
-                builds.running.add(name)
-                task = asyncio.ensure_future(_continue(space, *name))
-                builds.tasks.add(task)
-                task.add_done_callback(builds.tasks.discard)
-
-
-async def _continue(space: "Tablespace", table_id: int, number: int) -> None:
-    try:
-        await build(space, table_id, number)
-    except Error:
-        # A duplicate took the index away; a leader that is none any more leaves it to the next.
-        return
+                builds.start(space, *name)
 
 
 async def build(space: "Tablespace", table_id: int, number: int) -> None:
@@ -271,24 +288,22 @@ async def build(space: "Tablespace", table_id: int, number: int) -> None:
     try:
         first: bytes | None = b""
         while first is not None:
-            first = await _patiently(space, table_id, number, first)
-        await _change_state(space, table_id, number, keep=True)
+            first = await _patiently(partial(_build_page, space, table_id, number, first))
+        await _patiently(partial(_change_state, space, table_id, number, keep=True))
     except UniqueViolation:
-        await _change_state(space, table_id, number, keep=False)
+        await _patiently(partial(_change_state, space, table_id, number, keep=False))
         raise
     finally:
         builds_of(space).running.discard((table_id, number))
 
 
-async def _patiently(space: "Tablespace", table_id: int, number: int, first: bytes) -> bytes | None:
-    """A page; others' locks make it wait, and try again."""
-    for attempt in range(_ATTEMPTS_MAX):
+async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Others' locks make it wait as long as they are held: a build gives way and tries again."""
+    while True:
         try:
-            return await _build_page(space, table_id, number, first)
+            return await work()
         except (LockTimeout, Deadlock):
-            if attempt == _ATTEMPTS_MAX - 1:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+            await asyncio.sleep(0)
 
 
 async def _build_page(
@@ -301,7 +316,12 @@ async def _build_page(
         plan = transaction.catalog.plan(table)
         start, end = rows_of(table)
         page = space.rows_scan(max(first, start), end, PAGE_ROWS)
-        for key, _ in page:
+        next_first = page[-1][0] + b"\x00" if len(page) == PAGE_ROWS else None
+        for place, (key, _) in enumerate(page):
+            if place and space.locks.held_by_others(transaction, key):
+                # It waits for nobody while it keeps others waiting.
+                next_first = key
+                break
             await transaction.lock_row(table, key)
             value = transaction.get_newest(key)
             if value is None:
@@ -309,27 +329,24 @@ async def _build_page(
             row, primary = plan.decode(value), key[len(plan.prefix) :]
             entry, unique = one.entry(row, primary)
             if unique:
+                if place and space.locks.held_by_others(transaction, entry):
+                    next_first = key
+                    break
                 await transaction.lock_row(table, entry)
             _add_entries(transaction, table, [one], row, primary)
         await transaction.commit()
-        return page[-1][0] + b"\x00" if len(page) == PAGE_ROWS else None
+        return next_first
     finally:
         transaction.rollback()
 
 
 async def _locked(transaction: Transaction, table_id: int, number: int) -> tuple[Table, IndexPlan]:
     """The table and the index as they are now, kept so. Raises `NoSuchIndex`."""
-    while True:
-        table = transaction.catalog.tables.get(table_id)
-        if table is None:
-            break
-        await transaction.lock_table(table)
-        if transaction.catalog.tables.get(table_id) is not table:
-            continue
+    table = await transaction.lock_definition(table_id)
+    if table is not None:
         for one in transaction.catalog.plan(table).indexes:
             if one.definition.number == number:
                 return table, one
-        break
     raise NoSuchIndex("the index was dropped while it was built")
 
 
@@ -347,8 +364,5 @@ async def _change_state(space: "Tablespace", table_id: int, number: int, *, keep
             await transaction.lock_table(table, exclusive=True)
             drop_index(transaction, table, one.definition)
         await transaction.commit()
-    except OperationalError:
-        # The definition says BUILDING, so it is done again by whoever looks next.
-        raise
     finally:
         transaction.rollback()

@@ -1,6 +1,7 @@
 """CREATE INDEX and DROP INDEX: built beside writers, by one leader or the next."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,81 @@ async def test_a_duplicate_that_a_writer_makes_is_refused_to_the_writer_or_ends_
         values = [row[0] for row in await on.rows("SELECT milk FROM cow")]
         unique = len(set(values)) == len(values)
         assert unique == bool(on.space.catalog.table("cow").indexes)
+        on.check_indexes()
+
+
+async def test_a_row_that_goes_before_the_build_has_come_to_it_takes_no_others_entry_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(indexing, "PAGE_ROWS", 1)
+    async with asking() as on:
+        await filled(on, 3)
+        await on.run("UPDATE cow SET milk = 7 WHERE id <> 1")
+        other, pages, build_page = on.another(), 0, indexing._build_page
+
+        async def after_two_pages(*given: Any) -> bytes | None:
+            nonlocal pages
+            pages += 1
+            if pages == 3:
+                await other.execute("DELETE FROM cow WHERE id = 2")
+            return await build_page(*given)
+
+        monkeypatch.setattr(indexing, "_build_page", after_two_pages)
+        await on.run("CREATE UNIQUE INDEX i ON cow (milk)")
+        assert pages == 3
+        on.check_indexes()
+        with pytest.raises(UniqueViolation):
+            await on.run("INSERT INTO cow VALUES (9, 'x', 7)")
+
+
+def held_from_the_first_page_on(
+    monkeypatch: pytest.MonkeyPatch, holder: Session, began: asyncio.Event
+) -> None:
+    """A transaction that begins beside a build, and keeps the lock of the cow 20."""
+    build_page = indexing._build_page
+
+    async def beside(*given: Any) -> bytes | None:
+        if not began.is_set():
+            await holder.execute("BEGIN")
+            await holder.execute("UPDATE cow SET milk = 1000 WHERE id = 20")
+            began.set()
+        return await build_page(*given)
+
+    monkeypatch.setattr(indexing, "_build_page", beside)
+
+
+async def test_a_build_waits_for_a_locked_row_while_it_keeps_nobody_else_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with asking(HerdSettings(lock_timeout_ms=100)) as on:
+        await filled(on, 30)
+        holder, other, began = on.another(), on.another(), asyncio.Event()
+        held_from_the_first_page_on(monkeypatch, holder, began)
+        building = asyncio.ensure_future(on.session.execute("CREATE UNIQUE INDEX i ON cow (milk)"))
+        await began.wait()
+        for number in range(20):
+            await other.execute("UPDATE cow SET name = 'free' WHERE id = ?", (number,))
+        # Longer than a statement waits for a lock.
+        await asyncio.wait([building], timeout=0.5)
+        assert not building.done()
+        await holder.execute("COMMIT")
+        await building
+        on.check_indexes()
+
+
+async def test_who_gives_up_the_wait_for_a_build_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with asking() as on:
+        await filled(on, 30)
+        holder, began = on.another(), asyncio.Event()
+        held_from_the_first_page_on(monkeypatch, holder, began)
+        building = asyncio.ensure_future(on.session.execute("CREATE INDEX i ON cow (milk)"))
+        await began.wait()
+        building.cancel()
+        await asyncio.gather(building, return_exceptions=True)
+        await holder.execute("COMMIT")
+        await until(lambda: on.space.catalog.table("cow").indexes[0].state is Building.READY)
         on.check_indexes()
 
 
