@@ -120,7 +120,7 @@ class Insert:
     async def run_many(self, work: Work, many: Iterable[Given]) -> Result:
         """Add rows for each of many tuples of parameters."""
         await lock_for_change(work, self.table, self.catalog)
-        if self.source is not None or self.hard:
+        if self.source is not None or self.hard or self.returned.trees:
             raise CannotEvaluate
         if self.conflict is not None and self.conflict.update:
             raise CannotEvaluate
