@@ -38,9 +38,11 @@ from herd.schema import Column, Table
 from herd.tablespace import Tablespace
 
 Checkpointed = Callable[
-    [Table, Position], Awaitable[tuple[Sequence[pa.RecordBatch], Changes] | None]
+    [Table, Position, int], Awaitable[tuple[Sequence[pa.RecordBatch], Changes] | None]
 ]
-"""A table's rows as a checkpoint has them, and what has changed up to a position; None: unknown."""
+"""A table's rows as a checkpoint has them, and what has changed up to a position.
+
+None: that is not known, or has more than so many bytes."""
 
 _SLICE_ROWS: Final = 4_096
 _FOLD_SHARE: Final = 100
@@ -283,13 +285,11 @@ class ColumnCache:
         """The pages of a checkpoint, with what changed since folded in, if there is room."""
         if self.checkpointed is None:
             return None
-        found = await self.checkpointed(table, position)
+        settings = self._settings
+        found = await self.checkpointed(table, position, settings.bytes_max)
         if found is None:
             return None
         batches, changed = found
-        settings = self._settings
-        if sum(batch.nbytes for batch in batches) > settings.bytes_max:
-            return None
         return await self._workers.run(
             lambda: _brought_up(table, batches, changed, settings.page_rows)
         )

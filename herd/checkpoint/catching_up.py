@@ -54,20 +54,22 @@ class CatchingUp:
         self._log = ReplicatedLog(client, log_of(tablespace))
 
     async def rows(
-        self, table: Table, position: Position
+        self, table: Table, position: Position, bytes_max: int
     ) -> "tuple[Sequence[pyarrow.RecordBatch], Changes] | None":
         """A table's rows as its newest checkpoint has them, and what changed up to a position.
+
+        None, too, if they have more than `bytes_max`.
 
         Keys of the rows stand without the table's prefix, those of the changes with it.
         """
         try:
-            return await self._rows(table, position)
+            return await self._rows(table, position, bytes_max)
         except (EngineError, Error) as error:
             _logger.info("table %s is read from its rows: %s", table.name, error)
             return None
 
     async def _rows(
-        self, table: Table, position: Position
+        self, table: Table, position: Position, bytes_max: int
     ) -> "tuple[Sequence[pyarrow.RecordBatch], Changes] | None":
         record = (await self._checkpointer.list.get()).newest
         if record is None or record.position > position:
@@ -79,7 +81,7 @@ class CatchingUp:
         changed = await self._changed(table, record.position, position, rows // CHANGED_SHARE_MAX)
         if changed is None:
             return None
-        return await self._reader.table(table, record.number), changed
+        return await self._reader.table(table, record.number, bytes_max=bytes_max), changed
 
     async def _changed(
         self, table: Table, after: Position, last: Position, keys_max: int

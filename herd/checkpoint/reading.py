@@ -16,7 +16,7 @@ from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import Page
 from herd.checkpoint.pages import decode_page
 from herd.checkpoint.taking import Checkpointer
-from herd.errors import ProgrammingError
+from herd.errors import ProgrammingError, TooLarge
 from herd.schema import Table
 from herd.translating import translating
 
@@ -36,12 +36,14 @@ class CheckpointReader:
         self._workers = workers
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def table(self, table: Table, number: int) -> "Sequence[pyarrow.RecordBatch]":
+    async def table(
+        self, table: Table, number: int, *, bytes_max: int | None = None
+    ) -> "Sequence[pyarrow.RecordBatch]":
         """A table's rows in the order of their keys, with the columns that it has now.
 
         `number` is the checkpoint's, 0 for the newest.
         Raises `ProgrammingError` for a checkpoint that is not kept or does not have the table,
-        `StorageFailed` if it cannot be read.
+        `StorageFailed` if it cannot be read, `TooLarge` if it has more than `bytes_max`.
         """
         pin = f"query {self._client.rng.getrandbits(64):016x}"
         with translating():
@@ -56,11 +58,23 @@ class CheckpointReader:
                 manifest = await self._checkpointer.manifest(record)
                 for pages in manifest.pages:
                     if pages.table_id == table.id:
-                        batches = [self._batch(table, page) for page in pages.pages]
-                        return await asyncio.gather(*batches)
+                        return await self._batches(table, pages.pages, bytes_max)
             finally:
                 await self._checkpointer.list.unpin(pin)
         raise ProgrammingError(f"there was no table {table.name} at checkpoint {number}")
+
+    async def _batches(
+        self, table: Table, pages: Sequence[Page], bytes_max: int | None
+    ) -> "list[pyarrow.RecordBatch]":
+        found: list[pyarrow.RecordBatch] = []
+        size_bytes = 0
+        for start in range(0, len(pages), _AT_ONCE):
+            some = pages[start : start + _AT_ONCE]
+            found += await asyncio.gather(*[self._batch(table, page) for page in some])
+            size_bytes += sum(batch.nbytes for batch in found[start:])
+            if bytes_max is not None and size_bytes > bytes_max:
+                raise TooLarge(f"{table.name} has more than {bytes_max} bytes in columns")
+        return found
 
     async def _batch(self, table: Table, page: Page) -> "pyarrow.RecordBatch":
         async with self._turns:

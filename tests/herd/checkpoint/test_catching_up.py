@@ -17,7 +17,7 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.state import open_rocks
 from herd.checkpoint.building import build
 from herd.checkpoint.catching_up import CatchingUp, Changes
-from herd.checkpoint.manifest import encode_manifest
+from herd.checkpoint.manifest import Page, encode_manifest
 from herd.checkpoint.order import Order
 from herd.checkpoint.reading import CheckpointReader
 from herd.checkpoint.taking import Checkpointer
@@ -53,10 +53,10 @@ class Setup(NamedTuple):
         return Asked(self.on.space, fresh)
 
     async def noted(
-        self, table: Table, position: Position
+        self, table: Table, position: Position, bytes_max: int
     ) -> tuple[Sequence[pa.RecordBatch], Changes] | None:
         """Ask, and remember whether there was an answer."""
-        found = await self.catching_up.rows(table, position)
+        found = await self.catching_up.rows(table, position, bytes_max)
         self.found.append(found is not None)
         return found
 
@@ -186,7 +186,9 @@ async def test_pages_that_cannot_be_read_are_no_reason_to_fail(tmp_path: Path) -
         await filled(setup, 100)
         await setup.checkpoint()
 
-        async def unreadable(table: Table, number: int) -> Sequence[pa.RecordBatch]:
+        async def unreadable(
+            table: Table, number: int, *, bytes_max: int | None = None
+        ) -> Sequence[pa.RecordBatch]:
             raise CannotRead("all copies are damaged")
 
         setup.catching_up._reader.table = unreadable  # type: ignore[method-assign]
@@ -215,4 +217,22 @@ async def test_a_checkpoint_of_a_later_moment_is_not_used(tmp_path: Path) -> Non
     async with opened(tmp_path) as setup:
         table = await filled(setup, 100)
         await setup.checkpoint()
-        assert await setup.catching_up.rows(table, START) is None
+        assert await setup.catching_up.rows(table, START, 2**30) is None
+
+
+async def test_pages_that_are_too_many_to_keep_are_not_all_read(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        table = await filled(setup, 1_000)
+        await setup.checkpoint()
+        position = setup.on.space.replica.position
+        read: list[object] = []
+        one = setup.catching_up._reader._batch
+
+        async def counted(of: Table, page: Page) -> pa.RecordBatch:
+            read.append(page)
+            return await one(of, page)
+
+        setup.catching_up._reader._batch = counted  # type: ignore[method-assign, assignment]
+        assert await setup.catching_up.rows(table, position, 5_000) is None
+        assert 0 < len(read) < 1_000 // PAGE_ROWS
+        assert await setup.catching_up.rows(table, position, 2**30) is not None
