@@ -31,6 +31,7 @@ from herd.sql.parsing import Parsed, check_parts, place_of
 from herd.sql.result import Result
 from herd.sql.statement import Given, Work
 from herd.transaction import Transaction
+from herd.turns import in_turns
 from herd.types import BIGINT, accepting
 
 NAME_CHARACTERS_MAX: Final = 255
@@ -126,7 +127,7 @@ class CreateTable:
         transaction.set_catalog(*catalog.with_table(table))
         await transaction.lock_table(table, exclusive=True)
         changer, auto = Changer(transaction, table), table.auto_column
-        for row in rows:
+        async for row in in_turns(rows):
             assert auto is not None, "a table of a query has a hidden key"
             row[0] = work.sequences.take(transaction, table, auto)
             await changer.insert(row)
@@ -169,11 +170,14 @@ class CreateTable:
             hidden_key=True,
         )
         accept = [accepting(column.type) for column in table.visible]
-        rows: list[Row] = [
-            [None, *[None if v is None else a(v) for a, v in zip(accept, values, strict=True)]]
-            for values in (python_rows(found) if self.with_rows else ())
-        ]
-        return table, rows
+
+        def stored() -> list[Row]:
+            return [
+                [None, *[None if v is None else a(v) for a, v in zip(accept, values, strict=True)]]
+                for values in (python_rows(found) if self.with_rows else ())
+            ]
+
+        return table, await work.query.off_loop(found, stored)
 
 
 def wants_full_changes(node: exp.Expr) -> bool:

@@ -37,13 +37,18 @@ from herd.sql.scalars import CannotEvaluate
 from herd.sql.statement import Given, Work, changer_of, lock_for_change, verifier
 from herd.sql.writing import stored_of
 from herd.transaction import Transaction
+from herd.turns import in_turns
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from herd.tablespace import Tablespace
 
 Steps = list[tuple[int, Store]]
 _NO_ROW: Final[Row] = []
 _VALUES_AT_ONCE: Final = 500
+_ROWS_AT_ONCE: Final = 2_000
+"""So many rows Arrow makes values of without giving the interpreter away."""
 _PARTS: Final = frozenset(
     {
         *("this", "expression", "conflict", "returning", "alternative", "ignore", "default"),
@@ -110,7 +115,7 @@ class Insert:
         """Add the rows."""
         await lock_for_change(work, self.table, self.catalog)
         if self.source is None:
-            rows = [self.row(steps, given) for steps in self.rows]
+            rows = [self.row(steps, given) async for steps in in_turns(self.rows)]
             if self.hard:
                 await self._fill_in(work, given, rows)
         else:
@@ -124,14 +129,14 @@ class Insert:
             raise CannotEvaluate
         if self.conflict is not None and self.conflict.update:
             raise CannotEvaluate
-        rows = [self.row(steps, given) for given in many for steps in self.rows]
+        rows = [self.row(steps, given) async for given in in_turns(many) for steps in self.rows]
         return await self.add(work, rows, ())
 
     async def add(self, work: Work, rows: list[Row], given: Given) -> Result:
         """Add rows. Their table is locked."""
         transaction, auto, last_id = work.transaction, self.auto, None
         if auto is not None:
-            for row in rows:
+            async for row in in_turns(rows):
                 last_id = _number(work.sequences, transaction, self.table, auto, row)
         changer = changer_of(work, self.table, self.verify)
         if self.conflict is None:
@@ -139,7 +144,7 @@ class Insert:
             return await self.returned.result(work, "INSERT", rows, given, last_id)
         put: list[Row] = []
         last_id = None
-        for row in rows:
+        async for row in in_turns(rows):
             kept = await self.conflict.put(work, changer, row, given)
             if kept is not None:
                 put.append(kept)
@@ -227,18 +232,24 @@ class Insert:
         assert self.source is not None
         found = await work.query.run(self.source, given[:-1], work.transaction)
         self._check_count(found.num_columns, self.source)
-        steps = []
-        for column, values in zip(self.columns, found.columns, strict=True):
-            steps.append((column, values.to_pylist()))
+        return await work.query.off_loop(found, lambda: self._stored_rows(found, given))
+
+    def _stored_rows(self, found: "pyarrow.Table", given: Given) -> list[Row]:
+        """In a thread, perhaps."""
+        defaults = self._defaults()
         rows: list[Row] = []
-        for place in range(found.num_rows):
-            row: Row = [None] * self.table.width
-            for column, values in steps:
-                row[column.number] = stored_of(self.table, column, values[place])
-            rows.append(row)
-        for number, store in self._defaults():
-            for row in rows:
-                row[number] = store(_NO_ROW, given)
+        for batch in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            steps = [
+                (column, values.to_pylist())
+                for column, values in zip(self.columns, batch.columns, strict=True)
+            ]
+            for place in range(batch.num_rows):
+                row: Row = [None] * self.table.width
+                for column, values in steps:
+                    row[column.number] = stored_of(self.table, column, values[place])
+                for number, store in defaults:
+                    row[number] = store(_NO_ROW, given)
+                rows.append(row)
         return rows
 
 

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -31,7 +31,9 @@ from herd.sql.resolving import Source
 from herd.sql.system import system_table
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
+from herd.turns import ROWS_AT_ONCE
 
+T = TypeVar("T")
 Checkpoints = Callable[[Table, int], Awaitable[Sequence[pa.RecordBatch]]]
 """A table's rows, all columns, as a checkpoint with some number has them."""
 
@@ -107,7 +109,15 @@ class QueryEngine:
         if where is not None:
             tree.set("where", exp.Where(this=where.copy()))
         found = await self.run(tree, parameters, transaction, moment=moment)
-        return [(row[0], row[1], row[2:]) for row in python_rows(found)]
+        return await self.off_loop(
+            found, lambda: [(row[0], row[1], row[2:]) for row in python_rows(found)]
+        )
+
+    async def off_loop(self, found: pa.Table, make: Callable[[], T]) -> T:
+        """What `make` makes of a result, in a thread if it has many rows."""
+        if found.num_rows <= ROWS_AT_ONCE:
+            return make()
+        return await self.workers.run(make)
 
     async def explain(
         self, tree: exp.Expr, parameters: Sequence[Any] = (), transaction: Transaction | None = None

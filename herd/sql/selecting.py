@@ -103,7 +103,8 @@ class SelectForUpdate:
                 if value is not None:
                     rows.append(self.catalog.plan(self.table).decode(value))
         elif self.ordered is not None:
-            found = python_rows(await work.query.run(self.ordered, given[:-1], work.own))
+            answer = await work.query.run(self.ordered, given[:-1], work.own)
+            found = await work.query.off_loop(answer, lambda: python_rows(answer))
             named = [(key, position, ()) for key, position in found]
             locked = {key: row async for key, row, _ in self.target.locked(work, given, named, [])}
             rows = [locked[key] for key, _ in found if key in locked]

@@ -24,6 +24,7 @@ from herd.sql.result import Result
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.statement import DefinitionsChanged, Given, Short, Work, moment_of
 from herd.transaction import Isolation, Transaction
+from herd.turns import in_turns
 
 if TYPE_CHECKING:
     from herd.sql.query import QueryEngine
@@ -243,7 +244,7 @@ async def _run_given(planned: Planned, work: Work, given: Given) -> Result:
 async def _run_many(planned: Planned, work: Work, rows: Sequence[Sequence[Any]]) -> Result:
     moment = moment_of(work.space)
     parsed, statement = planned.parsed, planned.statement
-    many = [(*bind(parsed, row), moment) for row in rows]
+    many = [(*bind(parsed, row), moment) async for row in in_turns(rows)]
     if isinstance(statement, Insert):
         try:
             return await statement.run_many(work, many)
@@ -251,7 +252,7 @@ async def _run_many(planned: Planned, work: Work, rows: Sequence[Sequence[Any]])
             pass
     assert statement is not None
     total = Result(kind=statement.kind, count=0)
-    for given in many:
+    async for given in in_turns(many):
         result = await _run_given(planned, work, given)
         total.count += max(result.count, 0)
         total.last_id = result.last_id if result.last_id is not None else total.last_id

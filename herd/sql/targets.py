@@ -1,7 +1,8 @@
 """The rows that an UPDATE, a DELETE or a SELECT … FOR UPDATE is about.
 
 Invariants:
-- Rows are found without locks, then locked one by one in the order of their keys, and read again.
+- Rows are found without locks, then locked one by one in the order of their keys, and read again;
+  others run in between.
 - A row that has changed meanwhile is looked at anew (READ COMMITTED), or fails the statement
   (SNAPSHOT); one that is gone is left out, or fails it.
 """
@@ -18,6 +19,7 @@ from herd.sql.expressions import Evaluate, Names, compile_expression
 from herd.sql.literals import literal, with_values
 from herd.sql.scalars import CannotEvaluate, truth
 from herd.sql.statement import Given, Work, newest
+from herd.turns import in_turns
 from herd.types import returning
 
 Found = tuple[bytes, Row, Sequence[Any]]
@@ -56,7 +58,7 @@ class Target:
         transaction, table = work.transaction, self.table
         where = None if self.where is None else with_values(self.where, given)
         decode = transaction.catalog.plan(table).decode
-        for key, position, extras in sorted(found, key=lambda one: one[0]):
+        async for key, position, extras in in_turns(sorted(found, key=lambda one: one[0])):
             await transaction.lock_row(table, key)
             value = newest(transaction, table, key)
             if value is None:
