@@ -190,9 +190,13 @@ async def test_a_commit_can_be_asked_about(tmp_path: Path) -> None:
         await client.call("Commit", wire.CommitRequest(session=session, sequence=1))
         await client.execute(session, "INSERT INTO cow VALUES (1)")
         await client.call("Commit", wire.CommitRequest(session=session, sequence=2))
-        for sequence, committed in ((1, True), (2, True), (3, False)):
+        told = []
+        for sequence in (1, 2, 3):
             request = wire.OutcomeRequest(tablespace="default", client=name, sequence=sequence)
-            assert (await client.call("Outcome", request)).committed is committed
+            told.append(await client.call("Outcome", request))
+        assert [each.committed for each in told] == [False, True, False]
+        assert told[0].failure.name == "CommitUnknown"
+        assert not told[1].HasField("failure") and not told[2].HasField("failure")
         await client.execute(session, "INSERT INTO cow VALUES (2)")
         late = await client.call("Commit", wire.CommitRequest(session=session, sequence=3))
         assert late.failure.name == "TransactionEnded"
