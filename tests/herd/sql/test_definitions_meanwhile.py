@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from herd.errors import NoSuchTable, UniqueViolation
+from herd.errors import NoSuchTable, SerializationFailure, UniqueViolation
 from herd.sql.session import Session
 from herd.table import open_table
 from tests.engine.ledger.scripted import turns
@@ -110,3 +110,23 @@ async def test_keys_and_values_of_a_table_that_is_no_more_are_refused() -> None:
         await definer.execute("COMMIT")
         with pytest.raises(NoSuchTable):
             await call
+
+
+@pytest.mark.parametrize(
+    "definition", ["TRUNCATE TABLE p", "DROP TABLE p", "ALTER TABLE p ADD COLUMN y INT DEFAULT 3"]
+)
+async def test_a_snapshot_never_shows_other_rows_than_its_own(definition: str) -> None:
+    async with asking() as on:
+        await on.run(FAMILY[0], FAMILY[2])
+        reader = on.another()
+        await reader.execute("BEGIN ISOLATION LEVEL SNAPSHOT")
+        assert list((await reader.execute("SELECT count(*) FROM p")).rows) == [(2,)]
+        await on.run(definition)
+        for text in ("SELECT count(*) FROM p", "SELECT x FROM p WHERE id = 1", "DELETE FROM p"):
+            with pytest.raises((SerializationFailure, NoSuchTable)):
+                await reader.execute(text)
+        await reader.execute("ROLLBACK")
+        await on.run("CREATE TABLE q (id INT PRIMARY KEY)")
+        await reader.execute("BEGIN ISOLATION LEVEL SNAPSHOT")
+        await reader.execute("SELECT count(*) FROM q")
+        await reader.execute("COMMIT")
