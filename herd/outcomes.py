@@ -126,13 +126,13 @@ class Outcomes:
         """What is settled of a transaction; None: nothing. Raises `CommitUnknown`."""
         client, sequence = _split(identity)
         mark = self._clients.get(client)
-        if mark is None or mark.sequence < sequence or mark.committed is None:
+        if mark is None or mark.sequence < sequence:
             return None
         if mark.sequence > sequence:
             raise CommitUnknown(
                 "its client has ended later transactions since", hint="read what it changed"
             )
-        return mark
+        return None if mark.committed is None else mark
 
     def _marked(self, identity: bytes, what: bytes) -> list[Change]:
         """The changes that mark an identity in place of its client's last one."""

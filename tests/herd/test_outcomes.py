@@ -149,6 +149,23 @@ async def test_a_client_that_was_forgotten_is_told_that_nobody_knows_and_never_n
         assert len(rows_of(again, table)) == 8
 
 
+async def test_beside_a_later_one_that_is_under_way_an_earlier_one_is_not_denied() -> None:
+    cluster = await Cluster.of(1)
+    async with opened(cluster=cluster) as space:
+        table = await made(space, "cows")
+        await put(space, table, 4, of("client", 4))
+        bookie = cluster.bookies[0]
+        bookie.holding = True
+        committing = asyncio.create_task(put(space, table, 5, of("client", 5)))
+        await turns()
+        with pytest.raises(CommitUnknown):
+            await space.outcome(of("client", 4))
+        bookie.holding = False
+        bookie.release()
+        await committing
+        assert await space.outcome(of("client", 5))
+
+
 async def test_marks_of_commits_that_failed_half_way_do_not_pile_up() -> None:
     async with opened() as space:
         table = await made(space, "cows")
