@@ -6,6 +6,7 @@ from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
 from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
 from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.herd import HERD_MUTANTS
+from tests.mutants.herd_reading import HERD_READING_MUTANTS
 from tests.mutants.herd_storage import HERD_STORAGE_MUTANTS
 from tests.mutants.log import (
     KEEPING_MUTANTS,
@@ -49,6 +50,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *TAILING_MUTANTS,
     *KEEPING_MUTANTS,
     *HERD_MUTANTS,
+    *HERD_READING_MUTANTS,
     *HERD_STORAGE_MUTANTS,
     *NODE_MUTANTS,
 )

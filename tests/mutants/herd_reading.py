@@ -1,0 +1,90 @@
+"""Mutants of what queries read: kept pages, checkpoints brought up to now; and of short ways."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_CATCHING_UP: Final = "herd/checkpoint/catching_up.py"
+_CATCHING_UP_TESTS: Final = "herd/checkpoint/test_catching_up.py"
+
+HERD_READING_MUTANTS: Final = (
+    Mutant(
+        "what-was-removed-since-the-checkpoint-stays",
+        "pages and changes together are the table at the position that was asked for",
+        _CATCHING_UP,
+        "                    changed[key] = None if row is None else stamped + row",
+        "                    changed[key] = stamped + (row or b'')",
+        by_test(_CATCHING_UP_TESTS, "test_pages_and_the_log_tell_every_row"),
+    ),
+    Mutant(
+        "pages-of-a-truncated-table-are-read",
+        "pages and changes together are the table at the position that was asked for",
+        _CATCHING_UP,
+        "known.id != table.id or known.store != table.store",
+        "known.id != table.id",
+        by_test(_CATCHING_UP_TESTS, "test_where_the_pages_say_too_little_the_rows_are_read"),
+    ),
+    Mutant(
+        "a-checkpoint-of-the-future-is-read",
+        "pages and changes together are the table at the position that was asked for",
+        _CATCHING_UP,
+        "if record is None or record.position > position:",
+        "if record is None:",
+        by_test(_CATCHING_UP_TESTS, "test_a_checkpoint_of_a_later_moment_is_not_used"),
+    ),
+    Mutant(
+        "a-key-that-is-not-there-hides-its-neighbour",
+        "every row of the table at that moment is read once",
+        "herd/reading.py",
+        "            if place == len(keys) or keys[place].as_py() != key:",
+        "            if place == len(keys):",
+        by_test(
+            "herd/test_columns.py",
+            "test_random_changes_are_seen_while_pages_are_folded_anew",
+        ),
+    ),
+    Mutant(
+        "pages-are-folded-out-of-order",
+        "the keys of a page lie in their order",
+        "herd/columns.py",
+        'pc.sort_indices(rows, sort_keys=[(KEY, "ascending")])',
+        'pc.sort_indices(rows, sort_keys=[(KEY, "descending")])',
+        by_test(
+            "herd/test_columns.py",
+            "test_random_changes_are_seen_while_pages_are_folded_anew",
+        ),
+    ),
+    Mutant(
+        "many-rows-pass-over-their-own-transaction",
+        "a row's key is locked and looked at, also in the transaction's own changes",
+        "herd/transaction.py",
+        "                return layer.rows[key] is None",
+        "                return True",
+        by_test(
+            "herd/test_many_inserts.py",
+            "test_a_key_that_is_there_or_comes_twice_refuses_all_rows",
+        ),
+    ),
+    Mutant(
+        "a-short-write-passes-a-leader-that-gives-way",
+        "a leader that gives way takes no more",
+        "engine/replica/leading.py",
+        "        if self._ended is not None or self._draining:",
+        "        if self._ended is not None:",
+        by_test(
+            "engine/replica/test_waiters.py",
+            "test_who_gives_way_or_is_closed_refuses_at_once_and_tells_those_who_wait",
+        ),
+    ),
+    Mutant(
+        "a-waiter-is-forgotten-when-the-term-ends",
+        "what was proposed and is not answered when the term ends is told so",
+        "engine/replica/leading.py",
+        "            _fail(waiters, NotLeader(",
+        "            _fail([], NotLeader(",
+        by_test(
+            "engine/replica/test_waiters.py",
+            "test_a_term_that_ends_leaves_no_waiter_without_an_answer",
+        ),
+    ),
+)
