@@ -2,7 +2,7 @@
 
 usage: python -m tests.soak [--only NAME]
 
-It takes about half an hour on two quiet cores. What a part printed last stands in the report with
+It takes about an hour on two quiet cores. What a part printed last stands in the report with
 the command that repeats it; the exit code is 1 if any part failed.
 """
 
