@@ -29,7 +29,7 @@ from herd.plan import Plan
 from herd.rows import Row, encode_row
 from herd.schema import Table
 from herd.tablespace import Tablespace
-from herd.translating import translated
+from herd.translating import after_logging, translated
 
 T = TypeVar("T")
 
@@ -212,4 +212,4 @@ class _Writing:
         """It failed, or nobody knows."""
         self._locks.release_short(self._table, self._key)
         if not self._answered.done():
-            self._answered.set_exception(translated(error))
+            self._answered.set_exception(after_logging(error))

@@ -18,7 +18,7 @@ from herd.plan import Plan, Reference
 from herd.rows import Row
 from herd.schema import OnDelete
 from herd.transaction import Transaction
-from herd.types import Stored
+from herd.types import Stored, returning
 
 if TYPE_CHECKING:
     from herd.changing import Changer
@@ -112,9 +112,22 @@ class Consequences:
                 if taken_along and now is None:
                     one.after = None
                 elif one.after is not None:
-                    new_values = now if taken_along and now is not None else [None] * len(columns)
+                    new_values = _taken(changer, child, reference, now if taken_along else None)
                     for number, value in zip(reference.key.columns, new_values, strict=True):
                         one.after[number] = value
+
+
+def _taken(parent: "Changer", child: "Changer", reference: Reference, values: Row | None) -> Row:
+    """A parent's values as its children's columns have them; None: none. Raises `DataError`."""
+    key = reference.key
+    if values is None:
+        return [None] * len(key.columns)
+    taken: Row = []
+    for number, of, value in zip(key.columns, key.parent_columns, values, strict=True):
+        convert = returning(parent.table.by_number[of].type)
+        given = value if value is None or convert is None else convert(value)
+        taken.append(None if given is None else child.plan.accept[number](given))
+    return taken
 
 
 async def find_parents(changer: "Changer", before: Row | None, after: Row) -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.errors import EngineError, NotLeader, Overloaded, ReplicaFailed
+from engine.errors import EngineError, NotLeader, Overloaded
 from engine.ledger.client import LedgerClient
 from engine.log.position import Position
 from engine.log.settings import LogSettings
@@ -38,7 +38,6 @@ from herd.checkpoint.manifest import ManifestRecord
 from herd.checkpoint.taking import Checkpointer
 from herd.commands import Check, Command, Erase, Write, encode_command
 from herd.errors import (
-    CommitUnknown,
     Error,
     LeaderUnavailable,
     NotSupportedError,
@@ -52,7 +51,7 @@ from herd.outcomes import Outcomes, check_identity, outcomes_of
 from herd.reading_log import log_of
 from herd.settings import HerdSettings
 from herd.transaction import Isolation, Transaction
-from herd.translating import translated, translating
+from herd.translating import after_logging, translated, translating
 
 if TYPE_CHECKING:
     from herd.nodes.commands import SpaceCommands
@@ -209,6 +208,12 @@ class Tablespace:
         with translating():
             await self.replica.read(lambda rows: None)
 
+    @property
+    def why_nobody_leads(self) -> str:
+        """What to do about it, with what is known to stand in the way."""
+        trouble = self.replica.trouble
+        return f"try again when this is over: {trouble}" if trouble else "try again"
+
     # Writing
 
     def begin(
@@ -216,13 +221,13 @@ class Tablespace:
     ) -> Transaction:
         """A new transaction. Raises `LeaderUnavailable` where another replica leads.
 
-        `identity` names it for `outcome`: up to 64 bytes that no other transaction has.
+        `identity` names it for `outcome`: its client's name and 8 bytes of a growing number.
         """
         if not self.term or self._successor is not None:
             leader = self._successor if self.term else self.replica.leader
             raise LeaderUnavailable(
                 f"this replica of tablespace {self.name} does not lead",
-                hint=f"ask {leader}" if leader else "try again",
+                hint=f"ask {leader}" if leader else self.why_nobody_leads,
             )
         if identity:
             check_identity(identity)
@@ -285,11 +290,8 @@ class Tablespace:
             transaction.logged = logged
         try:
             await asyncio.shield(logged)
-        except ReplicaFailed as error:
-            # It may be in the log, and the other replicas apply it.
-            raise CommitUnknown(str(error), hint="read what it changed to know") from error
         except EngineError as error:
-            raise translated(error) from error
+            raise after_logging(error) from error
 
     @contextmanager
     def filling(self) -> Iterator[None]:

@@ -40,3 +40,13 @@ def translating() -> Iterator[None]:
         yield
     except EngineError as error:
         raise translated(error) from error
+
+
+def after_logging(error: EngineError) -> Exception:
+    """What is told of a command that was given to the log.
+
+    It may be in there although this replica failed at it, and the others apply it.
+    """
+    if isinstance(error, ReplicaFailed):
+        return herd.CommitUnknown(str(error), hint="read what it changed to know")
+    return translated(error)

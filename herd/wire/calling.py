@@ -23,8 +23,11 @@ from herd.wire.settings import WireSettings
 
 A = TypeVar("A")
 _CHANGES: Final = re.compile(r"\b(INSERT|UPDATE|DELETE|UPSERT|REPLACE|MERGE)\b", re.IGNORECASE)
-_COMMIT: Final = re.compile(r"\s*(COMMIT|END)(\s+(WORK|TRANSACTION))?\s*;?\s*", re.IGNORECASE)
-_WORD: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
+_SPACE: Final = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+_COMMIT: Final = re.compile(
+    rf"{_SPACE}*(COMMIT|END)({_SPACE}+(WORK|TRANSACTION))?({_SPACE}|;)*", re.IGNORECASE | re.DOTALL
+)
+_WORD: Final = re.compile(rf"{_SPACE}*([A-Za-z]+)", re.DOTALL)
 _REPEATABLE: Final = frozenset(
     {
         *("SELECT", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "FROM", "TABLE"),

@@ -5,12 +5,12 @@ from unittest.mock import patch
 
 import pytest
 
-from herd.errors import LeaderUnavailable, SerializationFailure, UniqueViolation
+from herd.errors import CommitUnknown, LeaderUnavailable, SerializationFailure, UniqueViolation
 from herd.schema import Table as Definition
-from herd.table import create_table
+from herd.table import create_table, open_table
 from herd.tablespace import Tablespace
 from herd.types import BIGINT, TEXT
-from tests.herd.spaces import PLAIN, opened, snapshot
+from tests.herd.spaces import PLAIN, made, opened, snapshot
 
 
 def lapsed(space: Tablespace) -> object:
@@ -73,3 +73,19 @@ async def test_two_that_commit_definitions_at_once_do_not_both_succeed() -> None
         ended = await asyncio.gather(*commits, return_exceptions=True)
         assert [type(one) for one in ended] == [type(None), SerializationFailure]
         assert space.catalog.names == ["t0"] and len(space.locks) == 0
+
+
+async def test_a_write_at_whose_command_the_replica_failed_may_have_happened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened() as space:
+        await made(space, "cows")
+        table = await open_table(space, "cows")
+        await table.put({"a": 1, "b": 1, "c": ""})
+
+        def fail(*given: object) -> bytes:
+            raise OSError("no space left on the device")
+
+        monkeypatch.setattr(space._machine, "apply", fail)
+        with pytest.raises(CommitUnknown):
+            await table.update(1, lambda row: {"b": row["b"] + 1})
