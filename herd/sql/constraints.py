@@ -28,6 +28,12 @@ _RULES: Final = {
     "NO ACTION": OnDelete.RESTRICT,
 }
 
+_OF_A_MOMENT: Final = (
+    *(exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentDatetime),
+    *(exp.Localtime, exp.Localtimestamp, exp.Rand, exp.Uuid, exp.Placeholder, exp.Parameter),
+)
+"""What has another value each time; a CHECK is looked at again when a row is changed."""
+
 
 def changed(table: Table, **fields: Any) -> Table:
     """A table with some fields changed."""
@@ -100,12 +106,23 @@ def with_index(
 
 
 def with_check(table: Table, condition: exp.Expr, name: str = "") -> Table:
-    """A table with another CHECK. Raises `NotSupportedError` for one that needs a query."""
+    """A table with another CHECK.
+
+    Raises `NotSupportedError` for one that needs more than the row: a query, a parameter, the time.
+    """
+    other = condition.find(*_OF_A_MOMENT)
+    if other is not None:
+        raise NotSupportedError(
+            f"CHECK ({expression_text(condition)}) would not hold for the same row at all times",
+            hint="keep the moment in a column, DEFAULT CURRENT_TIMESTAMP, and compare with that",
+            place=place_of(other) or place_of(condition),
+        )
     try:
         compile_expression(condition, Names.of(table))
     except CannotEvaluate:
         raise NotSupportedError(
             f"CHECK ({expression_text(condition)}) cannot be evaluated for a single row",
+            hint="use columns of the row, constants, operators and plain functions",
             place=place_of(condition),
         ) from None
     check = Check(new_name(table, name, (), "check"), expression_text(condition))

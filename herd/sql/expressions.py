@@ -28,7 +28,7 @@ from herd.sql import scalars
 from herd.sql.parsing import place_of
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.type_names import column_type
-from herd.types import Stored, accepting, returning
+from herd.types import Kind, Stored, accepting, returning
 
 Evaluate = Callable[[Sequence[Any], Sequence[Any]], Any]
 Store = Callable[[Row, Sequence[Any]], Stored]
@@ -82,10 +82,29 @@ def missing_column(table: Table, node: exp.Expr) -> NoSuchColumn:
 
 def compile_expression(tree: exp.Expr, names: Names) -> Evaluate:
     """Make a closure. Raises `CannotEvaluate`, `NoSuchColumn`, `ValueInvalid`."""
+    whole = tree.unnest()
+    if isinstance(whole, exp.Column):
+        return _read(whole, names)
+    if isinstance(whole, exp.Cast):
+        return _cast(whole, names)
+    return _operand(whole, names)
+
+
+def _operand(tree: exp.Expr, names: Names) -> Evaluate:
+    """As `compile_expression`, of what something is made of.
+
+    The query engine computes with a REAL in its own 24 bits: that is left to it.
+    """
     make = _MAKERS.get(type(tree))
-    if make is None:
+    if make is None or _is_real(tree, names):
         raise CannotEvaluate
     return make(tree, names)
+
+
+def _is_real(tree: exp.Expr, names: Names) -> bool:
+    if isinstance(tree, exp.Column):
+        return names.find(tree)[1].type.kind is Kind.REAL
+    return isinstance(tree, exp.Cast) and column_type(tree.args["to"]).kind is Kind.REAL
 
 
 def storing(tree: exp.Expr, names: Names, table: Table, column: Column) -> Store:
@@ -162,7 +181,7 @@ def _null(tree: exp.Expr, names: Names) -> Evaluate:
     return lambda row, given: None
 
 
-def _column(tree: exp.Expr, names: Names) -> Evaluate:
+def _read(tree: exp.Expr, names: Names) -> Evaluate:
     assert isinstance(tree, exp.Column)
     place, column = names.find(tree)
     convert = returning(column.type)
@@ -199,7 +218,7 @@ def _today(tree: exp.Expr, names: Names) -> Evaluate:
 
 
 def _inside(tree: exp.Expr, names: Names) -> Evaluate:
-    return compile_expression(tree.this, names)
+    return _operand(tree.this, names)
 
 
 # Operators
@@ -209,8 +228,8 @@ def _binary(work: Callable[[Any, Any], Any]) -> "Make":
     """An operator whose answer is NULL if a side is."""
 
     def make(tree: exp.Expr, names: Names) -> Evaluate:
-        left = compile_expression(tree.this, names)
-        right = compile_expression(tree.expression, names)
+        left = _operand(tree.this, names)
+        right = _operand(tree.expression, names)
 
         def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
             one, other = left(row, given), right(row, given)
@@ -238,10 +257,14 @@ def _of_one_type(one: exp.Expr, other: exp.Expr, names: Names) -> tuple[Evaluate
     """Both sides of a comparison: a text that is compared with a column is of the column's type."""
     left, right = one.unnest(), other.unnest()
     if isinstance(left, exp.Column) and right.is_string:
-        return compile_expression(left, names), _text_as(left, right, names)
+        return _operand(left, names), _text_as(left, right, names)
     if isinstance(right, exp.Column) and left.is_string:
-        return _text_as(right, left, names), compile_expression(right, names)
-    return compile_expression(left, names), compile_expression(right, names)
+        return _text_as(right, left, names), _operand(right, names)
+    if isinstance(left, exp.Column) and _is_real(left, names):
+        return _read(left, names), _real_constant(right)
+    if isinstance(right, exp.Column) and _is_real(right, names):
+        return _real_constant(left), _read(right, names)
+    return _operand(left, names), _operand(right, names)
 
 
 def _text_as(column: exp.Column, text: exp.Expr, names: Names) -> Evaluate:
@@ -250,8 +273,18 @@ def _text_as(column: exp.Column, text: exp.Expr, names: Names) -> Evaluate:
     return lambda row, given: value
 
 
+def _real_constant(tree: exp.Expr) -> Evaluate:
+    """What a number is beside a REAL: one of 24 bits, too."""
+    sign = -1 if isinstance(tree, exp.Neg) else 1
+    number = tree.this.unnest() if isinstance(tree, exp.Neg) else tree
+    if not isinstance(number, exp.Literal) or number.is_string:
+        raise CannotEvaluate
+    value = scalars.as_real(literal_value(number)) * sign
+    return lambda row, given: value
+
+
 def _and(tree: exp.Expr, names: Names) -> Evaluate:
-    parts = [compile_expression(part, names) for part in tree.flatten()]
+    parts = [_operand(part, names) for part in tree.flatten()]
 
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> bool | None:
         unknown = False
@@ -266,7 +299,7 @@ def _and(tree: exp.Expr, names: Names) -> Evaluate:
 
 
 def _or(tree: exp.Expr, names: Names) -> Evaluate:
-    parts = [compile_expression(part, names) for part in tree.flatten()]
+    parts = [_operand(part, names) for part in tree.flatten()]
 
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> bool | None:
         unknown = False
@@ -286,7 +319,7 @@ def _unary(work: Callable[[Any], Any]) -> "Make":
     def make(tree: exp.Expr, names: Names) -> Evaluate:
         if any(value for key, value in tree.args.items() if key != "this"):
             raise CannotEvaluate
-        inner = compile_expression(tree.this, names)
+        inner = _operand(tree.this, names)
 
         def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
             value = inner(row, given)
@@ -298,9 +331,10 @@ def _unary(work: Callable[[Any], Any]) -> "Make":
 
 
 def _is(tree: exp.Expr, names: Names) -> Evaluate:
-    inner = compile_expression(tree.this, names)
     if isinstance(tree.expression, exp.Null):
-        return lambda row, given: inner(row, given) is None
+        value = compile_expression(tree.this, names)
+        return lambda row, given: value(row, given) is None
+    inner = _operand(tree.this, names)
     if isinstance(tree.expression, exp.Boolean):
         wanted = bool(tree.expression.this)
         return lambda row, given: scalars.truth(inner(row, given)) is wanted
@@ -330,11 +364,11 @@ def _between(tree: exp.Expr, names: Names) -> Evaluate:
         raise CannotEvaluate
     low = exp.GTE(this=tree.this.copy(), expression=tree.args["low"].copy())
     high = exp.LTE(this=tree.this.copy(), expression=tree.args["high"].copy())
-    return compile_expression(exp.And(this=low, expression=high), names)
+    return _operand(exp.And(this=low, expression=high), names)
 
 
 def _coalesce(tree: exp.Expr, names: Names) -> Evaluate:
-    parts = [compile_expression(part, names) for part in (tree.this, *tree.expressions)]
+    parts = [_operand(part, names) for part in (tree.this, *tree.expressions)]
 
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
         for part in parts:
@@ -353,11 +387,9 @@ def _case(tree: exp.Expr, names: Names) -> Evaluate:
         condition = branch.this
         if subject is not None:
             condition = exp.EQ(this=subject.copy(), expression=condition.copy())
-        branches.append(
-            (compile_expression(condition, names), compile_expression(branch.args["true"], names))
-        )
+        branches.append((_operand(condition, names), _operand(branch.args["true"], names)))
     default = tree.args.get("default")
-    otherwise = None if default is None else compile_expression(default, names)
+    otherwise = None if default is None else _operand(default, names)
 
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
         for condition, answer in branches:
@@ -370,7 +402,7 @@ def _case(tree: exp.Expr, names: Names) -> Evaluate:
 
 def _cast(tree: exp.Expr, names: Names) -> Evaluate:
     kind = column_type(tree.args["to"])
-    inner = compile_expression(tree.this, names)
+    inner = _operand(tree.this, names)
 
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
         value = inner(row, given)
@@ -395,7 +427,7 @@ _MAKERS: Final[dict[type[exp.Expr], Make]] = {
     exp.Literal: _literal,
     exp.Boolean: _boolean,
     exp.Null: _null,
-    exp.Column: _column,
+    exp.Column: _read,
     exp.Placeholder: _parameter,
     exp.CurrentTimestamp: _moment,
     exp.CurrentDate: _today,

@@ -92,7 +92,12 @@ def _bounds_of(
         return _value(tree, column.type, parameters)
 
     if isinstance(node, exp.Between):
-        return column.number, (value(node.args.get("low")), value(node.args.get("high")))
+        low, high = value(node.args.get("low")), value(node.args.get("high"))
+        if not node.args.get("symmetric"):
+            return column.number, (low, high)
+        if low is None or high is None:
+            return None
+        return column.number, (_low(low, high), _high(low, high))
     if isinstance(node, exp.In) and not node.args.get("query"):
         values = [value(tree) for tree in node.expressions]
         if not values or None in values:

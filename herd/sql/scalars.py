@@ -20,6 +20,8 @@ _EXACT: Final = Context(prec=80)
 _KNOWN: Final = (bool, int, float, Decimal, str, bytes, datetime.date, datetime.time, uuid.UUID)
 _OWN_TEXT: Final = (Kind.JSON, Kind.BLOB, Kind.FLOATS)
 _BIGGEST: Final = (1 << 63) - 1
+_REAL_DIGITS: Final = 7
+_REAL_SCALE: Final = 6
 
 
 class CannotEvaluate(Exception):
@@ -149,6 +151,17 @@ def _comparable(one: Any, other: Any) -> tuple[Any, Any]:
         if math.isnan(one) or math.isnan(other):
             raise CannotEvaluate
     return one, other
+
+
+def as_real(number: Any) -> float:
+    """A constant as a REAL, for those of which one rounding is sure to be as good as two."""
+    exact = Decimal(number) if type(number) in (int, Decimal) else None
+    if exact is None or len(exact.as_tuple().digits) > _REAL_DIGITS:
+        raise CannotEvaluate
+    if not -_REAL_SCALE <= int(exact.as_tuple().exponent) <= 0:
+        raise CannotEvaluate
+    stored: float = accepting(ColumnType(Kind.REAL))(float(exact))
+    return stored
 
 
 def join(one: Any, other: Any) -> str:
