@@ -100,7 +100,7 @@ class FollowerSession(Session):
             return await control.run(self, planned.parsed, parameters)
         if self.transaction is None and not self.autocommit:
             await self.begin()
-        async with self._turn:
+        async with self.turn:
             own = self.transaction
             reading = own if own is not None else FollowerRead(self.space)
             try:

@@ -1,6 +1,7 @@
 """Statements of the session itself: BEGIN, COMMIT, SAVEPOINT, SHOW, DESCRIBE, EXPLAIN.
 
 Invariants:
+- What moves within a transaction waits for the statement that runs; COMMIT does, ROLLBACK ends it.
 - A savepoint's name means the last one of that name; going back to it leaves it there.
 """
 
@@ -30,6 +31,10 @@ async def run(session: "Session", parsed: Parsed, parameters: Parameters) -> Res
     words = [piece.upper() for piece in parsed.pieces]
     do = _DO.get(parsed.word)
     if do is not None:
+        if parsed.word in _IN_TURN or "TO" in words:
+            # Other threads' statements on the connection are within no savepoint by accident.
+            async with session.turn:
+                return await do(session, words, parsed)
         return await do(session, words, parsed)
     return await showing.run(session, parsed, parameters)
 
@@ -155,6 +160,7 @@ def _wrong(parsed: Parsed) -> SqlSyntaxError:
     return SqlSyntaxError(f"this is no {parsed.word}", place=parsed.start)
 
 
+_IN_TURN: Final = frozenset(("BEGIN", "START", "SAVEPOINT", "RELEASE", "SET"))
 Do = Callable[["Session", list[str], Parsed], Awaitable[Result]]
 _DO: Final[dict[str, Do]] = {
     "ABORT": _rollback,

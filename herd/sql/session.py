@@ -51,7 +51,8 @@ class Session:
         self.savepoints: list[tuple[str, int]] = []
         self._plans: Plans = plans_of(space)
         self._sequences = sequences_of(space)
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Held by the one statement of a transaction that runs."""
         builds_of(space)
 
     def execute(self, text: str, parameters: Parameters = ()) -> Awaitable[Result]:
@@ -72,7 +73,7 @@ class Session:
             return await control.run(self, planned.parsed, parameters)
         if self.transaction is None and self.autocommit:
             return await self._alone(planned, lambda one, work: _run(one, work, parameters))
-        async with self._turn:
+        async with self.turn:
             return await self._within(planned, lambda one, work: _run(one, work, parameters))
 
     async def execute_many(self, text: str, rows: Iterable[Sequence[Any]]) -> Result:
@@ -86,7 +87,7 @@ class Session:
         many = rows if isinstance(rows, list | tuple) else list(rows)
         if self.transaction is None and self.autocommit:
             return await self._alone(planned, lambda one, work: _run_many(one, work, many))
-        async with self._turn:
+        async with self.turn:
             return await self._within(planned, lambda one, work: _run_many(one, work, many))
 
     def read_now(self, text: str, parameters: Parameters = ()) -> Result | None:
@@ -122,7 +123,7 @@ class Session:
 
         Raises `TransactionEnded`, `LeaderUnavailable`, `CommitUnknown`.
         """
-        async with self._turn:
+        async with self.turn:
             transaction = self.transaction
             if transaction is None:
                 return

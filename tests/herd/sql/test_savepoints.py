@@ -1,5 +1,7 @@
 """BEGIN, COMMIT, ROLLBACK, SAVEPOINT, isolation levels and autocommit."""
 
+import asyncio
+
 import pytest
 
 from herd.errors import (
@@ -11,6 +13,7 @@ from herd.errors import (
     UniqueViolation,
 )
 from herd.settings import HerdSettings
+from tests.engine.ledger.scripted import turns
 from tests.herd.sql.querying import until
 from tests.herd.sql.sessions import asking
 
@@ -127,3 +130,21 @@ async def test_a_transaction_that_ended_by_itself_says_so_until_its_user_knows()
         assert type(await on.error("INSERT INTO cow VALUES (2, 2)")) is TransactionEnded
         assert type(await on.error("COMMIT")) is TransactionEnded
         assert await on.rows("SELECT * FROM cow") == []
+
+
+async def test_a_savepoint_waits_for_the_statement_that_another_thread_runs() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
+        holder = on.another()
+        await holder.execute("BEGIN")
+        await holder.execute("DELETE FROM t WHERE id = 3")
+        await on.run("BEGIN")
+        statement = asyncio.ensure_future(on.session.execute("UPDATE t SET id = 30 WHERE id = 3"))
+        await turns(50)
+        savepoint = asyncio.ensure_future(on.session.execute("SAVEPOINT here"))
+        await turns(50)
+        assert not statement.done() and not savepoint.done()
+        await holder.execute("ROLLBACK")
+        await asyncio.gather(statement, savepoint)
+        await on.run("DELETE FROM t", "ROLLBACK TO here", "COMMIT")
+        assert await on.rows("SELECT id FROM t ORDER BY id") == [(1,), (2,), (30,)]
