@@ -9,6 +9,8 @@ Invariants:
 - There is at most one connection to an address at a time; all sessions share it.
 - An address that did not answer, or does not lead any more, is not used again before the metadata
   store, or a node, has named it anew.
+- A node that owes an answer and says nothing is given up as soon as others lead all that it was
+  asked for: a machine that stands still costs no more than one that is killed.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.transport.security import NO_SECURITY, Security
 from herd.errors import (
     AccessDenied,
+    Error,
     LeaderUnavailable,
     OperationalError,
     ProgrammingError,
@@ -63,6 +66,9 @@ class LeaderRoute:
         self._leaders: dict[str, str] = {}
         self._channels: dict[str, FramedChannel] = {}
         self._dialling: dict[str, asyncio.Lock] = {}
+        self._asked: dict[str, set[str]] = {}
+        """The tablespaces that an address was asked for."""
+        self._doubting: asyncio.Task[None] | None = None
         self._closed = False
 
     async def channel(self, tablespace: str) -> Channel:
@@ -83,6 +89,7 @@ class LeaderRoute:
                     )
                 channel = await self._dial(address)
                 self._leaders[tablespace] = address
+                self._asked.setdefault(address, set()).add(tablespace)
                 return channel
             except LeaderUnavailable as error:
                 self._leaders.pop(tablespace, None)
@@ -106,6 +113,9 @@ class LeaderRoute:
     async def close(self) -> None:
         """End all connections. May be called twice."""
         self._closed = True
+        if self._doubting is not None:
+            self._doubting.cancel()
+            await asyncio.gather(self._doubting, return_exceptions=True)
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             channel.close()
@@ -119,6 +129,8 @@ class LeaderRoute:
             if found is None or found.over:
                 if self._closed:
                     raise OperationalError("the connection to the cluster was closed")
+                if self._doubting is None:
+                    self._doubting = asyncio.create_task(self._doubt())
                 found = self._channels[address] = await dial_sessions(
                     address,
                     self._clock,
@@ -128,9 +140,39 @@ class LeaderRoute:
                 )
         return found
 
+    async def _doubt(self) -> None:
+        """Give up nodes that owe answers, say nothing, and lead no more."""
+        heard: dict[FramedChannel, int] = {}
+        while True:
+            await asyncio.sleep(self._settings.doubt_ms / 1000)
+            before, heard = heard, {}
+            for address, channel in list(self._channels.items()):
+                if channel.over or not channel.owed:
+                    continue
+                heard[channel] = channel.heard
+                silent = before.get(channel) == channel.heard
+                if silent and await self._is_elsewhere(address) and channel.heard == heard[channel]:
+                    channel.give_up("it says nothing, and another node leads")
+
+    async def _is_elsewhere(self, address: str) -> bool:
+        """Whether others lead all tablespaces that an address was asked for."""
+        try:
+            for tablespace in self._asked.get(address, ()):
+                leader = await self._leader_of(tablespace)
+                if leader in ("", address):
+                    return False
+        except Error:
+            # What cannot be told now is asked again.
+            return False
+        return True
+
 
 class FollowerRoute(LeaderRoute):
     """Finds replicas to read from, wherever they are."""
+
+    async def _is_elsewhere(self, address: str) -> bool:
+        """Never: any replica may be read, and one that says nothing for a lease is given up."""
+        return False
 
     def moved(self, tablespace: str, leader: str) -> bool:
         """The one asked has no replica: ask another one."""

@@ -10,6 +10,7 @@ Invariants:
 import asyncio
 import math
 import ssl
+from dataclasses import replace
 from typing import Any, Final
 
 from engine.errors import (
@@ -35,7 +36,7 @@ from herd.errors import (
     TooLarge,
     TooManySessions,
 )
-from herd.wire.framing import ANSWER, CALL, CANCEL, HERD, LEASE, MORE, send_parts
+from herd.wire.framing import ANSWER, CALL, CANCEL, HERD, LEASE, MORE, PART, send_parts
 from herd.wire.messages import FORMAT_MAJOR, FORMAT_MINOR, Renew, encode
 from herd.wire.settings import WireSettings
 
@@ -75,10 +76,10 @@ class FramedChannel(ClientConnection):
         limit = self._bounds.call_bytes_max
         if len(message) > limit:
             raise TooLarge(f"a call has {len(message)} bytes; {limit} fit", hint="do it in parts")
-        if self.over:
-            raise SessionLost(f"the connection to {self.address} is lost", hint="connect again")
         while self.wire.queued_bytes > self._bounds.queued_bytes_max:
             await self._taken()
+        if self.over:
+            raise SessionLost(f"the connection to {self.address} is lost", hint="connect again")
         reply: asyncio.Future[Frame] = self._loop.create_future()
         request = self._register(PendingCall(reply, math.inf))
         send_parts(self.wire, CALL, request, message, self._bounds.part_bytes)
@@ -94,6 +95,20 @@ class FramedChannel(ClientConnection):
         if frame.kind == Kind.ERROR:
             raise InterfaceError(str(self.error_of(frame)))
         return frame.head
+
+    @property
+    def owed(self) -> bool:
+        """Whether a call waits for its answer."""
+        return bool(self._pending)
+
+    @property
+    def heard(self) -> int:
+        """How many frames have come."""
+        return self.wire.received_frames
+
+    def give_up(self, why: str) -> None:
+        """End the connection at once: who waits for an answer hears that it is lost."""
+        self.wire.abort(BookieUnavailable(f"{self.address}: {why}"))
 
     def close(self) -> None:
         """End the connection, and with it all that was begun over it."""
@@ -175,12 +190,18 @@ async def dial_sessions(
     except EngineError as error:
         raise _refused(address, error) from error
     assert isinstance(channel, FramedChannel)
-    lease_ms = channel.welcome.options.get(LEASE)
-    if not isinstance(lease_ms, int) or lease_ms <= 0 or HERD not in channel.welcome.options:
+    said = channel.welcome.options
+    lease_ms, part_bytes = _number(said.get(LEASE)), _number(said.get(PART))
+    if HERD not in said or lease_ms <= 0 or part_bytes <= 0:
         channel.close()
         raise InterfaceError(f"{address} serves no sessions", hint="ask a node of tablespaces")
-    channel.begin(settings, lease_ms)
+    bounds = replace(settings, part_bytes=min(settings.part_bytes, part_bytes))
+    channel.begin(bounds, lease_ms)
     return channel
+
+
+def _number(said: object) -> int:
+    return said if isinstance(said, int) else 0
 
 
 def _refused(address: str, error: EngineError) -> Error:

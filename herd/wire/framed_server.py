@@ -40,7 +40,7 @@ from engine.transport.greeting import ServerGreeting
 from engine.transport.security import NO_SECURITY, Security
 from herd.errors import TooLarge
 from herd.wire.failures import failed
-from herd.wire.framing import ANSWER, CALL, CANCEL, HERD, LEASE, MORE, send_parts
+from herd.wire.framing import ANSWER, CALL, CANCEL, HERD, LEASE, MORE, PART, send_parts
 from herd.wire.guest import Guest
 from herd.wire.messages import FORMAT_MAJOR, FORMAT_MINOR, encode
 from herd.wire.service import HerdService
@@ -236,7 +236,11 @@ class SessionConnection:
             raise FormatTooNew(f"the client's calls are of format {major}, here of {FORMAT_MAJOR}")
         self._greeted = True
         self.wire.take_frames_up_to(self._settings.part_bytes + _FRAME_OVERHEAD_BYTES)
-        told = {HERD: [FORMAT_MAJOR, FORMAT_MINOR], LEASE: self._settings.lease_ms}
+        told = {
+            HERD: [FORMAT_MAJOR, FORMAT_MINOR],
+            LEASE: self._settings.lease_ms,
+            PART: self._settings.part_bytes,
+        }
         self.wire.send(Kind.WELCOME, encode_greeting(told | said))
         assert self._deadline is not None
         self._deadline.cancel()

@@ -7,7 +7,8 @@ Frames and greetings are the engine's (`engine.transport.frames`); of kinds ther
     130  CANCEL    nobody waits for this request any more
 
 HELLO and WELCOME have the option `herd`: [major, minor] of the format of calls; WELCOME tells with
-`lease_ms` within what time the server wants to hear something.
+`lease_ms` within what time the server wants to hear something, and with `part_bytes` how large the
+head of a CALL may be.
 
 Invariants:
 - The parts of one message leave in their order; those of others may stand between them.
@@ -24,6 +25,7 @@ LAST: Final = 0
 MORE: Final = 1
 HERD: Final = "herd"
 LEASE: Final = "lease_ms"
+PART: Final = "part_bytes"
 
 
 def send_parts(

@@ -16,7 +16,8 @@ class WireSettings:
     `calls_max` calls running; beyond that nothing is read from it. `call_bytes_max` bounds one
     call, `calls_bytes_max` what has arrived of all. A result leaves in pieces of `piece_bytes`, and
     all that wait to be fetched have at most `results_bytes_max`.
-    A client goes on looking for a server for `patience_ms`.
+    A client goes on looking for a server for `patience_ms`. When a leader owes it an answer and has
+    said nothing for `doubt_ms`, it looks whether another one leads by now.
     """
 
     lease_ms: int = 10_000
@@ -31,5 +32,6 @@ class WireSettings:
     results_bytes_max: int = 512 * MIB
     queued_bytes_max: int = 8 * MIB
     patience_ms: int = 15_000
+    doubt_ms: int = 1_000
     retry_first_ms: int = 5
     retry_max_ms: int = 200

@@ -196,7 +196,7 @@ async def test_a_call_that_is_too_large_is_refused_and_the_next_one_served(tmp_p
         assert isinstance(await stranger.ask(Open("default"), 4), Opened)
         assert one.server.arriving_bytes == 0
         await stranger.leave()
-        async with reaching(herd, [one.address], small) as remote:
+        async with reaching(herd, [one.address]) as remote:
             session = await remote.session()
             with pytest.raises(TooLarge):
                 await session.execute("SELECT ?", ["x" * 400_000])

@@ -178,6 +178,31 @@ async def test_a_transaction_ends_with_its_server_and_can_be_done_again(tmp_path
             assert (await session.execute("SELECT id, n FROM cow")).rows[:] == [(1, 3)]
 
 
+async def test_a_leader_that_stands_still_is_left_as_soon_as_another_one_leads(
+    tmp_path: Path,
+) -> None:
+    settings = WireSettings(doubt_ms=20)
+    async with embedded(tmp_path) as herd, serving(herd) as one, serving(herd) as two:
+        leader = [one.address]
+        async with reaching(herd, leader, settings) as remote:
+            session, other = await remote.session(), await remote.session()
+            await session.execute(COW)
+            await other.execute("BEGIN")
+            # As a process that is paused: it takes what is sent, and says nothing.
+            for connection in one.server.connections:
+                connection._call = lambda frame: None  # type: ignore[method-assign]
+            reading = asyncio.ensure_future(session.execute("SELECT count(*) FROM cow"))
+            writing = asyncio.ensure_future(other.execute("INSERT INTO cow VALUES (1, 1)"))
+            await asyncio.wait([reading], timeout=0.2)
+            assert not reading.done() and not writing.done(), "it still leads"
+            leader[0] = two.address
+            assert (await reading).rows[:] == [(0,)]
+            with pytest.raises(SessionLost):
+                await writing
+            await other.rollback()
+            assert (await other.execute("INSERT INTO cow VALUES (1, 1)")).count == 1
+
+
 class Commands(SpaceCommands):
     """What the metadata store would say."""
 
