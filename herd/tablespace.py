@@ -17,10 +17,11 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from engine.errors import EngineError, NotLeader, Overloaded
 from engine.ledger.client import LedgerClient
+from engine.limits import MIB
 from engine.log.position import Position
 from engine.log.settings import LogSettings
 from engine.ports.clock import Clock
@@ -62,6 +63,8 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 Watcher = Callable[[Position, Command], None]
+_LARGE_BYTES: Final = MIB
+"""A transaction that changes more is made a command in several turns of the loop."""
 
 
 class Tablespace:
@@ -248,16 +251,28 @@ class Tablespace:
     async def commit(self, transaction: Transaction) -> None:
         """Put a transaction's changes into the log; see `Transaction.commit`."""
         if not transaction.identity:
-            await self.propose(encode_command(transaction.write()), transaction.term, transaction)
+            await self.propose(await self._encoded(transaction), transaction.term, transaction)
             return
         outcomes = self._outcomes = outcomes_of(self, self._outcomes)
         if await outcomes.begin(transaction):
             try:
                 transaction.check()
-                command = encode_command(transaction.write())
+                command = await self._encoded(transaction)
                 await self.propose(command, transaction.term, transaction)
             finally:
                 outcomes.end(transaction)
+
+    async def _encoded(self, transaction: Transaction) -> bytes:
+        """A transaction's command. Others run while a large one is made; it may end meanwhile."""
+        large = transaction.size_bytes > _LARGE_BYTES
+        write = transaction.write()
+        if large:
+            await asyncio.sleep(0)
+        command = encode_command(write)
+        if large:
+            await asyncio.sleep(0)
+            transaction.check()
+        return command
 
     async def outcome(self, identity: bytes) -> bool:
         """Whether the transaction of this identity was committed; False: it never will be.

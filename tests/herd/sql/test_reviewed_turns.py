@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from herd.arrow import python_rows
+from herd.errors import TransactionEnded
 from herd.sql.inserting import Insert
 from herd.turns import ROWS_AT_ONCE
 from tests.herd.sql.sessions import Asking, asking
@@ -124,3 +125,21 @@ async def test_the_values_of_many_rows_are_made_in_a_thread(
         )
         await on.run("INSERT INTO cow SELECT n, 0, n FROM range(3000, 6000) r(n)")
     assert threads and threading.current_thread() not in threads
+
+
+async def test_a_large_transaction_that_ends_while_it_is_encoded_is_not_committed() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, note TEXT)")
+        await on.run("BEGIN")
+        assert await on.count("INSERT INTO cow SELECT n, repeat('x', 100000) FROM range(20) r(n)")
+        transaction = on.session.transaction
+        assert transaction is not None
+        committing = asyncio.ensure_future(on.session.commit())
+        while transaction.changed and transaction.busy is False and not committing.done():
+            await asyncio.sleep(0)
+            transaction.rollback()
+        with pytest.raises(TransactionEnded):
+            await committing
+        assert await on.rows("SELECT count(*) FROM cow") == [(0,)]
+        await on.run("INSERT INTO cow SELECT n, repeat('x', 100000) FROM range(20) r(n)")
+        assert await on.rows("SELECT count(*) FROM cow") == [(20,)]
