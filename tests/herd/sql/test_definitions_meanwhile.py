@@ -53,6 +53,21 @@ async def test_an_index_that_its_parent_got_meanwhile_is_kept_by_everybody_after
         on.check_indexes()
 
 
+async def test_statements_go_on_over_the_end_of_an_index_build() -> None:
+    async with asking() as on:
+        await on.run(*FAMILY, "INSERT INTO c VALUES (11, 1, 8), (12, 1, 9)")
+        writer = on.another()
+        building = asyncio.ensure_future(on.session.execute("CREATE INDEX i ON c (v)"))
+        updates = 0
+        while not building.done():
+            await writer.execute("UPDATE c SET v = v + 1 WHERE id > 10")
+            await writer.execute("DELETE FROM c WHERE id = 12 AND v > 1000")
+            updates += 1
+        await building
+        assert updates and await on.rows("SELECT v FROM c WHERE id = 10") == [(7,)]
+        on.check_indexes()
+
+
 async def test_children_whose_foreign_key_was_dropped_meanwhile_stay() -> None:
     async with asking() as on:
         await on.run(*FAMILY)
