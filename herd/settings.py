@@ -14,7 +14,8 @@ class HerdSettings:
     a transaction locks one by one; then it locks the table. `transaction_bytes_max` bounds what
     one transaction changes. `erase_rows` is how many rows of a dropped table one command removes.
     `overload_pause_ms` is the pause after the log had no room.
-    A leader takes a checkpoint every `checkpoint_ms`, if something changed.
+    A leader takes a checkpoint every `checkpoint_ms`, if something changed; the newest
+    `checkpoints_kept` stay, and every moment since the oldest of them can be restored.
     """
 
     lock_timeout_ms: int = 10_000
@@ -24,3 +25,4 @@ class HerdSettings:
     erase_rows: int = 1_000
     overload_pause_ms: int = 5
     checkpoint_ms: int = 900_000
+    checkpoints_kept: int = 2

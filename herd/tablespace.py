@@ -150,7 +150,8 @@ class Tablespace:
             if not elect:
                 await space.replica.until_leading(space.replica.settings.stall_ms)
         if workers is not None and folder is not None and isinstance(state, StoredState):
-            space.checkpointer = Checkpointer(client, name, state, workers, folder)
+            keep = space.settings.checkpoints_kept
+            space.checkpointer = Checkpointer(client, name, state, workers, folder, keep=keep)
             duty = keep_checkpoints(space, space.checkpointer)
             space._keeping = asyncio.create_task(duty, name=f"checkpoints of {name}")
         space.checker = Checker(space, client.store, workers)

@@ -19,9 +19,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from engine.errors import CannotRead, EngineError, NotFound
+from engine.errors import CannotRead, EngineError, NotFound, PositionTruncated
 from engine.ledger.client import LedgerClient
-from engine.log.position import Position
+from engine.log import Position, ReplicatedLog
 from engine.ports.clock import Clock
 from engine.ports.workers import Workers
 from herd.checkpoint.blobs import BlobWriter, read_blob
@@ -36,13 +36,17 @@ from herd.checkpoint.manifest import (
     encode_manifest,
 )
 from herd.checkpoint.order import NEW, PAGE_ROWS, Order
-from herd.checkpoint.record import CheckpointList
+from herd.checkpoint.record import KEEP, CheckpointList
+from herd.reading_log import log_of
 
 _logger = logging.getLogger(__name__)
 OWNER: Final = "owner"
 PURPOSE: Final = "purpose"
 EPOCH: Final = "epoch"
 CHECKPOINT: Final = b"checkpoint"
+_PIN: Final = "checkpoints"
+_PIN_MS: Final = 10 * 365 * 24 * 3_600_000
+"""The pin on the log moves on with each checkpoint; where none is taken any more, nothing grows."""
 _LIVE_SHARE_MIN: Final = 0.5
 """Ledgers of which less is in use are written anew."""
 
@@ -71,9 +75,13 @@ class Checkpointer:
         folder: Path,
         *,
         page_rows: int = PAGE_ROWS,
+        keep: int = KEEP,
         build: Build | None = None,
     ) -> None:
-        """`build` makes the pages; unless it is given, a child process does."""
+        """`build` makes the pages; unless it is given, a child process does.
+
+        `keep` checkpoints stay, the pinned ones aside, and the log from the oldest of them on.
+        """
         self.list = CheckpointList(client.store, tablespace, client.clock)
         self._client = client
         self._clock: Clock = client.clock
@@ -82,6 +90,8 @@ class Checkpointer:
         self._workers = workers
         self._folder = folder
         self._page_rows = page_rows
+        self._keep = keep
+        self._log = ReplicatedLog(client, log_of(tablespace))
         self.build = build or run_child
         self._one_at_a_time = asyncio.Lock()
         self._manifests: dict[ManifestRecord, Manifest] = {}
@@ -101,9 +111,26 @@ class Checkpointer:
                 record = await self._store(built, epoch, work)
             finally:
                 await self._workers.run(partial(_removed, self._folder))
-            kept = await self.list.add(record)
+            kept = await self.list.add(record, self._keep)
+            await self._keep_log(kept)
             await self._drop(held, kept)
             return record
+
+    async def _keep_log(self, checkpoints: Checkpoints) -> None:
+        """Keep what leads from the oldest checkpoint to every later moment, as far as it is there.
+
+        The replica itself needs no more than what came after its last snapshot.
+        """
+        for record in checkpoints.kept:
+            try:
+                await self._log.pin(_PIN, record.position, _PIN_MS)
+                return
+            except PositionTruncated:
+                continue
+            except EngineError as error:
+                name = self._tablespace
+                _logger.warning("the log of %s is not kept for its checkpoints: %s", name, error)
+                return
 
     async def manifest(self, record: ManifestRecord) -> Manifest:
         """A checkpoint's manifest. Raises `CannotRead`, `NoSuchLedger`."""

@@ -9,13 +9,14 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from engine.log.position import START, Position
+from engine.log import START, Position, ReplicatedLog
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.memory import MemoryState
 from herd.backup import copy_checkpoint
 from herd.catalog import stores_to_erase
 from herd.errors import LeaderUnavailable, ProgrammingError, StorageFailed
 from herd.keys import DATA, store_of
+from herd.reading_log import log_of
 from herd.restoring import restore_until
 from herd.schema import Building, Index
 from herd.sql.indexing import builds_of
@@ -24,7 +25,7 @@ from herd.tablespace import Tablespace
 from herd.types import BIGINT, TEXT
 from tests.engine.ledger.scripted import turns
 from tests.herd.checkpoint.test_building import Setup, change, opened, taken
-from tests.herd.spaces import index_is_right, insert, made
+from tests.herd.spaces import index_is_right, insert, made, rows_of
 
 Rows = dict[bytes, bytes]
 
@@ -266,3 +267,30 @@ async def test_a_folder_restores_a_tablespace_to_a_moment_or_leaves_no_trace(
         with pytest.raises(StorageFailed):
             await herd.restore(tmp_path / "bad", "other")
         assert await herd.names() == ["default", "then"]
+
+
+async def test_the_log_is_kept_from_the_oldest_checkpoint_on_whatever_the_replica_needs(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "first"})
+        await taken(setup)
+        await change(setup, {1: "second"})
+        position = setup.space.replica.position
+        await change(setup, {1: "third"})
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "fourth"})
+        await setup.space.replica.snapshot()
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        async with empty(setup, "copy") as copy:
+            assert await restore_until(copy, setup.client, workers, "farm", position) == position
+            (row,) = rows_of(copy, copy.catalog.table("cow"))
+            assert row == [1, "second"]
+        await workers.close()
+        log = ReplicatedLog(setup.client, log_of("farm"))
+        before = len((await log.list()).listed)
+        for number in range(3):
+            await change(setup, {1: f"{number}"})
+            await taken(setup)
+        await setup.space.replica.snapshot()
+        assert len((await log.list()).listed) < before, "what no checkpoint needs goes"
