@@ -182,7 +182,9 @@ def _split(identity: bytes) -> tuple[bytes, int]:
 def outcomes_of(space: "Tablespace", held: Outcomes | None) -> Outcomes:
     """Those of this term. Raises `LeaderUnavailable` where another replica leads."""
     if not space.term:
-        raise LeaderUnavailable(f"this replica of tablespace {space.name} does not lead")
+        raise LeaderUnavailable(
+            f"this replica of tablespace {space.name} does not lead", hint=space.why_nobody_leads
+        )
     return held if held is not None and held.term == space.term else Outcomes(space)
 
 

@@ -33,6 +33,7 @@ from engine.errors import FolderLocked, KeyExists
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position
+from engine.log.settings import LogSettings
 from engine.metadata.cluster_url import SCHEME
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 DEFAULT: Final = "default"
 TABLESPACES: Final = "/herd/tablespaces"
 FOLDER: Final = "herd"
+TURN_TIMEOUT_MS: Final = 10_000
+"""In a folder there is no other disk to go on with: who waits for a full one is told so soon."""
 _NAME_FORM: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
@@ -371,6 +374,7 @@ class AsyncHerd:
                 settings=self._settings,
                 workers=self.workers,
                 folder=self._folder / f"{name}.checkpoint",
+                log_settings=LogSettings(turn_timeout_ms=TURN_TIMEOUT_MS),
             )
         except BaseException:
             await state.close()
