@@ -31,11 +31,16 @@ _INTERRUPT_S: Final = 0.05
 class QuerySettings:
     """Bounds of a tablespace's queries. Sizes in bytes.
 
-    `connections` queries run at a time, each with DuckDB's `threads`. `memory_bytes` is what all
-    of them may hold; past it they use files. `result_bytes_max` bounds one answer.
+    `connections` queries run at a time, each with DuckDB's `threads`, and `holding` more of
+    transactions that hold locks: those never wait for others' long queries alone. `memory_bytes` is
+    what all of them may hold; past it they use files. `result_bytes_max` bounds one answer.
+    A query waits `wait_timeout_ms` at most for its turn and runs `run_timeout_ms` at most.
     """
 
     connections: int = 2
+    holding: int = 2
+    wait_timeout_ms: int = 30_000
+    run_timeout_ms: int = 3_600_000
     threads: int = 2
     memory_bytes: int = 512 * limits.MIB
     result_bytes_max: int = 1024 * limits.MIB
@@ -77,6 +82,7 @@ class DuckPool:
         self._workers = workers
         self._settings = settings
         self._room = asyncio.Semaphore(settings.connections)
+        self._holding_room = asyncio.Semaphore(settings.holding)
         self._opening = asyncio.Lock()
         self._root: duckdb.DuckDBPyConnection | None = None
         self._idle: list[duckdb.DuckDBPyConnection] = []
@@ -84,12 +90,15 @@ class DuckPool:
         self._closed = False
         self._busy = 0
 
-    async def run(self, make: "Callable[[], Work]") -> pa.Table:
+    async def run(self, make: "Callable[[], Work]", *, holding: bool = False) -> pa.Table:
         """Run a query. `make` is called on the loop when there is room, just before it starts.
 
-        Raises the database's errors. A caller that is cancelled waits for the query's end.
+        `holding`: others wait for locks that whoever asks this holds. Raises the database's errors.
+        A caller that is cancelled waits for the query's end.
         """
-        async with self._room:
+        room = self._holding_room if holding and self._room.locked() else self._room
+        await self._enter(room)
+        try:
             root = await self._opened()
             work, running = make(), Running()
             connection = self._idle.pop() if self._idle else None
@@ -99,16 +108,32 @@ class DuckPool:
             self._busy += 1
             job.add_done_callback(lambda done: self._done(root, work, running))
             try:
-                return await asyncio.shield(job)
-            except asyncio.CancelledError:
-                while not job.done():
-                    # One that comes before DuckDB has begun is lost: so it is said again.
-                    running.cancel()
-                    await asyncio.wait([job], timeout=_INTERRUPT_S)
-                raise
+                return await self._until_done(job, running)
             except errors.InternalError:
                 await self._reopen(root)
                 raise
+        finally:
+            room.release()
+
+    async def _enter(self, room: asyncio.Semaphore) -> None:
+        try:
+            async with asyncio.timeout(self._settings.wait_timeout_ms / 1000):
+                await room.acquire()
+        except TimeoutError:
+            raise errors.OperationalError(
+                f"other queries have kept this one waiting for {self._settings.wait_timeout_ms} ms",
+                hint="cancel those, or try it again",
+            ) from None
+
+    async def _until_done(self, job: "asyncio.Future[pa.Table]", running: Running) -> pa.Table:
+        try:
+            async with asyncio.timeout(self._settings.run_timeout_ms / 1000):
+                return await _shielded(job, running)
+        except TimeoutError:
+            raise errors.OperationalError(
+                f"the query was ended after {self._settings.run_timeout_ms} ms",
+                hint="ask for less at a time",
+            ) from None
 
     @property
     def busy(self) -> int:
@@ -209,6 +234,20 @@ class DuckPool:
             if work.failures:
                 raise work.failures[0] from error
             raise translated(error) from error
+
+
+async def _shielded(job: "asyncio.Future[pa.Table]", running: Running) -> pa.Table:
+    """What a query answers; it has ended when this one has, by whatever way."""
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        while not job.done():
+            # One that comes before DuckDB has begun is lost: so it is said again.
+            running.cancel()
+            await asyncio.wait([job], timeout=_INTERRUPT_S)
+        if not job.cancelled():
+            job.exception()
+        raise
 
 
 def _close(connections: Sequence[duckdb.DuckDBPyConnection]) -> None:

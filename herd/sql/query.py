@@ -163,7 +163,8 @@ class _Query:
         """Run it."""
         await self._prepare()
         try:
-            return await self._engine._pool.run(lambda: self._work(explain))
+            holding = self._transaction is not None and bool(self._transaction.locks)
+            return await self._engine._pool.run(lambda: self._work(explain), holding=holding)
         except Error as error:
             self._complete(error)
             if self._transaction is not None and self._transaction.ended:
