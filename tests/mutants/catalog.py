@@ -8,6 +8,7 @@ from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.herd import HERD_MUTANTS
 from tests.mutants.herd_reading import HERD_READING_MUTANTS
 from tests.mutants.herd_storage import HERD_STORAGE_MUTANTS
+from tests.mutants.herd_wire import HERD_WIRE_MUTANTS
 from tests.mutants.log import (
     KEEPING_MUTANTS,
     LEADING_MUTANTS,
@@ -53,4 +54,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *HERD_READING_MUTANTS,
     *HERD_STORAGE_MUTANTS,
     *NODE_MUTANTS,
+    *HERD_WIRE_MUTANTS,
 )

@@ -10,7 +10,7 @@ _GUEST: Final = "herd/wire/guest.py"
 _SERVER: Final = "herd/wire/framed_server.py"
 _SERVICE: Final = "herd/wire/service.py"
 _SESSION: Final = "herd/wire/session.py"
-_COMMIT_TESTS: Final = "herd/wire/test_commits.py"
+_LOST_TESTS: Final = "herd/wire/test_lost_answers.py"
 _HOSTILE_TESTS: Final = "herd/wire/test_hostile.py"
 _ROUTE_TESTS: Final = "herd/wire/test_route.py"
 
@@ -21,7 +21,7 @@ HERD_WIRE_MUTANTS: Final = (
         _SESSION,
         "                if self.autocommit and not again:",
         "                if self.autocommit and again:",
-        by_test(_COMMIT_TESTS, "test_a_change_outside_a_transaction_is_not_made_twice"),
+        by_test(_LOST_TESTS, "test_a_change_outside_a_transaction_is_not_made_twice"),
     ),
     Mutant(
         "a-lost-row-is-written-again",
@@ -29,7 +29,7 @@ HERD_WIRE_MUTANTS: Final = (
         _CALLING,
         "                if not again:",
         "                if again:",
-        by_test(_COMMIT_TESTS, "test_a_change_outside_a_transaction_is_not_made_twice"),
+        by_test(_LOST_TESTS, "test_a_change_outside_a_transaction_is_not_made_twice"),
     ),
     Mutant(
         "a-lost-commit-counts-as-done",
@@ -37,7 +37,7 @@ HERD_WIRE_MUTANTS: Final = (
         _SESSION,
         "        if committed is not True:",
         "        if committed is None:",
-        by_test(_COMMIT_TESTS, "test_a_commit_that_got_lost_is_known_not_to_be_done"),
+        by_test(_LOST_TESTS, "test_a_commit_that_got_lost_is_known_not_to_be_done"),
     ),
     Mutant(
         "commits-have-no-names",
@@ -45,7 +45,7 @@ HERD_WIRE_MUTANTS: Final = (
         _GUEST,
         "            transaction.identity = identity_of(hosted.client, call.sequence)",
         "            pass",
-        by_test(_COMMIT_TESTS, "test_a_commit_whose_answer_got_lost_is_known_to_be_done"),
+        by_test(_LOST_TESTS, "test_a_commit_whose_answer_got_lost_is_known_to_be_done"),
     ),
     Mutant(
         "a-transaction-moves-to-another-server",
@@ -61,7 +61,7 @@ HERD_WIRE_MUTANTS: Final = (
         _SESSION,
         "                    raise self._lose(within, error) from error",
         "                    self.transaction = None",
-        by_test(_COMMIT_TESTS, "test_a_statement_that_got_lost_ends_its_transaction"),
+        by_test(_LOST_TESTS, "test_a_statement_that_got_lost_ends_its_transaction"),
     ),
     Mutant(
         "sessions-pile-up",
