@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _LARGE_BYTES: Final = 256 * 1024
 _RESULTS_MAX: Final = 1_000
+_FORGOTTEN_S: Final = 300.0
 _CLIENT_BYTES: Final = 16
 Reply = bytes | Coroutine[Any, Any, bytes]
 
@@ -306,6 +307,11 @@ class Guest:
         )
 
     def _keep(self, pieces: Pieces) -> int:
+        pieces.asked_s = now_s = asyncio.get_running_loop().time()
+        for result, other in list(self._results.items()):
+            # Whoever asked for it was cancelled before he heard that there is more.
+            if now_s - other.asked_s > _FORGOTTEN_S:
+                self._drop(result)
         if len(self._results) >= _RESULTS_MAX:
             raise InterfaceError("too many results wait to be fetched", hint="fetch or drop some")
         self.service.keep_result(pieces.size_bytes)
@@ -325,6 +331,7 @@ class Guest:
         if call.drop:
             self._drop(call.result)
             return messages.Piece(b"")
+        pieces.asked_s = asyncio.get_running_loop().time()
         data = await self.service.workers.run(pieces.next)
         if not pieces.more:
             self._drop(call.result)

@@ -70,6 +70,8 @@ class Pieces:
 
     def __init__(self, table: "pyarrow.Table", piece_bytes: int) -> None:
         self.size_bytes = int(table.nbytes)
+        self.asked_s = 0.0
+        """When somebody asked for a piece the last time."""
         self._schema = table.schema
         rows = max(table.num_rows, 1)
         rows_max = max(1, piece_bytes * rows // max(self.size_bytes, 1))

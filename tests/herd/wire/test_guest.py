@@ -1,0 +1,83 @@
+"""What a server keeps for one client: results until they are fetched, or given up."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from herd.wire import guest as module
+from herd.wire import messages
+from herd.wire.guest import Guest
+from herd.wire.messages import Failed, Opened, Piece, Table
+from herd.wire.service import HerdService
+from herd.wire.settings import WireSettings
+from tests.herd.wire.test_route import NodeOf
+from tests.herd.wire.wiring import embedded
+
+LARGE = "SELECT i, repeat('x', 100) FROM range(20000) r(i)"
+
+
+async def opened(guest: Guest) -> int:
+    """A session."""
+    answer = await guest.ask(messages.Open("default"))
+    assert isinstance(answer, Opened)
+    return answer.session
+
+
+async def asked(guest: Guest, session: int) -> Any:
+    """A large result."""
+    return await guest.ask(messages.Execute(session, 1, LARGE))
+
+
+async def test_a_result_that_nobody_fetches_is_forgotten_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with embedded(tmp_path) as herd:
+        service = HerdService(NodeOf(herd), herd.workers)
+        guest = Guest(service)
+        session = await opened(guest)
+        first = await asked(guest, session)
+        kept_bytes = service.results_bytes
+        second = await asked(guest, session)
+        assert isinstance(first, Table) and first.result and service.results_bytes == 2 * kept_bytes
+        monkeypatch.setattr(module, "_FORGOTTEN_S", -1.0)
+        third = await asked(guest, session)
+        assert service.results_bytes == kept_bytes
+        assert isinstance(await guest.ask(messages.Fetch(first.result)), Failed)
+        assert isinstance(await guest.ask(messages.Fetch(second.result)), Failed)
+        assert isinstance(await guest.ask(messages.Fetch(third.result)), Piece)
+        await guest.close()
+        assert service.results_bytes == 0
+
+
+async def test_results_have_a_bounded_size_together(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd:
+        small = WireSettings(results_bytes_max=3_000_000)
+        service = HerdService(NodeOf(herd), herd.workers, small)
+        guest = Guest(service)
+        session = await opened(guest)
+        first = await asked(guest, session)
+        refused = await asked(guest, session)
+        assert isinstance(refused, Failed) and refused.name == "TooLarge"
+        await guest.ask(messages.Fetch(first.result, drop=True))
+        assert isinstance(await asked(guest, session), Table)
+        await guest.close()
+
+
+async def test_a_commit_under_way_outlives_its_guest(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd:
+        guest = Guest(HerdService(NodeOf(herd), herd.workers))
+        session = await opened(guest)
+        for text in (
+            "CREATE TABLE cow (id INT PRIMARY KEY)",
+            "BEGIN",
+            "INSERT INTO cow VALUES (1)",
+        ):
+            assert not isinstance(await guest.ask(messages.Execute(session, 1, text)), Failed)
+        commit = asyncio.ensure_future(guest.ask(messages.Commit(session, 1)))
+        await asyncio.sleep(0)
+        commit.cancel()
+        await guest.close()
+        found = await (await herd.session()).execute("SELECT id FROM cow")
+        assert found.rows[:] == [(1,)]
