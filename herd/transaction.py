@@ -320,16 +320,23 @@ class Transaction(Holder):
     def statement(self) -> Iterator[None]:
         """What is changed inside stays if the block ends well, else none of it."""
         mark = self.mark()
+        with self.in_use():
+            try:
+                yield
+            except BaseException:
+                self._drop(mark)
+                raise
+        self.release(mark)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """It is not idle as long as the block lasts."""
         self._statements += 1
         try:
             yield
-        except BaseException:
-            self._drop(mark)
-            raise
         finally:
             self._statements -= 1
             self.used_s = self._space.clock.monotonic()
-        self.release(mark)
 
     def mark(self) -> int:
         """A savepoint: begin a layer; `release` or `undo` with what this returns."""

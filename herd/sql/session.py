@@ -175,7 +175,8 @@ class Session:
                 return await run(planned, self._work(None))
             transaction = self.space.begin()
             try:
-                result = await run(planned, self._work(transaction))
+                with transaction.in_use():
+                    result = await run(planned, self._work(transaction))
                 await self._commit(transaction)
                 return result
             except DefinitionsChanged:

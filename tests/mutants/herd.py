@@ -9,8 +9,8 @@ HERD_MUTANTS: Final = (
         "a-failed-statement-keeps-its-changes",
         "a statement that fails leaves no change",
         "herd/transaction.py",
-        "        except BaseException:\n            self._drop(mark)\n            raise",
-        "        except BaseException:\n            raise",
+        "                self._drop(mark)\n                raise",
+        "                raise",
         by_test(
             "herd/test_transactions.py",
             "test_a_statement_that_fails_leaves_nothing_and_the_rest_stays",
