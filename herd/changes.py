@@ -22,6 +22,7 @@ from herd.catalog import decode_table
 from herd.commands import Change as KeyChange
 from herd.commands import Write
 from herd.consumers import Consumer
+from herd.errors import StorageFailed
 from herd.keys import DATA, TABLE, number_of, store_of
 from herd.reading_log import log_of, read_commands
 from herd.rows import row_decoder, row_reader
@@ -41,6 +42,8 @@ class ChangeKind(enum.Enum):
     DELETE = "delete"
     DEFINE = "define"
     """A table was made, or its definition changed: `row` is None."""
+    EMPTY = "empty"
+    """All rows that the table had are gone; it is told before what the transaction puts there."""
     DROP = "drop"
 
 
@@ -76,7 +79,8 @@ async def changes(
     `tables` names those that are of interest; none: all. With a name as `consumer`, the log and the
     checkpoint that it needs to go on are kept for `keep_ms` after it last asked for more; without,
     they go when the tablespace itself does not need them. Raises, while iterating, `StorageFailed`
-    when the log no longer reaches back so far: begin with a checkpoint and go on after it.
+    when the log no longer reaches back so far, or to before the rows of a restored table: begin
+    with a checkpoint and go on after it.
     """
     with translating():
         following_as = Consumer(client, tablespace, consumer, keep_ms)
@@ -100,6 +104,8 @@ class _Following:
     def __init__(self, known: Sequence[Table], wanted: set[str]) -> None:
         self._tables = {table.id: table for table in known}
         self._wanted = wanted
+        self._unowned: set[int] = set()
+        """Stores with rows of which no definition has been seen."""
 
     def take(self, write: Write) -> list[Change]:
         dropped = {table.store: table for table in self._tables.values()}
@@ -108,8 +114,11 @@ class _Following:
         before = dict(write.before)
         for key, row in write.rows:
             assert key.startswith(DATA)
-            table = stores.get(store_of(key)[0])
-            if table is not None and self._is_wanted(table):
+            store = store_of(key)[0]
+            table = stores.get(store)
+            if table is None:
+                self._unowned.add(store)
+            elif self._is_wanted(table):
                 told.append(_told(table, key, row, before))
         return told
 
@@ -123,8 +132,16 @@ class _Following:
                 kind = ChangeKind.DROP
             else:
                 table = decode_table(value)
+                earlier = self._tables.get(table.id)
                 self._tables[table.id] = table
                 kind = ChangeKind.DEFINE
+                if earlier is not None and earlier.store != table.store:
+                    kind = ChangeKind.EMPTY
+                if table.store in self._unowned and self._is_wanted(table):
+                    raise StorageFailed(
+                        f"{table.name} was restored: its rows came before its definition",
+                        hint="take a checkpoint, read the rows from it, and go on after it",
+                    )
             if table is not None and self._is_wanted(table):
                 told.append(Change(table, kind, b"", None))
         return told

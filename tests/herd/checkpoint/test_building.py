@@ -82,11 +82,12 @@ async def make_table(space: Tablespace) -> None:
 async def change(setup: Setup, put: dict[int, str], *, remove: range = range(0)) -> None:
     """One transaction: rows to set, rows to remove."""
     transaction = setup.space.begin()
-    changer = Changer(transaction, setup.table)
-    await transaction.lock_table(setup.table)
+    table = transaction.catalog.tables[setup.table.id]
+    changer = Changer(transaction, table)
+    await transaction.lock_table(table)
     for number, name in put.items():
         key = changer.plan.key_of([number, name])
-        await transaction.lock_row(setup.table, key)
+        await transaction.lock_row(table, key)
         before = transaction.get_newest(key)
         row: Row = [number, name]
         if before is None:
@@ -95,7 +96,7 @@ async def change(setup: Setup, put: dict[int, str], *, remove: range = range(0))
             await changer.update(key, changer.plan.decode(before), row)
     for number in remove:
         key = changer.plan.key_of([number, None])
-        await transaction.lock_row(setup.table, key)
+        await transaction.lock_row(table, key)
         before = transaction.get_newest(key)
         assert before is not None
         await changer.delete(key, changer.plan.decode(before))
