@@ -62,6 +62,7 @@ class HerdScenario(ReplicaScenario):
             think_s=rng.choice([0.05, 0.3]),
             at_once=rng.choice([1, 2, 4]),
         )
+        self._pause_s_max = rng.choice([0.02, 0.05, 0.6])
         self.nodes: list[HerdNode] = []
 
     async def run(self) -> None:
@@ -70,7 +71,10 @@ class HerdScenario(ReplicaScenario):
             node.start()
         await asyncio.sleep(1.0)
         self.nodes = [
-            HerdNode(self.world, f"replica{number}", self._plan, self.oracle, self._herd_settings)
+            HerdNode(
+                *(self.world, f"replica{number}", self._plan, self.oracle),
+                *(self._herd_settings, self._pause_s_max),
+            )
             for number in range(REPLICAS)
         ]
         self.replicas = list(self.nodes)

@@ -36,7 +36,6 @@ LOG: Final = log_of(SPACE)
 ACCOUNTS: Final = 10
 LISTS: Final = 6
 BALANCE: Final = 100
-_PAUSE_S_MAX: Final = 0.05
 
 
 class Transfer(NamedTuple):
@@ -58,7 +57,10 @@ class HerdNode(ReplicaNode):
         plan: ReplicaPlan,
         oracle: ReplicaOracle,
         settings: HerdSettings,
+        pause_s_max: float,
     ) -> None:
+        self.pause_s_max = pause_s_max
+        """How long a transaction may rest between two steps."""
         self.herd_settings = settings
         self.space: Tablespace | None = None
         self.rng = world.rng(f"{name} pauses")
@@ -256,7 +258,7 @@ class HerdNode(ReplicaNode):
         return self.space
 
     async def _pause(self) -> None:
-        await asyncio.sleep(_PAUSE_S_MAX * self.rng.random())
+        await asyncio.sleep(self.pause_s_max * self.rng.random())
 
 
 def balance_of(row: Row) -> int:

@@ -21,8 +21,15 @@ from tests.serializability import Append, Outcome, Transaction
 from tests.simulation.herd_nodes import ACCOUNTS, BALANCE, LISTS, HerdNode, Transfer
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
+from tests.simulation.replica_nodes import ReplicaNode
 from tests.simulation.replica_oracle import ReplicaOracle
-from tests.simulation.replica_workload import ReplicaLoad, ReplicaWorkload, _Client
+from tests.simulation.replica_workload import (
+    _PATIENT_S,
+    _PROBE_S,
+    ReplicaLoad,
+    ReplicaWorkload,
+    _Client,
+)
 
 CLIENTS = 4
 _OUTCOME_PAUSE_S = 0.2
@@ -67,6 +74,20 @@ class HerdWorkload(ReplicaWorkload):
                 name = f"client{number} work {turn}"
                 self.tasks.append(self._world.loop.spawn(process, work, name))
 
+        process = self._world.process("prober")
+        prober = HerdClient(self, process, self._world.rng(process.name), 0)
+        self.tasks.append(self._world.loop.spawn(process, self._ask_around(prober), "prober work"))
+
+    async def _ask_around(self, client: "HerdClient") -> None:
+        """Read at whoever it is, also at a leader of old that does not know it yet."""
+        while not self.stopped:
+            node = client.rng.choice(self._nodes)
+            lists = tuple((number, None) for number in range(LISTS))
+            plan = Plan(lists, client.rng.choice(self.herd_load.isolations))
+            name = f"{client.name} at {node.name}"
+            self._world.loop.spawn(client.process, client.look_at(node, plan), name)
+            await asyncio.sleep(_PROBE_S * client.rng.random())
+
     async def _transactions(self, client: "HerdClient") -> None:
         load, rng = self.herd_load, client.rng
         while not self.stopped:
@@ -107,14 +128,26 @@ class HerdClient(_Client):
         name = f"{self.name}:{int.from_bytes(identity[-_MARK_BYTES:])}"
         began = self._now()
         steps = tuple(Append(name_of(one), value) for one, value in plan.steps if value is not None)
-        told = Transaction(name, steps, Outcome.UNKNOWN)
+        # One that only reads has no mark, and no word in the log that would find a leader replaced.
+        told = Transaction(name, steps, Outcome.UNKNOWN if steps else Outcome.ROLLED_BACK)
         try:
-            call = partial(HerdNode.play, plan=plan, name=name, identity=identity)
+            mark = identity if steps else b""
+            call = partial(HerdNode.play, plan=plan, name=name, identity=mark)
             told = await self._ask(call, repeated=False)
         except (EngineError, TimeoutError):
             await asyncio.sleep(0)
         outcome = self._ended(await self._certain(told.outcome, identity), identity)
         return replace(told, outcome=outcome, began=began, ended=self._now())
+
+    async def look_at(self, node: ReplicaNode, plan: Plan) -> None:
+        """Read at one node, once, and wait long: a paused one may answer as soon as it wakes."""
+        began, name = self._now(), f"{self.name}:look {self._workload.next_command()}"
+        try:
+            call = partial(HerdNode.play, plan=plan, name=name, identity=b"")
+            told = await self._ask(call, repeated=False, node=node, answer_s=_PATIENT_S)
+        except (EngineError, TimeoutError):
+            return
+        self._workload.history.append(replace(told, began=began, ended=self._now()))
 
     def _identity(self) -> bytes:
         return self.name.encode() + self._workload.next_command().to_bytes(_MARK_BYTES)
