@@ -28,7 +28,7 @@ from herd.sql import scalars
 from herd.sql.parsing import place_of
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.type_names import column_type
-from herd.types import Kind, Stored, accepting, returning
+from herd.types import TEXT, Kind, Stored, accepting, returning
 
 Evaluate = Callable[[Sequence[Any], Sequence[Any]], Any]
 Store = Callable[[Row, Sequence[Any]], Stored]
@@ -127,6 +127,8 @@ def storing(tree: exp.Expr, names: Names, table: Table, column: Column) -> Store
 
         return store_given
     evaluate = compile_expression(tree, names)
+    if kind is Kind.VARCHAR:
+        evaluate = _as_text(evaluate, tree)
 
     def store(row: Row, given: Sequence[Any]) -> Stored:
         value = evaluate(row, given)
@@ -269,7 +271,11 @@ def _of_one_type(one: exp.Expr, other: exp.Expr, names: Names) -> tuple[Evaluate
 
 def _text_as(column: exp.Column, text: exp.Expr, names: Names) -> Evaluate:
     kind = names.find(column)[1].type
-    value = scalars.cast(text.name, kind)
+    try:
+        value = scalars.cast(text.name, kind)
+    except DataError:
+        # The query engine reads more ways to write a day or an hour, or says what is wrong.
+        raise CannotEvaluate from None
     return lambda row, given: value
 
 
@@ -404,9 +410,38 @@ def _cast(tree: exp.Expr, names: Names) -> Evaluate:
     kind = column_type(tree.args["to"])
     inner = _operand(tree.this, names)
 
+    if kind.kind is Kind.VARCHAR:
+        return _as_text(inner, tree.this)
+
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
         value = inner(row, given)
         return None if value is None else scalars.cast(value, kind)
+
+    return evaluate
+
+
+def _as_text(inner: Evaluate, tree: exp.Expr) -> Evaluate:
+    """A value as text. A number that stands beside others has as many digits as the longest."""
+    chosen = tree.find(exp.Case, exp.Coalesce, exp.Nullif) is not None
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+        value = inner(row, given)
+        if value is None or type(value) is str:
+            return value
+        if chosen and type(value) in (int, Decimal):
+            raise CannotEvaluate
+        return scalars.cast(value, TEXT)
+
+    return evaluate
+
+
+def _join(tree: exp.Expr, names: Names) -> Evaluate:
+    left = _as_text(_operand(tree.this, names), tree.this)
+    right = _as_text(_operand(tree.expression, names), tree.expression)
+
+    def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
+        one, other = left(row, given), right(row, given)
+        return None if one is None or other is None else one + other
 
     return evaluate
 
@@ -439,7 +474,7 @@ _MAKERS: Final[dict[type[exp.Expr], Make]] = {
     exp.Div: _binary(scalars.divide),
     exp.IntDiv: _binary(scalars.divide_whole),
     exp.Mod: _binary(scalars.remainder),
-    exp.DPipe: _binary(scalars.join),
+    exp.DPipe: _join,
     exp.EQ: _comparison(scalars.equal),
     exp.NEQ: _comparison(lambda one, other: not scalars.equal(one, other)),
     exp.LT: _comparison(scalars.less),

@@ -19,6 +19,8 @@ from herd.types import INTEGER_BITS, ColumnType, Kind, accepting, returning
 _EXACT: Final = Context(prec=80)
 _KNOWN: Final = (bool, int, float, Decimal, str, bytes, datetime.date, datetime.time, uuid.UUID)
 _OWN_TEXT: Final = (Kind.JSON, Kind.BLOB, Kind.FLOATS)
+_COMPARED: Final = (float, datetime.datetime)
+"""Types of which two values cannot always be compared as Python does it."""
 _BIGGEST: Final = (1 << 63) - 1
 _REAL_DIGITS: Final = 7
 _REAL_SCALE: Final = 6
@@ -85,7 +87,7 @@ def multiply(one: Any, other: Any) -> Any:
 def divide(one: Any, other: Any) -> float | None:
     """`/`: always a DOUBLE; by zero it is NULL."""
     _numbers(one, other)
-    above, below = float(one), float(other)
+    above, below = _float(one), _float(other)
     return None if below == 0 else above / below
 
 
@@ -121,20 +123,27 @@ def _numbers(one: Any, other: Any) -> tuple[Any, Any]:
         if type(value) not in (int, float, Decimal):
             raise CannotEvaluate
     if type(one) is float or type(other) is float:
-        return float(one), float(other)
+        return _float(one), _float(other)
     return Decimal(one), Decimal(other)
+
+
+def _float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise CannotEvaluate from None
 
 
 def equal(one: Any, other: Any) -> bool:
     """`=`."""
-    if type(one) is not type(other) or type(one) is float:
+    if type(one) is not type(other) or type(one) in _COMPARED:
         one, other = _comparable(one, other)
     return bool(one == other)
 
 
 def less(one: Any, other: Any) -> bool:
     """`<`."""
-    if type(one) is not type(other) or type(one) is float:
+    if type(one) is not type(other) or type(one) in _COMPARED:
         one, other = _comparable(one, other)
     try:
         return bool(one < other)
@@ -144,10 +153,12 @@ def less(one: Any, other: Any) -> bool:
 
 def _comparable(one: Any, other: Any) -> tuple[Any, Any]:
     kinds = {type(one), type(other)}
+    if kinds == {datetime.datetime} and (one.tzinfo is None) == (other.tzinfo is None):
+        return one, other
     if not kinds <= {int, float, Decimal, bool}:
         raise CannotEvaluate
     if float in kinds:
-        one, other = float(one), float(other)
+        one, other = _float(one), _float(other)
         if math.isnan(one) or math.isnan(other):
             raise CannotEvaluate
     return one, other
@@ -164,20 +175,13 @@ def as_real(number: Any) -> float:
     return stored
 
 
-def join(one: Any, other: Any) -> str:
-    """`||`."""
-    if type(one) is bytes or type(other) is bytes:
-        raise CannotEvaluate
-    return _text(one) + _text(other)
-
-
 def _text(value: Any) -> str:
     if type(value) is bool:
         return "true" if value else "false"
     if type(value) in (str, int, uuid.UUID) or type(value) is datetime.date:
         return str(value)
     if type(value) is Decimal:
-        return f"{value:f}"
+        return f"{value or value.copy_abs():f}"
     raise CannotEvaluate
 
 
@@ -254,6 +258,8 @@ def _rounded(value: Any) -> Any:
             raise ValueOutOfRange(f"{value} is no whole number")
         return round(value)
     if type(value) is str:
+        if not value.isascii():
+            raise CannotEvaluate
         try:
             return int(value)
         except ValueError:
@@ -262,7 +268,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _scaled(value: Any, scale: int) -> Decimal:
-    if type(value) not in (int, Decimal, str):
+    if type(value) not in (int, Decimal, str) or not str(value).isascii():
         raise CannotEvaluate
     try:
         number = Decimal(value)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from herd.errors import CheckViolation, NotSupportedError
+from herd.errors import CheckViolation, DatabaseError, NotSupportedError, ValueInvalid
 from tests.herd.sql.sessions import asking, at, until_waiting
 
 REALS = """
@@ -116,3 +116,73 @@ async def test_a_real_of_a_row_that_changed_meanwhile_is_judged_as_before() -> N
         await other.commit()
         assert await waiting == 1
         assert await on.rows("SELECT milk, fat IS NOT NULL FROM cow") == [(6, True)]
+
+
+MIXED = """
+CREATE TABLE cow (
+    id INT PRIMARY KEY, fat DECIMAL(10, 2), lean DECIMAL(10, 2), milk INT, name TEXT, day DATE,
+    hour TIME, seen TIMESTAMP, heard TIMESTAMPTZ, wide DOUBLE, f TEXT
+)"""
+MIXED_ROW = """
+INSERT INTO cow VALUES (
+    1, NULL, 10.25, 7, 'Alma', '2024-02-03', '10:00:00.5', '2024-01-01 10:00:00',
+    '2024-01-01 10:00:00+00', 1.5, NULL
+)"""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "COALESCE(fat, 0)",
+        "COALESCE(milk, 2.5)",
+        "CASE WHEN milk > 1 THEN 1 ELSE 2.5 END",
+        "'a' || COALESCE(fat, 0)",
+        "CAST(COALESCE(fat, 1) AS TEXT)",
+        "COALESCE(fat, 0) + 1",
+        "CASE WHEN milk > 1 THEN name ELSE 'none' END",
+        "NULLIF(lean, 0) || '!'",
+        "-0.0 || ''",
+        "CAST(CAST('1_0' AS INT) AS TEXT)",
+        "name || milk || lean",
+        "CAST((heard = seen) AS TEXT)",
+        "CAST((heard <> seen) AS TEXT)",
+        "CAST((hour > '9:00') AS TEXT)",
+        "CAST((day > '2024-2-1') AS TEXT)",
+        "CAST((day = '2024-02-03') AS TEXT)",
+    ],
+)
+async def test_a_text_of_a_value_is_the_same_by_both_ways(expression: str) -> None:
+    async with asking() as on:
+        await on.run(MIXED, MIXED_ROW)
+        [[wanted]] = await on.rows(f"SELECT CAST(({expression}) AS TEXT) FROM cow")
+        await on.run(f"UPDATE cow SET f = {expression} WHERE id = 1")
+        assert await on.rows("SELECT f FROM cow") == [(wanted,)]
+
+
+async def test_digits_of_other_scripts_are_no_number_by_either_way() -> None:
+    async with asking() as on:
+        await on.run(MIXED, MIXED_ROW)
+        for kind in ("INT", "DECIMAL(5, 2)"):
+            by_query = await on.error(f"SELECT CAST('٣' AS {kind}) FROM cow")
+            by_key = await on.error(f"UPDATE cow SET milk = CAST('٣' AS {kind}) WHERE id = 1")
+            assert type(by_query) is type(by_key) is ValueInvalid
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UPDATE cow SET wide = wide * ? WHERE id = 1",
+        "UPDATE cow SET wide = wide + ? WHERE id = 1",
+        "UPDATE cow SET wide = wide / ? WHERE id = 1",
+        "UPDATE cow SET wide = ? WHERE id = 1",
+        "UPDATE cow SET milk = 1 WHERE id = 1 AND wide < ?",
+        "UPDATE cow SET f = CASE WHEN wide = ? THEN 'a' END WHERE id = 1",
+    ],
+)
+async def test_a_number_that_is_too_large_for_a_double_is_an_error_of_the_database(
+    text: str,
+) -> None:
+    async with asking() as on:
+        await on.run(MIXED, MIXED_ROW)
+        assert isinstance(await on.error(text, (10**400,)), DatabaseError)
+        assert await on.rows("SELECT wide, milk FROM cow") == [(1.5, 7)]
