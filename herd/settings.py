@@ -1,8 +1,10 @@
 """How a tablespace behaves: plain values, no components."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from engine import limits
+from engine.log.settings import LogSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +28,7 @@ class HerdSettings:
     overload_pause_ms: int = 5
     checkpoint_ms: int = 900_000
     checkpoints_kept: int = 2
+
+
+FOLDER_LOG: Final = LogSettings(turn_timeout_ms=10_000)
+"""In a folder there is no other disk to go on with: who waits for a full one is told so soon."""

@@ -33,7 +33,6 @@ from engine.errors import FolderLocked, KeyExists
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position
-from engine.log.settings import LogSettings
 from engine.metadata.cluster_url import SCHEME
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
@@ -42,7 +41,7 @@ from engine.state.rocks import open_rocks
 from herd.errors import InterfaceError, OperationalError, ProgrammingError
 from herd.nodes.facts import decode_space
 from herd.nodes.folder_spaces import FolderSpaces, mark_dropped, remove_marked
-from herd.settings import HerdSettings
+from herd.settings import FOLDER_LOG, HerdSettings
 from herd.sharing import Sharing
 from herd.table import AsyncTable, create_table, open_table
 from herd.tablespace import Tablespace
@@ -65,8 +64,6 @@ if TYPE_CHECKING:
 DEFAULT: Final = "default"
 TABLESPACES: Final = "/herd/tablespaces"
 FOLDER: Final = "herd"
-TURN_TIMEOUT_MS: Final = 10_000
-"""In a folder there is no other disk to go on with: who waits for a full one is told so soon."""
 _NAME_FORM: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
@@ -374,7 +371,7 @@ class AsyncHerd:
                 settings=self._settings,
                 workers=self.workers,
                 folder=self._folder / f"{name}.checkpoint",
-                log_settings=LogSettings(turn_timeout_ms=TURN_TIMEOUT_MS),
+                log_settings=FOLDER_LOG,
             )
         except BaseException:
             await state.close()

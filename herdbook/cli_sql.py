@@ -46,45 +46,54 @@ Tablespace = Annotated[str, typer.Option("--tablespace", "-t", help="Which table
 Create = Annotated[bool, typer.Option("--create", help="Make the folder if it is not there.")]
 
 
+Commands = Annotated[
+    list[str] | None,
+    typer.Option("--command", "-c", help="Run this and leave. May be said several times."),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--file", "-f", allow_dash=True, help="Run a file and leave; - is standard input."
+    ),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="One JSON object a row. DECIMAL is a string, which keeps it exact; so are dates; "
+        "bytes are base64.",
+    ),
+]
+AsCsv = Annotated[
+    bool,
+    typer.Option("--csv", help='CSV with a line of names. NULL is nothing, no text is "".'),
+]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going", help="Go on after a statement that failed.")
+]
+Single = Annotated[
+    bool, typer.Option("--single-transaction", "-1", help="All of -c and -f in one transaction.")
+]
+Follower = Annotated[
+    bool, typer.Option("--follower", help="Of a cluster: read at any replica, change nothing.")
+]
+SameStore = Annotated[
+    str | None, typer.Option("--url", "--data", help="The same as [FOLDER|URL].", hidden=True)
+]
+
+
 def sql(
     store: Store = None,
-    commands: Annotated[
-        list[str] | None,
-        typer.Option("--command", "-c", help="Run this and leave. May be said several times."),
-    ] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--file", "-f", allow_dash=True, help="Run a file and leave; - is standard input."
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="One JSON object a row. DECIMAL is a string, which keeps it exact; so are dates; "
-            "bytes are base64.",
-        ),
-    ] = False,
-    as_csv: Annotated[
-        bool,
-        typer.Option("--csv", help='CSV with a line of names. NULL is nothing, no text is "".'),
-    ] = False,
+    commands: Commands = None,
+    files: Files = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
     tablespace: Tablespace = "default",
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Go on after a statement that failed.")
-    ] = False,
-    single: Annotated[
-        bool,
-        typer.Option("--single-transaction", "-1", help="All of -c and -f in one transaction."),
-    ] = False,
+    keep_going: KeepGoing = False,
+    single: Single = False,
     create: Create = False,
-    follower: Annotated[
-        bool, typer.Option("--follower", help="Of a cluster: read at any replica, change nothing.")
-    ] = False,
-    url: Annotated[
-        str | None, typer.Option("--url", "--data", help="The same as [FOLDER|URL].", hidden=True)
-    ] = None,
+    follower: Follower = False,
+    url: SameStore = None,
 ) -> None:
     """SQL: a console where a person sits, else statements from -c, -f or standard input."""
     if as_json and as_csv:

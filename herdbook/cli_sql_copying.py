@@ -22,7 +22,8 @@ from herdbook.cli_sql_output import PAGE_ROWS, Form, Output, csv_rows
 
 _BATCH_ROWS: Final = 5_000
 _WORDS: Final = re.compile(
-    r"""(?P<what>\(.*\)|"(?:[^"]|"")+"|\w+)\s+(?P<way>from|to)\s+(?P<file>'[^']+'|"[^"]+"|\S+)\s*;?""",
+    r"""(?P<what>\(.*\)|"(?:[^"]|"")+"|\w+)\s+(?P<way>from|to)\s+"""
+    r"""(?P<file>'[^']+'|"[^"]+"|\S+)\s*;?""",
     re.IGNORECASE | re.DOTALL,
 )
 _TEXTS: Final = {".csv": Form.CSV, ".jsonl": Form.JSON, ".json": Form.JSON}

@@ -36,6 +36,8 @@ class Reading:
 
     name: str
     role: Role
+    trouble: str = ""
+    """What ended the last term, as far as is known."""
     settings: ReplicaSettings
     _applier: Applier
     _following: Following

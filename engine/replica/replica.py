@@ -95,8 +95,6 @@ class Replica(Reading):
         self._members = Members(client.store, name, replica_id, address, machine.level)
         self._room = Room(state, settings, client.clock)
         self._leading: Leading | None = None
-        self.trouble = ""
-        """What ended the last term, or keeps the next one from beginning; "" while it leads."""
         self._duties: Duties | None = None
         self._waiting = Waiting()
         self._following = self._following_of(client.store)
@@ -295,7 +293,6 @@ class Replica(Reading):
                 self._fail(error)
                 return
             except EngineError as error:
-                self.trouble = str(error)
                 _logger.info("replica %s of log %s: %s", self.replica_id, self.name, error)
             except Exception as error:
                 # A defect: better one replica less than one that does not know what it does.
@@ -380,10 +377,9 @@ class Replica(Reading):
             asyncio.create_task(self._client.closed.wait()),
         ]
         duties: list[asyncio.Task[None]] = []
-        writer.on_end(self._note_end)
+        writer.on_end(lambda error: setattr(self, "trouble", str(error)))
         # It takes proposals when the role says so; its lease hears from now on how it does.
         self._leading = leading
-        self.trouble = ""
         try:
             now_ms = self._client.clock.wall_ms()
             said = leading.say(encode_term(Term(writer.epoch, now_ms, self.address)))
@@ -408,9 +404,6 @@ class Replica(Reading):
             await leading.ended()
         if leading.failure is not None:
             raise leading.failure
-
-    def _note_end(self, error: EngineError) -> None:
-        self.trouble = str(error)
 
     def _following_of(self, store: MetadataStore) -> Following:
         return Following(
@@ -494,10 +487,8 @@ class Replica(Reading):
         if self._closing or self.role is Role.CLOSED:
             return NotLeader(f"this replica of log {self.name} is closed", self._other_leader())
         if self.role is Role.LEADER:
-            return NotLeader(
-                f"this replica of log {self.name} leads, but its lease has run out: "
-                "the metadata store does not confirm it"
-            )
+            unconfirmed = "the metadata store does not confirm that"
+            return NotLeader(f"this replica leads, but its lease has run out: {unconfirmed}")
         leader = self._other_leader()
         where = f"{leader or 'nobody, as far as is known,'} does"
         return NotLeader(f"this replica of log {self.name} does not lead, {where}", leader)
