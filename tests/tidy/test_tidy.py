@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 ENTRY_POINTS = {
     "benchmarks.__main__": "python -m benchmarks",
+    "benchmarks.herd_child": "python -m benchmarks.herd_child",
     "engine.bookie.__main__": "python -m engine.bookie",
     "herd.checkpoint.building": "python -m herd.checkpoint.building",
     "herdbook.__main__": "python -m herdbook",
