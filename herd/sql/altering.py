@@ -52,7 +52,13 @@ from herd.sql.drafting import (
 )
 from herd.sql.expressions import missing_column
 from herd.sql.indexing import drop_index, fill
-from herd.sql.parsing import Parsed, expression_text, parse_expression, place_of
+from herd.sql.parsing import (
+    Parsed,
+    expression_text,
+    parse_expression,
+    parse_tree,
+    place_of,
+)
 from herd.sql.result import Result
 from herd.sql.retyping import check_references_keep, stays_stored
 from herd.sql.statement import Given, Work
@@ -183,6 +189,7 @@ class Alteration:
                 f"{column.name} is part of the primary key of {self.table.name}",
                 place=place_of(name),
             )
+        _check_views(self.transaction.catalog, self.table, column.name)
         self._drop_what_is_about(column, name)
         left = tuple(c for c in self.table.columns if c.number != column.number)
         if len(left) == int(self.table.hidden_key):
@@ -232,6 +239,7 @@ class Alteration:
             raise NameTaken(
                 f"table {self.table.name} has a column {found.name} already", place=place_of(node)
             )
+        _check_views(self.transaction.catalog, self.table, old)
         # The rules for names are those of new columns.
         draft_column(self.table, exp.ColumnDef(this=node.copy(), kind=_ANY_TYPE.copy()), 0)
 
@@ -333,7 +341,11 @@ class Alteration:
         self.table = set_table(transaction, after)
         indexes: list[Index] = [i for i in after.indexes if i not in before.indexes]
         if indexes:
-            await fill(transaction, after, indexes)
+            try:
+                await fill(transaction, after, indexes)
+            except TooLarge as error:
+                hint = "CREATE UNIQUE INDEX builds one in parts, beside writers"
+                raise TooLarge(error.message, hint=hint) from None
         for check in after.checks:
             if check not in before.checks:
                 await check_condition(transaction, after, check)
@@ -363,6 +375,7 @@ class Alteration:
 
     async def _rename_table(self, node: exp.Expr) -> None:
         new, old = new_table_name(node.this), self.table.name.lower()
+        _check_views(self.transaction.catalog, self.table)
 
         def rename(tree: exp.Column) -> None:
             if tree.table.lower() == old:
@@ -400,6 +413,19 @@ def _no_key(node: exp.Expr) -> NotSupportedError:
         hint="CREATE TABLE with the other key, INSERT … SELECT, then ALTER TABLE … RENAME TO",
         place=place_of(node),
     )
+
+
+def _check_views(catalog: Catalog, table: Table, column: str = "") -> None:
+    """Raise `ProgrammingError` if a view names a table, or one of its columns."""
+    for view in catalog.views.values():
+        tree = parse_tree(view.query)
+        if any(node.name.lower() == table.name.lower() for node in tree.find_all(exp.Table)):
+            named = {node.name.lower() for node in tree.find_all(exp.Column)}
+            if not column or column.lower() in named:
+                raise ProgrammingError(
+                    f"view {view.name} is made of {column or table.name}",
+                    hint=f"DROP VIEW {view.name}, and CREATE it afterwards",
+                )
 
 
 def _columns_of(table: Table, condition: str) -> set[int]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from herd.sql import planning
+from herd.sql.session import Session
 from tests.herd.differential.shapes import Shape
 from tests.herd.differential.statements import Generator
 from tests.herd.differential.three import Three
@@ -60,9 +61,9 @@ async def run_seed(seed: int, statements: int, *, fast: bool = True) -> Tally:
 
 
 class _Run:
-    def __init__(self, seed: int, session: object) -> None:
+    def __init__(self, seed: int, session: Session) -> None:
         self.generator = Generator(seed)
-        self.three = Three(session, self.generator.tables)  # type: ignore[arg-type]
+        self.three = Three(session, self.generator.tables)
         self.tally = Tally()
 
     async def to(self, statements: int) -> None:

@@ -15,10 +15,12 @@ from herd.errors import (
     NotNullViolation,
     NotSupportedError,
     ProgrammingError,
+    TooLarge,
     UniqueViolation,
     ValueOutOfRange,
     ValueTooLong,
 )
+from herd.settings import HerdSettings
 from tests.herd.sql.sessions import asking, at
 
 COWS = "CREATE TABLE cow (id INT PRIMARY KEY, name VARCHAR(10), milk INT)"
@@ -360,6 +362,34 @@ async def test_a_view_is_renamed() -> None:
         assert await on.rows("SELECT id FROM better") == [(2,)]
         assert type(await on.error("SELECT * FROM good")) is NoSuchTable
         assert type(await on.error("ALTER VIEW good RENAME TO worse")) is NoSuchTable
+
+
+async def test_what_a_view_is_made_of_keeps_its_name() -> None:
+    async with asking() as on:
+        await on.run(COWS, "CREATE TABLE calf (id INT PRIMARY KEY, milk INT)")
+        await on.run("CREATE VIEW good AS SELECT c.name FROM cow c WHERE c.milk > 10")
+        for text in (
+            "ALTER TABLE cow RENAME TO cattle",
+            "ALTER TABLE cow RENAME milk TO litres",
+            "ALTER TABLE cow DROP COLUMN name",
+        ):
+            error = await on.error(text)
+            assert type(error) is ProgrammingError
+            assert "DROP VIEW good" in error.hint
+        await on.run("ALTER TABLE calf RENAME milk TO litres", "ALTER TABLE calf RENAME TO young")
+        assert await on.rows("SELECT * FROM good") == []
+
+
+async def test_a_constraint_over_more_rows_than_fit_says_what_to_do() -> None:
+    small = HerdSettings(lock_timeout_ms=60_000, transaction_bytes_max=2_000)
+    async with asking(small) as on:
+        await on.run(COWS)
+        for start in range(0, 100, 10):
+            rows = ", ".join(f"({n}, '', {n})" for n in range(start, start + 10))
+            await on.run(f"INSERT INTO cow VALUES {rows}")
+        error = await on.error("ALTER TABLE cow ADD UNIQUE (milk)")
+        assert type(error) is TooLarge
+        assert "CREATE UNIQUE INDEX" in error.hint
 
 
 async def test_the_auto_increment_column_keeps_a_key_that_it_leads() -> None:

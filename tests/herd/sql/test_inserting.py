@@ -263,6 +263,10 @@ async def test_many_rows_are_one_statement() -> None:
             [(n, n) for n in range(198, 202)],
         )
         assert result.count == 4
+        await on.session.execute_many(
+            "INSERT INTO cow VALUES (?, 'x', ?) RETURNING id + ?", [(900, 900, 1), (901, 901, 1)]
+        )
+        await on.run("DELETE FROM cow WHERE id >= 900")
         assert await on.rows("SELECT count(*), min(milk) FROM cow") == [(202, -199)]
 
 
