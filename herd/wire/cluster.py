@@ -79,7 +79,7 @@ class LeaderRoute:
         patience = Patience(self._clock, self._rng, self._settings)
         denials = 0
         while True:
-            address = self._leaders.get(tablespace)
+            address = self._known(tablespace)
             try:
                 if address is None:
                     address = await self._leader_of(tablespace)
@@ -101,6 +101,14 @@ class LeaderRoute:
                     raise
                 self._leaders.pop(tablespace, None)
                 await patience.wait(error)
+
+    def _known(self, tablespace: str) -> str | None:
+        """Who leads, if that is known and the way there is not lost: who is gone answers late."""
+        address = self._leaders.get(tablespace)
+        if address is not None and (way := self._channels.get(address)) and way.over:
+            del self._leaders[tablespace]
+            return None
+        return address
 
     def moved(self, tablespace: str, leader: str) -> bool:
         """The one asked does not lead it: ask `leader` next, or look it up."""

@@ -25,6 +25,7 @@ ACCOUNTS: Final = 10
 START: Final = 1_000
 _THINK_S: Final = 0.01
 _PAUSE_S: Final = 0.02
+_TRIES: Final = 10
 
 
 class NodeProcess:
@@ -105,11 +106,23 @@ class Bank:
         self.ending = False
 
     async def open(self) -> None:
-        """Make the accounts."""
+        """Make the accounts, however often the first leaders change on a busy machine."""
         session = await self.herd.session(self.tablespace)
-        await session.execute("CREATE TABLE account (id INT PRIMARY KEY, money INT NOT NULL)")
         rows = [(number, START) for number in range(ACCOUNTS)]
-        await session.execute_many("INSERT INTO account VALUES (?, ?)", rows)
+        for text, many in (
+            ("CREATE TABLE IF NOT EXISTS account (id INT PRIMARY KEY, money INT NOT NULL)", ()),
+            ("INSERT INTO account VALUES (?, ?) ON CONFLICT DO NOTHING", rows),
+        ):
+            for _ in range(_TRIES):
+                try:
+                    if many:
+                        await session.execute_many(text, many)
+                    else:
+                        await session.execute(text)
+                    break
+                except Error as error:
+                    assert error.retryable or isinstance(error, CommitUnknown), error
+                    await asyncio.sleep(_PAUSE_S)
         await session.close()
 
     async def client(self, name: str) -> None:
