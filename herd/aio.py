@@ -19,7 +19,8 @@ from engine.ports.workers import Workers
 from herd import errors
 from herd.errors import InterfaceError, ProgrammingError
 from herd.fetching import BATCH_ROWS, PAGE_ROWS, Fetching, Row, data_frame, polars_frame
-from herd.store import DEFAULT, open_any
+from herd.reaching import open_any
+from herd.store import DEFAULT
 
 if TYPE_CHECKING:
     import pyarrow

@@ -15,7 +15,8 @@ from engine.ports.system_loop import background_loop
 from herd.connection import Connection
 from herd.errors import InterfaceError, NotSupportedError
 from herd.hopping import Hopper
-from herd.store import DEFAULT, AsyncHerd, open_any
+from herd.reaching import open_any
+from herd.store import DEFAULT, AsyncHerd
 from herd.table import Table
 from herd.types import ColumnType
 from herd.wire.herd import RemoteHerd

@@ -4,6 +4,7 @@
 
 Invariants:
 - Only an empty tablespace is filled, and until the last command it has no table: nobody sees half.
+- Nobody else defines tables until it has ended: whoever wants to waits for the lock on the names.
 - Whatever is written is marked to be erased before; the last command takes the marks away. So the
   rest of a restoration that was cut short is erased by whoever leads then, and its numbers of
   tables are given to no other.
@@ -13,7 +14,7 @@ Invariants:
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -38,6 +39,7 @@ from herd.reading_log import log_of, read_commands
 from herd.rows import encode_row
 from herd.schema import Counters, Table
 from herd.tablespace import Tablespace
+from herd.transaction import Transaction
 from herd.translating import translating
 
 _WRITE_BYTES: Final = 1024 * 1024
@@ -54,10 +56,10 @@ async def fill(
 
     Raises `ProgrammingError` if it is not empty, `LeaderUnavailable`, what reading pages raises.
     """
-    with space.filling():
+    async with _alone(space) as transaction:
         filling = _Filling(space)
         await filling.take(workers, manifest, pages)
-        await filling.end()
+        await filling.end(transaction)
 
 
 async def restore_until(
@@ -72,7 +74,7 @@ async def restore_until(
     log = ReplicatedLog(client, log_of(source))
     pin = f"restore {client.rng.getrandbits(64):016x}"
     checkpoints = CheckpointList(client.store, source, client.clock)
-    with translating(), space.filling():
+    async with _alone(space) as transaction:
         filling = _Filling(space)
         manifest = await _pinned_before(client, checkpoints, until, pin)
         try:
@@ -92,8 +94,22 @@ async def restore_until(
             ) from error
         finally:
             await checkpoints.unpin(pin)
-        await filling.end()
+        await filling.end(transaction)
     return reached
+
+
+@asynccontextmanager
+async def _alone(space: Tablespace) -> AsyncIterator[Transaction]:
+    """Nobody else defines anything, and no store is erased, as long as the block lasts."""
+    with translating(), space.filling():
+        transaction = space.begin()
+        try:
+            await transaction.lock_name(SCHEMA)
+            # In a statement it is not idle, however long that takes.
+            with transaction.statement():
+                yield transaction
+        finally:
+            transaction.rollback()
 
 
 async def pages_in(client: LedgerClient, manifest: Manifest) -> AsyncIterator[bytes]:
@@ -183,17 +199,11 @@ class _Filling:
                     await self._write(Write(command.rows, plain))
         return reached
 
-    async def end(self) -> None:
+    async def end(self, transaction: Transaction) -> None:
         """Define the tables: now they are there."""
-        transaction = self._space.begin()
-        try:
-            await transaction.lock_name(SCHEMA)
-            if self._space.catalog.version != self._counters.version:
-                raise ProgrammingError(f"tables were made in {self._space.name} meanwhile")
-            command = encode_command(Write((), self._last_changes()))
-            await self._space.propose(command, self._term, transaction)
-        finally:
-            transaction.rollback()
+        assert self._space.catalog.version == self._counters.version, "somebody else has defined"
+        command = encode_command(Write((), self._last_changes()))
+        await self._space.propose(command, self._term, transaction)
 
     def _last_changes(self) -> list[Change]:
         defined = load(_Defined(self._definitions))

@@ -22,7 +22,7 @@ import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,12 +33,12 @@ from engine.errors import FolderLocked, KeyExists
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position
-from engine.metadata.cluster_url import SCHEME
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from engine.state.rocks import open_rocks
 from herd.errors import InterfaceError, OperationalError, ProgrammingError
+from herd.locks import SCHEMA
 from herd.nodes.facts import decode_space
 from herd.nodes.folder_spaces import FolderSpaces, mark_dropped, remove_marked
 from herd.settings import FOLDER_LOG, HerdSettings
@@ -54,7 +54,6 @@ from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
 
 if TYPE_CHECKING:
-    from engine.transport.security import Security
     from herd.aio import AsyncConnection
     from herd.changes import CommittedTransaction
     from herd.sql.query import QueryEngine
@@ -271,14 +270,24 @@ class AsyncHerd:
 
     @asynccontextmanager
     async def _restored(self, name: str) -> AsyncIterator[Tablespace]:
-        """A new tablespace; there is none if filling it fails."""
-        if name.lower() in await self.names():
+        """A new tablespace; there is none if filling it fails, unless others use it by then."""
+        async with self._opening:
+            self._check_open()
+            made = await self._make_sure(name.lower(), create=True)
+        if not made:
             raise ProgrammingError(f"there is a tablespace {name} already", hint="take a new name")
-        space = await self._space(name, create=True)
+        space = await self._space(name)
         try:
             yield space
         except BaseException:
-            await self.drop(name)
+            transaction = space.begin()
+            try:
+                # Nobody defines a table between the look and the end.
+                await transaction.lock_name(SCHEMA)
+                if not space.catalog.names:
+                    await self.drop(name)
+            finally:
+                transaction.rollback()
             raise
 
     async def drop(self, name: str) -> None:
@@ -326,7 +335,8 @@ class AsyncHerd:
         if self._closed:
             raise InterfaceError("the folder was closed", hint="open it again")
 
-    async def _make_sure(self, name: str, *, create: bool) -> None:
+    async def _make_sure(self, name: str, *, create: bool) -> bool:
+        """See that a tablespace is there; whether this call has made it."""
         if not _NAME_FORM.fullmatch(name):
             raise ProgrammingError(
                 f"{name!r} cannot be a tablespace's name",
@@ -337,7 +347,7 @@ class AsyncHerd:
             if (found := await store.get(key)) is not None:
                 there = decode_space(found.value)
                 if not there.dropped:
-                    return
+                    return False
                 # Whoever dropped it was cut short.
                 await remove_marked(self.client, self.workers, self._folder, name, there)
             if not create:
@@ -349,7 +359,8 @@ class AsyncHerd:
                 await store.create(key, msgspec.msgpack.encode(fact))
             except KeyExists:
                 # Somebody made it meanwhile: that is what was wanted.
-                return
+                return False
+        return True
 
     async def _open(self, name: str) -> Tablespace:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -408,7 +419,6 @@ class _Here:
 
 
 _folders: Final[Sharing[AsyncHerd]] = Sharing()
-_clusters: Final[Sharing[RemoteHerd]] = Sharing()
 
 
 @asynccontextmanager
@@ -466,32 +476,6 @@ async def open_herd(
             if herd.client is client:
                 _folders.forget(_name(root))
                 await herd.close()
-
-
-@asynccontextmanager
-async def open_any(
-    where: str | PathLike[str], *, bookies: int = 1, security: "Security | None" = None
-) -> AsyncIterator[AsyncHerd | RemoteHerd]:
-    """The tablespaces of a folder, or of the cluster that a url names, as long as the block lasts.
-
-    `security` is what the nodes of a cluster ask for; those who connect to a url with the same one
-    on the same loop share the connection. Raises what `open_folder` and `open_cluster` raise.
-    """
-    if not isinstance(where, str | PathLike):
-        raise InterfaceError(f"{type(where).__name__} is no folder and no url")
-    url = fspath(where)
-    if not url.startswith(SCHEME):
-        async with open_folder(where, bookies=bookies) as folder:
-            yield folder
-        return
-    # What a cluster needs loads when one is reached.
-    from engine.transport.security import NO_SECURITY
-    from herd.wire.cluster import open_cluster
-
-    shown = security if security is not None else NO_SECURITY
-    name = f"{url} {hash(shown)}"
-    async with _clusters.use(name, lambda: open_cluster(url, security=shown)) as cluster_herd:
-        yield cluster_herd
 
 
 def _name(root: Path) -> str:

@@ -24,6 +24,7 @@ from herd.keys import AUTO, catalog_key
 from herd.rows import Row
 from herd.schema import Column, Index, Table, View
 from herd.store import open_folder
+from herd.table import create_table
 from herd.tablespace import Tablespace
 from herd.types import BIGINT, TEXT, ColumnType, Kind, accepting
 from tests.herd.checkpoint.test_building import Setup, change, opened, taken
@@ -205,3 +206,36 @@ async def test_a_folder_backs_a_tablespace_up_and_restores_it_under_a_new_name(
             await herd.restore(tmp_path / "backup", "before")
         with pytest.raises(FileExistsError):
             await herd.back_up(tmp_path / "backup")
+
+
+async def test_of_two_restorations_under_one_name_one_succeeds(tmp_path: Path) -> None:
+    async with open_folder(tmp_path / "store") as book:
+        await book.create_table("cow", {"id": BIGINT}, ["id"])
+        await (await book.table("cow")).put({"id": 1})
+        await book.back_up(tmp_path / "cows.herd")
+        told = await asyncio.gather(
+            *(book.restore(tmp_path / "cows.herd", "copy") for _ in range(2)),
+            return_exceptions=True,
+        )
+        (failed,) = [one for one in told if one is not None]
+        assert isinstance(failed, ProgrammingError) and "already" in str(failed)
+        assert await (await book.table("cow", "copy")).get(1) == {"id": 1}
+
+
+async def test_a_restoration_that_fails_takes_nothing_from_who_used_its_name_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async with open_folder(tmp_path / "store") as book:
+        await book.create_table("cow", {"id": BIGINT}, ["id"])
+        async with book._restored("copy"):
+            mine = await book.create_table("mine", {"id": BIGINT}, ["id"], "copy")
+            await mine.put({"id": 7})
+            with pytest.raises(ProgrammingError, match="not empty"):
+                async with book._restored("other"):
+                    raise ProgrammingError("not empty")
+        assert await book.names() == ["copy", "default"]
+        with pytest.raises(StorageFailed):
+            async with book._restored("third") as third:
+                await create_table(third, "mine", {"id": BIGINT}, ["id"])
+                raise StorageFailed("the backup is damaged")
+        assert "third" in await book.names()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -17,10 +18,11 @@ from herd.catalog import stores_to_erase
 from herd.errors import LeaderUnavailable, ProgrammingError, StorageFailed
 from herd.keys import DATA, store_of
 from herd.reading_log import log_of
-from herd.restoring import restore_until
+from herd.restoring import _Filling, restore_until
 from herd.schema import Building, Index
 from herd.sql.indexing import builds_of
 from herd.store import open_folder
+from herd.table import AsyncTable, create_table
 from herd.tablespace import Tablespace
 from herd.types import BIGINT, TEXT
 from tests.engine.ledger.scripted import turns
@@ -225,30 +227,6 @@ async def test_two_restorations_into_one_tablespace_do_not_mix(tmp_path: Path) -
         await workers.close()
 
 
-async def test_a_table_that_is_made_meanwhile_stays_and_the_restoration_fails(
-    tmp_path: Path,
-) -> None:
-    async with opened(tmp_path) as setup:
-        workers = ThreadWorkers(asyncio.get_running_loop())
-        await change(setup, {number: f"{number}" for number in range(300)})
-        manifest = await taken(setup)
-        async with empty(setup, "copy") as copy:
-            restoring = asyncio.create_task(copy_checkpoint(copy, setup.client, workers, manifest))
-            while not copy.catalog.counters.version:
-                await turns()
-            mine = await made(copy, "mine")
-            with pytest.raises(ProgrammingError, match="meanwhile"):
-                await restoring
-            transaction = copy.begin()
-            await insert(transaction, mine, [1, 1, ""])
-            await transaction.commit()
-            while copy.stale_read(stores_to_erase)[0]:
-                await turns()
-            names, rows = shown(copy)
-            assert names == ["mine"] and len(rows) == 1
-        await workers.close()
-
-
 async def test_a_folder_restores_a_tablespace_to_a_moment_or_leaves_no_trace(
     tmp_path: Path,
 ) -> None:
@@ -294,3 +272,33 @@ async def test_the_log_is_kept_from_the_oldest_checkpoint_on_whatever_the_replic
             await taken(setup)
         await setup.space.replica.snapshot()
         assert len((await log.list()).listed) < before, "what no checkpoint needs goes"
+
+
+async def test_tables_that_others_want_to_make_wait_for_the_end_of_a_restoration(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "first"})
+        await taken(setup)
+        position = setup.space.replica.position
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        async with empty(setup, "copy") as copy:
+            making: list[asyncio.Task[AsyncTable]] = []
+            take = _Filling.take
+
+            async def beside(filling: _Filling, *given: Any) -> None:
+                making.append(
+                    asyncio.ensure_future(create_table(copy, "mine", {"a": BIGINT}, ["a"]))
+                )
+                await turns(100)
+                assert not making[0].done()
+                await take(filling, *given)
+
+            with patch.object(_Filling, "take", beside):
+                await restore_until(copy, setup.client, workers, "farm", position)
+            await making[0]
+            assert copy.catalog.names == ["cow", "mine"]
+            assert rows_of(copy, copy.catalog.table("cow")) == [[1, "first"]]
+            ids = {table.id for table in copy.catalog.tables.values()}
+            assert len(ids) == 2
+        await workers.close()
