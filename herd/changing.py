@@ -26,6 +26,7 @@ from herd.rows import Row, encode_row
 from herd.schema import Table
 from herd.transaction import Transaction
 from herd.turns import ROWS_AT_ONCE, in_turns
+from herd.types import Stored
 
 Verify = Callable[[Row], None]
 """Raises `CheckViolation` for a row that a CHECK of the table refuses."""
@@ -79,8 +80,14 @@ class Changer:
             if number % ROWS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         if self.plan.parents:
+            # A parent that was found is locked: it is there for all rows that name it.
+            columns = [number for _, key in self.plan.parents for number in key.columns]
+            found: set[tuple[Stored, ...]] = set()
             async for row in in_turns(rows):
-                await find_parents(self, None, row)
+                named = tuple([row[number] for number in columns])
+                if named not in found:
+                    found.add(named)
+                    await find_parents(self, None, row)
 
     async def update(self, key: bytes, before: Row, after: Row) -> None:
         """Change a row that is locked. Its primary key may change. Raises as `insert`."""

@@ -409,3 +409,31 @@ async def _live(
             assert transaction.ended
         except Error:
             transaction.rollback()
+
+
+async def test_many_rows_that_name_one_parent_look_for_it_once_and_keep_it() -> None:
+    async with opened() as space:
+        parent, child = await family(space, RESTRICT)
+        transaction = space.begin()
+        with pytest.raises(ForeignKeyViolation):
+            await insert(transaction, child, [12, 3, 0], [13, 3, 0], [14, 9, 0], [15, 3, 0])
+        looks = 0
+        get_newest = transaction.get_newest
+
+        def counted(key: bytes) -> bytes | None:
+            nonlocal looks
+            looks += key == key_of(space, parent, 3)
+            return get_newest(key)
+
+        transaction.get_newest = counted  # type: ignore[method-assign]
+        await insert(transaction, child, *[[20 + number, 3, 0] for number in range(50, 60)])
+        assert looks == 1
+        other = space.begin()
+        waiting = asyncio.create_task(delete(other, parent, 3))
+        await turns()
+        assert not waiting.done(), "the parent is locked until the children are there"
+        await transaction.commit()
+        with pytest.raises(ForeignKeyViolation, match="still refers"):
+            await waiting
+        other.rollback()
+        index_is_right(space, child)
