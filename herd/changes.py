@@ -108,14 +108,18 @@ class _Following:
         """Stores with rows of which no definition has been seen."""
 
     def take(self, write: Write) -> list[Change]:
-        dropped = {table.store: table for table in self._tables.values()}
+        gone = {table.store for table in self._tables.values()}
         told = self._define(write.plain)
-        stores = dropped | {table.store: table for table in self._tables.values()}
+        stores = {table.store: table for table in self._tables.values()}
+        # What a transaction wrote into a table that it emptied or dropped then was never there.
+        gone -= stores.keys()
         before = dict(write.before)
         for key, row in write.rows:
             assert key.startswith(DATA)
             store = store_of(key)[0]
             table = stores.get(store)
+            if store in gone:
+                continue
             if table is None:
                 self._unowned.add(store)
             elif self._is_wanted(table):

@@ -34,6 +34,7 @@ def test_a_table_that_was_emptied_is_told_to_be_empty(tmp_path: Path) -> None:
         cursor.execute("CREATE TABLE cow (id INT PRIMARY KEY)")
         cursor.execute("INSERT INTO cow VALUES (1)")
         connection.commit()
+        cursor.execute("INSERT INTO cow VALUES (7)")
         cursor.execute("TRUNCATE TABLE cow")
         cursor.execute("INSERT INTO cow VALUES (2)")
         connection.commit()
