@@ -5,7 +5,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -87,12 +87,13 @@ async def _check_state(folder: Path) -> None:
     position, found = state.position, state.scan_rows(b"\x01", None, 1_000_000)
     await state.close()
     async with engine.open(folder) as client:
-        log = ReplicatedLog(client, log_of(DEFAULT))
-        assert found == await _rows_at(log, position)
         checkpoints = await CheckpointList(client.store, DEFAULT, client.clock).get()
-        for record in checkpoints.kept:
+        kept = [record.position for record in checkpoints.kept]
+        log = ReplicatedLog(client, log_of(DEFAULT))
+        at, *then = await _rows_at(log, [position, *kept])
+        assert found == at
+        for record, rows in zip(checkpoints.kept, then, strict=True):
             manifest = decode_manifest(await read_blob(client, record.locator))
-            rows = await _rows_at(log, record.position)
             for table, pages in zip(manifest.tables, manifest.pages, strict=True):
                 assert pages.rows == sum(key.startswith(table.prefix) for key, _ in rows)
                 for page in pages.pages:
@@ -101,13 +102,24 @@ async def _check_state(folder: Path) -> None:
     await workers.close()
 
 
-async def _rows_at(log: ReplicatedLog, position: Position) -> list[tuple[bytes, bytes]]:
-    """The rows that the log's commands make, up to a position."""
+async def _rows_at(
+    log: ReplicatedLog, positions: Sequence[Position]
+) -> list[list[tuple[bytes, bytes]]]:
+    """The rows that the log's commands make, up to each of some positions."""
     rows, machine = MemoryState(), HerdMachine()
-    if position > START:
-        async for where, command in read_commands(log, START, position):
+    found: dict[Position, list[tuple[bytes, bytes]]] = {}
+    ahead = sorted(set(positions))
+
+    def take(before: Position | None) -> None:
+        while ahead and (before is None or ahead[0] < before):
+            found[ahead.pop(0)] = rows.scan(b"\x01", None, 1_000_000)
+
+    if ahead[-1] > START:
+        async for where, command in read_commands(log, START, ahead[-1]):
+            take(where)
             machine.apply(rows, encode_command(command), where)
-    return rows.scan(b"\x01", None, 1_000_000)
+    take(None)
+    return [found[position] for position in positions]
 
 
 async def _check_tables(folder: Path, committed: Counter[int]) -> None:
