@@ -66,6 +66,17 @@ class Catalog:
         assert found.table is table or _alike(found.table, table), "another definition of the table"
         return found
 
+    def shows_as(self, then: "Catalog") -> bool:
+        """Whether a snapshot of the time of another catalog is read rightly by this one.
+
+        Tables that were emptied or made anew have other rows than the snapshot's, and an index that
+        has become READY has entries that the snapshot has not.
+        """
+        return then.counters.version == self.counters.version or all(
+            _readable(self.tables.get(number)) == _readable(table)
+            for number, table in then.tables.items()
+        )
+
     def children_of(self, table: Table) -> list[Table]:
         """The tables with foreign keys to this one."""
         return [
@@ -132,6 +143,14 @@ class Catalog:
     ) -> tuple["Catalog", list[Change]]:
         counters = msgspec.structs.replace(self.counters, version=self.counters.version + 1)
         return Catalog(tables, views, counters), [*changes, (COUNTERS, _encode(counters))]
+
+
+def _readable(table: Table | None) -> Table | None:
+    """A table as queries see it: without the indexes that are being built."""
+    if table is None:
+        return None
+    ready = tuple(index for index in table.indexes if index.state is Building.READY)
+    return msgspec.structs.replace(table, indexes=ready, next_index=0)
 
 
 def _alike(one: Table, other: Table) -> bool:

@@ -74,7 +74,7 @@ class Transaction(Holder):
         self._catalogs: list[Catalog | None] = [None]
         self._sizes_bytes: list[int] = []
         self._defined_over = 0
-        self._defined_then = 0
+        self._defined_then: Catalog = space.catalog
         self._row_locks: dict[int, int] = {}
         self._whole_tables: set[int] = set()
         self._statements = 0
@@ -180,15 +180,14 @@ class Transaction(Holder):
         Raises `SerializationFailure` if others have changed definitions since that look.
         """
         self._check_open()
-        if self._snapshot is not None and self._space.catalog.version != self._defined_then:
-            # Tables that were emptied or made anew have other rows than the snapshot's.
-            raise SerializationFailure(
-                "another transaction changed definitions since the snapshot", hint="begin again"
-            )
+        if self._snapshot is not None and self._defined_then is not (now := self._space.catalog):
+            if not now.shows_as(self._defined_then):
+                raise SerializationFailure("definitions changed meanwhile", hint="begin again")
+            self._defined_then = now
         if self.isolation is Isolation.SNAPSHOT and self._snapshot is None:
             # A leader that has been replaced, and does not know it yet, has no lease.
             self._space.rows_get(COUNTERS)
-            self._defined_then = self._space.catalog.version
+            self._defined_then = self._space.catalog
             self._snapshot = self._space.view()
         return self._snapshot
 

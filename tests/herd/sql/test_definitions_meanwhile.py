@@ -145,3 +145,19 @@ async def test_a_snapshot_never_shows_other_rows_than_its_own(definition: str) -
         await reader.execute("BEGIN ISOLATION LEVEL SNAPSHOT")
         await reader.execute("SELECT count(*) FROM q")
         await reader.execute("COMMIT")
+
+
+@pytest.mark.parametrize(
+    "definition", ["CREATE TABLE z (id INT PRIMARY KEY)", "CREATE VIEW z AS SELECT 1"]
+)
+async def test_a_snapshot_outlives_definitions_that_change_nothing_of_it(definition: str) -> None:
+    async with asking() as on:
+        await on.run(FAMILY[0], FAMILY[2])
+        reader = on.another()
+        await reader.execute("BEGIN ISOLATION LEVEL SNAPSHOT")
+        assert list((await reader.execute("SELECT count(*) FROM p")).rows) == [(2,)]
+        await on.run(definition, "INSERT INTO p VALUES (3, 3)")
+        assert list((await reader.execute("SELECT count(*) FROM p")).rows) == [(2,)]
+        await reader.execute("UPDATE p SET x = 9 WHERE id = 1")
+        await reader.execute("COMMIT")
+        assert await on.rows("SELECT * FROM p ORDER BY id") == [(1, 9), (2, 2), (3, 3)]
