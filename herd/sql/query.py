@@ -17,12 +17,15 @@ import pyarrow as pa
 from sqlglot import exp
 
 from engine.ports.workers import Workers
+from engine.state.contract import Snapshot
 from herd.arrow import KEY, POSITION, python_rows
 from herd.catalog import Catalog, rows_of
 from herd.columns import ColumnCache, ColumnSettings
 from herd.errors import Error, NotSupportedError, TransactionEnded
+from herd.indexed import Indexed
 from herd.reading import Reading, Want
 from herd.schema import Table
+from herd.sql.by_index import Way, short_way
 from herd.sql.duck import DuckPool, QuerySettings, Work
 from herd.sql.parsing import is_long, place_of
 from herd.sql.prepared import Prepared, PreparedQueries
@@ -157,6 +160,7 @@ class _Query:
         self._stale = stale
         self._turn = Lock()
         self._checkpointed: dict[str, Sequence[pa.RecordBatch]] = {}
+        self._ways: dict[str, Way] = {}
         self.described: list[str] = []
 
     async def answer(self, *, explain: bool = False) -> pa.Table:
@@ -205,9 +209,44 @@ class _Query:
             self._checkpointed[source.name] = batches
             return
         defines = self._transaction is not None and self._transaction.defines
+        if await self._has_way(source, sources, values):
+            return
         whole = range_of(source, sources, values) == rows_of(table)
         if whole and not defines:
             await self._engine.columns.prepare(table, source.columns)
+
+    async def _has_way(self, source: Source, sources: int, values: list[Any]) -> bool:
+        """Whether a table is read by an index."""
+        self._ways.pop(source.name, None)
+        table, engine = source.table, self._engine
+        if table is None or not self._is_committed(table):
+            return False
+        kept = engine.columns.statistics(table)
+        rows_kept = None if kept is None else kept[0]
+        plan = self._catalog().plan(table)
+        way = await short_way(self._space, engine.workers, plan, source, sources, values, rows_kept)
+        if way is not None:
+            self._ways[source.name] = way
+        return way is not None
+
+    def _is_committed(self, table: Table) -> bool:
+        """Whether a table's definition is not one of the query's own transaction.
+
+        The entries of what that has built are not in any snapshot.
+        """
+        if self._transaction is None or not self._transaction.defines:
+            return True
+        return self._space.catalog.tables.get(table.id) is table
+
+    def _reading(self, source: Source, table: Table, snapshot: Snapshot | None) -> Reading:
+        """A table at this moment, or at a snapshot's."""
+        way = self._ways.get(source.name)
+        if way is None or way.table is not table or not self._is_committed(table):
+            return self._engine.columns.capture(table, source.columns, snapshot, self._turn)
+        name = way.by.definition.name
+        if snapshot is None:
+            return Indexed(table, name, way.ranges, self._space.view(), Lock(), owned=True)
+        return Indexed(table, name, way.ranges, snapshot, self._turn, owned=False)
 
     def _work(self, explain: bool) -> Work:
         """Everything the thread needs, taken in one turn of the event loop."""
@@ -246,7 +285,7 @@ class _Query:
         if transaction is not None:
             want.own = transaction.own_changes(first, end)
         snapshot = transaction.snapshot() if transaction is not None else None
-        reading = self._engine.columns.capture(table, source.columns, snapshot, self._turn)
+        reading = self._reading(source, table, snapshot)
         reading.failures = work.failures
         readings.append(reading)
         self.described.append(f"{table.name}: {reading.describe(want)}")

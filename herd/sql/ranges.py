@@ -1,4 +1,4 @@
-"""Which part of a table a condition leaves: a range of keys.
+"""Which part of a table a condition leaves: a range of keys, and the bounds of any column.
 
 Invariants:
 - A range holds every row for which the condition is true; the query engine still asks each row.
@@ -44,18 +44,36 @@ def range_of(source: Source, sources: int, parameters: Sequence[Any]) -> Range:
     table = source.table
     assert table is not None
     first, end = rows_of(table)
+    conditions, alone = conditions_of(source, sources)
+    if not conditions:
+        return first, end
+    return _keys(table, all_bounds(conditions, source, alone, parameters))
+
+
+def conditions_of(source: Source, sources: int) -> tuple[list[exp.Expr], bool]:
+    """What is true of every row of a source that its query needs.
+
+    And whether a name without a table's is one of its columns.
+    """
     query = source.node.parent_select
     where = query.args.get("where") if query is not None else None
     if where is None or query is None or not _stands_in(source.node, query):
-        return first, end
+        return [], False
     alone = sources == 1 and not query.args.get("joins")
+    return list(conjuncts(where.this)), alone
+
+
+def all_bounds(
+    conditions: Sequence[exp.Expr], source: Source, alone: bool, parameters: Sequence[Any]
+) -> dict[int, Bounds]:
+    """The bounds that conditions put to columns, by their numbers."""
     bounds: dict[int, Bounds] = {}
-    for condition in _conjuncts(where.this):
+    for condition in conditions:
         found = _bounds_of(condition, source, alone, parameters)
         if found is not None:
             number, added = found
             bounds[number] = _narrowed(bounds.get(number, (None, None)), added)
-    return _keys(table, bounds)
+    return bounds
 
 
 def _stands_in(node: exp.Expr, query: exp.Expr) -> bool:
@@ -66,11 +84,12 @@ def _stands_in(node: exp.Expr, query: exp.Expr) -> bool:
     return parent is query
 
 
-def _conjuncts(tree: exp.Expr) -> Iterator[exp.Expr]:
+def conjuncts(tree: exp.Expr) -> Iterator[exp.Expr]:
+    """The conditions that are all true where a condition is."""
     if isinstance(tree, exp.And):
         yield from tree.flatten()
     elif isinstance(tree, exp.Paren):
-        yield from _conjuncts(tree.this)
+        yield from conjuncts(tree.this)
     else:
         yield tree
 
@@ -80,16 +99,16 @@ def _bounds_of(
 ) -> tuple[int, Bounds] | None:
     while isinstance(node, exp.Paren):
         node = node.this
-    column = _column_of(node.this, source, alone)
+    column = column_of(node.this, source, alone)
     turned = False
     other = node.args.get("expression")
     if column is None and isinstance(other, exp.Expr):
-        column, other, turned = _column_of(other, source, alone), node.this, True
+        column, other, turned = column_of(other, source, alone), node.this, True
     if column is None:
         return None
 
     def value(tree: Any) -> Stored:
-        return _value(tree, column.type, parameters)
+        return value_of(tree, column.type, parameters)
 
     if isinstance(node, exp.Between):
         low, high = value(node.args.get("low")), value(node.args.get("high"))
@@ -117,19 +136,19 @@ def _order(value: Any) -> Any:
     return value
 
 
-def _column_of(node: Any, source: Source, alone: bool) -> Column | None:
+def column_of(node: Any, source: Source, alone: bool) -> Column | None:
+    """The column of a source that a node names, if it names one."""
     assert source.table is not None
     if not isinstance(node, exp.Column):
         return None
     if node.table.lower() != source.alias if node.table else not alone:
         return None
-    column = source.table.by_name.get(node.name.lower())
-    return column if column is not None and column.number in source.table.primary else None
+    return source.table.by_name.get(node.name.lower())
 
 
-def _value(tree: Any, kind: ColumnType, parameters: Sequence[Any]) -> Stored:
+def value_of(tree: Any, kind: ColumnType, parameters: Sequence[Any]) -> Stored:
     """The stored value of a constant of the type's own kind, else None."""
-    constant = _constant(tree, parameters)
+    constant = constant_of(tree, parameters)
     if constant is None or not isinstance(constant, _SAME.get(kind.kind, ())):
         return None
     if isinstance(constant, bool) and kind.kind is not Kind.BOOLEAN:
@@ -143,12 +162,13 @@ def _value(tree: Any, kind: ColumnType, parameters: Sequence[Any]) -> Stored:
     return stored
 
 
-def _constant(tree: Any, parameters: Sequence[Any]) -> Any:
+def constant_of(tree: Any, parameters: Sequence[Any]) -> Any:
+    """The value of a literal or a parameter, else None."""
     if isinstance(tree, exp.Placeholder) and tree.name.isdigit():
         place = int(tree.name) - 1
         return parameters[place] if place < len(parameters) else None
     if isinstance(tree, exp.Neg) and isinstance(tree.this, exp.Literal):
-        number = _constant(tree.this, parameters)
+        number = constant_of(tree.this, parameters)
         return None if number is None or isinstance(number, str) else -number
     if isinstance(tree, exp.Boolean):
         return bool(tree.this)
