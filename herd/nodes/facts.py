@@ -22,6 +22,7 @@ FORMAT_MAJOR: Final = 1
 NODES: Final = "/herd/nodes"
 SPACES: Final = "/herd/tablespaces"
 AUDITOR: Final = "/herd/auditor"
+CATCHING_UP: Final = "catching up"
 
 
 class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,7 +45,7 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one replica does. `role` is that of the engine, or "starting"."""
+    """What one replica does. `role` is that of the engine, "starting" or "catching up"."""
 
     uuid: str
     role: str

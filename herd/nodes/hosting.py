@@ -5,6 +5,7 @@ Invariants:
   state that was found to differ from the others' is thrown away for that.
 - A leader gives way to the designated one only when that follows closely, and tries again less and
   less often while that does not work.
+- A replica counts, and is read, once it has applied what was in the log when it was started.
 - Whoever is not the designated leader leaves the lead to it for a while, if it is ready and did not
   itself just fall silent.
 """
@@ -21,7 +22,7 @@ from engine.log.position import Position
 from engine.ports.clock import Clock
 from engine.replica.contract import Role
 from herd.errors import DatabaseError
-from herd.nodes.facts import ReplicaReport, SpaceFact
+from herd.nodes.facts import CATCHING_UP, ReplicaReport, SpaceFact
 from herd.nodes.outlook import Outlook
 from herd.nodes.settings import NodeSettings
 from herd.tablespace import Tablespace
@@ -58,12 +59,15 @@ class Hosted:
         self.queries: QueryEngine | None = None
         self.failure = ""
         """Why it does not run, while it does not."""
+        self.caught_up = False
+        """Whether it has been where the log was when it was started."""
         self._node_id = node_id
         self._open = open_space
         self._wipe = wipe
         self._clock = clock
         self._settings = settings
         self._stopped = asyncio.Event()
+        self._catching_up: asyncio.Task[None] | None = None
         self._trail: deque[tuple[float, Position]] = deque(maxlen=_TRAIL_LOOKS)
         self._giving: asyncio.Task[None] | None = None
         self._gave_to = ""
@@ -79,6 +83,8 @@ class Hosted:
             return ReplicaReport(uuid, "failed" if self.failure else "starting")
         replica = space.replica
         role = replica.role.value
+        if role == Role.FOLLOWER.value and not self.caught_up:
+            role = CATCHING_UP
         return ReplicaReport(uuid, role, space.term, *replica.position)
 
     def tend(self, fact: SpaceFact, outlook: Outlook) -> None:
@@ -120,11 +126,12 @@ class Hosted:
     async def _run(self) -> None:
         while True:
             try:
-                self.space = await self._open(self.name, self.fact)
+                space = self.space = await self._open(self.name, self.fact)
                 self.failure = ""
                 self._stopped.clear()
+                self._catching_up = asyncio.create_task(self._catch_up(space))
                 await self._stopped.wait()
-                error: Exception | None = self.space.replica.failure
+                error: Exception | None = space.replica.failure
             except (DatabaseError, EngineError, OSError) as found:
                 error = found
             self.failure = str(error)
@@ -134,8 +141,22 @@ class Hosted:
                 await self._wipe(self.fact.uuid)
             await asyncio.sleep(self._settings.restart_ms / 1000)
 
+    async def _catch_up(self, space: Tablespace) -> None:
+        """Wait until it has applied what is in the log now."""
+        while True:
+            with contextlib.suppress(EngineError):
+                await space.replica.wait_for(await space.replica.log.end())
+                self.caught_up = True
+                return
+            await asyncio.sleep(self._settings.look_ms / 1000)
+
     async def _close(self) -> None:
         space, self.space = self.space, None
+        self.caught_up = False
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.gather(self._catching_up, return_exceptions=True)
+            self._catching_up = None
         queries, self.queries = self.queries, None
         self._trail.clear()
         if queries is not None:

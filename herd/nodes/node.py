@@ -162,9 +162,9 @@ class Node:
         from herd.nodes.following import FollowerSession
 
         hosted = await self._find(name)
-        if hosted is None or hosted.space is None:
+        if hosted is None or hosted.space is None or not hosted.report.ready:
             raise LeaderUnavailable(
-                f"node {self.node_id} has no replica of tablespace {name} to read",
+                f"node {self.node_id} has no replica of tablespace {name} to read, or not yet",
                 hint="ask a node that has one: see systablespacereplicastate",
             )
         space = hosted.space

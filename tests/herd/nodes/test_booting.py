@@ -2,9 +2,14 @@
 
 import asyncio
 
+import pytest
+
 from engine.errors import PositionTruncated
 from engine.log.log import ReplicatedLog
+from engine.log.log_reader import Batch
 from engine.log.position import START
+from engine.replica.following import Following
+from herd.errors import LeaderUnavailable
 from herd.reading_log import log_of
 from tests.herd.nodes.yard import Bank, Yard, in_yard
 from tests.simulation.virtual import elapse
@@ -44,6 +49,40 @@ def test_an_added_replica_begins_with_a_snapshot_and_the_log_after_it() -> None:
         await yard.led(by="b")
         assert bank.total("b") == 1_000
         assert [pin.name for pin in (await log.list()).pins] == []
+
+    in_yard(script)
+
+
+def test_a_replica_is_not_read_nor_counted_before_it_has_caught_up() -> None:
+    async def script(yard: Yard) -> None:
+        bank, _ = await worked(yard)
+        machine = yard.machines["b"]
+        # What it reads of the log waits at the door.
+        go_on = asyncio.Event()
+        usual = Following._apply
+
+        async def late(self: Following, batch: Batch) -> None:
+            if self._pin == f"replica {replica_id(yard)}":
+                await go_on.wait()
+            await usual(self, batch)
+
+        Following._apply = late  # type: ignore[method-assign]
+        try:
+            await yard.commands.add_replica("farm", "b")
+            await yard.until(lambda: machine.space("farm") is not None)
+            await elapse(3.0)
+            nodes = await yard.commands.nodes()
+            assert nodes["b"].replicas["farm"].role == "catching up"
+            with pytest.raises(LeaderUnavailable, match="not yet"):
+                await machine.run(machine.node.follower_session("farm"))
+            go_on.set()
+            await yard.until(lambda: bank.total("b") == 1_000, "it has caught up")
+        finally:
+            Following._apply = usual  # type: ignore[method-assign]
+
+    def replica_id(yard: Yard) -> str:
+        space = yard.machines["b"].space("farm")
+        return space.replica.replica_id if space is not None else ""
 
     in_yard(script)
 

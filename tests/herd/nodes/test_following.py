@@ -14,7 +14,7 @@ async def sessions(found: list[Node]) -> tuple[Session, FollowerSession, Node]:
     leader = await leader_of(found)
     follower = next(node for node in found if node is not leader)
     await until(lambda: follower.hosted("default") is not None)
-    await until(lambda: bool((one := follower.hosted("default")) and one.space))
+    await until(lambda: bool((one := follower.hosted("default")) and one.report.ready))
     session = await leader.session()
     await session.execute("CREATE TABLE cow (id INT PRIMARY KEY, milk INT, name TEXT)")
     await session.execute("INSERT INTO cow VALUES (1, 10, 'Elsa'), (2, 20, 'Resi')")
