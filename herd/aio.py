@@ -221,9 +221,8 @@ class AsyncCursor(Fetching):
         return await self.connection.workers.run(lambda: polars_frame(table))
 
     async def close(self) -> None:
-        """Forget the result. May be called twice."""
-        self._closed = True
-        self._result = None
+        """Forget the rows; `rowcount` stays. May be called twice."""
+        self._forget_rows()
 
     def __aiter__(self) -> AsyncIterator[Row]:
         return self

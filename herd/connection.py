@@ -243,9 +243,8 @@ class Cursor(Fetching):
     pl = fetch_polars
 
     def close(self) -> None:
-        """Forget the result. May be called twice."""
-        self._closed = True
-        self._result = None
+        """Forget the rows; `rowcount` stays. May be called twice."""
+        self._forget_rows()
 
     def __iter__(self) -> Iterator[Row]:
         return self

@@ -7,6 +7,7 @@ Invariants:
 - Of a result in columns only the page that is fetched is made into Python values.
 """
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,6 +87,13 @@ class Fetching:
         if self._closed:
             raise InterfaceError("the cursor is closed")
 
+    def _forget_rows(self) -> None:
+        self._closed = True
+        self._page = []
+        result = self._result
+        if result is not None:
+            self._result = replace(result, columns=(), rows=(), table=None)
+
     def _answered(self) -> "Result":
         self._check()
         result = self._result
@@ -157,25 +165,22 @@ class Fetching:
 
 
 def _in_columns(result: "Result") -> "pyarrow.Table":
+    """Rows as the query engine would have answered them: UUIDs and JSON are text, and say so."""
     import pyarrow
 
-    from herd.arrow import arrow_type
+    from herd.arrow import KIND, arrow_type
 
-    names = [column.name for column in result.columns]
-    types = [None if column.type is None else arrow_type(column.type) for column in result.columns]
-    columns = zip(*result.rows, strict=True) if result.rows else [()] * len(names)
-    arrays = [
-        pyarrow.array(_plain(values, kind), kind)
-        for values, kind in zip(columns, types, strict=True)
-    ]
-    return pyarrow.Table.from_arrays(arrays, names=names)
-
-
-def _plain(values: tuple[Any, ...], kind: Any) -> list[Any]:
-    """Values as Arrow takes them: a UUID by its bytes."""
-    if str(kind) == "extension<arrow.uuid>":
-        return [None if value is None else value.bytes for value in values]
-    return list(values)
+    columns = zip(*result.rows, strict=True) if result.rows else [()] * len(result.columns)
+    fields, arrays = [], []
+    for column, values in zip(result.columns, columns, strict=True):
+        kind, told = column.type, None
+        if kind is not None and kind.kind in (Kind.UUID, Kind.JSON):
+            told = {KIND: kind.kind.value.encode()}
+            values = tuple([None if value is None else str(value) for value in values])
+        wanted = pyarrow.string() if told else None if kind is None else arrow_type(kind)
+        arrays.append(pyarrow.array(list(values), wanted))
+        fields.append(pyarrow.field(column.name, arrays[-1].type, metadata=told))
+    return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 
 
 def data_frame(table: "pyarrow.Table") -> Any:

@@ -14,6 +14,7 @@ import pytest
 
 import herd
 from herd import dbapi
+from herd.arrow import python_rows
 from herd.connection import Connection
 
 MANY = 7_000
@@ -80,6 +81,9 @@ def test_statements_say_what_they_did(connection: Connection) -> None:
     cursor.execute("INSERT INTO cow (name) VALUES ('a'), ('b')")
     assert (cursor.statusmessage, cursor.rowcount) == ("INSERT 2", 2)
     assert cursor.lastrowid is not None and cursor.lastrowid >= 2
+    cursor.close()
+    assert cursor.rowcount == 2 and cursor.lastrowid is not None and cursor.description is None
+    cursor = connection.cursor()
     assert cursor.execute("UPDATE cow SET sick = true").statusmessage == "UPDATE 2"
     assert cursor.execute("SELECT * FROM cow").statusmessage == "SELECT 2"
     assert cursor.execute("DELETE FROM cow RETURNING name").statusmessage == "DELETE 2"
@@ -134,6 +138,8 @@ def test_columns_of_a_row_by_key_have_the_types_of_the_table(connection: Connect
         assert connection.execute(query).fetchall() == [values]
         table = connection.execute(query).fetch_arrow_table()
         assert table.schema.field("milk").type == pa.decimal128(6, 2)
+        assert table.column("tag").to_pylist() == [str(tag)]
+        assert python_rows(table) == [values]
         assert table.column("photo").to_pylist() == [b"\x00"]
         assert table.column("seen").to_pylist() == [moment]
     empty = connection.execute("SELECT * FROM cow WHERE id = 99").fetch_arrow_table()
