@@ -6,6 +6,8 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
+
 from engine.errors import MetadataUnavailable
 from engine.metadata.contract import Versioned
 from engine.metadata.memory import FaultyStore
@@ -88,7 +90,7 @@ class AbsentStore(FaultyStore):
             raise MetadataUnavailable("cut off")
 
 
-async def test_a_node_outlives_an_absent_metadata_store() -> None:
+async def test_a_node_outlives_an_absent_metadata_store(caplog: pytest.LogCaptureFixture) -> None:
     """#2302: repair hung for ever after the store had been away for a moment."""
     yard = await Yard.of(3)
     metadata = await yard.written()
@@ -110,6 +112,7 @@ async def test_a_node_outlives_an_absent_metadata_store() -> None:
     await until(empty)
     await each.close()
     assert each.repairer.counts.ledgers_whole == 1
+    assert "failed and goes on" not in caplog.text, "an absent store is no defect"
 
 
 async def test_the_auditor_scrubs_now_and_then() -> None:
