@@ -80,9 +80,11 @@ def test_statements_say_what_they_did(connection: Connection) -> None:
     assert (cursor.statusmessage, cursor.rowcount, cursor.lastrowid) == (None, -1, None)
     cursor.execute("INSERT INTO cow (name) VALUES ('a'), ('b')")
     assert (cursor.statusmessage, cursor.rowcount) == ("INSERT 2", 2)
-    assert cursor.lastrowid is not None and cursor.lastrowid >= 2
+    last = cursor.lastrowid
+    assert last is not None and last >= 2
     cursor.close()
-    assert cursor.rowcount == 2 and cursor.lastrowid is not None and cursor.description is None
+    assert (cursor.rowcount, cursor.description) == (2, None)
+    assert cursor.lastrowid == last
     cursor = connection.cursor()
     assert cursor.execute("UPDATE cow SET sick = true").statusmessage == "UPDATE 2"
     assert cursor.execute("SELECT * FROM cow").statusmessage == "SELECT 2"
