@@ -18,7 +18,7 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.ports.clock import Clock
 from engine.ports.system_workers import ThreadWorkers
@@ -38,6 +38,9 @@ from herd.wire.framed_client import FramedChannel, dial_sessions
 from herd.wire.herd import DEFAULT, RemoteHerd
 from herd.wire.session import RemoteSession
 from herd.wire.settings import WireSettings
+
+if TYPE_CHECKING:
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
 
 LeaderOf = Callable[[str], Awaitable[str]]
 """The address of a tablespace's leader, "" if nobody leads it at the moment."""
@@ -248,10 +251,15 @@ class ClusterHerd(RemoteHerd):
 
 @asynccontextmanager
 async def open_cluster(
-    url: str, *, security: Security = NO_SECURITY, settings: WireSettings | None = None
+    url: str,
+    *,
+    security: Security = NO_SECURITY,
+    settings: WireSettings | None = None,
+    zookeeper: "ZooKeeperSettings | None" = None,
 ) -> AsyncIterator[ClusterHerd]:
-    """The tablespaces of a cluster as long as the block lasts; `security` is what nodes ask for.
+    """The tablespaces of a cluster as long as the block lasts.
 
+    `security` is what nodes ask for; `zookeeper` has the session's time-outs and credentials.
     Raises `OperationalError` if the metadata store does not answer or knows no cluster there.
     """
     # What a cluster needs loads when one is reached.
@@ -260,7 +268,7 @@ async def open_cluster(
     workers = ThreadWorkers(asyncio.get_running_loop())
     try:
         with translating():
-            async with connect(url, security=security) as client:
+            async with connect(url, security=security, zookeeper=zookeeper) as client:
                 clock, rng = client.clock, client.rng
                 commands = SpaceCommands(client.store, clock, rng)
 
