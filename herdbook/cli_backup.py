@@ -15,6 +15,7 @@ import typer
 from engine.errors import EngineError
 from herdbook.cli_sql import Create, Tablespace, opened
 from herdbook.cli_store import AsJson, moment_of, print_facts, print_table
+from herdbook.finding import is_cluster
 
 if TYPE_CHECKING:
     from herd.checkpoint.manifest import Manifest
@@ -38,7 +39,10 @@ def add_to(app: typer.Typer) -> None:
 def backup(
     store: Folder, file: BackupFile, tablespace: Tablespace = "default", as_json: AsJson = False
 ) -> None:
-    """Write a tablespace, as it is now, into a new file. It works on meanwhile."""
+    """Write a tablespace, as it is now, into a new file. It works on meanwhile.
+
+    Of a cluster the file is written on the machine that leads the tablespace.
+    """
     if file.exists():
         _fail(f"{file} is there already: a backup overwrites nothing")
     with opened(store) as herd:
@@ -46,6 +50,10 @@ def backup(
             herd.back_up(file.absolute(), tablespace)
         except OSError as error:
             _fail(f"{file} cannot be written: {error.strerror or error}")
+    if is_cluster(store):
+        text = f"{file.absolute()} is written, on the machine that leads {tablespace}"
+        _say({"file": str(file.absolute()), "bytes": None}, as_json, text)
+        return
     _say({"file": str(file), "bytes": file.stat().st_size}, as_json, f"{file} is written")
 
 
@@ -56,10 +64,16 @@ def restore(
     create: Create = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new tablespace of a backup, which is checked before the first row is written."""
-    manifest = _checked(file)
+    """Make a new tablespace of a backup, which is checked before the first row is written.
+
+    Of a cluster the file is read on the machine that makes the tablespace.
+    """
+    manifest = None if is_cluster(store) else _checked(file)
     with opened(store, create=create) as herd:
         herd.restore(file.absolute(), name)
+    if manifest is None:
+        _say({"tablespace": name}, as_json, f"tablespace {name} is restored")
+        return
     facts = _facts(manifest)
     text = f"tablespace {name} holds {facts['rows']:,} rows in {len(facts['tables'])} tables"
     _say({**facts, "tablespace": name}, as_json, text)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Store = Annotated[
     str | None,
     typer.Argument(
-        metavar="[FOLDER|URL]",
+        metavar="FOLDER|URL",
         help="The store: a folder, or herdbook://host:port,host:port/path. "
         "Default: HERDBOOK_URL, then url in the user's configuration file.",
         show_default=False,
@@ -78,7 +78,7 @@ Follower = Annotated[
     bool, typer.Option("--follower", help="Of a cluster: read at any replica, change nothing.")
 ]
 SameStore = Annotated[
-    str | None, typer.Option("--url", "--data", help="The same as [FOLDER|URL].", hidden=True)
+    str | None, typer.Option("--url", "--data", help="The same as FOLDER|URL.", hidden=True)
 ]
 
 
