@@ -8,6 +8,7 @@ import datetime
 import math
 import re
 import uuid
+from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final
@@ -22,6 +23,8 @@ _OWN_TEXT: Final = (Kind.JSON, Kind.BLOB, Kind.FLOATS)
 _COMPARED: Final = (float, datetime.datetime)
 """Types of which two values cannot always be compared as Python does it."""
 _BIGGEST: Final = (1 << 63) - 1
+_UNSURE: Final = re.compile("[\u1c80-\u1cbf\ua640-\uabbf\U00010000-\U0010ffff]")
+"""Letters of which some got an upper or a lower case in late versions of Unicode."""
 _REAL_DIGITS: Final = 7
 _REAL_SCALE: Final = 6
 
@@ -187,16 +190,24 @@ def _text(value: Any) -> str:
 
 def lower(value: Any) -> str:
     """LOWER."""
-    if type(value) is str and value.isascii():
-        return value.lower()
-    raise CannotEvaluate
+    return _letter_by_letter(value, str.lower)
 
 
 def upper(value: Any) -> str:
     """UPPER."""
-    if type(value) is str and value.isascii():
-        return value.upper()
-    raise CannotEvaluate
+    return _letter_by_letter(value, str.upper)
+
+
+def _letter_by_letter(value: Any, change: Callable[[str], str]) -> str:
+    """The query engine changes each letter by itself, and to one letter."""
+    if type(value) is not str:
+        raise CannotEvaluate
+    if value.isascii():
+        return change(value)
+    changed = "".join([change(letter) for letter in value])
+    if len(changed) != len(value) or _UNSURE.search(value):
+        raise CannotEvaluate
+    return changed
 
 
 def length(value: Any) -> int:

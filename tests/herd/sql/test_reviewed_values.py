@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from herd.errors import CheckViolation, DatabaseError, NotSupportedError, ValueInvalid
+from herd.sql import scalars
 from tests.herd.sql.sessions import asking, at, until_waiting
 
 REALS = """
@@ -186,3 +187,32 @@ async def test_a_number_that_is_too_large_for_a_double_is_an_error_of_the_databa
         await on.run(MIXED, MIXED_ROW)
         assert isinstance(await on.error(text, (10**400,)), DatabaseError)
         assert await on.rows("SELECT wide, milk FROM cow") == [(1.5, 7)]
+
+
+async def test_letters_beyond_ascii_change_their_case_as_in_a_query() -> None:
+    known = 0
+    async with asking() as on:
+        text = (
+            "SELECT chr(n::INT), lower(chr(n::INT)), upper(chr(n::INT)) FROM range(1, 65536) r(n) "
+            "WHERE n NOT BETWEEN 55296 AND 57343"
+        )
+        for letter, low, high in await on.rows(text):
+            for change, wanted in ((scalars.lower, low), (scalars.upper, high)):
+                try:
+                    assert change(letter) == wanted, hex(ord(letter))
+                    known += 1
+                except scalars.CannotEvaluate:
+                    pass
+    assert known > 120_000
+    assert scalars.lower("ΑΣ") == "ασ"
+    with pytest.raises(scalars.CannotEvaluate):
+        scalars.upper("ß")
+
+
+async def test_a_check_looks_at_letters_beyond_ascii() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT CHECK (lower(name) = name))")
+        await on.run("INSERT INTO cow VALUES (1, 'jürgen'), (2, '日本'), (3, 'ольга')")
+        for name in ("Jürgen", "Ольга"):
+            error = await on.error("UPDATE cow SET name = ? WHERE id = 1", (name,))
+            assert type(error) is CheckViolation
