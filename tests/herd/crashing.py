@@ -27,6 +27,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.loop import Process, SimLoop, new_loop
 from tests.simulation.running import _without_collector
 from tests.simulation.state import SimStates, SimStorage
+from tests.simulation.virtual import elapse
 from tests.simulation.workers import SimWorkers
 
 SETTINGS: Final = HerdSettings(lock_timeout_ms=60_000, erase_rows=3)
@@ -117,8 +118,8 @@ class Machine:
 
 async def until(reached: Callable[[], bool]) -> None:
     """Let virtual time pass until something is so."""
-    while not reached():  # noqa: ASYNC110
-        await asyncio.sleep(_STEP_S)
+    while not reached():
+        await elapse(_STEP_S)
 
 
 class _Store:

@@ -219,7 +219,7 @@ def test_statements_of_one_row_do_what_a_table_with_a_unique_column_does(
 ) -> None:
     async def compare() -> None:
         async with opened() as space:
-            await _Twin(space).play(statements)
+            await _Twin(space).check(statements)
 
     asyncio.run(compare())
 
@@ -231,7 +231,7 @@ class _Twin:
         self.space = space
         self.kept: dict[int, list[Any]] = {}
 
-    async def play(self, statements: list[tuple[str, int, int | None, int]]) -> None:
+    async def check(self, statements: list[tuple[str, int, int | None, int]]) -> None:
         """One after the other; what the dict refuses the table has to refuse."""
         space = self.space
         table = await made(space, "t", indexes=UNIQUE)

@@ -25,6 +25,7 @@ from herd.tablespace import Tablespace
 from tests.herd.crashing import Machine, MemoryCopy, at_every_step, until
 from tests.herd.spaces import delete, index_is_right, insert, made, rows_of, update
 from tests.herd.test_restoring import shown
+from tests.simulation.virtual import elapse
 
 EVERY = int(os.environ.get("HERDBOOK_CRASH_EVERY", "3"))
 """1: no step is left out."""
@@ -55,7 +56,7 @@ class History:
             await work(space)
             self.answered += 1
             # Meanwhile the state is written.
-            await asyncio.sleep(0.02)
+            await elapse(0.02)
             if len(self.moments) < self.answered:
                 self.moments.append(shown(space))
 
@@ -185,61 +186,71 @@ async def texts_in(machine: Machine, manifest: Manifest) -> list[str]:
     return found
 
 
-@pytest.mark.usefixtures("copies")
-def test_a_crash_at_any_step_of_a_checkpoint_leaves_the_old_or_the_new_one(tmp_path: Any) -> None:
-    wanted: dict[Position, list[str]] = {}
-    turn = 0
+class _Taking:
+    """Checkpoints, and what each of them has to hold, by its position."""
 
-    def folder() -> Any:
-        nonlocal turn
-        turn += 1
-        return tmp_path / f"{turn}"
+    def __init__(self, folder: Any) -> None:
+        self._folder = folder
+        self._turn = 0
+        self._wanted: dict[Position, list[str]] = {}
 
-    async def take(checkpoints: Checkpointer, space: Tablespace) -> None:
+    def _checkpointer(self, machine: Machine, space: Tablespace) -> Checkpointer:
+        self._turn += 1
+        return checkpointer(machine, space, self._folder / f"{self._turn}")
+
+    async def _take(self, checkpoints: Checkpointer, space: Tablespace) -> None:
         table = space.catalog.table("cows")
-        wanted[space.replica.position] = [str(one[2]) for one in rows_of(space, table)]
+        self._wanted[space.replica.position] = [str(one[2]) for one in rows_of(space, table)]
         await checkpoints.take(space.term)
 
-    async def before(machine: Machine, space: Tablespace) -> None:
-        wanted.clear()
+    async def before(self, machine: Machine, space: Tablespace) -> None:
+        """One is there already."""
+        self._wanted.clear()
         await made(space, "cows", indexes=INDEXES)
         await put(space, range(40), "first")
-        await take(checkpointer(machine, space, folder()), space)
+        await self._take(self._checkpointer(machine, space), space)
 
-    async def doomed(machine: Machine, space: Tablespace) -> None:
+    async def doomed(self, machine: Machine, space: Tablespace) -> None:
+        """A sweep, a pin, and so many of them that old ones go."""
         await put(space, range(10, 15), "second")
-        checkpoints = checkpointer(machine, space, folder())
+        checkpoints = self._checkpointer(machine, space)
         machine.count()
         await checkpoints.sweep(space.term)
         await checkpoints.list.pin("spark", None, 10**9)
-        await take(checkpoints, space)
+        await self._take(checkpoints, space)
         await put(space, range(5), "third")
-        await take(checkpoints, space)
+        await self._take(checkpoints, space)
         await checkpoints.list.unpin("spark")
-        await take(checkpoints, space)
+        await self._take(checkpoints, space)
 
-    async def after(machine: Machine, space: Tablespace) -> None:
-        checkpoints = checkpointer(machine, space, folder())
-        held = await checkpoints.list.get()
-        assert held.kept, "there was one already"
-        for record in held.kept:
-            manifest = await checkpoints.manifest(record)
-            assert await texts_in(machine, manifest) == wanted[manifest.position]
+    async def after(self, machine: Machine, space: Tablespace) -> None:
+        """The next leader reads what is kept, takes others, and leaves no ledger behind."""
+        checkpoints = self._checkpointer(machine, space)
+        assert await self._check_kept(machine, checkpoints), "there was one already"
         await checkpoints.sweep(space.term)
         await put(space, range(38, 45), "last")
-        await take(checkpoints, space)
+        await self._take(checkpoints, space)
         await checkpoints.list.unpin("spark")
-        await take(checkpoints, space)
-        named: set[int] = set()
-        for record in (await checkpoints.list.get()).kept:
-            manifest = await checkpoints.manifest(record)
-            assert await texts_in(machine, manifest) == wanted[manifest.position]
-            named |= {record.locator.ledger_id, *manifest.ledgers}
+        await self._take(checkpoints, space)
+        named = await self._check_kept(machine, checkpoints)
         log = (await space.replica.log.list()).ledgers
         left = set(await machine.client.list_ledgers()) - set(log)
         assert left == named, "a ledger that nobody names stays for ever"
 
-    assert at_every_step(before, doomed, after, every=EVERY) > 50
+    async def _check_kept(self, machine: Machine, checkpoints: Checkpointer) -> set[int]:
+        """Read all that are kept; returns the ledgers that they name."""
+        named: set[int] = set()
+        for record in (await checkpoints.list.get()).kept:
+            manifest = await checkpoints.manifest(record)
+            assert await texts_in(machine, manifest) == self._wanted[manifest.position]
+            named |= {record.locator.ledger_id, *manifest.ledgers}
+        return named
+
+
+@pytest.mark.usefixtures("copies")
+def test_a_crash_at_any_step_of_a_checkpoint_leaves_the_old_or_the_new_one(tmp_path: Any) -> None:
+    taking = _Taking(tmp_path)
+    assert at_every_step(taking.before, taking.doomed, taking.after, every=EVERY) > 50
 
 
 # Indexes
@@ -270,7 +281,7 @@ def test_an_index_whose_build_ends_at_any_step_is_finished_by_the_next_leader() 
         index_is_right(space, space.catalog.table("cows"))
 
     with patch.object(indexing, "PAGE_ROWS", 5):
-        assert at_every_step(before, doomed, after) > 15
+        assert at_every_step(before, doomed, after) > 8
 
 
 def indexes_of(space: Tablespace) -> tuple[Index, ...]:

@@ -15,7 +15,7 @@ from tests.herd.histories import Plan, all_lists, play
 from tests.herd.spaces import made, opened
 from tests.serializability import READ_COMMITTED, SNAPSHOT, Anomaly, Kind, Outcome, check
 from tests.serializability import Transaction as Told
-from tests.simulation.virtual import virtually
+from tests.simulation.virtual import elapse, virtually
 
 SEEDS = 5
 CLIENTS = 10
@@ -41,11 +41,11 @@ def shown(
             bookie.holding = True
 
             async def pause() -> None:
-                await asyncio.sleep(rng.choice([0.0, 0.0, 0.002, 0.01]))
+                await elapse(rng.choice([0.0, 0.0, 0.002, 0.01]))
 
             async def disk() -> None:
                 while True:
-                    await asyncio.sleep(rng.choice([0.001, 0.004]))
+                    await elapse(rng.choice([0.001, 0.004]))
                     bookie.release()
 
             async def client(name: str) -> None:

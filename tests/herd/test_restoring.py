@@ -147,6 +147,7 @@ async def test_an_index_that_was_being_built_then_is_built_here(tmp_path: Path) 
             await restore_until(copy, setup.client, workers, "farm", until)
             while copy.catalog.table("cow").indexes[0].state is Building.BUILDING:
                 await turns()
+            assert copy.catalog.table("cow").indexes[0].state is Building.READY
             index_is_right(copy, copy.catalog.table("cow"))
         await workers.close()
 

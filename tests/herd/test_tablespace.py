@@ -85,6 +85,7 @@ async def test_rows_of_a_dropped_table_are_erased_in_steps() -> None:
         await transaction.commit()
         await until(lambda: not left(space.rows_scan, table.store))
         await until(lambda: not space.rows_scan(ERASE, successor(ERASE), 10))
+        assert not left(space.rows_scan, table.store), "the mark goes last"
 
 
 async def test_rows_that_a_leader_left_behind_are_erased_by_the_next_one() -> None:

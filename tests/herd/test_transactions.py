@@ -321,6 +321,7 @@ async def test_one_row_that_is_locked_often_is_one_lock() -> None:
         await update(other, table, (2, [2, 2, ""]))
         await other.commit()
         await often.commit()
+        assert rows_of(space, table) == [[1, 8, ""], [2, 2, ""]]
 
 
 async def test_a_table_that_could_not_be_locked_leaves_no_row_unlocked() -> None:
@@ -396,12 +397,12 @@ def test_scans_show_own_changes_over_the_others_rows(
 ) -> None:
     async def compare() -> None:
         async with opened(PATIENT) as space:
-            await _compare(space, there, changes, isolation, limit)
+            await _assert_equal(space, there, changes, isolation, limit)
 
     asyncio.run(compare())
 
 
-async def _compare(
+async def _assert_equal(
     space: Tablespace,
     there: set[int],
     changes: list[tuple[str, int, int]],
