@@ -27,7 +27,7 @@ from tests.acceptance.machines import Machine, free_port, until
 from tests.acceptance.test_cluster import is_made
 
 FULL: Final = os.environ.get("HERDBOOK_ACCEPTANCE") == "full"
-KILLS: Final = 10 if FULL else 2
+KILLS: Final = 10 if FULL else 1
 PAUSES: Final = 3 if FULL else 1
 MOVES: Final = 5 if FULL else 1
 CLIENTS: Final = 4
@@ -70,11 +70,10 @@ async def test_leaders_are_killed_and_moved_and_no_money_is_lost(tmp_path: Path)
         assert await bank.total() == ACCOUNTS * START
         assert min(bank.sums.values()) > 0, bank.sums
         await commanded(url, nodes, commands)
-        for each in nodes[1:]:
-            # Each of them in its turn: what it followed is what it leads with.
-            await commands.move_leader(SPACE, each.address)
-            await commands.until_led(SPACE, 30_000, each.address)
-            assert await bank.total() == ACCOUNTS * START
+        # What the one that was added last followed is what it leads with.
+        await commands.move_leader(SPACE, nodes[2].address)
+        await commands.until_led(SPACE, 30_000, nodes[2].address)
+        assert await bank.total() == ACCOUNTS * START
     print(
         f"{bank.transfers} transfers, {bank.sums} sums, {bank.refused}; failovers in "
         f"{', '.join(f'{one:.1f}' for one in failovers_s)} s, moves in "
