@@ -78,12 +78,23 @@ class _Bound:
         self._ranges = all_bounds(conditions, source, alone, parameters)
         self._lists: dict[int, list[Stored]] = {}
         self._beginnings: dict[int, str] = {}
+        self.nothing = False
+        """Whether a column is compared with NULL, which is true of no row."""
         for condition in conditions:
             node = condition.unnest()
-            if isinstance(node, exp.In) and len(node.expressions) <= RANGES_MAX:
+            if isinstance(node, exp.EQ):
+                self._see_null(node, source, alone, parameters)
+            elif isinstance(node, exp.In) and len(node.expressions) <= RANGES_MAX:
                 self._add_list(node, source, alone, parameters)
             elif isinstance(node, exp.Like):
                 self._add_beginning(node, source, alone, parameters)
+
+    def _see_null(
+        self, node: exp.EQ, source: Source, alone: bool, parameters: Sequence[Any]
+    ) -> None:
+        for one, other in ((node.this, node.expression), (node.expression, node.this)):
+            if is_null(other, parameters) and column_of(one, source, alone) is not None:
+                self.nothing = True
 
     def _add_list(
         self, node: exp.In, source: Source, alone: bool, parameters: Sequence[Any]
@@ -122,6 +133,14 @@ class _Bound:
         return self._beginnings.get(number)
 
 
+def is_null(tree: Any, parameters: Sequence[Any]) -> bool:
+    """Whether it is the constant NULL, or a parameter that is."""
+    if isinstance(tree, exp.Placeholder) and tree.name.isdigit():
+        place = int(tree.name) - 1
+        return place < len(parameters) and parameters[place] is None
+    return isinstance(tree, exp.Null)
+
+
 def way_of(
     plan: Plan, conditions: Sequence[exp.Expr], source: Source, alone: bool, given: Sequence[Any]
 ) -> Way | None:
@@ -134,6 +153,8 @@ def way_of(
     if not ready or not conditions:
         return None
     bound = _Bound(conditions, source, alone, given)
+    if bound.nothing:
+        return Way(table, ready[0], (), 0, True)
     if all(len(bound.values(number) or ()) == 1 for number in table.primary):
         return None
     ways = []

@@ -165,7 +165,7 @@ class SelectByKey:
         tree = parsed.tree
         assert isinstance(tree, exp.Select)
         self.catalog = catalog
-        self.table, names = _only_table(tree, catalog)
+        self.table, names = only_table(tree, catalog)
         self.key = key_maker(self.table, tree.args.get("where"), names)
         columns, self.columns = shown_columns(tree, self.table, names)
         self.decode = catalog.plan(self.table).decode
@@ -191,7 +191,11 @@ DELETE_PARTS: Final = frozenset({"this", "where", "returning"})
 _SELECT_PARTS: Final = frozenset({"expressions", "from_", "where", "kind", "hint"})
 
 
-def _only_table(tree: exp.Select, catalog: Catalog) -> tuple[Table, Names]:
+def only_table(tree: exp.Select, catalog: Catalog) -> tuple[Table, Names]:
+    """The table of a SELECT that has but a list, a table and a condition.
+
+    Raises `CannotEvaluate` for any other.
+    """
     for part, value in tree.args.items():
         if value and part not in _SELECT_PARTS:
             raise CannotEvaluate

@@ -16,6 +16,7 @@ from herd.errors import NotSupportedError
 from herd.sql.altering import Alter
 from herd.sql.defining import CreateTable, CreateView, DropTable, DropView, Truncate
 from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
+from herd.sql.finding import SelectByIndex
 from herd.sql.indexing import CreateIndex, DropIndex
 from herd.sql.inserting import Insert
 from herd.sql.parsing import Parsed, parse
@@ -95,7 +96,7 @@ def make(parsed: Parsed, catalog: Catalog) -> Statement:
     tree = parsed.tree
     try:
         if isinstance(tree, exp.Select):
-            return SelectByKey(parsed, catalog)
+            return _make_select(parsed, catalog)
         if isinstance(tree, exp.Update):
             return UpdateByKey(parsed, catalog)
         if isinstance(tree, exp.Delete):
@@ -105,6 +106,13 @@ def make(parsed: Parsed, catalog: Catalog) -> Statement:
     except CannotEvaluate:
         pass
     return make_general(parsed, catalog)
+
+
+def _make_select(parsed: Parsed, catalog: Catalog) -> Statement:
+    try:
+        return SelectByKey(parsed, catalog)
+    except CannotEvaluate:
+        return SelectByIndex(parsed, catalog)
 
 
 def make_general(parsed: Parsed, catalog: Catalog) -> Statement:

@@ -15,6 +15,7 @@ from herd.schema import Building, Column, ForeignKey, OnDelete, Table, View
 from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
 from herd.sql.parsing import Parsed, bind, parse
 from herd.sql.result import Result, ResultColumn
+from herd.sql.writing import Delete, Update
 from herd.translating import translating
 from herd.types import BIGINT, TEXT, ColumnType, Kind
 
@@ -238,4 +239,7 @@ async def _explain(session: "Session", parsed: Parsed, parameters: Parameters) -
     else:
         kind = statement.kind if statement else inner.word
         text = f"{kind} in rows found by a query, one by one locked"
+    if isinstance(statement, Update | Delete):
+        query = statement.target.query(bind(planned.parsed, parameters))
+        text += f"\n{await session.query.explain(query, (), session.transaction)}"
     return _texts("EXPLAIN", ["plan"], [(line,) for line in text.splitlines()])

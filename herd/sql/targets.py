@@ -12,10 +12,12 @@ from typing import Any
 
 from sqlglot import exp
 
+from herd.arrow import KEY, POSITION
 from herd.errors import NotSupportedError
 from herd.rows import POSITION_BYTES, Row
 from herd.schema import Table
 from herd.sql.expressions import Evaluate, Names, compile_expression
+from herd.sql.finding import Finder, view_of
 from herd.sql.literals import literal, with_values
 from herd.sql.scalars import CannotEvaluate, truth
 from herd.sql.statement import Given, Work, newest
@@ -42,14 +44,42 @@ class Target:
                 self.condition = compile_expression(self.where, names)
             except CannotEvaluate:
                 self.condition = None
+        self.finder: Finder | None = None
+        if self.where is not None and self.condition is not None:
+            self.finder = Finder(table, table.name, self.where, self.condition)
 
     async def rows(self, work: Work, given: Given, extra: list[exp.Expr]) -> AsyncIterator[Found]:
         """The rows, locked. Raises `SerializationFailure`."""
-        where = None if self.where is None else with_values(self.where, given)
-        extra = [with_values(one, given) for one in extra]
-        found = await work.query.rows_for_update(self.table, where, work.transaction, extra)
+        found: Sequence[Named] | None = None if extra else self._found(work, given)
+        if found is None:
+            where = None if self.where is None else with_values(self.where, given)
+            extra = [with_values(one, given) for one in extra]
+            found = await work.query.rows_for_update(self.table, where, work.transaction, extra)
         async for one in self.locked(work, given, found, extra):
             yield one
+
+    def query(self, given: Given) -> exp.Expr:
+        """The query that the rows are found by."""
+        name = exp.to_identifier(self.table.name, quoted=True)
+        alias = exp.TableAlias(this=name.copy())
+        tree = exp.Select(expressions=[exp.column(KEY), exp.column(POSITION)]).from_(
+            exp.Table(this=name, alias=alias), copy=False
+        )
+        if self.where is not None:
+            tree.set("where", exp.Where(this=with_values(self.where, given).copy()))
+        return tree
+
+    def _found(self, work: Work, given: Given) -> Sequence[Named] | None:
+        """The rows that an index names, if they are few."""
+        transaction = work.transaction
+        if self.finder is None:
+            return None
+        plan, view = transaction.catalog.plan(self.table), view_of(work.space, transaction)
+        try:
+            found = self.finder.find(plan, view, given)
+        except CannotEvaluate:
+            return None
+        return [(key, value[:POSITION_BYTES], ()) for key, value, _ in found]
 
     async def locked(
         self, work: Work, given: Given, found: Sequence[Named], extra: list[exp.Expr]
