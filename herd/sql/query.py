@@ -26,8 +26,9 @@ from herd.indexed import Indexed
 from herd.reading import Reading, Want
 from herd.schema import Table
 from herd.sql.by_index import Way, short_way
+from herd.sql.completing import complete
 from herd.sql.duck import DuckPool, QuerySettings, Work
-from herd.sql.parsing import is_long, place_of
+from herd.sql.parsing import is_long
 from herd.sql.prepared import Prepared, PreparedQueries
 from herd.sql.ranges import range_of
 from herd.sql.resolving import Source
@@ -170,7 +171,7 @@ class _Query:
             holding = self._transaction is not None and bool(self._transaction.locks)
             return await self._engine._pool.run(lambda: self._work(explain), holding=holding)
         except Error as error:
-            self._complete(error)
+            complete(error, self._tree, self._tables)
             if self._transaction is not None and self._transaction.ended:
                 raise TransactionEnded("the transaction was ended during the query") from error
             raise
@@ -179,6 +180,11 @@ class _Query:
         if self._transaction is not None:
             return self._transaction.catalog
         return self._space.catalog
+
+    def _tables(self) -> list[Table]:
+        """The tables that the query reads."""
+        sources = self._prepared()[0].sources
+        return [source.table for source in sources if source.table is not None]
 
     def _prepared(self) -> tuple[Prepared, list[Any]]:
         query = self._engine._prepared.of(self._tree, self._catalog())
@@ -290,15 +296,6 @@ class _Query:
         readings.append(reading)
         self.described.append(f"{table.name}: {reading.describe(want)}")
         return lambda: reading.read(want)
-
-    def _complete(self, error: Error) -> None:
-        """Say where in the text it is, if the message names something that stands there."""
-        if error.place is not None:
-            return
-        for node in self._tree.find_all(exp.Identifier):
-            if f'"{node.name}"' in error.message or f" {node.name} " in error.message:
-                error.place = place_of(node)
-                return
 
 
 def _close(readings: Sequence[Reading]) -> None:

@@ -158,6 +158,25 @@ def test_what_is_not_there_is_named_with_its_place(connection: Connection, name:
     refused(connection, text, (), kind, place)
 
 
+HINTS = {
+    "SELECT nmae FROM cow": "is it name?",
+    "SELECT c.nmae, f.id FROM cow c JOIN farm f ON f.id = c.farm": "is it name?",
+    'SELECT id FROM cow WHERE name = "Elsa von der Alm"': "a text stands in single quotes",
+    "SELECT zzzzzzzz FROM farm": "there are id, name",
+    "UPDATE cow SET nmae = 'x' WHERE milk > 5": "it has id, farm",
+    "SELECT * FROM cwo": "is it cow?",
+    "SELCT 1": "is it SELECT?",
+}
+
+
+@pytest.mark.parametrize("text", HINTS)
+def test_a_misspelt_name_is_asked_about(connection: Connection, text: str) -> None:
+    with pytest.raises(herd.ProgrammingError) as caught:
+        connection.execute(text)
+    assert caught.value.hint.startswith(HINTS[text]), caught.value
+    assert caught.value.place is not None
+
+
 def test_an_unknown_function_is_named(connection: Connection) -> None:
     error = refused(connection, "SELECT moo(id) FROM cow", (), errors.ProgrammingError)
     assert "moo" in error.message
