@@ -15,10 +15,11 @@ from sqlalchemy.sql.compiler import (
 )
 
 _WORDS: Final = """
-    anti asof at describe except exclude false filter glob grouping having ignore ilike
-    intersect lateral limit lists maps null offset on or pivot positional qualify returning semi
-    show some struct summarize table tables then true unpivot using values when where window with
-    within
+    alter anti asof at current_catalog describe drop except exclude false fetch filter force
+    function glob grouping having ignore ilike insert install intersect lateral limit lists
+    macro map maps null offset on or partitioned_by pivot positional qualify regexp returning
+    revoke rlike rollback semi show some struct summarize table tables tablesample then true
+    uncache unpivot using values when where window with within xor
 """
 """Words that the parser takes for something else where a name may stand."""
 
