@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.state.memory import MemoryState
+from herd.catalog import erasing, stores_to_erase
 from herd.errors import TypeMismatch, ValueTooLong
 from herd.keys import (
     AUTO,
@@ -116,3 +118,13 @@ def test_what_has_no_order_is_no_key() -> None:
     for kind in (Kind.JSON, Kind.FLOATS):
         with pytest.raises(TypeMismatch, match="has no order"):
             key_encoder((ColumnType(kind),), (False,))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**16 - 1)), unique=True))
+def test_marks_tell_what_is_to_be_erased(marked: list[tuple[int, int]]) -> None:
+    state = MemoryState()
+    for store, index in marked:
+        key, value = erasing(store, index)
+        assert value is not None
+        state.put(key, value)
+    assert sorted(stores_to_erase(state)) == sorted(marked)

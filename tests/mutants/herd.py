@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_test
+from tests.mutants.mutant import Mutant, by_seeds, by_test
 
 HERD_MUTANTS: Final = (
     Mutant(
@@ -292,5 +292,22 @@ HERD_MUTANTS: Final = (
             "herd/test_tablespace.py",
             "test_a_transaction_in_a_long_statement_is_not_idle",
         ),
+    ),
+    Mutant(
+        "reads-of-tables-without-a-lease",
+        "a leader that may have been replaced answers no reads",
+        "herd/tablespace.py",
+        "            return self.replica.read_now(lambda rows: rows.get(key))",
+        "            return self.stale_read(lambda rows: rows.get(key))[0]",
+        by_seeds(4, 1, "--herd"),
+    ),
+    Mutant(
+        "rows-are-changed-unlocked",
+        "a row is locked before it is read to be changed",
+        "herd/transaction.py",
+        "        before = len(self.locks)\n        self._check_open()\n",
+        "        before = len(self.locks)\n        self._check_open()\n"
+        "        if exclusive:\n            return\n",
+        by_seeds(0, 1, "--herd"),
     ),
 )
