@@ -12,7 +12,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -30,3 +30,11 @@ async def in_turns(rows: Iterable[T]) -> AsyncIterator[T]:
             left = ROWS_AT_ONCE
         left -= 1
         yield row
+
+
+async def in_parts(rows: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """The same in parts of `ROWS_AT_ONCE`, which cost less where a row needs little work."""
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        yield rows[start : start + ROWS_AT_ONCE]

@@ -8,7 +8,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -37,7 +37,7 @@ from herd.sql.scalars import CannotEvaluate
 from herd.sql.statement import Given, Work, changer_of, lock_for_change, verifier
 from herd.sql.writing import stored_of
 from herd.transaction import Transaction
-from herd.turns import in_turns
+from herd.turns import in_parts, in_turns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -122,14 +122,16 @@ class Insert:
             rows = await self._rows_of_query(work, given)
         return await self.add(work, rows, given)
 
-    async def run_many(self, work: Work, many: Iterable[Given]) -> Result:
+    async def run_many(self, work: Work, many: Sequence[Given]) -> Result:
         """Add rows for each of many tuples of parameters."""
         await lock_for_change(work, self.table, self.catalog)
         if self.source is not None or self.hard or self.returned.trees:
             raise CannotEvaluate
         if self.conflict is not None and self.conflict.update:
             raise CannotEvaluate
-        rows = [self.row(steps, given) async for given in in_turns(many) for steps in self.rows]
+        rows: list[Row] = []
+        async for some in in_parts(many):
+            rows += [self.row(steps, given) for given in some for steps in self.rows]
         return await self.add(work, rows, ())
 
     async def add(self, work: Work, rows: list[Row], given: Given) -> Result:

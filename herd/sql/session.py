@@ -24,7 +24,7 @@ from herd.sql.result import Result
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.statement import DefinitionsChanged, Given, Short, Work, moment_of
 from herd.transaction import Isolation, Transaction
-from herd.turns import in_turns
+from herd.turns import in_parts, in_turns
 
 if TYPE_CHECKING:
     from herd.sql.query import QueryEngine
@@ -246,7 +246,7 @@ async def _run_given(planned: Planned, work: Work, given: Given) -> Result:
 async def _run_many(planned: Planned, work: Work, rows: Sequence[Sequence[Any]]) -> Result:
     moment = moment_of(work.space)
     parsed, statement = planned.parsed, planned.statement
-    many = [(*bind(parsed, row), moment) async for row in in_turns(rows)]
+    many = [(*bind(parsed, row), moment) async for some in in_parts(rows) for row in some]
     if isinstance(statement, Insert):
         try:
             return await statement.run_many(work, many)
