@@ -7,6 +7,7 @@ Invariants:
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from threading import Lock
 from typing import Final
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from engine import limits
 from engine.state.contract import Snapshot
 from herd.arrow import batch_maker
-from herd.reading import Streamed, Want
+from herd.reading import Stream, Streamed, Want
 from herd.schema import Table
 
 _PAGE_ENTRIES: Final = 1_024
@@ -44,6 +45,11 @@ class Indexed(Streamed):
         count = len(self._ranges)
         text = f"rows by index {self._name}, {count} range{'' if count == 1 else 's'} of entries"
         return f"{text}; {len(want.own)} changed by this transaction" if want.own else text
+
+    def read(self, want: Want) -> pa.Table | Stream:
+        """A table of Arrow if they fit in one batch, else a stream."""
+        some = list(islice(self.batches(want), 2))
+        return pa.Table.from_batches(some, want.schema) if len(some) < 2 else Stream(self, want)
 
     def batches(self, want: Want) -> Iterator[pa.RecordBatch]:
         """The rows, with the transaction's own changes."""

@@ -181,7 +181,7 @@ class Streamed:
         self._turn = turn
         self.failures: list[BaseException] = []
 
-    def read(self, want: Want) -> "Stream":
+    def read(self, want: Want) -> "pa.Table | Stream":
         """A stream that begins again for each who reads it."""
         return Stream(self, want)
 

@@ -34,8 +34,10 @@ from herd.types import Kind, Stored
 
 ENTRIES_MAX: Final = 10_000
 """Of more entries than these the whole table is read."""
-TABLE_SHARE: Final = 10
-"""Of a table whose columns are kept, at most every tenth row is fetched by an index."""
+TABLE_SHARE: Final = 1_000
+"""Of a table whose columns are kept one row in so many is fetched by an index at most: to fetch a
+row takes as long as to look at about a thousand in columns."""
+_ENTRIES_MIN: Final = 16
 RANGES_MAX: Final = 1_000
 """So many combinations of the values of IN are looked for one by one."""
 _NARROW_ENTRIES: Final = 256
@@ -230,7 +232,7 @@ async def short_way(
         return way
     limit = ENTRIES_MAX
     if rows_kept is not None:
-        limit = min(limit, rows_kept // TABLE_SHARE)
+        limit = min(limit, max(rows_kept // TABLE_SHARE, _ENTRIES_MIN))
     if range_of(source, sources, parameters) != rows_of(table):
         limit = min(limit, _NARROW_ENTRIES)
     count = 0
