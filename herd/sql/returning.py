@@ -18,6 +18,7 @@ from herd.sql.expressions import Evaluate, Names, compile_expression
 from herd.sql.result import Result, ResultColumn
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.statement import Given, Work
+from herd.turns import in_parts
 
 Shown = list[tuple[Any, ...]]
 
@@ -90,8 +91,10 @@ class Returned:
         """The result of a statement that changed these rows."""
         if not self.trees:
             return Result((), (), len(rows), last_id, kind)
+        shown: Shown = []
         try:
-            shown = self.shown(rows, given)
+            async for some in in_parts(rows):
+                shown += self.shown(some, given)
         except CannotEvaluate:
             shown = await evaluate_rows(work, self.trees, self.names, rows, given)
         return Result(self.columns, shown, len(rows), last_id, kind)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from herd.arrow import python_rows
 from herd.errors import TransactionEnded
 from herd.sql.inserting import Insert
+from herd.sql.returning import Returned
 from herd.turns import ROWS_AT_ONCE
 from tests.herd.sql.sessions import Asking, asking
 
@@ -143,3 +144,21 @@ async def test_a_large_transaction_that_ends_while_it_is_encoded_is_not_committe
         assert await on.rows("SELECT count(*) FROM cow") == [(0,)]
         await on.run("INSERT INTO cow SELECT n, repeat('x', 100000) FROM range(20) r(n)")
         assert await on.rows("SELECT count(*) FROM cow") == [(20,)]
+
+
+async def test_what_is_returned_of_many_rows_is_made_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    shown = Returned.shown
+
+    def noting(self: Returned, rows: Sequence[Any], given: Any) -> list[tuple[Any, ...]]:
+        sizes.append(len(rows))
+        return shown(self, rows, given)
+
+    monkeypatch.setattr(Returned, "shown", noting)
+    async with asking() as on:
+        await herd_of(on)
+        returned = await on.rows("UPDATE cow SET milk = id + 1 WHERE milk = 0 RETURNING id, milk")
+    assert returned == [(n, n + 1) for n in range(ROWS)]
+    assert sum(sizes) == ROWS and max(sizes) == ROWS_AT_ONCE
