@@ -233,6 +233,12 @@ class Yard:
 
 def in_yard(script: Callable[[Yard], Awaitable[None]], seed: int = 1) -> None:
     """Run a script in a yard of its own."""
+    with _without_collector():
+        _run(script, seed)
+
+
+def _run(script: Callable[[Yard], Awaitable[None]], seed: int) -> None:
+    """Nothing of the run is referred to when this has returned: the collector finds all of it."""
     loop = new_loop(seed)
 
     async def main() -> None:
@@ -240,11 +246,10 @@ def in_yard(script: Callable[[Yard], Awaitable[None]], seed: int = 1) -> None:
         await cluster.add("b0")
         await script(Yard(loop, cluster))
 
-    with _without_collector():
-        try:
-            loop.run(main(), until_s=400.0)
-        finally:
-            loop.close()
+    try:
+        loop.run(main(), until_s=400.0)
+    finally:
+        loop.close()
 
 
 @contextmanager
