@@ -18,6 +18,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 from rich.box import ASCII2, SIMPLE_HEAD, Box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -31,6 +32,8 @@ _WIDE: Final = 1_000_000
 """Columns of a page that nobody looks at: no line of it is ever folded."""
 _NARROW: Final = 4
 """A column of a table is never made narrower by the terminal than this."""
+_GAP: Final = 3
+_PRETTY_ROWS_MAX: Final = 200
 _QUOTED: Final = frozenset(',"\r\n')
 _NUMBERS: Final = (int, float)
 
@@ -123,10 +126,42 @@ class Output:
         box = SIMPLE_HEAD if _takes_lines(self.stream) else ASCII2
         written = False
         for page in pages:
-            console.print(_table_of(names, page, box), crop=False)
+            quick = len(page) > _PRETTY_ROWS_MAX or not self.is_terminal
+            lines = _quick_table(names, page, width, box.head_row_horizontal) if quick else None
+            if lines is None:
+                console.print(_table_of(names, page, box), crop=False)
+            else:
+                self.stream.write("\n".join(lines) + "\n")
             written = True
         if not written:
             console.print(_table_of(names, [], box), crop=False)
+
+
+def _quick_table(names: list[str], page: Page, width: int, ruler: str) -> list[str] | None:
+    """The lines of a table whose values have one line each and fit; else None.
+
+    A page that somebody only scrolls past is worth no more time than this.
+    """
+    columns = []
+    total = -_GAP
+    for name, values in zip(names, zip(*page, strict=True), strict=True):
+        texts = ["NULL" if value is None else shown_value(value) for value in values]
+        head = harmless(name)
+        widest = max(cell_len(head), max(map(cell_len, texts)))
+        total += widest + _GAP
+        if total > width or any("\n" in text for text in texts):
+            return None
+        right = all(map(_is_number, values))
+        columns.append([_padded(text, widest, right) for text in (head, *texts)])
+    head, *rows = [(" " * _GAP).join(cells).rstrip() for cells in zip(*columns, strict=True)]
+    return [head, ruler * total, *rows]
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    if text.isascii():
+        return text.rjust(width) if right else text.ljust(width)
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space
 
 
 def _table_of(names: list[str], page: Page, box: Box) -> Table:
