@@ -16,7 +16,9 @@ from sqlglot import exp
 
 from herd.arrow import python_rows
 from herd.catalog import Catalog
+from herd.changing import Changer
 from herd.errors import (
+    NotNullViolation,
     NotSupportedError,
     ParametersMismatch,
     SqlSyntaxError,
@@ -147,11 +149,20 @@ class Insert:
         put: list[Row] = []
         last_id = None
         async for row in in_turns(rows):
+            # Only keys can be in a conflict: what else is wrong with a row is refused before.
+            self._check(changer, row)
             kept = await self.conflict.put(work, changer, row, given)
             if kept is not None:
                 put.append(kept)
                 last_id = None if auto is None else int(str(kept[auto.number]))
         return await self.returned.result(work, "INSERT", put, given, last_id)
+
+    def _check(self, changer: Changer, row: Row) -> None:
+        for column in changer.plan.required:
+            if row[column.number] is None:
+                raise NotNullViolation(f"{self.table.name}.{column.name} may not be NULL")
+        if self.verify is not None:
+            self.verify(row)
 
     def row(self, steps: Steps, given: Given) -> Row:
         """One row of VALUES."""

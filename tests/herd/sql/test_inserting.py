@@ -190,6 +190,17 @@ async def test_a_conflict_does_nothing_where_the_statement_says_so() -> None:
         assert await on.count("INSERT OR IGNORE INTO cow VALUES (1, 'x', 5)") == 0
 
 
+async def test_only_keys_are_in_conflicts() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE t (id INT PRIMARY KEY, a INT NOT NULL, b INT CHECK (b > 0))")
+        await on.run("INSERT INTO t VALUES (1, 1, 1)")
+        for clause in ("DO NOTHING", "(id) DO UPDATE SET a = 2"):
+            error = await on.error(f"INSERT INTO t VALUES (1, NULL, 1) ON CONFLICT {clause}")
+            assert type(error) is NotNullViolation
+            error = await on.error(f"INSERT INTO t VALUES (1, 1, 0) ON CONFLICT {clause}")
+            assert type(error) is CheckViolation
+
+
 async def test_a_conflict_is_one_of_the_unique_index_among_several() -> None:
     async with asking() as on:
         await on.run("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "CREATE INDEX i ON t (a)")
