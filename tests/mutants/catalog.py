@@ -7,6 +7,7 @@ from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANT
 from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.herd import HERD_MUTANTS
 from tests.mutants.herd_reading import HERD_READING_MUTANTS
+from tests.mutants.herd_sql import HERD_SQL_MUTANTS
 from tests.mutants.herd_storage import HERD_STORAGE_MUTANTS
 from tests.mutants.herd_wire import HERD_WIRE_MUTANTS
 from tests.mutants.log import (
@@ -52,6 +53,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *KEEPING_MUTANTS,
     *HERD_MUTANTS,
     *HERD_READING_MUTANTS,
+    *HERD_SQL_MUTANTS,
     *HERD_STORAGE_MUTANTS,
     *NODE_MUTANTS,
     *HERD_WIRE_MUTANTS,

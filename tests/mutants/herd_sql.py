@@ -1,0 +1,85 @@
+"""Mutants of SQL: definitions, conflicts, what is answered of changed rows."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+HERD_SQL_MUTANTS: Final = (
+    Mutant(
+        "entries-stay-as-they-were-when-null-comes",
+        "keys of a column that may be NULL say whether it is: its indexes are made anew",
+        "herd/sql/altering.py",
+        "        self.table = await make_indexes_anew(self.transaction, self.table, column)",
+        "        self.table = self.transaction.catalog.table(self.table.name)",
+        by_test(
+            "herd/sql/test_altering.py",
+            "test_not_null_is_checked_and_makes_the_entries_of_indexes_anew",
+        ),
+    ),
+    Mutant(
+        "a-narrower-type-asks-no-row",
+        "a column changes its type only where every value stays as it is",
+        "herd/sql/altering.py",
+        '        if said == "some":',
+        '        if said == "none":',
+        by_test(
+            "herd/sql/test_altering.py",
+            "test_a_type_that_would_change_a_value_is_refused",
+        ),
+    ),
+    Mutant(
+        "a-check-is-added-unasked",
+        "a constraint that is added holds for every row that is there",
+        "herd/sql/altering.py",
+        "                await check_condition(transaction, after, check)",
+        "                del check",
+        by_test(
+            "herd/sql/test_altering.py",
+            "test_a_check_is_added_if_all_rows_keep_it",
+        ),
+    ),
+    Mutant(
+        "rows-before-a-column-forget-its-default",
+        "a row older than a column has its default of that time",
+        "herd/sql/altering.py",
+        "            column = msgspec.structs.replace(column, fill=store([], self.given))",
+        "            store([], self.given)",
+        by_test(
+            "herd/sql/test_altering.py",
+            "test_rows_from_before_a_column_have_its_default",
+        ),
+    ),
+    Mutant(
+        "a-conflict-asks-any-index",
+        "a conflict is one of a unique index, also where another one is over the same columns",
+        "herd/sql/conflicts.py",
+        "                    if index.definition.unique and index.definition.columns == columns",
+        "                    if index.definition.columns == columns",
+        by_test(
+            "herd/sql/test_inserting.py",
+            "test_a_conflict_is_one_of_the_unique_index_among_several",
+        ),
+    ),
+    Mutant(
+        "a-row-for-update-is-shown-as-it-was-found",
+        "rows of FOR UPDATE are read again under their locks",
+        "herd/sql/targets.py",
+        "            if value[:POSITION_BYTES] != position:",
+        "            if not position:",
+        by_test(
+            "herd/sql/test_for_update.py",
+            "test_a_row_that_is_gone_or_fits_no_more_is_left_out",
+        ),
+    ),
+    Mutant(
+        "a-key-may-be-a-column",
+        "the quick way is for keys that are constants",
+        "herd/sql/fast.py",
+        "        if isinstance(column, exp.Column) and given and constant(value):",
+        "        if isinstance(column, exp.Column) and given:",
+        by_test(
+            "herd/sql/test_writing.py",
+            "test_parameters_stand_everywhere",
+        ),
+    ),
+)
