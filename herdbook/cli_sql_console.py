@@ -9,10 +9,19 @@ Invariants:
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from typing import Any, Final, TextIO
 
 from herd.connection import Connection, Cursor
-from herd.errors import Error, InterfaceError, OperationalError, ProgrammingError
+from herd.errors import (
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
 from herdbook import cli_sql_describing as describing
 from herdbook.cli_sql_copying import copy
 from herdbook.cli_sql_errors import shown
@@ -32,6 +41,13 @@ HELP: Final = """\
 \\? \\q              this help; leave
 A statement ends with ; and may have many lines. Ctrl-C ends the statement, Ctrl-D the console."""
 _COMMAND: Final = re.compile(r"\\(\w+|\?)\s*(.*)", re.DOTALL)
+_REPEATABLE: Final = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
+_CONSTANT: Final = re.compile(r"'(?:[^']|'')*'|-?\d{1,30}(?:\.\d{1,30})?|NULL", re.IGNORECASE)
+_INSERT: Final = re.compile(
+    rf"(INSERT\s+INTO\s+[\w\"]+\s*(?:\([\w\s,\"]+\)\s*)?VALUES\s*)"
+    rf"\(\s*((?:{_CONSTANT.pattern})(?:\s*,\s*(?:{_CONSTANT.pattern}))*)\s*\)",
+    re.IGNORECASE,
+)
 _CLOSINGS: Final = {"*/": "*", "": "-"}
 _DEFINING: Final = ("CREATE", "DROP", "ALTER", "ROLLBACK")
 
@@ -104,7 +120,7 @@ class Console:
         return True
 
     def _statement(self, text: str) -> None:
-        cursor = self.connection.execute(text)
+        cursor = self._executed(text)
         message = cursor.statusmessage or ""
         if message.startswith(_DEFINING):
             self.definitions_changed = True
@@ -117,6 +133,17 @@ class Console:
             if message.startswith("SELECT"):
                 return
         self.output.say(message)
+
+    def _executed(self, text: str) -> Cursor:
+        """Execute a statement; of the many INSERTs of a dump only the first one is parsed."""
+        pattern = insert_pattern(text)
+        if pattern is not None:
+            try:
+                return self.connection.execute(*pattern)
+            except _REPEATABLE:
+                # It changed nothing, and tells the right place if it fails as it was written.
+                pass
+        return self.connection.execute(text)
 
     def _tell(self, text: str) -> None:
         self.output.stream.flush()
@@ -236,6 +263,27 @@ class Console:
             on = _switched(rest, self.output.expanded is Expanded.ON)
             self.output.expanded = Expanded.ON if on else Expanded.OFF
         self.output.say(f"one value a line: {self.output.expanded.value}")
+
+
+def insert_pattern(text: str) -> tuple[str, list[Any]] | None:
+    """A plain INSERT of one row as a statement with parameters, and them; else None.
+
+    >>> insert_pattern("INSERT INTO cow VALUES (1, 'El''sa', -2.50, NULL)")
+    ('INSERT INTO cow VALUES (?, ?, ?, ?)', [1, "El'sa", Decimal('-2.50'), None])
+    """
+    found = _INSERT.fullmatch(text)
+    if found is None:
+        return None
+    values = [_constant(one) for one in _CONSTANT.findall(found.group(2))]
+    return f"{found.group(1)}({', '.join('?' * len(values))})", values
+
+
+def _constant(text: str) -> Any:
+    if text[0] == "'":
+        return text[1:-1].replace("''", "'")
+    if text.upper() == "NULL":
+        return None
+    return Decimal(text) if "." in text else int(text)
 
 
 def unquoted(name: str) -> str:

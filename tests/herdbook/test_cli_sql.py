@@ -196,6 +196,26 @@ def test_a_csv_that_is_wrong_adds_nothing(folder: Path, tmp_path: Path) -> None:
     assert count == "n\n0\n"
 
 
+def test_the_inserts_of_a_dump_mean_what_they_say(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "dump.sql"
+    script.write_text(
+        "INSERT INTO cow (id, name, milk, born) VALUES (60, 'O''Neil', 1.50, '2020-01-31');\n"
+        "insert into cow (id, name, milk, born) values (61,'b', -0, NULL);\n"
+        "INSERT INTO cow (id, name) VALUES (62, 'a;b');\n"
+        "INSERT INTO cow (id, name, milk) VALUES (63, 'c', -1);\n"
+        "INSERT INTO cow (id, nmae) VALUES (64, 'd');\n"
+    )
+    answer = call(folder, "--csv", "--keep-going", "-f", str(script))
+    assert (
+        answer.stderr.startswith(f"{script}:4: ERROR 23514") and "5: ERROR 42703" in answer.stderr
+    )
+    assert "HINT: it has id, name" in answer.stderr and answer.stderr.count("^") == 1
+    query = "SELECT id, name, milk, born FROM cow WHERE id >= 60 ORDER BY id"
+    rows = call(folder, "--csv", "-c", query).stdout.splitlines()[1:]
+    assert rows == ["60,O'Neil,1.5000,2020-01-31", "61,b,0.0000,", "62,a;b,,"]
+    call(folder, "-c", "DELETE FROM cow WHERE id >= 60")
+
+
 def test_without_a_store_it_says_so(tmp_path: Path) -> None:
     for where in (tmp_path, tmp_path / "nowhere"):
         answer = call(where, "-c", "SELECT 1")
