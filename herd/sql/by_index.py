@@ -116,8 +116,9 @@ class _Bound:
         if column is None or column.type.kind is not Kind.VARCHAR or not isinstance(pattern, str):
             return
         stop = next((place for place, letter in enumerate(pattern) if letter in _WILD), None)
-        if stop != 0:
-            self._beginnings.setdefault(column.number, pattern[:stop])
+        beginning = value_of(exp.Literal.string(pattern[:stop]), column.type, ())
+        if isinstance(beginning, str) and beginning:
+            self._beginnings.setdefault(column.number, beginning)
 
     def values(self, number: int) -> list[Stored] | None:
         """The only values that a column may have."""

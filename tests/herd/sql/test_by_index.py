@@ -6,7 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from herd.schema import Building, Index
 from herd.transaction import Isolation
 from tests.herd.sql.sessions import Asking, asking
 
@@ -196,3 +198,44 @@ async def test_an_index_over_the_keys_of_a_join_leaves_its_other_rows_alone() ->
         assert await on.rows(text.format("t")) == await on.rows(text.format("u"))
         text = "SELECT x.id, y.id FROM {0} x LEFT JOIN {0} y ON x.id = y.e WHERE y.a = 2 ORDER BY 1"
         assert await on.rows(text.format("t")) == await on.rows(text.format("u"))
+
+
+async def test_an_index_that_is_being_built_is_not_used() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (1, 5)")
+        table = on.space.catalog.table("t")
+        building = Index(1, "by_a", (table.column("a").number,), state=Building.BUILDING)
+        begun = replace(table, indexes=(building,), next_index=2)
+        transaction = on.space.begin()
+        transaction.set_catalog(*transaction.catalog.with_table(begun))
+        await transaction.commit()
+        await on.run("INSERT INTO t VALUES (2, 5)")
+        assert await on.rows("SELECT id FROM t WHERE a = 5") == [(1,), (2,)]
+        assert await on.rows("SELECT count(*) FROM t WHERE a = 5") == [(2,)]
+        assert await on.count("DELETE FROM t WHERE a = 5") == 2
+
+
+async def test_nothing_is_read_to_tell_that_null_equals_nothing() -> None:
+    async with asking() as on:
+        await Pair(on, 1).make()
+        lines = await on.rows("EXPLAIN SELECT count(*) FROM t WHERE a = NULL")
+        assert "0 ranges of entries" in lines[0][0]
+        assert await on.rows("SELECT id FROM t WHERE ? = e", [None]) == []
+        assert await on.count("UPDATE t SET a = 1 WHERE e = ?", [None]) == 0
+
+
+async def test_rows_over_one_batch_are_read_as_a_stream_again_and_again() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "CREATE INDEX by_a ON t (a)")
+        rows = [(number, number % 2) for number in range(5_000)]
+        await on.session.execute_many("INSERT INTO t VALUES (?, ?)", rows)
+        text = "SELECT count(*), sum(x.id - y.id) FROM t x JOIN t y USING (id) WHERE {}"
+        await on.session.begin()
+        await on.run("UPDATE t SET a = 0 WHERE id = 4999", "DELETE FROM t WHERE id = 1")
+        found = await on.rows("EXPLAIN " + text.format("x.a = 1 AND y.a = 1"))
+        assert "by index by_a" in found[0][0] and "by index by_a" in found[1][0]
+        assert await on.rows(text.format("x.a = 1 AND y.a = 1")) == [(2_498, 0)]
+        assert await on.count("DELETE FROM t WHERE a = 1") == 2_498
+        await on.session.commit()
+        assert await on.rows("SELECT count(*) FROM t WHERE a = 1") == [(0,)]
+        on.check_indexes()
