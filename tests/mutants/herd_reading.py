@@ -7,6 +7,9 @@ from tests.mutants.mutant import Mutant, by_test
 _CATCHING_UP: Final = "herd/checkpoint/catching_up.py"
 _CATCHING_UP_TESTS: Final = "herd/checkpoint/test_catching_up.py"
 
+_BY_INDEX: Final = "herd/sql/by_index.py"
+_BY_INDEX_TESTS: Final = "herd/sql/test_by_index.py"
+
 HERD_READING_MUTANTS: Final = (
     Mutant(
         "what-was-removed-since-the-checkpoint-stays",
@@ -85,6 +88,36 @@ HERD_READING_MUTANTS: Final = (
         by_test(
             "engine/replica/test_waiters.py",
             "test_a_term_that_ends_leaves_no_waiter_without_an_answer",
+        ),
+    ),
+    Mutant(
+        "an-index-that-is-being-built-is-used",
+        "only an index that is ready leads to every row",
+        _BY_INDEX,
+        "[index for index in plan.indexes if index.definition.state is Building.READY]",
+        "list(plan.indexes)",
+        by_test(_BY_INDEX_TESTS, "test_an_index_that_is_being_built_is_not_used"),
+    ),
+    Mutant(
+        "rows-of-the-own-transaction-are-read-as-they-were-too",
+        "every row is read once, with the changes of the query's own transaction",
+        "herd/indexed.py",
+        "                if key in own or not want.first <= key < want.end:",
+        "                if not want.first <= key < want.end:",
+        by_test(
+            _BY_INDEX_TESTS,
+            "test_rows_over_one_batch_are_read_as_a_stream_again_and_again",
+        ),
+    ),
+    Mutant(
+        "an-index-of-the-own-transaction-is-looked-for-in-what-is-committed",
+        "only an index that is ready leads to every row",
+        "herd/sql/query.py",
+        "        return self._space.catalog.tables.get(table.id) is table",
+        "        return True",
+        by_test(
+            _BY_INDEX_TESTS,
+            "test_an_index_of_the_own_transaction_is_not_looked_for_in_what_is_committed",
         ),
     ),
 )
