@@ -294,6 +294,9 @@ class Tablespace:
         """
         while True:
             try:
+                if transaction is not None:
+                    # One that was ended while there was no room has no lock on anything any more.
+                    transaction.check()
                 if self.replica.term != term:
                     raise NotLeader(f"tablespace {self.name}: the term is over")
                 logged = asyncio.ensure_future(self.replica.propose(command))

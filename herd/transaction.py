@@ -415,6 +415,7 @@ class Transaction(Holder):
         """
         self.check()
         why = "its commit failed"
+        self._statements += 1
         try:
             if self.changed or self.identity:
                 if self.defines:
@@ -424,6 +425,7 @@ class Transaction(Holder):
                 await self._space.commit(self)
             why = "it was committed"
         finally:
+            self._statements -= 1
             self.end(why)
 
     def rollback(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from engine.errors import Overloaded
 from engine.state.memory import MemoryState
 from herd.catalog import erasing, load
 from herd.errors import (
@@ -174,6 +175,32 @@ async def test_a_transaction_in_a_long_statement_is_not_idle() -> None:
             await until(lambda: idle.ended)
             await turns()
         assert not busy.ended
+
+
+async def test_a_commit_that_waits_for_room_is_not_idle_and_is_not_logged_once_it_is_ended() -> (
+    None
+):
+    async with opened(HerdSettings(idle_timeout_ms=20)) as space:
+        table = await made(space, "cows")
+        propose, idle = space.replica.propose, space.begin()
+        patient, ended = space.begin(), space.begin(identity=b"ended")
+        await insert(patient, table, [1, 0, ""])
+        await insert(ended, table, [2, 0, ""])
+
+        def no_room(*_: object, **__: object) -> None:
+            raise Overloaded("the log has no room")
+
+        space.replica.propose = no_room  # type: ignore[assignment]
+        commits = [asyncio.create_task(one.commit()) for one in (patient, ended)]
+        await until(lambda: idle.ended)
+        assert not patient.ended and not ended.ended
+        ended.rollback()
+        space.replica.propose = propose  # type: ignore[method-assign]
+        with pytest.raises(TransactionEnded):
+            await commits[1]
+        await commits[0]
+        assert rows_of(space, table) == [[1, 0, ""]]
+        assert not await space.outcome(b"ended")
 
 
 async def test_a_transaction_ends_with_the_term_of_its_leader() -> None:

@@ -294,6 +294,17 @@ HERD_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "what-was-ended-while-it-waited-for-room-is-logged",
+        "nothing is logged by who has let go of its locks",
+        "herd/tablespace.py",
+        "                    transaction.check()\n                if self.replica.term != term:",
+        "                    pass\n                if self.replica.term != term:",
+        by_test(
+            "herd/test_tablespace.py",
+            "test_a_commit_that_waits_for_room_is_not_idle_and_is_not_logged_once_it_is_ended",
+        ),
+    ),
+    Mutant(
         "reads-of-tables-without-a-lease",
         "a leader that may have been replaced answers no reads",
         "herd/tablespace.py",
