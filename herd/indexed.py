@@ -20,6 +20,7 @@ from herd.reading import Stream, Streamed, Want
 from herd.schema import Table
 
 _PAGE_ENTRIES: Final = 1_024
+_BATCH_ROWS: Final = 4_096
 _BATCH_BYTES: Final = 8 * limits.MIB
 
 
@@ -64,7 +65,7 @@ class Indexed(Streamed):
                 assert value is not None, f"an entry of {self._name} names no row"
                 found.append((key, value))
                 size_bytes += len(value)
-                if len(found) >= _PAGE_ENTRIES or size_bytes > _BATCH_BYTES:
+                if len(found) >= _BATCH_ROWS or size_bytes > _BATCH_BYTES:
                     yield make(found)
                     found, size_bytes = [], 0
             found += [(key, value) for key, value in own.items() if value is not None]

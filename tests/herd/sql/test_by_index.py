@@ -227,15 +227,15 @@ async def test_nothing_is_read_to_tell_that_null_equals_nothing() -> None:
 async def test_rows_over_one_batch_are_read_as_a_stream_again_and_again() -> None:
     async with asking() as on:
         await on.run("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "CREATE INDEX by_a ON t (a)")
-        rows = [(number, number % 2) for number in range(5_000)]
+        rows = [(number, number % 2) for number in range(9_000)]
         await on.session.execute_many("INSERT INTO t VALUES (?, ?)", rows)
         text = "SELECT count(*), sum(x.id - y.id) FROM t x JOIN t y USING (id) WHERE {}"
         await on.session.begin()
-        await on.run("UPDATE t SET a = 0 WHERE id = 4999", "DELETE FROM t WHERE id = 1")
+        await on.run("UPDATE t SET a = 0 WHERE id = 8999", "DELETE FROM t WHERE id = 1")
         found = await on.rows("EXPLAIN " + text.format("x.a = 1 AND y.a = 1"))
         assert "by index by_a" in found[0][0] and "by index by_a" in found[1][0]
-        assert await on.rows(text.format("x.a = 1 AND y.a = 1")) == [(2_498, 0)]
-        assert await on.count("DELETE FROM t WHERE a = 1") == 2_498
+        assert await on.rows(text.format("x.a = 1 AND y.a = 1")) == [(4_498, 0)]
+        assert await on.count("DELETE FROM t WHERE a = 1") == 4_498
         await on.session.commit()
         assert await on.rows("SELECT count(*) FROM t WHERE a = 1") == [(0,)]
         on.check_indexes()
