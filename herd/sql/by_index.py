@@ -88,7 +88,7 @@ class _Bound:
                 self._see_null(node, source, alone, parameters)
             elif isinstance(node, exp.In) and len(node.expressions) <= RANGES_MAX:
                 self._add_list(node, source, alone, parameters)
-            elif isinstance(node, exp.Like):
+            elif isinstance(node, exp.Like) and not node.args.get("negate"):
                 self._add_beginning(node, source, alone, parameters)
 
     def _see_null(

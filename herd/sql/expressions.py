@@ -487,7 +487,7 @@ _MAKERS: Final[dict[type[exp.Expr], Make]] = {
     exp.Is: _is,
     exp.In: _in,
     exp.Between: _between,
-    exp.Like: _binary(scalars.like),
+    exp.Like: lambda t, n: _binary(scalars.unlike if t.args.get("negate") else scalars.like)(t, n),
     exp.Coalesce: _coalesce,
     exp.Case: _case,
     exp.Cast: _cast,

@@ -233,6 +233,11 @@ def like(value: Any, pattern: Any) -> bool:
     return _like(pattern).fullmatch(value) is not None
 
 
+def unlike(value: Any, pattern: Any) -> bool:
+    """NOT LIKE without an escape."""
+    return not like(value, pattern)
+
+
 @lru_cache(maxsize=256)
 def _like(pattern: str) -> re.Pattern[str]:
     steps = {"%": ".*", "_": "."}

@@ -287,6 +287,10 @@ async def test_a_check_is_asked_of_every_row() -> None:
             "CREATE TABLE t (id INT PRIMARY KEY, a INT CHECK (a > 0), b INT, CHECK (a < b))"
         )
         await on.run("INSERT INTO t VALUES (1, 1, 2), (2, NULL, 0)")
+        await on.run("CREATE TABLE u (a TEXT PRIMARY KEY CHECK (a NOT LIKE 'x%'))")
+        await on.run("CREATE INDEX i ON u (a)", "INSERT INTO u VALUES ('ax')")
+        assert type(await on.error("INSERT INTO u VALUES ('xa')")) is CheckViolation
+        assert await on.rows("SELECT a FROM u WHERE a NOT LIKE 'b%'") == [("ax",)]
         for values in ("(3, 0, 5)", "(3, 5, 5)"):
             assert type(await on.error(f"INSERT INTO t VALUES {values}")) is CheckViolation
         await on.run("CREATE TABLE f (id INT PRIMARY KEY, d DOUBLE CHECK (d < 5))")
