@@ -71,20 +71,21 @@ class Pair:
         rng = self.rng
         column = rng.choice("aaabbccdee")
         kind = rng.randrange(9)
+        negated = "NOT " if rng.random() < 0.25 else ""
         if kind <= 2:
             return f"{column} = ?", [self.maybe(column)]
         if kind == 3:
             values = [self.value(column) for _ in range(rng.randrange(1, 4))]
-            return f"{column} IN ({', '.join('?' * len(values))})", values
+            return f"{column} {negated}IN ({', '.join('?' * len(values))})", values
         if kind == 4:
-            return f"{column} BETWEEN ? AND ?", [self.value(column), self.value(column)]
+            return f"{column} {negated}BETWEEN ? AND ?", [self.value(column), self.value(column)]
         if kind == 5:
             return f"{column} {rng.choice(('<', '<=', '>', '>='))} ?", [self.value(column)]
         if kind == 6:
             return f"? {rng.choice(('<', '>='))} {column}", [self.value(column)]
         if kind == 7:
             ends = rng.choice(("%", "", "_", "%b"))
-            return "b LIKE ?", [rng.choice(TEXTS) + ends]
+            return f"b {negated}LIKE ?", [rng.choice(TEXTS) + ends]
         return f"({column} IS NOT NULL AND id <> ?)", [rng.randrange(60)]
 
     async def both(self, session: Any, text: str, given: list[Any]) -> Any:
@@ -158,6 +159,8 @@ async def test_explain_tells_which_index_is_used() -> None:
         # By the whole primary key, and by nothing that an index begins with.
         assert "index" not in await first_line("SELECT * FROM t WHERE id = 4 AND a = 1 AND e = 7")
         assert "index" not in await first_line("SELECT * FROM t WHERE a + 0 = 1")
+        assert "index" not in await first_line("SELECT * FROM t WHERE b NOT LIKE 'a%'")
+        assert "index" not in await first_line("SELECT * FROM t WHERE a NOT IN (1, 2)")
         lines = await on.rows("EXPLAIN UPDATE t SET b = 'x' WHERE e = 7")
         assert (by.format("by_e", "1 range"),) in lines
         lines = await on.rows("EXPLAIN DELETE FROM t WHERE e = ?", [7])
