@@ -85,14 +85,16 @@ class Hopper:
         except InvalidRequest as error:
             raise InterfaceError(str(error)) from None
         call = _Call(function, arguments)
-        self._calls.append(call)
-        if not self._awake:
-            self._awake = True
-            self._wake(self._take)
         try:
+            self._calls.append(call)
+            if not self._awake:
+                self._awake = True
+                self._wake(self._take)
             call.lock.acquire()
             self._pass_on()
         except BaseException:
+            # An interrupt may have come before the loop was woken: nobody else would wake it.
+            self._wake(self._take)
             self._wake(self._abandon, call)
             raise
         if call.error is None:

@@ -316,6 +316,8 @@ class SessionConnection:
         task = self._loop.create_task(self._answer(request, work))
         self._tasks[request] = task
         task.add_done_callback(partial(self._ended, request))
+        # One that is cancelled before it has begun would never begin this.
+        task.add_done_callback(lambda _: work.close())
         if len(self._tasks) >= self._settings.calls_max and not self._held_for_calls:
             self._held_for_calls = True
             self.wire.hold()
