@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -269,16 +268,6 @@ class Terminal:
         """Type a line, or the beginning of one."""
         os.write(self._main, text.encode() + end.encode())
 
-    def interrupt_until(self, words: str) -> None:
-        """Press Ctrl-C, again where nothing follows: one may come when the console is not asked."""
-        for _ in range(20):
-            self.process.send_signal(signal.SIGINT)
-            while select.select([self._main], [], [], 3)[0]:
-                self._screen += os.read(self._main, 65_536).decode()
-                if words in self._screen:
-                    return
-        raise AssertionError(f"no {words!r} after {self._screen!r}")
-
     def close(self) -> None:
         """End it, if it has not ended."""
         self.process.kill()
@@ -316,25 +305,6 @@ def test_a_person_types_lines_and_sees_the_transaction_in_the_prompt(
         screen.close()
     history = (tmp_path / "herdbook" / "sql_history").read_text()
     assert "SELECT name FROM cow WHERE id = 1;" in history
-
-
-def test_an_interrupt_ends_the_statement_and_not_the_console(folder: Path, tmp_path: Path) -> None:
-    screen = Terminal(folder, tmp_path)
-    try:
-        screen.until("default=> ")
-        screen.type("BEGIN;")
-        screen.until("default*=> ")
-        screen.type("SELECT 'be' || 'gun'; SELECT count(*) FROM range(10000000000000);")
-        screen.until("begun")
-        screen.interrupt_until("cancelled")
-        screen.until("default*=> ")
-        screen.type("SELECT 'alive';")
-        screen.until("(1 row)")
-        screen.until("default*=> ")
-        screen.type("\x04", end="")
-        assert screen.process.wait(60) == 0
-    finally:
-        screen.close()
 
 
 def test_an_interrupt_at_the_prompt_forgets_what_was_typed(folder: Path) -> None:
