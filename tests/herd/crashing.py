@@ -24,8 +24,8 @@ from herd.tablespace import Tablespace
 from tests.engine.ledger.scripted import Cluster
 from tests.herd.spaces import LOG, REPLICA
 from tests.simulation.disk import SimDisk
+from tests.simulation.ending import without_collector
 from tests.simulation.loop import Process, SimLoop, new_loop
-from tests.simulation.running import _without_collector
 from tests.simulation.state import SimStates, SimStorage
 from tests.simulation.virtual import elapse
 from tests.simulation.workers import SimWorkers
@@ -222,7 +222,7 @@ def at_every_step(before: Life | None, doomed: Life, after: Life, *, every: int 
     kept: list[object] = []
     logging.disable(logging.CRITICAL)
     try:
-        with _without_collector():
+        with without_collector():
             while not whole:
                 whole = _one(before, doomed, after, end_at, kept)
                 end_at += every

@@ -20,6 +20,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from sys import set_asyncgen_hooks
 from typing import Any, Final
 
+from tests.simulation.ending import end_tasks
+
 START_S: Final = 1_000.0
 TIMER_LATE_S_MAX: Final = 0.002
 
@@ -197,6 +199,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
+        if self._closed:
+            coro.close()
+            raise RuntimeError("the loop is closed")
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.current.own(task)
@@ -285,6 +290,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def close(self) -> None:
         self._closed = True
+        end_tasks(self)
         self._ready.clear()
         self._timers.clear()
 

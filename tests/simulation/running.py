@@ -1,19 +1,16 @@
 """Playing one run to its end, whatever it is a run of.
 
 Invariants:
-- Nothing of the interpreter's own moments decides anything: no cycle is collected meanwhile.
 - A task of a living process that failed with nobody to tell fails the run.
 """
 
-import gc
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine import limits
+from tests.simulation.ending import without_collector
 from tests.simulation.loop import SimLoop, new_loop
 from tests.simulation.nodes import World
 
@@ -73,7 +70,7 @@ def play(
     show: Show,
 ) -> Outcome:
     """Make a run and play it. With `show` what fails is raised, too."""
-    with _without_collector():
+    with without_collector():
         return _play(seed, make, seconds_max, show)
 
 
@@ -117,27 +114,6 @@ def check_tasks(world: World) -> None:
                 error = task.exception() if unheard else None
                 if error is not None:
                     raise error
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Cycles are collected after the run, so that finalisers never run at random moments.
-
-    What killed processes left in mid-air ends there, and may complain: nobody needs to hear it.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    heard = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            yield
-            gc.collect()
-    finally:
-        sys.unraisablehook = heard
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

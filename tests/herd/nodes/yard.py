@@ -6,13 +6,8 @@ Invariants:
 """
 
 import asyncio
-import gc
-import logging
 import random
-import sys
-import warnings
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +25,7 @@ from herd.settings import HerdSettings
 from herd.tablespace import Tablespace
 from tests.engine.ledger.scripted import QUICK, Cluster
 from tests.herd.spaces import insert, key_of, locked, made, update
+from tests.simulation.ending import without_collector
 from tests.simulation.loop import Process, SimLoop, new_loop
 from tests.simulation.metadata import MetadataFaults, SimStore
 from tests.simulation.trace import Trace
@@ -233,7 +229,7 @@ class Yard:
 
 def in_yard(script: Callable[[Yard], Awaitable[None]], seed: int = 1) -> None:
     """Run a script in a yard of its own."""
-    with _without_collector():
+    with without_collector():
         _run(script, seed)
 
 
@@ -250,25 +246,6 @@ def _run(script: Callable[[Yard], Awaitable[None]], seed: int) -> None:
         loop.run(main(), until_s=400.0)
     finally:
         loop.close()
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """What the processes leave in mid-air ends after the run, and nobody needs to hear of it."""
-    heard, was_enabled = sys.unraisablehook, gc.isenabled()
-    gc.disable()
-    sys.unraisablehook = lambda unraisable: None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            yield
-            logging.disable(logging.CRITICAL)
-            gc.collect()
-    finally:
-        logging.disable(logging.NOTSET)
-        sys.unraisablehook = heard
-        if was_enabled:
-            gc.enable()
 
 
 class Bank:

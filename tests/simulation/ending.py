@@ -1,0 +1,63 @@
+"""How a run ends: what its processes left in mid-air ends with it, and nobody hears of it.
+
+Invariants:
+- Nothing of the interpreter's own moments decides anything: no cycle is collected during a run.
+- Nothing of a run is left to a later one: its coroutines are closed where its loop is.
+"""
+
+import asyncio
+import gc
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_TRIES: Final = 100
+"""How often a coroutine may await something more in its `finally` blocks."""
+
+
+@contextmanager
+def in_silence() -> Iterator[None]:
+    """What is ended by force may complain: to nobody, and no log keeps the frames of it."""
+    heard, disabled = sys.unraisablehook, logging.root.manager.disable
+    sys.unraisablehook = lambda unraisable: None
+    logging.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+    finally:
+        logging.disable(disabled)
+        sys.unraisablehook = heard
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Cycles are collected after the run, so that finalisers never run at random moments."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        with in_silence():
+            gc.collect()
+        if was_enabled:
+            gc.enable()
+
+
+def end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Close the coroutines of all tasks of a closed loop that have not ended."""
+    with in_silence():
+        for task in asyncio.all_tasks(loop):
+            coroutine = task.get_coro()
+            for _ in range(_TRIES):
+                try:
+                    coroutine.close()
+                    break
+                except RuntimeError:
+                    # It awaits something more: it is told again.
+                    continue
+                except BaseException:
+                    break
