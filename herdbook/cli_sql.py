@@ -7,6 +7,7 @@ Invariants:
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -208,6 +209,8 @@ def _run_one(console: "Console", text: str, path: Path | None, *, keep_going: bo
 def _interact(herd: "Herd", console: "Console") -> None:
     from herdbook.cli_sql_typing import Typing
 
+    # A console that a script has started in the background finds interrupts ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     typer.echo("Statements end with ; and \\? helps.")
     typing = Typing(console, lambda name: herd.connect(name, autocommit=True))
     try:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -247,7 +248,9 @@ class Terminal:
 
     def __init__(self, folder: Path, state: Path) -> None:
         self._main, other = pty.openpty()
-        command = [sys.executable, "-m", "herdbook", "sql", str(folder)]
+        # What began it ignores interrupts, as a shell has its background jobs do.
+        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+        command += [sys.executable, "-m", "herdbook", "sql", str(folder)]
         environment = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": "dumb", "COLUMNS": "90"}
         self.process = subprocess.Popen(
             command, stdin=other, stdout=other, stderr=other, env=environment
@@ -267,6 +270,16 @@ class Terminal:
     def type(self, text: str, end: str = "\n") -> None:
         """Type a line, or the beginning of one."""
         os.write(self._main, text.encode() + end.encode())
+
+    def interrupt_until(self, words: str) -> None:
+        """Press Ctrl-C, again where nothing follows: one may come when the console is not asked."""
+        for _ in range(20):
+            self.process.send_signal(signal.SIGINT)
+            while select.select([self._main], [], [], 3)[0]:
+                self._screen += os.read(self._main, 65_536).decode()
+                if words in self._screen:
+                    return
+        raise AssertionError(f"no {words!r} after {self._screen!r}")
 
     def close(self) -> None:
         """End it, if it has not ended."""
@@ -305,6 +318,25 @@ def test_a_person_types_lines_and_sees_the_transaction_in_the_prompt(
         screen.close()
     history = (tmp_path / "herdbook" / "sql_history").read_text()
     assert "SELECT name FROM cow WHERE id = 1;" in history
+
+
+def test_an_interrupt_ends_the_statement_and_not_the_console(folder: Path, tmp_path: Path) -> None:
+    screen = Terminal(folder, tmp_path)
+    try:
+        screen.until("default=> ")
+        screen.type("BEGIN;")
+        screen.until("default*=> ")
+        screen.type("SELECT 'be' || 'gun'; SELECT count(*) FROM range(10000000000000);")
+        screen.until("begun")
+        screen.interrupt_until("cancelled")
+        screen.until("default*=> ")
+        screen.type("SELECT 'alive';")
+        screen.until("(1 row)")
+        screen.until("default*=> ")
+        screen.type("\x04", end="")
+        assert screen.process.wait(60) == 0
+    finally:
+        screen.close()
 
 
 def test_an_interrupt_at_the_prompt_forgets_what_was_typed(folder: Path) -> None:
