@@ -3,13 +3,15 @@
 Invariants:
 - A ledger id is given once and never again, even after the ledger is deleted.
 - A ledger is handed out for writing only after its metadata is stored.
+- A ledger that is announced is announced before it exists, each try of its creation under an id of
+  its own.
 - Opening with recovery returns a reader only of a closed ledger.
 """
 
 import asyncio
 import random
 import weakref
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from engine import limits
@@ -39,6 +41,9 @@ from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, Ledgers
 from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.transport.contract import Transport
+
+Announce = Callable[[int], Awaitable[None]]
+"""Writes down the id of a ledger to come, so that no ledger exists that nobody has heard of."""
 
 
 class LedgerClient:
@@ -85,6 +90,7 @@ class LedgerClient:
         metadata: dict[str, bytes] | None = None,
         deferred_sync: bool = False,
         explicit_ids: bool = False,
+        announce: Announce | None = None,
     ) -> LedgerWriter:
         """Create a ledger and return its writer.
 
@@ -92,6 +98,7 @@ class LedgerClient:
         durable on `ack_quorum` of them; what is not named comes from the client's settings.
         `metadata` is kept with the ledger and never changes. `deferred_sync=True` resolves appends
         before they are durable; `explicit_ids=True` takes ids from the caller (`append_at`).
+        `announce` is awaited with the id of a ledger before there is one; what it raises is raised.
         Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`, and
         `AccessRefused` when bookies that are needed want another proof than this client has.
         """
@@ -104,7 +111,10 @@ class LedgerClient:
                 chosen, absent = await self._placement.new_ensemble(quorums)
             except NotEnoughBookies as error:
                 raise refusal or error from error
-            held = await self._create(context, quorums, chosen, bool(absent), custom)
+            ledger_id = await self._ledgers.new_id()
+            if announce is not None:
+                await announce(ledger_id)
+            held = await self._create(context, ledger_id, quorums, chosen, bool(absent), custom)
             writer = LedgerWriter(
                 context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids
             )
@@ -119,6 +129,7 @@ class LedgerClient:
     async def _create(
         self,
         context: LedgerContext,
+        ledger_id: int,
         quorums: Quorums,
         chosen: tuple[str, ...],
         degraded: bool,
@@ -127,7 +138,7 @@ class LedgerClient:
         """Store the metadata of a new ledger."""
         held = await self._ledgers.create(
             LedgerMetadata(
-                ledger_id=await self._ledgers.new_id(),
+                ledger_id=ledger_id,
                 ensemble_size=quorums.ensemble,
                 write_quorum=quorums.write,
                 ack_quorum=quorums.ack,

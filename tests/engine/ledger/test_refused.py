@@ -39,6 +39,35 @@ async def test_a_client_that_nobody_lets_in_is_told_so_and_leaves_no_ledger() ->
     assert await client.list_ledgers() == []
 
 
+async def test_no_ledger_exists_before_it_was_announced_and_no_try_takes_an_announced_id() -> None:
+    cluster, transport = await guarded(6)
+    transport.refusing = {"b0", "b1", "b2"}
+    client = cluster.client()
+    announced: list[int] = []
+
+    async def announce(ledger_id: int) -> None:
+        assert ledger_id not in await client.list_ledgers()
+        announced.append(ledger_id)
+
+    made: list[int] = []
+    for _ in range(5):
+        made.append((await client.create_ledger(announce=announce)).ledger_id)
+    assert len(set(announced)) == len(announced) > len(made), "no try failed"
+    assert set(made) <= set(announced) and await client.list_ledgers() == sorted(made)
+
+
+async def test_a_ledger_whose_announcement_fails_is_not_made() -> None:
+    cluster, _ = await guarded(3)
+    client = cluster.client()
+
+    async def announce(ledger_id: int) -> None:
+        raise LookupError(ledger_id)
+
+    with pytest.raises(LookupError):
+        await client.create_ledger(announce=announce)
+    assert await client.list_ledgers() == []
+
+
 async def test_a_ledger_is_written_to_those_that_let_a_client_in() -> None:
     cluster, transport = await guarded(6)
     transport.refusing = {"b0", "b1", "b2"}
