@@ -92,6 +92,21 @@ class AsyncTable:
         await self._readable()
         return self.bound.get_row(key)
 
+    async def lock_many(
+        self, keys: Iterable[Key], *, transaction: Transaction
+    ) -> list[RowDict | None]:
+        """The newest rows with these keys, locked to the end of a transaction; None: no row.
+
+        A key that has no row is locked, too. Raises `LockTimeout`, `Deadlock`.
+        """
+        bound, rows = await self._locked(transaction), list[RowDict | None]()
+        for key in map(bound.key, keys):
+            await transaction.lock_row(bound.table, key)
+            value = transaction.get_newest(key)
+            transaction.check_unchanged(bound.table, value, key)
+            rows.append(None if value is None else bound.as_dict(value))
+        return rows
+
     async def get_many(self, keys: Iterable[Key]) -> list[RowDict | None]:
         """The rows with these keys, None for those that are not there."""
         await self._readable()

@@ -18,7 +18,7 @@ from herd.types import ColumnType
 from herd.wire.values import unpack_extension
 
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 0
+FORMAT_MINOR: Final = 1
 
 # How a statement is to run: bits of `mode`.
 AUTOCOMMIT: Final = 1
@@ -129,7 +129,8 @@ class Describe(_Message, frozen=True, array_like=True, tag=20):
 class Get(_Message, frozen=True, array_like=True, tag=21):
     """Rows by their keys; answered by `Told` with a row or nil for each.
 
-    `plain`: rows as arrays, in the order of the columns. `session`: within its transaction.
+    `plain`: rows as arrays, in the order of the columns. `session`: within its transaction, which
+    `locks` them, also keys that have no row.
     """
 
     tablespace: str
@@ -137,6 +138,7 @@ class Get(_Message, frozen=True, array_like=True, tag=21):
     keys: list[Any]
     plain: bool = False
     session: int = 0
+    locks: bool = False
 
 
 class Put(_Message, frozen=True, array_like=True, tag=22):

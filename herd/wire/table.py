@@ -59,6 +59,14 @@ class RemoteTable(AsyncTable):
         row = (await self._get([key], None, plain=True))[0]
         return None if row is None else tuple(row)
 
+    async def lock_many(self, keys: Iterable[Key], *, transaction: Any) -> list[RowDict | None]:
+        """The newest rows with these keys, locked; see `AsyncTable.lock_many`."""
+        wanted, rows = list(keys), []
+        for start in range(0, len(wanted), _COUNT_MAX):
+            some = wanted[start : start + _COUNT_MAX]
+            rows += await self._get(some, transaction, locks=True)
+        return rows
+
     async def get_many(self, keys: Iterable[Key]) -> list[RowDict | None]:
         """The rows with these keys, None for those that are not there."""
         wanted, rows = list(keys), []
@@ -162,12 +170,17 @@ class RemoteTable(AsyncTable):
     # Inside
 
     async def _get(
-        self, keys: Sequence[Key], transaction: Any, *, plain: bool = False
+        self,
+        keys: Sequence[Key],
+        transaction: Any,
+        *,
+        plain: bool = False,
+        locks: bool = False,
     ) -> list[Any]:
         given = [packed(key) for key in keys]
 
         def make(session: int) -> messages.Get:
-            return messages.Get(self.tablespace, self.name, given, plain, session)
+            return messages.Get(self.tablespace, self.name, given, plain, session, locks)
 
         if transaction is None:
             answer = await self._calling.ask(self.tablespace, make(0), again=True)

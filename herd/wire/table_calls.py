@@ -34,7 +34,7 @@ class _Another(Exception):
 def get_now(service: HerdService, call: messages.Get) -> Answer | None:
     """Rows by their keys, at once; None: it has to wait."""
     table = service.known_table(call.table, call.tablespace)
-    if table is None or len(call.keys) > 16:
+    if table is None or call.locks or len(call.keys) > 16:
         return None
     try:
         return _rows(table, call)
@@ -82,9 +82,15 @@ async def _get(
     if len(call.keys) > KEYS_MAX:
         raise InterfaceError(f"at most {KEYS_MAX} keys are looked up at once")
     if transaction is None:
+        if call.locks:
+            raise InterfaceError("only a transaction locks rows", hint="begin one")
         await table.space.until_readable()
         return _rows(table, call)
-    rows = [await table.get(_key(key), transaction=transaction) for key in call.keys]
+    keys = [_key(key) for key in call.keys]
+    if call.locks:
+        rows = await table.lock_many(keys, transaction=transaction)
+    else:
+        rows = [await table.get(key, transaction=transaction) for key in keys]
     if call.plain:
         return Told([None if row is None else packed_row(row.values()) for row in rows])
     return Told([None if row is None else packed_map(row) for row in rows])
