@@ -1,0 +1,56 @@
+"""What a round of collection found and did, or would do.
+
+Invariants:
+- A dry run counts by the same rules as a round; it only changes nothing.
+- Bytes are those that entries hold, of one copy: how many bookies keep them is not counted.
+"""
+
+import msgspec
+
+
+class BucketGarbage(msgspec.Struct):
+    """One bucket. Bytes as its ledgers hold them, of one copy.
+
+    `ledgers` were there when the round began, with `stored_bytes` in those that are sealed, of
+    which `live_bytes` belong to objects. `dead_ledgers` have none that is live; they were set to
+    die in this round, and `waiting_ledgers` are dead since a time that is still shorter than the
+    grace. `deleted_ledgers` are gone for good. `compacted_ledgers` were emptied by moving
+    `moved_objects`. `sealed_ledgers` had been abandoned by their writers.
+    """
+
+    bucket: str
+    bucket_id: int = 0
+    ledgers: int = 0
+    stored_bytes: int = 0
+    live_bytes: int = 0
+    sealed_ledgers: int = 0
+    dead_ledgers: int = 0
+    dead_bytes: int = 0
+    waiting_ledgers: int = 0
+    deleted_ledgers: int = 0
+    compacted_ledgers: int = 0
+    moved_objects: int = 0
+    moved_bytes: int = 0
+    expired_objects: int = 0
+    expired_uploads: int = 0
+    unreadable_ledgers: int = 0
+    """Could not be sealed or copied now; the next round tries again."""
+
+
+class GarbageReport(msgspec.Struct):
+    """What one round found and did; with `dry_run` what it would have done."""
+
+    dry_run: bool
+    buckets: list[BucketGarbage] = []
+    orphan_ledgers: int = 0
+    """Ledgers of no row, left by writers that crashed, which were deleted."""
+    cleaned_buckets: list[str] = []
+    """Deleted buckets of which nothing is left."""
+
+    def total(self, field: str) -> int:
+        """The sum of a number over all buckets.
+
+        >>> GarbageReport(False, [BucketGarbage("a", ledgers=2)]).total("ledgers")
+        2
+        """
+        return sum(getattr(bucket, field) for bucket in self.buckets)
