@@ -1,6 +1,6 @@
 """BlobIt: objects of any size in ledgers, named by ids that are enough to read them."""
 
-from blobit.blobs import AsyncBlobs, ReadableFile, Source
+from blobit.blobs import AsyncBlobs
 from blobit.errors import (
     BlobCorrupt,
     BlobError,
@@ -13,6 +13,7 @@ from blobit.errors import (
 )
 from blobit.object_id import Kind, ObjectId
 from blobit.settings import BlobSettings
+from blobit.sources import ReadableFile, Source
 from blobit.sync import Blobs, SyncSource
 from blobit.upload import Upload
 

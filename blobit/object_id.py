@@ -3,22 +3,24 @@
 The text is base64 with `-` and `_` and without padding (RFC 4648, section 5) of:
 
     1 byte     format and kind: the upper four bits are the format, 1; the lower four the kind,
-               0 = data, 1 = list
+               0 = data, 1 = list, 2 = zstd
     varint     ledger id
     varint     first entry
-    varint     entry size in bytes: every entry but the last is exactly as long
+    varint     entry size in bytes: every entry but the last holds exactly as many
     varint     length of the object in bytes
-    varint     (kind list only) length in bytes of the list that the entries hold
+    varint     (kinds list and zstd) bytes that are in the entries: those of the list, or compressed
     4 bytes    CRC32C of the whole object, little-endian
     4 bytes    CRC32C of all bytes before, little-endian: the check of the text itself
 
 A varint holds seven bits a byte, the lowest first, with the upper bit set on all but the last
 byte; it is as short as it can be, and below 2**63.
 
-Kind data: the entries hold the object's bytes. Kind list: the entries hold the ids of the object's
-parts, in order, one behind the other: for each a byte with its length and then its bytes as above,
-before base64. A part is never a list and never empty. The empty object has one id: kind data and
-all fields 0; it takes no ledger.
+Kind data: the entries hold the object's bytes. Kind zstd: each entry is one frame of zstandard with
+its content size, of as many of the object's bytes as an entry of kind data would hold, so any range
+is found by arithmetic. Kind list: the entries hold the ids of the object's parts, in order, one
+behind the other: for each a byte with its length and then its bytes as above, before base64. A part
+is never a list and never empty. The empty object has one id: kind data and all fields 0; it takes
+no ledger.
 
 Invariants:
 - A text is an id or raises `InvalidObjectId`; parsing never looks anything up.
@@ -30,6 +32,7 @@ import base64
 import binascii
 import enum
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import google_crc32c
@@ -50,13 +53,17 @@ class Kind(enum.IntEnum):
 
     DATA = 0
     LIST = 1
+    ZSTD = 2
+
+
+_KINDS: Final = frozenset(Kind)
 
 
 class ObjectId(msgspec.Struct, frozen=True, order=True):
     """Where an object lies and what it must look like.
 
     `length` and `checksum` (CRC32C) are the whole object's; `stored_bytes` are the bytes in the
-    entries: the object's own, or those of the list of its parts.
+    entries: the object's own, compressed ones, or those of the list of its parts.
 
     >>> moo = ObjectId(Kind.DATA, 7, 0, 65536, 3, 3, google_crc32c.value(b"moo"))
     >>> str(moo)
@@ -81,7 +88,12 @@ class ObjectId(msgspec.Struct, frozen=True, order=True):
     @property
     def entry_count(self) -> int:
         """How many entries the object, or the list of its parts, takes."""
-        return -(-self.stored_bytes // self.entry_bytes) if self.stored_bytes else 0
+        return -(-self.content_bytes // self.entry_bytes) if self.content_bytes else 0
+
+    @property
+    def content_bytes(self) -> int:
+        """The bytes that its entries mean: the object's, or those of the list of its parts."""
+        return self.stored_bytes if self.kind is Kind.LIST else self.length
 
     @property
     def last_entry(self) -> int:
@@ -109,7 +121,7 @@ class ObjectId(msgspec.Struct, frozen=True, order=True):
     def to_bytes(self) -> bytes:
         """The id before base64."""
         numbers = [self.ledger_id, self.first_entry, self.entry_bytes, self.length]
-        if self.kind is Kind.LIST:
+        if self.kind is not Kind.DATA:
             numbers.append(self.stored_bytes)
         packed = bytes([FORMAT << 4 | self.kind]) + b"".join(map(_varint, numbers))
         packed += self.checksum.to_bytes(4, "little")
@@ -126,19 +138,19 @@ class ObjectId(msgspec.Struct, frozen=True, order=True):
             raise InvalidObjectId(
                 f"the object id has format {object_format}, this program reads {FORMAT}"
             )
-        if kind not in (Kind.DATA, Kind.LIST):
+        if kind not in _KINDS:
             raise InvalidObjectId(f"not an object id: it has no kind {kind}")
-        numbers, rest = _integers(body[1:], 5 if kind == Kind.LIST else 4)
+        numbers, rest = _integers(body[1:], 4 if kind == Kind.DATA else 5)
         if len(rest) != 4:
             raise InvalidObjectId("not an object id: it has a wrong length")
-        stored_bytes = numbers[4] if kind == Kind.LIST else numbers[3]
+        stored_bytes = numbers[3] if kind == Kind.DATA else numbers[4]
         checksum = int.from_bytes(rest, "little")
         return cls(
             Kind(kind), numbers[0], numbers[1], numbers[2], numbers[3], stored_bytes, checksum
         )
 
 
-def pack_parts(parts: list[ObjectId]) -> bytes:
+def pack_parts(parts: Sequence[ObjectId]) -> bytes:
     """The list that the entries of an id of kind list hold."""
     assert len(parts) > 1
     packed = [part.to_bytes() for part in parts]
@@ -147,18 +159,36 @@ def pack_parts(parts: list[ObjectId]) -> bytes:
 
 def parse_parts(packed: bytes) -> list[ObjectId]:
     """Parse what `pack_parts` made. Raises `InvalidObjectId`."""
-    parts: list[ObjectId] = []
-    start = 0
-    while start < len(packed):
-        end = start + 1 + packed[start]
-        if end > len(packed):
-            raise InvalidObjectId("the list of an object's parts is cut short")
-        part = ObjectId.from_bytes(packed[start + 1 : end])
-        if part.kind is not Kind.DATA or not part.length:
-            raise InvalidObjectId("the list of an object's parts names another list or nothing")
-        parts.append(part)
-        start = end
+    parser = PartsParser()
+    parts = parser.feed(packed)
+    parser.end()
     return parts
+
+
+class PartsParser:
+    """Parses a list of parts piece by piece, so that none is too long to be read."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, packed: bytes) -> list[ObjectId]:
+        """The parts that are whole with these bytes. Raises `InvalidObjectId`."""
+        packed = self._rest + packed
+        parts: list[ObjectId] = []
+        start = 0
+        while start < len(packed) and (end := start + 1 + packed[start]) <= len(packed):
+            part = ObjectId.from_bytes(packed[start + 1 : end])
+            if part.kind is Kind.LIST or not part.length:
+                raise InvalidObjectId("the list of an object's parts names another list or nothing")
+            parts.append(part)
+            start = end
+        self._rest = packed[start:]
+        return parts
+
+    def end(self) -> None:
+        """There is no more. Raises `InvalidObjectId` if the last part is not whole."""
+        if self._rest:
+            raise InvalidObjectId("the list of an object's parts is cut short")
 
 
 def _problem(name: ObjectId) -> str | None:

@@ -1,116 +1,122 @@
-"""Reading the bytes of one part: ledgers opened once, entries checked against the id.
+"""Reading ranges of one part: ledgers opened once, entries checked against the id.
 
 Invariants:
-- An entry counts only if it has exactly the length that the id gives it.
+- An entry counts only if it holds exactly as many bytes as the id gives it.
 - "Not found" is said only when a ledger, or an entry of a closed ledger, is positively not there;
   anything less is "unreadable".
-- A reader that was remembered may be out of date: a fresh one has the last word.
+- A reader that was remembered may be out of date: a newer one has the last word.
 - Reading never disturbs a ledger's writer.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import suppress
+from typing import NamedTuple
 
+from blobit.compressing import decompress
 from blobit.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnreadable
-from blobit.object_id import ObjectId
+from blobit.nearby import Nearby, Shelf
+from blobit.object_id import Kind, ObjectId
 from engine.errors import EngineError, NoSuchEntry, NoSuchLedger, Unauthorized, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
+from engine.ports.workers import Workers
 from engine.run import Entry
+
+
+class _Opened(NamedTuple):
+    """A reader of a ledger, by the task that opens it, and what is read ahead in it."""
+
+    task: "asyncio.Task[LedgerReader]"
+    nearby: Nearby
 
 
 class Readers:
     """Open readers of ledgers, the least lately used of which is forgotten first."""
 
-    def __init__(self, client: LedgerClient, readers_max: int) -> None:
+    def __init__(
+        self, client: LedgerClient, readers_max: int, workers: Workers | None = None
+    ) -> None:
+        """`workers` decompress; without them the event loop does."""
+        self.chunk_bytes = client.settings.read_bytes_max
+        """About so much is asked of a bookie at once."""
         self._client = client
+        self._shelf = Shelf(client.clock)
         self._readers_max = readers_max
-        self._readers: OrderedDict[int, asyncio.Task[LedgerReader]] = OrderedDict()
+        self._workers = workers
+        self._opened: OrderedDict[int, _Opened] = OrderedDict()
 
-    async def get(self, ledger_id: int) -> tuple[LedgerReader, bool]:
-        """A reader, and whether it was opened just now. Raises what opening raises."""
-        task = self._readers.get(ledger_id)
-        fresh = task is None
-        if task is None:
-            opening = self._client.open_ledger(ledger_id, recover=False)
-            task = self._readers[ledger_id] = asyncio.get_running_loop().create_task(opening)
-            if len(self._readers) > self._readers_max:
-                self._readers.popitem(last=False)
-        else:
-            self._readers.move_to_end(ledger_id)
-        try:
-            return await asyncio.shield(task), fresh
-        except EngineError:
-            self.forget(ledger_id, task)
-            raise
+    async def read(self, part: ObjectId, first: int, last: int) -> list[bytes]:
+        """What entries `first` to `last` of an id's ledger hold, both included.
 
-    def forget(self, ledger_id: int, task: "asyncio.Task[LedgerReader] | None" = None) -> None:
-        """Open it anew the next time."""
-        if task is None or self._readers.get(ledger_id) is task:
-            self._readers.pop(ledger_id, None)
+        Raises `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
+        """
+        again = False
+        while True:
+            opened, fresh = self._get(part.ledger_id)
+            try:
+                task = opened.task
+                reader = task.result() if task.done() else await asyncio.shield(task)
+                frames = None
+                if first == last and reader.last_add_confirmed >= last:
+                    frames = await opened.nearby.get(reader, first)
+                if frames is None:
+                    frames = await _frames(reader, first, last)
+                return await self._contents(part, first, frames)
+            except (EngineError, BlobError) as error:
+                self._forget(part.ledger_id, opened)
+                if again or fresh:
+                    raise _told(part, error) from error
+                again = True
 
     def close(self) -> None:
         """Forget them all. None follows a writer, so none holds anything that needs an end."""
-        for task in self._readers.values():
-            task.cancel()
-        self._readers.clear()
+        for opened in self._opened.values():
+            opened.task.cancel()
+            opened.nearby.close()
+        self._opened.clear()
 
+    def _get(self, ledger_id: int) -> tuple[_Opened, bool]:
+        """A reader, and whether it is opened just now."""
+        opened = self._opened.get(ledger_id)
+        if opened is not None:
+            self._opened.move_to_end(ledger_id)
+            return opened, False
+        opening = self._client.open_ledger(ledger_id, recover=False)
+        task = asyncio.get_running_loop().create_task(opening)
+        # Who waits hears of a failure; perhaps nobody does any more.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        opened = self._opened[ledger_id] = _Opened(task, Nearby(self._shelf))
+        if len(self._opened) > self._readers_max:
+            _, oldest = self._opened.popitem(last=False)
+            oldest.nearby.close()
+        return opened, True
 
-async def read_entries(
-    readers: Readers, part: ObjectId, start: int, end: int
-) -> AsyncGenerator[bytes, None]:
-    """Bytes `start` to `end` (not included) of what the id's entries hold, in pieces.
+    def _forget(self, ledger_id: int, opened: _Opened) -> None:
+        """Open it anew the next time."""
+        if self._opened.get(ledger_id) is opened:
+            del self._opened[ledger_id]
+            opened.nearby.close()
 
-    Raises `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
-    """
-    position = start
-    last_try = False
-    while position < end:
+    async def _contents(self, part: ObjectId, first: int, frames: list[bytes]) -> list[bytes]:
+        """What stored entries mean, checked against the id as far as it tells."""
+        length = part.entry_bytes
+        if part.kind is not Kind.ZSTD:
+            for entry_id, frame in enumerate(frames, first):
+                if len(frame) != length or entry_id == part.last_entry:
+                    wanted = _length(part, entry_id)
+                    if len(frame) != wanted:
+                        raise _corrupt(part, entry_id, f"has {len(frame)} bytes, not {wanted}")
+            return frames
+        lengths = [_length(part, first + index) for index in range(len(frames))]
         try:
-            reader, fresh = await readers.get(part.ledger_id)
-            last_try = last_try or fresh
-            async with aclosing(_pieces(reader, part, position, end)) as pieces:
-                async for piece in pieces:
-                    yield piece
-                    position += len(piece)
-        except (EngineError, BlobError) as error:
-            if last_try:
-                raise _told(part, error) from error
-            readers.forget(part.ledger_id)
-            last_try = True
-            continue
-        assert position == end
+            return await decompress(frames, lengths, self._workers)
+        except ValueError as error:
+            raise _corrupt(part, first, f"or one behind it is no entry of it: {error}") from error
 
 
-async def _pieces(
-    reader: LedgerReader, part: ObjectId, start: int, end: int
-) -> AsyncGenerator[bytes, None]:
-    entry_bytes = part.entry_bytes
-    first = part.first_entry + start // entry_bytes
-    last = part.first_entry + (end - 1) // entry_bytes
-    skip_bytes = start % entry_bytes
-    left_bytes = end - start
-    expected = first
-    async with aclosing(await _batches(reader, first, last)) as batches:
-        async for batch in batches:
-            bodies = [_body(part, entry, expected + i) for i, entry in enumerate(batch)]
-            expected += len(batch)
-            piece = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-            if skip_bytes or len(piece) - skip_bytes > left_bytes:
-                piece = piece[skip_bytes : skip_bytes + left_bytes]
-                skip_bytes = 0
-            left_bytes -= len(piece)
-            yield piece
-    if expected <= last:
-        raise NoSuchEntry(f"ledger {part.ledger_id} has no entry {expected}")
-
-
-async def _batches(
-    reader: LedgerReader, first: int, last: int
-) -> AsyncGenerator[list[Entry], None]:
-    """The entries, also those past what the reader knows to be confirmed.
+async def _frames(reader: LedgerReader, first: int, last: int) -> list[bytes]:
+    """Entries as they are stored, also those past what the reader knows to be confirmed.
 
     An id is given out only when its entries are confirmed. So where a bookie has not heard so yet,
     they may be read all the same.
@@ -118,39 +124,38 @@ async def _batches(
     if last > reader.last_add_confirmed and not reader.closed:
         with suppress(Unavailable):
             await reader.read_last_add_confirmed()
+    frames: list[bytes] = []
     if last <= reader.last_add_confirmed:
-        return _confirmed(reader, first, last)
+        while len(frames) <= last - first:
+            batch = await reader.read_some(first + len(frames), last)
+            frames += [entry.body for entry in batch]
+        return frames
     if reader.closed:
         raise NoSuchEntry(f"ledger {reader.ledger_id} ends before entry {last}")
-    return _unconfirmed(reader, first, last)
-
-
-async def _confirmed(
-    reader: LedgerReader, first: int, last: int
-) -> AsyncGenerator[list[Entry], None]:
-    async for batch in reader.read_batches(first, last):
-        yield batch
-
-
-async def _unconfirmed(
-    reader: LedgerReader, first: int, last: int
-) -> AsyncGenerator[list[Entry], None]:
     async for entry in reader.read_unconfirmed(first, last):
-        yield [entry]
+        frames.append(_expected(entry, first + len(frames)))
+    if len(frames) <= last - first:
+        raise NoSuchEntry(f"ledger {reader.ledger_id} has no entry {first + len(frames)}")
+    return frames
 
 
-def _body(part: ObjectId, entry: Entry, expected: int) -> bytes:
-    """An entry's bytes, if it is the one that the id means."""
-    assert entry.entry_id == expected
-    length = part.entry_bytes
-    if expected == part.last_entry:
-        length = part.stored_bytes - (part.entry_count - 1) * part.entry_bytes
-    if len(entry.body) != length:
-        raise BlobCorrupt(
-            f"object {part}: entry {expected} of ledger {part.ledger_id} has "
-            f"{len(entry.body)} bytes instead of {length}"
-        )
+def _expected(entry: Entry, entry_id: int) -> bytes:
+    assert entry.entry_id == entry_id
     return entry.body
+
+
+def _length(part: ObjectId, entry_id: int) -> int:
+    """How many bytes an entry of an id holds."""
+    if entry_id == part.last_entry:
+        return part.content_bytes - (part.entry_count - 1) * part.entry_bytes
+    return part.entry_bytes
+
+
+def _corrupt(part: ObjectId, entry_id: int, what: str) -> BlobCorrupt:
+    return BlobCorrupt(
+        f"object {part}: entry {entry_id} of ledger {part.ledger_id} {what}: the id is another "
+        "store's or its copies are damaged; run a check of the ledger"
+    )
 
 
 def _told(part: ObjectId, error: EngineError | BlobError) -> BlobError:

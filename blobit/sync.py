@@ -11,9 +11,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from blobit.blobs import FILE_READ_BYTES, AsyncBlobs, ReadableFile
+from blobit.blobs import AsyncBlobs
 from blobit.errors import BlobsClosed
 from blobit.object_id import ObjectId
+from blobit.sources import FILE_READ_BYTES, ReadableFile
 from engine.errors import InvalidRequest
 from engine.ports.system_loop import BackgroundLoop
 

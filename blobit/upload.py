@@ -9,24 +9,28 @@ Invariants:
 - A batch stays in memory until it is acknowledged, so no source is ever read twice.
 - Every entry of a part but its last is whole; only the object's last batch may end in a short one.
 - Parts lie in the object one behind the other; each carries its own checksum.
-- Memory stays under `stream_pending_bytes_max` and two batches, whatever the object's length.
+- Memory stays under `stream_pending_bytes_max` and two batches, whatever the object's length;
+  compressed, what is under way is held twice.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import google_crc32c
 
+from blobit.checksum import combine
+from blobit.compressing import compress
 from blobit.errors import BlobNotStored, BlobsClosed
 from blobit.object_id import EMPTY, Kind, ObjectId, pack_parts
-from blobit.settings import BlobSettings
 from blobit.writers import LedgerPool, PooledLedger
 from engine.errors import EngineError
+from engine.ports.workers import Workers
 
 _extend = google_crc32c.extend
+_LIST_BATCH_ENTRIES: Final = 64
 
 
 def cut(data: bytes, entry_bytes: int) -> list[bytes]:
@@ -36,21 +40,52 @@ def cut(data: bytes, entry_bytes: int) -> list[bytes]:
     return [data[start : start + entry_bytes] for start in range(0, len(data), entry_bytes)]
 
 
-async def put_shared(pool: LedgerPool, settings: BlobSettings, data: bytes) -> ObjectId:
+async def put_shared(pool: LedgerPool, data: bytes, workers: Workers | None = None) -> ObjectId:
     """Store a small object beside others; the id comes when its bytes are durable."""
     if not data:
         return EMPTY
-    length = len(data)
-    ledger_id, first = await pool.append_shared(cut(data, settings.entry_bytes), length)
+    length, entry_bytes = len(data), pool.settings.entry_bytes
+    entries, kind, stored_bytes = cut(data, entry_bytes), Kind.DATA, length
+    if pool.plan.compression:
+        entries, kind = await compress(entries, workers), Kind.ZSTD
+        stored_bytes = sum(map(len, entries))
+    ledger_id, first = await pool.append_shared(entries, stored_bytes)
     checksum = _extend(0, data)
-    return ObjectId(Kind.DATA, ledger_id, first, settings.entry_bytes, length, length, checksum)
+    return ObjectId(kind, ledger_id, first, entry_bytes, length, stored_bytes, checksum)
+
+
+async def put_list(pool: LedgerPool, parts: Sequence[ObjectId]) -> ObjectId:
+    """The id of the object whose bytes are those of its parts, one behind the other.
+
+    Stores their list; what they hold is not read. Empty parts leave no trace; one part alone is
+    the object. No part may be a list. Raises `BlobNotStored`.
+    """
+    parts = [part for part in parts if part.length]
+    if len(parts) < 2:
+        return parts[0] if parts else EMPTY
+    length = checksum = 0
+    for part in parts:
+        assert part.kind is not Kind.LIST
+        checksum = combine(checksum, part.checksum, part.length)
+        length += part.length
+    settings, packed = pool.settings, pack_parts(parts)
+    entries = cut(packed, settings.entry_bytes)
+    if len(packed) <= settings.shared_object_bytes_max:
+        ledger_id, first = await pool.append_shared(entries, len(packed))
+    else:
+        ledger_id, first = await _append_alone(pool, entries)
+    return ObjectId(
+        Kind.LIST, ledger_id, first, settings.entry_bytes, length, len(packed), checksum
+    )
 
 
 class _Batch(NamedTuple):
-    """Entries handed to a ledger and not yet known to be durable."""
+    """Entries handed to a ledger and not yet known to be durable, and what they mean."""
 
-    entries: list[bytes]
+    contents: list[bytes]
     size_bytes: int
+    entries: list[bytes]
+    stored_bytes: int
     pending: Awaitable[list[int]]
 
 
@@ -62,24 +97,27 @@ class _Part:
         self.stack = stack
         self.first = 0
         self.length = 0
+        self.stored_bytes = 0
         self.checksum = 0
 
 
 class Upload:
     """Takes an object piece by piece. Made by `AsyncBlobs.upload`; ended by `finish` or `abort`."""
 
-    def __init__(self, pool: LedgerPool, settings: BlobSettings) -> None:
+    def __init__(self, pool: LedgerPool, workers: Workers | None = None) -> None:
+        """`workers` compress, where the pool's plan says so; without them the event loop does."""
+        settings = pool.settings
         self._pool = pool
+        self._workers = workers
         self._settings = settings
         self._buffer = bytearray()
-        self._batch_bytes = settings.batch_bytes - settings.batch_bytes % settings.entry_bytes
+        self._entry_bytes = settings.stream_entry_bytes
+        self._batch_bytes = settings.batch_bytes - settings.batch_bytes % self._entry_bytes
         self._part: _Part | None = None
         self._parts: list[ObjectId] = []
         self._batches: deque[_Batch] = deque()
         self._pending_bytes = 0
         self._failures = 0
-        self._length = 0
-        self._checksum = 0
         self._ended = False
 
     async def write(self, data: bytes) -> None:
@@ -107,7 +145,7 @@ class Upload:
         self._check_usable()
         self._ended = True
         if self._part is None and not self._parts:
-            return await put_shared(self._pool, self._settings, bytes(self._buffer))
+            return await put_shared(self._pool, bytes(self._buffer), self._workers)
         try:
             if self._buffer:
                 await self._send(memoryview(bytes(self._buffer)))
@@ -116,31 +154,12 @@ class Upload:
             await self._end_part()
         finally:
             await self._drop()
-        if len(self._parts) == 1:
-            return self._parts[0]
-        return await self._put_list()
+        return await put_list(self._pool, self._parts)
 
     async def abort(self) -> None:
         """Forget the object. What was written of it has no id."""
         self._ended = True
         await self._drop()
-
-    async def _put_list(self) -> ObjectId:
-        packed = pack_parts(self._parts)
-        if len(packed) <= self._settings.shared_object_bytes_max:
-            held = await put_shared(self._pool, self._settings, packed)
-        else:
-            async with self._pool.lend() as ledger:
-                held = await _put_alone(ledger, self._settings, packed)
-        return ObjectId(
-            Kind.LIST,
-            held.ledger_id,
-            held.first_entry,
-            held.entry_bytes,
-            self._length,
-            len(packed),
-            self._checksum,
-        )
 
     async def _send_buffered(self) -> None:
         """Send the whole batches of the buffer."""
@@ -151,15 +170,21 @@ class Upload:
             await self._send(data[start : start + self._batch_bytes])
 
     async def _send(self, data: memoryview) -> None:
-        entry_bytes = self._settings.entry_bytes
-        entries = [
+        entry_bytes = self._entry_bytes
+        contents = [
             bytes(data[start : start + entry_bytes]) for start in range(0, len(data), entry_bytes)
         ]
-        await self._append(entries, len(data))
+        entries, stored_bytes = contents, len(data)
+        if self._pool.plan.compression:
+            entries = await compress(contents, self._workers)
+            stored_bytes = sum(map(len, entries))
+        await self._append(contents, len(data), entries, stored_bytes)
         while self._pending_bytes > self._settings.stream_pending_bytes_max:
             await self._settle_oldest()
 
-    async def _append(self, entries: list[bytes], size_bytes: int) -> None:
+    async def _append(
+        self, contents: list[bytes], size_bytes: int, entries: list[bytes], stored_bytes: int
+    ) -> None:
         """Hand a batch to the part's ledger, or to the next one."""
         while True:
             part = self._part
@@ -170,11 +195,11 @@ class Upload:
                 await (self._settle_oldest() if self._batches else self._end_part())
                 continue
             try:
-                pending = part.ledger.append_many(entries, size_bytes)
+                pending = part.ledger.append_many(entries, stored_bytes)
             except EngineError as error:
                 self._note_failure(part, error)
                 continue
-            self._batches.append(_Batch(entries, size_bytes, pending))
+            self._batches.append(_Batch(contents, size_bytes, entries, stored_bytes, pending))
             self._pending_bytes += size_bytes
             return
 
@@ -193,12 +218,11 @@ class Upload:
         self._pending_bytes -= batch.size_bytes
         if not part.length:
             part.first = ids[0]
-        assert ids[0] == part.first + part.length // self._settings.entry_bytes, "ids not in a row"
+        assert ids[0] == part.first + part.length // self._entry_bytes, "ids not in a row"
         part.length += batch.size_bytes
-        self._length += batch.size_bytes
-        for entry in batch.entries:
-            part.checksum = _extend(part.checksum, entry)
-            self._checksum = _extend(self._checksum, entry)
+        part.stored_bytes += batch.stored_bytes
+        for content in batch.contents:
+            part.checksum = _extend(part.checksum, content)
         self._failures = 0
 
     async def _write_again(self) -> None:
@@ -210,13 +234,15 @@ class Upload:
         self._pending_bytes = 0
         await self._end_part()
         for batch in lost:
-            await self._append(batch.entries, batch.size_bytes)
+            await self._append(batch.contents, batch.size_bytes, batch.entries, batch.stored_bytes)
 
     def _note_failure(self, part: _Part, error: EngineError) -> None:
         part.ledger.failed = True
         self._failures += 1
         if self._failures >= self._settings.attempts_max:
-            raise BlobNotStored(f"{self._failures} ledgers in a row failed: {error}") from error
+            raise BlobNotStored(
+                f"{self._failures} ledgers in a row failed: {error}: put the object again"
+            ) from error
 
     async def _begin_part(self) -> _Part:
         stack = AsyncExitStack()
@@ -228,11 +254,15 @@ class Upload:
         assert part is not None and not self._batches
         await part.stack.aclose()
         if part.length:
-            entry_bytes, length = self._settings.entry_bytes, part.length
-            ledger_id = part.ledger.ledger_id
             self._parts.append(
                 ObjectId(
-                    Kind.DATA, ledger_id, part.first, entry_bytes, length, length, part.checksum
+                    Kind.ZSTD if self._pool.plan.compression else Kind.DATA,
+                    part.ledger.ledger_id,
+                    part.first,
+                    self._entry_bytes,
+                    part.length,
+                    part.stored_bytes,
+                    part.checksum,
                 )
             )
 
@@ -251,18 +281,28 @@ class Upload:
             raise BlobsClosed("this upload has ended")
 
 
-async def _put_alone(ledger: PooledLedger, settings: BlobSettings, data: bytes) -> ObjectId:
-    """Store bytes at once in a ledger that nobody else uses."""
-    try:
-        ids = await ledger.append_many(cut(data, settings.entry_bytes), len(data))
-    except EngineError as error:
-        ledger.failed = True
-        raise BlobNotStored(f"the list of an object's parts: {error}") from error
-    length = len(data)
-    checksum = _extend(0, data)
-    return ObjectId(
-        Kind.DATA, ledger.ledger_id, ids[0], settings.entry_bytes, length, length, checksum
-    )
+async def _append_alone(pool: LedgerPool, entries: Sequence[bytes]) -> tuple[int, int]:
+    """Store a long list of parts at once in a ledger that nobody else uses."""
+    cause: EngineError | None = None
+    for _ in range(pool.settings.attempts_max):
+        async with pool.lend() as ledger:
+            try:
+                # A few at a time: no list may be longer than what a writer takes at once.
+                firsts = [
+                    (await ledger.append_many(some, sum(map(len, some))))[0]
+                    for some in (
+                        entries[start : start + _LIST_BATCH_ENTRIES]
+                        for start in range(0, len(entries), _LIST_BATCH_ENTRIES)
+                    )
+                ]
+            except EngineError as error:
+                ledger.failed = True
+                cause = error
+            else:
+                return ledger.ledger_id, firsts[0]
+    raise BlobNotStored(
+        "the list of an object's parts could not be stored: put the object again"
+    ) from cause
 
 
 def _abandon(pending: Awaitable[list[int]]) -> None:

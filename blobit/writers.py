@@ -1,102 +1,177 @@
-"""The ledgers that are open for writing: one that small objects share, others lent one at a time.
+"""The ledgers that are open for writing: in each pool one that small objects share, others lent.
+
+A pool serves one purpose: one kind of objects of one bucket, or the objects without a bucket. The
+pools of a store are bounded together.
 
 Invariants:
 - A ledger is either shared or lent to one stream, never both.
-- A ledger takes no more once it holds `ledger_bytes_max`, or an append to it failed; it is then
-  closed in the background and another takes its place.
-- Bytes of shared objects that are not yet durable stay under `shared_pending_bytes_max`; more
-  wait in the order in which they came.
-- At most `streams_max` ledgers are lent at once.
+- A ledger takes no more once it holds its plan's bytes, or is as old as the plan allows, or an
+  append to it failed; it is then closed in the background and another takes its place.
+- Nothing is appended to a ledger before its plan's `made` has returned; `sealed` is told only of
+  ledgers that this process has closed.
+- Bytes of shared objects that are not yet durable stay under `shared_pending_bytes_max` in all
+  pools together; more wait in the order in which they came.
+- At most `streams_max` ledgers are lent at once, in all pools together.
+- Ledgers without work are closed after `ledger_idle_ms`; more than `ledgers_open_max` never stay.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
-from blobit.errors import BlobNotStored, BlobsClosed
+from blobit.budget import ByteBudget
+from blobit.errors import BlobError, BlobNotStored, BlobsClosed
 from blobit.settings import BlobSettings
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
+from engine.ports.clock import Clock
 
 LEDGER_OWNER = {"owner": b"blobit"}
 """Custom metadata of every ledger made here, so that an orphan tells whose it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerPlan:
+    """How a pool's ledgers are made, and who hears of them.
+
+    `metadata` is kept with each ledger. `bytes_max` is where a ledger ends, None for the store's
+    setting; `open_ms_max` how long one takes objects, None for ever. What is None of the quorums
+    is the client's choice. `compression` is "" or "zstd". `made` is awaited with the ledger's id
+    before anything is appended, `sealed` with the id and the bytes in it once it is closed; what
+    `made` raises the put raises, what `sealed` raises is left to collection.
+    """
+
+    metadata: Mapping[str, bytes] = field(default_factory=lambda: dict(LEDGER_OWNER))
+    bytes_max: int | None = None
+    ensemble: int | None = None
+    write_quorum: int | None = None
+    ack_quorum: int | None = None
+    open_ms_max: int | None = None
+    compression: str = ""
+    made: Callable[[int], Awaitable[None]] | None = None
+    sealed: Callable[[int, int], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
+        assert self.compression in ("", "zstd"), self.compression
+
+
 class PooledLedger:
     """One open ledger and what the pool must know of it."""
 
-    def __init__(self, writer: LedgerWriter, bytes_max: int) -> None:
+    def __init__(
+        self, writer: LedgerWriter, bytes_max: int, clock: Clock, open_ms_max: int | None
+    ) -> None:
         self.writer = writer
         self.ledger_id = writer.ledger_id
-        self._room_bytes = bytes_max
         self.failed = False
+        self.retired = False
+        self.told = False
+        self.pending = 0
+        self.idle_since_s = clock.monotonic()
+        self._clock = clock
+        self._room_bytes = bytes_max
+        self._ends_s = None if open_ms_max is None else self.idle_since_s + open_ms_max / 1000
 
     @property
     def usable(self) -> bool:
         """Whether it takes more."""
-        return not self.failed and self._room_bytes > 0
+        if self.failed or self._room_bytes <= 0:
+            return False
+        return self._ends_s is None or self._clock.monotonic() < self._ends_s
 
     def append_many(self, entries: Sequence[bytes], size_bytes: int) -> Awaitable[list[int]]:
         """Append entries with consecutive ids. Raises what the ledger's writer raises."""
         self._room_bytes -= size_bytes
         return self.writer.append_many(entries)
 
+    def begin(self) -> None:
+        """One more works with it."""
+        self.pending += 1
 
-class ByteBudget:
-    """So many bytes at once; who wants more waits, first come, first served.
+    def end(self) -> None:
+        """One less does."""
+        self.pending -= 1
+        if not self.pending:
+            self.idle_since_s = self._clock.monotonic()
 
-    A taker of more than the whole budget waits for all of it and then takes more than there is.
-    """
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._taken_bytes = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+class LedgerPools:
+    """The pools of one store, bounded together. Closed by their owner."""
 
-    async def take(self, size_bytes: int) -> None:
-        """Wait until the bytes are free, and take them."""
-        if not self._waiting and self._fits(size_bytes):
-            self._taken_bytes += size_bytes
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size_bytes, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give_back(size_bytes)
-            else:
-                # Whoever waits behind may fit now, once this turn is out of the way.
-                self.give_back(0)
-            raise
+    def __init__(self, client: LedgerClient, settings: BlobSettings) -> None:
+        self.client = client
+        self.settings = settings
+        self.budget = ByteBudget(settings.shared_pending_bytes_max)
+        self.lending = asyncio.Semaphore(settings.streams_max)
+        self._pools: dict[LedgerPool, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
-    def give_back(self, size_bytes: int) -> None:
-        """Return what was taken."""
-        self._taken_bytes -= size_bytes
-        assert self._taken_bytes >= 0
-        while self._waiting:
-            wanted_bytes, turn = self._waiting[0]
-            if not turn.done():
-                if not self._fits(wanted_bytes):
-                    return
-                self._taken_bytes += wanted_bytes
-                turn.set_result(None)
-            self._waiting.popleft()
+    def pool(self, plan: LedgerPlan | None = None) -> "LedgerPool":
+        """A new pool; it makes its first ledger when one is wanted."""
+        pool = LedgerPool(self, plan if plan is not None else LedgerPlan())
+        self._pools[pool] = None
+        if self._closed:
+            pool.end()
+        return pool
 
-    def _fits(self, size_bytes: int) -> bool:
-        return not self._taken_bytes or self._taken_bytes + size_bytes <= self._bytes_max
+    def note_made(self) -> None:
+        """One more ledger is open: keep within bounds, and see to it that it is closed one day."""
+        open_ledgers = sum(pool.open_count for pool in self._pools)
+        while open_ledgers > self.settings.ledgers_open_max and self._retire_oldest():
+            open_ledgers -= 1
+        if self._timer is None:
+            self._arm()
+
+    def drop(self, pool: "LedgerPool") -> None:
+        """A pool has ended."""
+        self._pools.pop(pool, None)
+
+    async def close(self) -> None:
+        """Close all pools and their ledgers. Pending shared puts end first."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pools = list(self._pools)
+        for pool in pools:
+            pool.end()
+        for pool in pools:
+            await pool.close()
+
+    def _arm(self) -> None:
+        delay_s = self.settings.ledger_idle_ms / 1000 / 4
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        before_s = self.client.clock.monotonic() - self.settings.ledger_idle_ms / 1000
+        for pool in self._pools:
+            pool.retire_idle(before_s)
+        if any(pool.open_count for pool in self._pools):
+            self._arm()
+
+    def _retire_oldest(self) -> bool:
+        """Close the ledger that has had no work for longest; False if all of them have some."""
+        idle = [(pool.idle_since_s, pool) for pool in self._pools]
+        times = [(since_s, pool) for since_s, pool in idle if since_s is not None]
+        if not times:
+            return False
+        since_s, pool = min(times, key=lambda each: each[0])
+        pool.retire_idle(since_s)
+        return True
 
 
 class LedgerPool:
-    """Makes ledgers, lends them, and closes them."""
+    """Makes ledgers by one plan, lends them, and closes them. Made by `LedgerPools.pool`."""
 
-    def __init__(self, client: LedgerClient, settings: BlobSettings) -> None:
-        self._client = client
-        self._settings = settings
-        self._budget = ByteBudget(settings.shared_pending_bytes_max)
-        self._lending = asyncio.Semaphore(settings.streams_max)
+    def __init__(self, pools: LedgerPools, plan: LedgerPlan) -> None:
+        self.plan = plan
+        self.settings = pools.settings
+        self._pools = pools
+        self._client = pools.client
         self._making = asyncio.Lock()
         self._shared: PooledLedger | None = None
         self._idle: list[PooledLedger] = []
@@ -104,18 +179,36 @@ class LedgerPool:
         self._closings: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    @property
+    def open_count(self) -> int:
+        """How many of its ledgers take objects."""
+        return len(self._idle) + len(self._lent) + (self._shared is not None)
+
+    @property
+    def open_ledgers(self) -> set[int]:
+        """The ids of its ledgers that are not closed, also of those that are being closed."""
+        every = [*self._idle, *self._lent, *([self._shared] if self._shared else [])]
+        return {ledger.ledger_id for ledger in every}
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """Since when its longest idle ledger has had no work; None if none is idle."""
+        return min((ledger.idle_since_s for ledger in self._without_work()), default=None)
+
     async def append_shared(self, entries: Sequence[bytes], size_bytes: int) -> tuple[int, int]:
         """Store entries with consecutive ids beside other objects'; returns ledger and first id.
 
-        Where a ledger fails they are stored again in the next. Raises `BlobNotStored`.
+        Where a ledger fails they are stored again in the next. Raises `BlobNotStored`, and what
+        the plan's `made` raises.
         """
-        await self._budget.take(size_bytes)
+        await self._pools.budget.take(size_bytes)
         try:
             cause: EngineError | None = None
-            for _ in range(self._settings.attempts_max):
+            for _ in range(self.settings.attempts_max):
                 ledger = self._shared
                 if ledger is None or not ledger.usable:
                     ledger = await self._next_shared()
+                ledger.begin()
                 try:
                     ids = await ledger.append_many(entries, size_bytes)
                 except EngineError as error:
@@ -123,35 +216,80 @@ class LedgerPool:
                     cause = error
                 else:
                     return ledger.ledger_id, ids[0]
-            raise BlobNotStored(f"{self._settings.attempts_max} ledgers failed") from cause
+                finally:
+                    ledger.end()
+            raise BlobNotStored(
+                f"{self.settings.attempts_max} ledgers failed: put the object again"
+            ) from cause
         finally:
-            self._budget.give_back(size_bytes)
+            self._pools.budget.give_back(size_bytes)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[PooledLedger]:
-        """A ledger for one stream alone, as long as the block lasts. Raises `BlobNotStored`."""
-        async with self._lending:
+        """A ledger for one stream alone, as long as the block lasts.
+
+        Raises `BlobNotStored`, and what the plan's `made` raises.
+        """
+        async with self._pools.lending:
             self._check_open()
-            ledger = self._idle.pop() if self._idle else await self._make()
+            ledger = self._take_idle() or await self._make()
+            ledger.begin()
             self._lent.append(ledger)
+            self._pools.note_made()
             try:
                 yield ledger
             finally:
+                ledger.end()
                 self._lent.remove(ledger)
                 if ledger.usable and not self._closed:
                     self._idle.append(ledger)
                 else:
                     self._retire(ledger)
 
-    async def close(self) -> None:
-        """Close every ledger. Pending shared puts end first; a lent ledger's stream fails."""
+    def forget(self, ledger_id: int) -> None:
+        """Give no more objects to a ledger: nothing in it can be kept any more."""
+        for ledger in [*self._idle, *self._lent, *([self._shared] if self._shared else [])]:
+            if ledger.ledger_id == ledger_id:
+                ledger.failed = True
+
+    def retire_idle(self, before_s: float) -> None:
+        """Close the ledgers that have had no work since a time, by the client's clock."""
+        for ledger in self._without_work():
+            if ledger.idle_since_s > before_s:
+                continue
+            if ledger is self._shared:
+                self._shared = None
+            else:
+                self._idle.remove(ledger)
+            self._retire(ledger)
+
+    def end(self) -> None:
+        """Take nothing more, and begin to close every ledger; a lent one's stream fails."""
         self._closed = True
         for ledger in [*self._idle, *self._lent, *([self._shared] if self._shared else [])]:
             self._retire(ledger)
         self._shared = None
         self._idle.clear()
+
+    async def close(self) -> None:
+        """Close every ledger. Pending shared puts end first; a lent ledger's stream fails."""
+        self.end()
         while self._closings:
             await asyncio.wait(self._closings)
+        self._pools.drop(self)
+
+    def _without_work(self) -> list[PooledLedger]:
+        shared = self._shared
+        idle = [shared] if shared is not None and not shared.pending else []
+        return idle + self._idle
+
+    def _take_idle(self) -> PooledLedger | None:
+        while self._idle:
+            ledger = self._idle.pop()
+            if ledger.usable:
+                return ledger
+            self._retire(ledger)
+        return None
 
     async def _next_shared(self) -> PooledLedger:
         async with self._making:
@@ -161,33 +299,54 @@ class LedgerPool:
                 if self._shared is not None:
                     self._retire(self._shared)
                 self._shared = fresh
+                # With work, for else it might be the very one that has to make room.
+                fresh.begin()
+                self._pools.note_made()
+                fresh.end()
             return self._shared
 
     async def _make(self) -> PooledLedger:
+        plan = self.plan
         try:
-            writer = await self._client.create_ledger(metadata=LEDGER_OWNER)
+            writer = await self._client.create_ledger(
+                plan.ensemble, plan.write_quorum, plan.ack_quorum, metadata=dict(plan.metadata)
+            )
         except EngineError as error:
-            raise BlobNotStored(f"no ledger could be made: {error}") from error
-        ledger = PooledLedger(writer, self._settings.ledger_bytes_max)
-        if self._closed:
-            self._retire(ledger)
+            raise BlobNotStored(
+                f"no ledger could be made: {error}: put the object again when it can"
+            ) from error
+        bytes_max = plan.bytes_max if plan.bytes_max is not None else self.settings.ledger_bytes_max
+        ledger = PooledLedger(writer, bytes_max, self._client.clock, plan.open_ms_max)
+        try:
+            if plan.made is not None:
+                await plan.made(writer.ledger_id)
+            ledger.told = True
             self._check_open()
+        except BaseException:
+            self._retire(ledger)
+            raise
         return ledger
 
     def _check_open(self) -> None:
         if self._closed:
-            raise BlobsClosed("the blob store is closed")
+            raise BlobsClosed("the blob store, or this bucket of it, is closed: open it again")
 
     def _retire(self, ledger: PooledLedger) -> None:
         """Close a ledger behind the scenes; its pending appends end first."""
-        task = asyncio.get_running_loop().create_task(_close(ledger.writer))
+        if ledger.retired:
+            return
+        ledger.retired = True
+        task = asyncio.get_running_loop().create_task(self._close_ledger(ledger))
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
 
-
-async def _close(writer: LedgerWriter) -> None:
-    try:
-        await writer.close()
-    except EngineError:
-        # It stays open in the metadata. What was acknowledged in it is readable all the same.
-        return
+    async def _close_ledger(self, ledger: PooledLedger) -> None:
+        writer, sealed = ledger.writer, self.plan.sealed
+        try:
+            await writer.close()
+            if sealed is not None and ledger.told:
+                await sealed(writer.ledger_id, writer.metadata.length or 0)
+        except (EngineError, BlobError):
+            # It stays open in the metadata. What was acknowledged in it is readable all the same,
+            # and collection seals what nobody did.
+            return

@@ -76,6 +76,19 @@ class LedgerReader:
             )
         return self._batches(first, last)
 
+    async def read_some(self, first: int, last: int) -> list[Entry]:
+        """With one read: entry `first`, and what follows it up to `last` as far as it reaches.
+
+        For who keeps several reads under way himself. Raises `EntryPastEnd`, `CannotRead`,
+        `DeadlineExceeded`.
+        """
+        if not 0 <= first <= last <= self.last_add_confirmed:
+            raise EntryPastEnd(
+                f"ledger {self.ledger_id}: entries {first} to {last} may not be read; "
+                f"the last one that may is {self.last_add_confirmed}"
+            )
+        return await self._fetch(first, last)
+
     async def read_unconfirmed(self, first: int, last: int = ENTRY_ID_MAX) -> AsyncIterator[Entry]:
         """Entries from `first` on, also past the LAC, until one is on no bookie.
 

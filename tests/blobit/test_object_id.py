@@ -97,7 +97,7 @@ def test_a_newer_format_is_refused_by_its_number() -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"\x12" + b"\x00" * 8, "no kind 2"),
+        (b"\x13" + b"\x00" * 8, "no kind 3"),
         (b"\x10\x80\x00\x00\x01\x01\x00\x00\x00\x00", "too long"),
         (b"\x10" + b"\xff" * 9 + b"\x01" + b"\x00\x01\x01\x00\x00\x00\x00", "too long"),
         (b"\x10\x01\x00", "cut short"),
@@ -106,6 +106,7 @@ def test_a_newer_format_is_refused_by_its_number() -> None:
         (b"\x10\x01\x00\x00\x01\x00\x00\x00\x00", "entries of 0 bytes"),
         (b"\x10\x00\x00\x00\x00\x01\x00\x00\x00", "only zeros"),
         (b"\x11\x01\x00\x01\x01\x00\x00\x00\x00\x00", "names no entry"),
+        (b"\x12\x01\x00\x01\x01\x00\x00\x00\x00\x00", "names no entry"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused_though_the_check_is_right(
