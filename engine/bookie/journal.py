@@ -137,7 +137,9 @@ class Journal:
         self._idle: asyncio.TimerHandle | None = None
         self._marked = True
         self._closing = False
-        self._batcher = workers.batcher("journal", writer.work, self._done)
+        self._batcher = workers.batcher(
+            "journal", writer.work, self._done, lone_ms=settings.lone_sync_ms
+        )
 
     @property
     def active_segment(self) -> int:

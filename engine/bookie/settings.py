@@ -13,6 +13,8 @@ class BookieSettings:
     `full_ratio` of the disk in use turns the bookie read-only, on a big disk only with less than
     `full_free_bytes` free; it comes back at `full_ratio_low`, or twice those bytes. Below
     `reserve_bytes` free it refuses recovery writes too, and keeps what is left for fences.
+    A batch of one request is written on the event loop while the like of it takes at most
+    `lone_sync_ms`; 0: never.
     `synced_mark_ms` of silence make it state in the journal that all before is synced. The journal
     trusts a look at the disk's space for `space_known_ms`. Index records wait `index_delay_ms` for
     company. Up to `read_gap_bytes` of other ledgers are read along rather than passed over.
@@ -35,6 +37,7 @@ class BookieSettings:
     read_gap_bytes: int = 32 * limits.KIB
     ledger_states_max: int = limits.LEDGER_STATES_MAX
     synced_mark_ms: int = 500
+    lone_sync_ms: float = 1.0
     space_check_ms: int = 5_000
     mark_interval_ms: int = 600_000
     space_known_ms: int = 200

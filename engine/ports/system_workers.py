@@ -5,10 +5,13 @@ Invariants:
 - `done` hears of the batches in the order in which they were worked, each once.
 - A loop that was closed meanwhile hears nothing more and harms no thread.
 - Threads are daemons: a forgotten batcher does not keep the process alive.
+- A batcher works in one place at a time: on the loop only while its thread has nothing. In one turn
+  at most one batcher works on the loop; those beside it wake their threads before.
 """
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
@@ -17,6 +20,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _POOL_THREADS_MAX: Final = 4
+_ALONE_TO_BEGIN: Final = 8
+"""So many jobs in a row must have been alone before one is worked on the loop."""
+_LATEST_SHARE: Final = 0.1
+"""What the latest lone job counts for in the mean of how long they take."""
 
 
 class _End:
@@ -30,24 +37,48 @@ class ThreadWorkers:
     """`Workers` for one event loop: a thread a batcher, a small pool for everything else."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, pool_threads_max: int = _POOL_THREADS_MAX
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool_threads_max: int = _POOL_THREADS_MAX,
+        seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`seconds` tells how long a batch takes."""
         assert pool_threads_max >= 1
         self._loop = loop
+        self._seconds = seconds
         self._pool_threads_max = pool_threads_max
         self._calls: SimpleQueue[_Call | _End] = SimpleQueue()
         self._threads: list[asyncio.Future[None]] = []
         self._calls_pending = 0
         self._closed = False
+        self._gathered: list[ThreadBatcher[Any]] = []
 
     def batcher(
         self,
         name: str,
         work: Callable[[list[T]], R],
         done: Callable[[list[T], R | None, BaseException | None], None],
+        *,
+        lone_ms: float = 0.0,
     ) -> "ThreadBatcher[T]":
         """Start a batcher; see `Workers.batcher`. Its owner closes it."""
-        return ThreadBatcher(self._loop, name, work, done)
+        duty = _Duty(work, done, self._seconds)
+        return ThreadBatcher(self._loop, name, duty, lone_ms / 1000, self._gather)
+
+    def _gather(self, batcher: "ThreadBatcher[Any]") -> None:
+        """See to a batcher's jobs when this turn of the loop is over."""
+        self._gathered.append(batcher)
+        if len(self._gathered) == 1:
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        batchers, self._gathered = self._gathered, []
+        here = next((one for one in reversed(batchers) if one.may_work_here), None)
+        for batcher in batchers:
+            if batcher is not here:
+                batcher.hand_over()
+        if here is not None:
+            here.work_here()
 
     async def run(self, work: Callable[[], R]) -> R:
         """Run a function in a pool thread and wait for its result, or raise what it raised.
@@ -115,6 +146,33 @@ class _Call:
         self.answer = answer
 
 
+class _Duty(Generic[T]):
+    """What a batcher does with a batch, wherever it does it, and whom it tells."""
+
+    __slots__ = ("_seconds", "_work", "done")
+
+    def __init__(
+        self,
+        work: Callable[[list[T]], Any],
+        done: Callable[[list[T], Any, BaseException | None], None],
+        seconds: Callable[[], float],
+    ) -> None:
+        self._work = work
+        self.done = done
+        self._seconds = seconds
+
+    def do(self, jobs: list[T]) -> tuple[Any, BaseException | None, float]:
+        """What a batch came to, what failed, and how many seconds it took."""
+        begun_s = self._seconds()
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = self._work(jobs)
+        except BaseException as error:
+            failure = error
+        return result, failure, self._seconds() - begun_s
+
+
 class ThreadBatcher(Generic[T]):
     """One thread that works off whatever is queued, as one batch; see `ports.workers.Batcher`."""
 
@@ -122,34 +180,85 @@ class ThreadBatcher(Generic[T]):
         self,
         loop: asyncio.AbstractEventLoop,
         name: str,
-        work: Callable[[list[T]], R],
-        done: Callable[[list[T], R | None, BaseException | None], None],
+        duty: "_Duty[T]",
+        lone_s: float,
+        gather: "Callable[[ThreadBatcher[T]], None]",
     ) -> None:
+        """`gather` is told of the first job that waits on the loop."""
         self._loop = loop
+        self._duty = duty
+        self._lone_s = lone_s
+        self._gather = gather
         self._queue: SimpleQueue[T | _End] = SimpleQueue()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._closing = False
-        arguments = (self._queue, loop, work, done, self._ended)
+        self._waiting: list[T] = []
+        self._in_thread = 0
+        self._alone = 0
+        self._mean_s = 2 * lone_s
+        arguments = (self._queue, loop, duty, self._worked, self._ended)
         threading.Thread(target=_batch, args=arguments, name=name, daemon=True).start()
 
     def put(self, job: T) -> None:
         """Queue a job. Called on the event loop; never blocks."""
         assert not self._closing, "put after close"
-        self._queue.put(job)
+        if self._in_thread or not self._lone_s:
+            self._in_thread += 1
+            self._queue.put(job)
+            return
+        self._waiting.append(job)
+        if len(self._waiting) == 1:
+            self._gather(self)
 
     async def close(self) -> None:
         """Finish what is queued, then end the thread. May be called twice."""
         if not self._closing:
             self._closing = True
+            self.hand_over()
             self._queue.put(_END)
         await asyncio.shield(self._ended)
+
+    @property
+    def may_work_here(self) -> bool:
+        """Whether what waits is one job, and the like of it is quick."""
+        alone = len(self._waiting) == 1 and self._alone >= _ALONE_TO_BEGIN
+        return alone and self._mean_s <= self._lone_s
+
+    def hand_over(self) -> None:
+        """Give what waits to the thread."""
+        jobs, self._waiting = self._waiting, []
+        self._in_thread += len(jobs)
+        for job in jobs:
+            self._queue.put(job)
+
+    def work_here(self) -> None:
+        """Work the one job that waits, on the loop."""
+        assert not self._in_thread
+        jobs, self._waiting = self._waiting, []
+        result, failure, took_s = self._duty.do(jobs)
+        self._measure(jobs, took_s)
+        self._duty.done(jobs, result, failure)
+
+    def _worked(
+        self, jobs: list[T], result: Any, failure: BaseException | None, took_s: float
+    ) -> None:
+        self._in_thread -= len(jobs)
+        self._measure(jobs, took_s)
+        self._duty.done(jobs, result, failure)
+
+    def _measure(self, jobs: list[T], took_s: float) -> None:
+        if len(jobs) > 1:
+            self._alone = 0
+            return
+        self._alone += 1
+        self._mean_s += _LATEST_SHARE * (took_s - self._mean_s)
 
 
 def _batch(
     queue: "SimpleQueue[Any]",
     loop: asyncio.AbstractEventLoop,
-    work: Callable[[list[Any]], Any],
-    done: Callable[[list[Any], Any, BaseException | None], None],
+    duty: "_Duty[Any]",
+    worked: Callable[[list[Any], Any, BaseException | None, float], None],
     ended: "asyncio.Future[None]",
 ) -> None:
     """The thread of a batcher. It alone takes from the queue, so `qsize()` never overstates."""
@@ -162,13 +271,8 @@ def _batch(
             ending = True
             jobs.pop()
         if jobs:
-            result: Any = None
-            failure: BaseException | None = None
-            try:
-                result = work(jobs)
-            except BaseException as error:
-                failure = error
-            _tell(loop, done, jobs, result, failure)
+            result, failure, took_s = duty.do(jobs)
+            _tell(loop, worked, jobs, result, failure, took_s)
             # The thread waits next, perhaps for long: nothing of this batch may stay alive in it.
             del result, failure
         del jobs

@@ -33,12 +33,17 @@ class Workers(Protocol):
         name: str,
         work: "Callable[[list[T]], R]",
         done: "Callable[[list[T], R | None, BaseException | None], None]",
+        *,
+        lone_ms: float = 0.0,
     ) -> Batcher[T]:
         """Start a batcher.
 
         `work(jobs)` runs in the thread; `done(jobs, result, error)` runs on the event loop
         afterwards, with the exception if `work` raised one. The thread goes on after an error:
         whether to stop is `done`'s and `work`'s decision.
+
+        With `lone_ms` a job that is alone may be worked on the loop itself, which spares two hops
+        between threads: while the latest ones were alone, too, and took no longer than that.
         """
         ...
 

@@ -112,6 +112,8 @@ class SimWorkers:
         name: str,
         work: Callable[[list[T]], R],
         done: Callable[[list[T], R | None, BaseException | None], None],
+        *,
+        lone_ms: float = 0.0,
     ) -> SimBatcher[T]:
         """Start an imagined thread."""
         batcher = SimBatcher(self, name, work, done)

@@ -85,6 +85,8 @@ class HouseWorkers:
         name: str,
         work: Callable[[list[Any]], Any],
         done: Callable[[list[Any], Any, BaseException | None], None],
+        *,
+        lone_ms: float = 0.0,
     ) -> HouseBatcher:
         self.batchers[name] = HouseBatcher(work, done)
         return self.batchers[name]

@@ -77,7 +77,7 @@ class HeldWorkers:
     def __init__(self) -> None:
         self.threads: dict[str, HeldBatcher] = {}
 
-    def batcher(self, name: str, work: Any, done: Any) -> HeldBatcher:
+    def batcher(self, name: str, work: Any, done: Any, *, lone_ms: float = 0.0) -> HeldBatcher:
         self.threads[name] = HeldBatcher(work, done)
         return self.threads[name]
 

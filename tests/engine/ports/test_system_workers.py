@@ -145,3 +145,121 @@ def test_a_closed_loop_harms_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
     thread[0].join()
     assert raised == []
+
+
+class Lone:
+    """A batcher that may work on the loop, where it worked, and how long its work takes."""
+
+    def __init__(self) -> None:
+        self.took_s = 0.0
+        self.worked: list[list[int]] = []
+        self.here: list[bool] = []
+        self._now_s = 0.0
+        self._loop_thread = threading.get_ident()
+        self._heard = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self.workers = ThreadWorkers(loop, seconds=lambda: self._now_s)
+        self.batcher = self.workers.batcher("lone", self._work, self._done, lone_ms=1.0)
+
+    def _work(self, jobs: list[int]) -> None:
+        self.worked.append(jobs)
+        self.here.append(threading.get_ident() == self._loop_thread)
+        self._now_s += self.took_s
+
+    def _done(self, jobs: list[int], result: None, error: BaseException | None) -> None:
+        self._heard.set()
+
+    async def one(self, *jobs: int) -> bool:
+        """Put jobs and wait for their batch; whether it was worked on the loop."""
+        self._heard.clear()
+        for job in jobs or (0,):
+            self.batcher.put(job)
+        await self._heard.wait()
+        return self.here[-1]
+
+
+async def test_a_job_alone_is_worked_on_the_loop_once_its_like_have_been_quick() -> None:
+    lone = Lone()
+    found = [await lone.one() for _ in range(40)]
+    assert not any(found[:8]) and all(found[8:])
+    await lone.batcher.close()
+
+
+async def test_jobs_that_have_company_are_worked_in_the_thread() -> None:
+    lone = Lone()
+    while not await lone.one():
+        pass
+    assert not await lone.one(1, 2, 3)
+    assert lone.worked[-1] == [1, 2, 3]
+    assert not await lone.one(4), "company came, and may come again"
+    await lone.batcher.close()
+
+
+async def test_a_slow_disk_sends_the_work_back_to_the_thread() -> None:
+    lone = Lone()
+    while not await lone.one():
+        pass
+    lone.took_s = 0.05
+    assert await lone.one(), "nobody knew before"
+    assert not await lone.one()
+    lone.took_s = 0.0001
+    found = [await lone.one() for _ in range(200)]
+    assert found.index(True) > 20 and all(found[found.index(True) :])
+    await lone.batcher.close()
+
+
+async def test_of_several_batchers_in_one_turn_only_one_is_worked_on_the_loop() -> None:
+    workers = ThreadWorkers(asyncio.get_running_loop(), seconds=lambda: 0.0)
+    loop_thread, threads = threading.get_ident(), dict[str, int]()
+    left, all_done = [0], asyncio.Event()
+
+    def done(jobs: list[str], result: None, error: BaseException | None) -> None:
+        left[0] -= 1
+        if not left[0]:
+            all_done.set()
+
+    def work(jobs: list[str]) -> None:
+        threads[jobs[0]] = threading.get_ident()
+
+    batchers = {
+        name: workers.batcher(name, work, done, lone_ms=1.0) for name in ("one", "two", "three")
+    }
+    for _ in range(40):
+        left[0] = len(batchers)
+        all_done.clear()
+        for name, batcher in batchers.items():
+            batcher.put(name)
+        await all_done.wait()
+    assert [name for name, thread in threads.items() if thread == loop_thread] == ["three"]
+    for batcher in batchers.values():
+        await batcher.close()
+
+
+async def test_what_waits_on_the_loop_is_worked_before_a_batcher_ends() -> None:
+    lone = Lone()
+    while not await lone.one():
+        pass
+    lone.batcher.put(7)
+    await lone.batcher.close()
+    assert lone.worked[-1] == [7]
+
+
+async def test_work_on_the_loop_that_fails_is_told_like_any_other() -> None:
+    told: list[BaseException | None] = []
+    heard = asyncio.Event()
+
+    def work(jobs: list[int]) -> None:
+        raise OSError("the disk is gone")
+
+    def done(jobs: list[int], result: None, error: BaseException | None) -> None:
+        told.append(error)
+        heard.set()
+
+    workers = ThreadWorkers(asyncio.get_running_loop(), seconds=lambda: 0.0)
+    batcher = workers.batcher("failing", work, done, lone_ms=1.0)
+    for _ in range(20):
+        heard.clear()
+        batcher.put(0)
+        await heard.wait()
+    assert [str(error) for error in told] == ["the disk is gone"] * 20
+    await batcher.close()
