@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import blobs, herd, ledger, replica
+from benchmarks import blobit, blobs, herd, ledger, replica
 from benchmarks.result import Result, show
 from benchmarks.setting import Setting, note
 
@@ -41,6 +41,14 @@ def measure_blobs(
 ) -> None:
     """Objects of 35 KiB and of 1 MiB, put and got."""
     _measure(blobs.SCENARIOS, as_json, only, Setting(folder, quick))
+
+
+@app.command("blobit")
+def measure_blobit(
+    as_json: AsJson = False, quick: Quick = False, only: Only = None, folder: Folder = HERE
+) -> None:
+    """Objects with three copies: 64 KiB and 64 MiB by id, 4 KiB by name, listing."""
+    _measure(blobit.SCENARIOS, as_json, only, Setting(folder, quick))
 
 
 @app.command("replica")
@@ -82,7 +90,11 @@ def _chosen(scenarios: Iterable[str], only: Sequence[str]) -> set[str]:
     known = list(scenarios)
     chosen: set[str] = set()
     for wanted in only or known:
-        of_it = [name for name in known if wanted == name or wanted.startswith(f"{name}-")]
+        of_it = [
+            name
+            for name in known
+            if wanted == name or wanted.startswith(f"{name}-") or wanted.endswith(f"-{name}")
+        ]
         if not of_it:
             raise typer.BadParameter(f"{wanted}; known are {', '.join(known)}")
         chosen.add(max(of_it, key=len))

@@ -57,7 +57,7 @@ def failover(setting: Setting) -> list[Result]:
     seconds = 3.0 if setting.quick else 6.0
 
     async def work(folder: Path) -> float:
-        async with _cluster(folder, BOOKIES + 1, "framed") as (client, bookies):
+        async with started_cluster(folder, BOOKIES + 1, "framed") as (client, bookies):
             return await _longest_stall_s(client, bookies, seconds)
 
     with setting.scratch() as folder:
@@ -82,7 +82,7 @@ def _measure(setting: Setting, scenario: str, wire: Wire, callers: int, calls: i
         return total / taken_s
 
     async def work(folder: Path) -> float:
-        async with _cluster(folder, BOOKIES, wire) as (client, _):
+        async with started_cluster(folder, BOOKIES, wire) as (client, _):
             # The first ledger pays for connections and for code that was never run.
             await once(client)
             return await setting.median(lambda: once(client))
@@ -114,9 +114,10 @@ async def _longest_stall_s(
 
 
 @asynccontextmanager
-async def _cluster(
+async def started_cluster(
     folder: Path, count: int, wire: Wire
 ) -> AsyncIterator[tuple[Connection, list["subprocess.Popen[bytes]"]]]:
+    """ZooKeeper, so many bookies, and a client of theirs over a wire."""
     with (
         ZooKeeperServer(folder / "zookeeper") as zookeeper,
         _bookies(folder, zookeeper.hosts, count) as bookies,
