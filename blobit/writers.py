@@ -7,8 +7,8 @@ Invariants:
 - A ledger is either shared or lent to one stream, never both.
 - A ledger takes no more once it holds its plan's bytes, or is as old as the plan allows, or an
   append to it failed; it is then closed in the background and another takes its place.
-- Nothing is appended to a ledger before its plan's `made` has returned; `sealed` is told only of
-  ledgers that this process has closed.
+- No ledger exists before its plan's `made` has returned; `sealed` is told only of ledgers that
+  this process has closed.
 - Bytes of shared objects that are not yet durable stay under `shared_pending_bytes_max` in all
   pools together; more wait in the order in which they came.
 - At most `streams_max` ledgers are lent at once, in all pools together.
@@ -39,7 +39,7 @@ class LedgerPlan:
     `metadata` is kept with each ledger. `bytes_max` is where a ledger ends, None for the store's
     setting; `open_ms_max` how long one takes objects, None for ever. What is None of the quorums
     is the client's choice. `compression` is "" or "zstd". `made` is awaited with the ledger's id
-    before anything is appended, `sealed` with the id and the bytes in it once it is closed; what
+    before there is a ledger, `sealed` with the id and the bytes in it once it is closed; what
     `made` raises the put raises, what `sealed` raises is left to collection.
     """
 
@@ -67,7 +67,6 @@ class PooledLedger:
         self.ledger_id = writer.ledger_id
         self.failed = False
         self.retired = False
-        self.told = False
         self.pending = 0
         self.idle_since_s = clock.monotonic()
         self._clock = clock
@@ -309,7 +308,11 @@ class LedgerPool:
         plan = self.plan
         try:
             writer = await self._client.create_ledger(
-                plan.ensemble, plan.write_quorum, plan.ack_quorum, metadata=dict(plan.metadata)
+                plan.ensemble,
+                plan.write_quorum,
+                plan.ack_quorum,
+                metadata=dict(plan.metadata),
+                announce=plan.made,
             )
         except EngineError as error:
             raise BlobNotStored(
@@ -317,14 +320,9 @@ class LedgerPool:
             ) from error
         bytes_max = plan.bytes_max if plan.bytes_max is not None else self.settings.ledger_bytes_max
         ledger = PooledLedger(writer, bytes_max, self._client.clock, plan.open_ms_max)
-        try:
-            if plan.made is not None:
-                await plan.made(writer.ledger_id)
-            ledger.told = True
-            self._check_open()
-        except BaseException:
+        if self._closed:
             self._retire(ledger)
-            raise
+            self._check_open()
         return ledger
 
     def _check_open(self) -> None:
@@ -344,7 +342,7 @@ class LedgerPool:
         writer, sealed = ledger.writer, self.plan.sealed
         try:
             await writer.close()
-            if sealed is not None and ledger.told:
+            if sealed is not None:
                 await sealed(writer.ledger_id, writer.metadata.length or 0)
         except (EngineError, BlobError):
             # It stays open in the metadata. What was acknowledged in it is readable all the same,
