@@ -1,0 +1,179 @@
+"""Compaction: the objects of a ledger of which little is live move, so that the ledger can die.
+
+Invariants:
+- A name moves by compare-and-set: its row is changed only if it still names the id whose bytes were
+  copied. What was written or removed meanwhile wins, and the copy is garbage.
+- The version stays the same: an object that moved has the etag, times and bytes that it had.
+- Only bytes of named objects move. Ids of unnamed ones are in hands that nobody can reach, and
+  uploads are not completed yet: ledgers of theirs are left alone.
+- The old ledger is not touched here. It dies by the rule of dying, and its bytes stay readable for
+  the grace.
+- A range that several names share is copied once.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from blobit.bucket_core import Known, owner_of
+from blobit.committing import Change, Effect, Found, LedgerGone
+from blobit.copying import copy_part
+from blobit.errors import BlobError
+from blobit.garbage_scope import BucketScope
+from blobit.object_id import Kind, ObjectId
+from blobit.tables import LedgerKind, ObjectInfo, Row, RowKey, object_info, object_row
+from blobit.writers import LedgerPool
+from engine.errors import EngineError
+from engine.ledger.reader import LedgerReader
+
+_OWNER: Final = owner_of("")
+
+
+class Weight:
+    """What is live in one ledger, by the rows that hold its ranges."""
+
+    def __init__(self) -> None:
+        self.live_bytes = 0
+        self.names: dict[str, int] = {}
+        """The objects that hold ranges, in the order of their names, and how many bytes of each."""
+        self.movable = True
+        self._ranges: set[bytes] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing holds any range of it."""
+        return not self._ranges
+
+    def add(self, ref: Row) -> None:
+        """Count one row of `refs`."""
+        packed_id: bytes = ref["object_id"]
+        size_bytes: int = ref["stored_bytes"]
+        if packed_id not in self._ranges:
+            self._ranges.add(packed_id)
+            self.live_bytes += size_bytes
+        owner: str = ref["owner"]
+        if owner.startswith(_OWNER):
+            name = owner[len(_OWNER) :]
+            self.names[name] = self.names.get(name, 0) + size_bytes
+        else:
+            self.movable = False
+
+
+async def weigh(scope: BucketScope, ledger_id: int) -> Weight:
+    """Weigh a ledger. Raises what is in `herd.errors`."""
+    weight = Weight()
+    async for ref in scope.rows.scan("refs", first=(ledger_id,), last=(ledger_id,)):
+        weight.add(ref)
+    return weight
+
+
+class Compaction:
+    """The objects of one ledger, on their way to others."""
+
+    def __init__(self, scope: BucketScope, ledger_id: int, reader: LedgerReader) -> None:
+        """`reader` is the ledger's, which is closed."""
+        self._scope = scope
+        self._ledger_id = ledger_id
+        self._reader = reader
+        self._pool: LedgerPool = scope.core.pool(LedgerKind.NAMED)
+        self._copies: dict[bytes, asyncio.Task[ObjectId]] = {}
+
+    async def move(self, names: Mapping[str, int]) -> None:
+        """Move the objects of these names out of the ledger, as far as that is possible now.
+
+        With each name comes how many bytes of it lie there. Raises `MetadataUnavailable` and what
+        is in `herd.errors`.
+        """
+        settings = self._scope.settings
+        batch: list[str] = []
+        batch_bytes = 0
+        for name, size_bytes in names.items():
+            batch.append(name)
+            batch_bytes += size_bytes
+            if len(batch) >= settings.batch_rows or batch_bytes >= settings.batch_bytes:
+                await self._move_all(batch)
+                batch, batch_bytes = [], 0
+        await self._move_all(batch)
+
+    async def _move_all(self, names: Sequence[str]) -> None:
+        moved = await asyncio.gather(*[self._move(name) for name in names], return_exceptions=True)
+        self._copies.clear()
+        for outcome in moved:
+            # What could not be read or stored now is left to the next round.
+            if isinstance(outcome, BaseException) and not isinstance(
+                outcome, EngineError | BlobError
+            ):
+                raise outcome
+
+    async def _move(self, name: str) -> None:
+        scope = self._scope
+        key = scope.core.object_key(name)
+        row = await scope.rows.get(*key)
+        if row is None:
+            return
+        info, known = object_info(row), Known()
+        moved = await self._moved(info, known)
+        if moved is None:
+            return
+        try:
+            done = await scope.committer.change(self._moving(key, info, moved, known))
+        except LedgerGone:
+            for _, part in known.held[moved.packed_id]:
+                self._pool.forget(part.ledger_id)
+            raise
+        scope.report.moved_objects += done
+
+    async def _moved(self, info: ObjectInfo, known: Known) -> ObjectInfo | None:
+        """The same version where it will lie; None if nothing of it is in the ledger."""
+        scope = self._scope
+        held = known.held[info.packed_id] = await scope.core.held(
+            owner_of(info.name), info.packed_id
+        )
+        if all(part.ledger_id != self._ledger_id for _, part in held):
+            return None
+        object_id = info.object_id
+        if object_id.kind is Kind.LIST:
+            parts = [await self._copied(part) for number, part in held if number]
+            new_id = await scope.core.list_of(parts, self._pool)
+            known.held[new_id.to_bytes()] = [(0, new_id), *enumerate(parts, 1)]
+        else:
+            new_id = await self._copied(object_id)
+            known.held[new_id.to_bytes()] = [(0, new_id)]
+        return msgspec.structs.replace(info, packed_id=new_id.to_bytes())
+
+    async def _copied(self, part: ObjectId) -> ObjectId:
+        """Where a part lies from now on: a copy, if it is in the ledger; one for all who ask."""
+        if part.ledger_id != self._ledger_id:
+            return part
+        packed = part.to_bytes()
+        task = self._copies.get(packed)
+        if task is None:
+            self._scope.report.moved_bytes += part.stored_bytes
+            copying = copy_part(self._reader, part, self._pool)
+            task = self._copies[packed] = asyncio.get_running_loop().create_task(copying)
+        return await asyncio.shield(task)
+
+    def _moving(
+        self, key: RowKey, info: ObjectInfo, moved: ObjectInfo, known: Known
+    ) -> Change[bool]:
+        """Answers whether the name still had the id that was copied."""
+        core = self._scope.core
+
+        def decide(found: Found) -> Effect[bool]:
+            row = found[key]
+            if row is None or row["object_id"] != info.packed_id or row["etag"] != info.etag:
+                return Effect({}, False)
+            writes = core.freed(row, known)
+            writes.update(core.refs(owner_of(info.name), known.held[moved.packed_id]))
+            writes[key] = object_row(
+                core.bucket_id, msgspec.structs.replace(object_info(row), packed_id=moved.packed_id)
+            )
+            return Effect(writes, True)
+
+        def confirm(found: Found) -> bool | None:
+            row = found[key]
+            return True if row is not None and row["object_id"] == moved.packed_id else None
+
+        return Change((key,), decide, confirm)

@@ -1,0 +1,100 @@
+"""The rule of dying: how a ledger whose bytes nobody names any more comes to its end.
+
+A ledger's row is removed, and written down as dying, in one transaction, which the database refuses
+while a row of `refs` names the ledger. From then on no object can be committed to it, whoever slept
+for how long ever. Its bytes go later, when old ids have been readable for long enough.
+
+Invariants:
+- A ledger is deleted only after its row is gone: no row of an object names it then, and none will.
+- Whoever finds a dying row finishes it; doing it twice is doing it once.
+- A row of `ledgers` is never made again under the same id, so neither is a ledger that died.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from blobit.committing import Change, Effect, Found, LedgerGone
+from blobit.errors import BlobError
+from blobit.garbage_scope import BucketScope, in_batches
+from blobit.tables import Row, RowKey
+from engine.errors import EngineError, NoSuchLedger
+
+_AT_ONCE: Final = 16
+
+
+def _death(scope: BucketScope, ledger_id: int) -> Change[bool]:
+    key: RowKey = ("ledgers", (ledger_id,))
+    dying: Row = {
+        "ledger_id": ledger_id,
+        "bucket_id": scope.bucket_id,
+        "since_ms": scope.now_ms,
+    }
+
+    def decide(found: Found) -> Effect[bool]:
+        if found[key] is None:
+            return Effect({}, False)
+        return Effect({key: None, ("dying", (ledger_id,)): dying}, True)
+
+    def confirm(found: Found) -> bool | None:
+        return True if found[key] is None else None
+
+    return Change((key,), decide, confirm)
+
+
+async def let_die(scope: BucketScope, ledger_ids: Sequence[int]) -> list[int]:
+    """Set ledgers to die that nobody names; returns those that do now.
+
+    A ledger that somebody names after all stays. Raises `MetadataUnavailable`.
+    """
+    dead: list[int] = []
+    for some in in_batches(ledger_ids, scope.settings.batch_rows):
+        changes = [scope.committer.change(_death(scope, ledger_id)) for ledger_id in some]
+        outcomes = await asyncio.gather(*changes, return_exceptions=True)
+        for ledger_id, outcome in zip(some, outcomes, strict=True):
+            if isinstance(outcome, LedgerGone):
+                continue
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome:
+                dead.append(ledger_id)
+    return dead
+
+
+async def finish(scope: BucketScope, dying: Sequence[Row]) -> list[int]:
+    """Delete the bytes of ledgers that have been dying for the grace; returns their ids.
+
+    What cannot be deleted now is left to the next round. Raises `MetadataUnavailable`.
+    """
+    due = [row["ledger_id"] for row in dying if is_due(scope, row)]
+    gone: list[int] = []
+    for some in in_batches(due, scope.settings.batch_rows):
+        deleted: list[int] = []
+        for few in in_batches(some, _AT_ONCE):
+            told = await asyncio.gather(*[_delete(scope, ledger_id) for ledger_id in few])
+            deleted += [ledger_id for ledger_id, done in zip(few, told, strict=True) if done]
+        changes = [scope.committer.change(_forgetting(ledger_id)) for ledger_id in deleted]
+        await asyncio.gather(*changes)
+        gone += deleted
+    return gone
+
+
+def is_due(scope: BucketScope, row: Row) -> bool:
+    """Whether a ledger has been dying for long enough."""
+    since_ms: int = row["since_ms"]
+    return since_ms + scope.settings.grace_ms <= scope.now_ms
+
+
+async def _delete(scope: BucketScope, ledger_id: int) -> bool:
+    try:
+        await scope.client.delete_ledger(ledger_id)
+    except NoSuchLedger:
+        return True
+    except (EngineError, BlobError):
+        return False
+    return True
+
+
+def _forgetting(ledger_id: int) -> Change[bool]:
+    key: RowKey = ("dying", (ledger_id,))
+    return Change((key,), lambda _: Effect({key: None}, True), lambda _: True)

@@ -1,0 +1,134 @@
+"""What ends by itself: objects whose time is over, and uploads that nobody completed.
+
+Readers see neither from the moment on; a round removes their rows. Ledgers of objects that expire
+hold nothing else, are never compacted, and go whole when the last of theirs has gone.
+
+Invariants:
+- A row of `expiries` is a hint. What counts is the object's own row, looked at under its lock: one
+  that was written anew, or has another time by now, stays.
+- What an object or an upload held is let go in the transaction that removes it.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from blobit.bucket_core import Known
+from blobit.committing import Change, Effect, Found
+from blobit.errors import BlobUnreadable
+from blobit.garbage_scope import BucketScope, batches
+from blobit.object_id import ObjectId
+from blobit.tables import PART_ROOM, Row, RowKey
+
+
+def is_expired(row: Mapping[str, Any], now_ms: int) -> bool:
+    """Whether the time of what a row describes is over."""
+    expires_ms = row["expires_ms"]
+    return expires_ms is not None and expires_ms <= now_ms
+
+
+async def expire_objects(scope: BucketScope) -> int:
+    """Remove the objects whose time is over; returns how many.
+
+    One whose list of parts cannot be read now is left to the next round. Raises
+    `MetadataUnavailable` and what is in `herd.errors`.
+    """
+    count = 0
+    last = (scope.bucket_id, scope.now_ms)
+    due = scope.rows.scan("expiries", first=last[:1], last=last)
+    async for hints in batches(due, scope.settings.batch_rows):
+        if scope.dry_run:
+            count += await _count_expired(scope, hints)
+        else:
+            count += sum(await asyncio.gather(*[_expire(scope, hint) for hint in hints]))
+    return count
+
+
+async def _count_expired(scope: BucketScope, hints: list[Row]) -> int:
+    names = {hint["name"] for hint in hints}
+    found = [await scope.rows.get("objects", (scope.bucket_id, name)) for name in sorted(names)]
+    return sum(row is not None and is_expired(row, scope.now_ms) for row in found)
+
+
+async def _expire(scope: BucketScope, hint: Row) -> bool:
+    """Remove the object that a hint names, or the hint alone; False: the object stays."""
+    known = Known()
+    try:
+        return await scope.core.commit(_expiring(scope, hint, known), known)
+    except BlobUnreadable:
+        return False
+
+
+def _expiring(scope: BucketScope, hint: Row, known: Known) -> Change[bool]:
+    object_key = scope.core.object_key(hint["name"])
+    hint_key: RowKey = ("expiries", (scope.bucket_id, hint["expires_ms"], hint["name"]))
+
+    def decide(found: Found) -> Effect[bool]:
+        row = found[object_key]
+        if row is None or not is_expired(row, scope.now_ms):
+            return Effect({hint_key: None}, False)
+        return Effect({**scope.core.freed(row, known), hint_key: None}, True)
+
+    def confirm(found: Found) -> bool | None:
+        gone = found[object_key] is None and found[hint_key] is None
+        return True if gone else None
+
+    return Change((object_key, hint_key), decide, confirm)
+
+
+async def abort_expired_uploads(scope: BucketScope) -> int:
+    """Abort the uploads whose time is over; returns how many. Raises as `expire_objects`."""
+    uploads = scope.rows.scan("uploads", first=(scope.bucket_id,), last=(scope.bucket_id,))
+    due = [row["upload_id"] async for row in uploads if is_expired(row, scope.now_ms)]
+    if scope.dry_run:
+        return len(due)
+    count = 0
+    for upload_id in due:
+        try:
+            count += await _abort(scope, upload_id)
+        except BlobUnreadable:
+            continue
+    return count
+
+
+async def _abort(scope: BucketScope, upload_id: str) -> bool:
+    """Remove an upload with all its parts; False if it was gone already."""
+    key: RowKey = ("uploads", (scope.bucket_id, upload_id))
+    while (row := await scope.rows.get(*key)) is not None:
+        writes = await _held_by_upload(scope, upload_id)
+        if await scope.committer.change(_aborting(key, row["revision"], writes)):
+            return True
+    return False
+
+
+async def _held_by_upload(scope: BucketScope, upload_id: str) -> dict[RowKey, Row | None]:
+    """The rows that go with an upload."""
+    writes: dict[RowKey, Row | None] = {}
+    owner = f"m:{upload_id}"
+    parts = scope.rows.scan("upload_parts", first=(upload_id,), last=(upload_id,))
+    async for part in parts:
+        first = part["number"] * PART_ROOM
+        for number, lies in await scope.core.held(owner, part["object_id"]):
+            assert isinstance(lies, ObjectId)
+            # Found by the rows that hold it, a part has its whole number already.
+            place = number if number >= PART_ROOM else first + number
+            writes[scope.core.ref_key(owner, place, lies)] = None
+        writes["upload_parts", (upload_id, part["number"])] = None
+    return writes
+
+
+def _aborting(key: RowKey, revision: int, writes: dict[RowKey, Row | None]) -> Change[bool]:
+    """Answers False if a part came meanwhile."""
+
+    def decide(found: Found) -> Effect[bool]:
+        row = found[key]
+        if row is None:
+            return Effect({}, True)
+        if row["revision"] != revision:
+            return Effect({}, False)
+        return Effect({key: None, **writes}, True)
+
+    def confirm(found: Found) -> bool | None:
+        return True if found[key] is None else None
+
+    return Change((key,), decide, confirm)

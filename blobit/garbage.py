@@ -1,0 +1,236 @@
+"""Rounds of collection: what nobody can read any more gives its space back.
+
+For each bucket: what has expired goes, ledgers that writers abandoned are sealed, sealed ledgers
+are weighed by the rows that hold their ranges, those of which little is live are emptied, those of
+which nothing is live die, and of those that have been dead for long enough the bytes go. Then
+deleted buckets are cleaned, and ledgers are looked for that no row names.
+
+Any number of rounds may run at once, anywhere; one that is cut short is finished by the next.
+
+Invariants:
+- Nothing here is safe by a clock, or because nobody else is at work: the rule of dying decides.
+- A dry run changes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blobit.bucket_core import BucketCore
+from blobit.bucket_removal import remove_bucket
+from blobit.compaction import Compaction, Weight, weigh
+from blobit.dying import finish, is_due, let_die
+from blobit.errors import BlobError, MetadataUnavailable, NoSuchBucket
+from blobit.expiry import abort_expired_uploads, expire_objects
+from blobit.garbage_report import BucketGarbage, GarbageReport
+from blobit.garbage_scope import BucketScope
+from blobit.orphans import OrphanScan
+from blobit.rows import Rows, told
+from blobit.sealing import is_abandoned, seal
+from blobit.tables import (
+    REGISTRY,
+    BucketInfo,
+    BucketState,
+    LedgerKind,
+    LedgerState,
+    Row,
+    bucket_info,
+)
+from engine.errors import EngineError
+from herd.errors import Error
+
+if TYPE_CHECKING:
+    from blobit.blobs import AsyncBlobs
+
+
+class Collector:
+    """Collects the garbage of a store. On one event loop."""
+
+    def __init__(self, blobs: "AsyncBlobs") -> None:
+        self._blobs = blobs
+        self._client = blobs.client
+        self._settings = blobs.settings.garbage
+        self._orphans = OrphanScan(blobs.client)
+
+    async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
+        """One round: of one bucket, or of all, of deleted ones and of what no row names.
+
+        What cannot be reached now is left to the next round. Raises `NoSuchBucket`,
+        `MetadataUnavailable`.
+        """
+        try:
+            return await self._collect(bucket, dry_run)
+        except Error as error:
+            raise told(error) from error
+
+    async def _collect(self, bucket: str | None, dry_run: bool) -> GarbageReport:
+        report = GarbageReport(dry_run)
+        found = await self._buckets(bucket)
+        known: set[int] = set()
+        for tablespace, infos in _by_tablespace(found).items():
+            rows = await self._blobs.rows(tablespace)
+            ledgers = await _by_bucket(rows, "ledgers")
+            dying = await _by_bucket(rows, "dying")
+            for info in infos:
+                own = ledgers.get(info.bucket_id, []), dying.get(info.bucket_id, [])
+                known.update(row["ledger_id"] for some in own for row in some)
+                report.buckets.append(await self._round(info, *own, dry_run))
+        if bucket is None:
+            if not dry_run:
+                await self._clean(report)
+            await self._find_orphans(report, known)
+        return report
+
+    async def _buckets(self, bucket: str | None) -> list[BucketInfo]:
+        registry = await self._blobs.rows(REGISTRY)
+        if bucket is not None:
+            row = await registry.get("buckets", (bucket,))
+            if row is None or row["state"] != BucketState.ACTIVE:
+                raise NoSuchBucket(f"there is no bucket {bucket}: list them to see which there are")
+            return [bucket_info(row)]
+        rows = registry.scan("buckets")
+        return [bucket_info(row) async for row in rows if row["state"] == BucketState.ACTIVE]
+
+    async def _scope(self, info: BucketInfo, dry_run: bool) -> BucketScope:
+        core = BucketCore(self._blobs, info, await self._blobs.committer(info.tablespace))
+        report = BucketGarbage(info.name, info.bucket_id)
+        now_ms = self._client.clock.wall_ms()
+        return BucketScope(core, self._client, self._settings, report, now_ms, dry_run)
+
+    # One bucket
+
+    async def _round(
+        self, info: BucketInfo, ledgers: Sequence[Row], dying: Sequence[Row], dry_run: bool
+    ) -> BucketGarbage:
+        scope = await self._scope(info, dry_run)
+        report = scope.report
+        report.ledgers = len(ledgers)
+        try:
+            report.expired_objects = await expire_objects(scope)
+            report.expired_uploads = await abort_expired_uploads(scope)
+            dead = [row for row in ledgers if await self._is_dead(scope, row)]
+            await self._end(scope, dead, dying)
+        except NoSuchBucket:
+            # It was deleted meanwhile; whoever cleans it does the rest.
+            return report
+        return report
+
+    async def _is_dead(self, scope: BucketScope, row: Row) -> bool:
+        """Whether nothing of a ledger is live, once all that can be done for that was done."""
+        if row["state"] == LedgerState.OPEN:
+            if not is_abandoned(scope, row):
+                return False
+            scope.report.sealed_ledgers += 1
+            if scope.dry_run or not await seal(scope, row):
+                return False
+            # Puts whose bytes lie in it may be about to commit.
+            return self._settings.settle_ms == 0 and await self._weighed(scope, row) == 0
+        sealed_ms = row["sealed_ms"] or 0
+        stored_bytes = row["stored_bytes"] or 0
+        weight = await weigh(scope, row["ledger_id"])
+        scope.report.stored_bytes += stored_bytes
+        scope.report.live_bytes += weight.live_bytes
+        if sealed_ms + self._settings.settle_ms > scope.now_ms:
+            return False
+        if weight.is_empty:
+            scope.report.dead_bytes += stored_bytes
+            return True
+        if not _is_worth_moving(row, weight, self._settings.live_share_min):
+            return False
+        return await self._compact(scope, row, weight)
+
+    async def _weighed(self, scope: BucketScope, row: Row) -> int:
+        weight = await weigh(scope, row["ledger_id"])
+        return 0 if weight.is_empty else max(1, weight.live_bytes)
+
+    async def _compact(self, scope: BucketScope, row: Row, weight: Weight) -> bool:
+        """Empty a ledger; whether nothing of it is live any more."""
+        if scope.dry_run:
+            scope.report.compacted_ledgers += 1
+            scope.report.moved_objects += len(weight.names)
+            scope.report.moved_bytes += weight.live_bytes
+            return False
+        ledger_id = row["ledger_id"]
+        try:
+            reader = await self._client.open_ledger(ledger_id, recover=False)
+            await Compaction(scope, ledger_id, reader).move(weight.names)
+        except (EngineError, MetadataUnavailable):
+            scope.report.unreadable_ledgers += 1
+            return False
+        if not (await weigh(scope, ledger_id)).is_empty:
+            return False
+        scope.report.compacted_ledgers += 1
+        scope.report.dead_bytes += row["stored_bytes"] or 0
+        return True
+
+    async def _end(self, scope: BucketScope, dead: Sequence[Row], dying: Sequence[Row]) -> None:
+        """Let dead ledgers die, and delete those that have been dying for long enough."""
+        report = scope.report
+        ids = [row["ledger_id"] for row in dead]
+        if scope.dry_run:
+            due = [row for row in dying if is_due(scope, row)]
+            report.dead_ledgers, report.deleted_ledgers = len(ids), len(due)
+            report.waiting_ledgers = len(dying) - len(due)
+            return
+        died = await let_die(scope, ids)
+        report.dead_ledgers = len(died)
+        ending = [{"ledger_id": ledger_id, "since_ms": scope.now_ms} for ledger_id in died]
+        every = [*dying, *ending]
+        report.deleted_ledgers = len(await finish(scope, every))
+        report.waiting_ledgers = len(every) - report.deleted_ledgers
+
+    # What belongs to no bucket any more
+
+    async def _clean(self, report: GarbageReport) -> None:
+        """Clean deleted buckets; one of which nothing is left is forgotten."""
+        registry = await self._blobs.rows(REGISTRY)
+        for row in [row async for row in registry.scan("deleted_buckets")]:
+            info = bucket_info(row)
+            scope = await self._scope(info, False)
+            rows = await self._blobs.rows(info.tablespace)
+            ledgers = (await _by_bucket(rows, "ledgers")).get(info.bucket_id, [])
+            report.buckets.append(scope.report)
+            try:
+                clean = await remove_bucket(scope, ledgers)
+            except BlobError:
+                continue
+            if clean:
+                await self._blobs.forget_bucket(info)
+                report.cleaned_buckets.append(info.name)
+
+    async def _find_orphans(self, report: GarbageReport, known: set[int]) -> None:
+        spaces: dict[int, str] = {}
+        registry = await self._blobs.rows(REGISTRY)
+        for table in ("buckets", "deleted_buckets"):
+            async for row in registry.scan(table):
+                spaces[row["bucket_id"]] = row["tablespace"]
+
+        async def rows_of(bucket_id: int) -> Rows | None:
+            tablespace = spaces.get(bucket_id)
+            return None if tablespace is None else await self._blobs.rows(tablespace)
+
+        now_ms = self._client.clock.wall_ms()
+        try:
+            found = await self._orphans.find(known, rows_of, now_ms, self._settings.orphan_ms)
+        except EngineError as error:
+            raise MetadataUnavailable(f"ledgers cannot be listed now: {error}") from error
+        report.orphan_ledgers = len(found) if report.dry_run else await self._orphans.delete(found)
+
+
+def _is_worth_moving(row: Row, weight: Weight, live_share_min: float) -> bool:
+    if row["kind"] != LedgerKind.NAMED or not weight.movable:
+        return False
+    return weight.live_bytes < live_share_min * (row["stored_bytes"] or 0)
+
+
+def _by_tablespace(infos: Sequence[BucketInfo]) -> dict[str, list[BucketInfo]]:
+    found: dict[str, list[BucketInfo]] = {}
+    for info in infos:
+        found.setdefault(info.tablespace, []).append(info)
+    return found
+
+
+async def _by_bucket(rows: Rows, table: str) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
+    async for row in rows.scan(table):
+        found.setdefault(row["bucket_id"], []).append(row)
+    return found

@@ -1,0 +1,93 @@
+"""Ledgers that no row names: their writer ended between writing a row and making the ledger.
+
+A ledger's row is written before the ledger exists, once, and never again. So a ledger that names a
+bucket and has no row is dead for ever: nothing that anybody can read lies in it, and no object can
+be committed to it, whenever its writer wakes up. Its age is asked for out of politeness alone.
+
+Invariants:
+- Only ledgers that say that they belong to a bucket are looked at, never those of objects without a
+  bucket, of logs, or of anybody else.
+- The rows are asked for after the ledger was seen, the living before the dying.
+- A ledger whose bucket's rows cannot be read is left alone.
+"""
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from blobit.rows import Rows
+from blobit.writers import LEDGER_OWNER
+from engine.errors import EngineError, NoSuchLedger
+from engine.ledger.client import LedgerClient
+from engine.metadata.ledgers import LedgerMetadata
+
+RowsOf = Callable[[int], Awaitable[Rows | None]]
+"""The tables where a bucket's rows are, by its id; None: it is known that there are none."""
+
+_FOREIGN_MAX: Final = 1_000_000
+
+
+class OrphanScan:
+    """Looks for ledgers without a row. It remembers whose are none of the store's."""
+
+    def __init__(self, client: LedgerClient) -> None:
+        self._client = client
+        self._foreign: set[int] = set()
+
+    async def find(
+        self, known: Collection[int], rows_of: RowsOf, now_ms: int, age_ms: int
+    ) -> list[int]:
+        """Ledgers without a row, at least so old; those of `known` have one, or had it just now.
+
+        Raises `MetadataUnavailable` of the engine and what is in `herd.errors`.
+        """
+        found: list[int] = []
+        ids = await self._client.list_ledgers()
+        self._foreign.intersection_update(ids)
+        for ledger_id in ids:
+            if ledger_id in known or ledger_id in self._foreign:
+                continue
+            metadata = await self._metadata(ledger_id)
+            if metadata is None or metadata.created_ms + age_ms > now_ms:
+                continue
+            rows = await rows_of(int(metadata.custom["bucket"]))
+            if rows is None or await _has_no_row(rows, ledger_id):
+                found.append(ledger_id)
+        return found
+
+    async def delete(self, ledger_ids: Collection[int]) -> int:
+        """Delete them; returns how many are gone. What cannot be reached is left."""
+        count = 0
+        for ledger_id in ledger_ids:
+            try:
+                await self._client.delete_ledger(ledger_id)
+            except NoSuchLedger:
+                pass
+            except EngineError:
+                continue
+            count += 1
+        return count
+
+    async def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """What is known of a ledger of a bucket; None if it is none, or cannot be read."""
+        try:
+            metadata = await self._client.ledger_metadata(ledger_id)
+        except EngineError:
+            return None
+        if is_of_a_bucket(metadata):
+            return metadata
+        if len(self._foreign) < _FOREIGN_MAX:
+            self._foreign.add(ledger_id)
+        return None
+
+
+def is_of_a_bucket(metadata: LedgerMetadata) -> bool:
+    """Whether a ledger says that it holds objects of a bucket."""
+    custom = metadata.custom
+    owned = custom.get("owner") == LEDGER_OWNER["owner"]
+    return owned and custom.get("bucket", b"").isdigit()
+
+
+async def _has_no_row(rows: Rows, ledger_id: int) -> bool:
+    if await rows.get("ledgers", (ledger_id,)) is not None:
+        return False
+    return await rows.get("dying", (ledger_id,)) is None
