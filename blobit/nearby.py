@@ -26,6 +26,7 @@ WINDOWS_MAX: Final = 16
 _ENTRIES_MIN: Final = 16
 _ENTRIES_MAX: Final = 256
 _SKIPPED_MAX: Final = 4
+_NOWHERE: Final = -1_000_000
 
 
 class _Window:
@@ -67,7 +68,7 @@ class Nearby:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._clock = shelf.clock
-        self._following = -1
+        self._following = _NOWHERE
         self._entries = _ENTRIES_MIN
         self._windows: list[_Window] = []
 

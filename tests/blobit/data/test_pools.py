@@ -1,0 +1,215 @@
+"""Pools of ledgers: who makes them, who hears of it, when they are closed, how many there are."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from blobit import BlobNotStored, BlobsClosed
+from blobit.errors import NoSuchBucket
+from blobit.upload import Upload, put_shared
+from blobit.writers import LedgerPlan, LedgerPools
+from engine.transport.contract import Status
+from tests.blobit.data.stores import SMALL, client_of, pool_and_readers
+from tests.engine.ledger.scripted import Cluster, turns
+from tests.simulation.virtual import elapse, virtually
+
+
+class Heard:
+    """What the hooks of a plan were told."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        self.sealed: list[tuple[int, int]] = []
+
+    async def on_made(self, ledger_id: int) -> None:
+        await asyncio.sleep(0)
+        self.made.append(ledger_id)
+
+    async def on_sealed(self, ledger_id: int, stored_bytes: int) -> None:
+        await asyncio.sleep(0)
+        self.sealed.append((ledger_id, stored_bytes))
+
+    def plan(self, **more: Any) -> LedgerPlan:
+        return LedgerPlan(
+            {"owner": b"blobit", "bucket": b"7"}, made=self.on_made, sealed=self.on_sealed, **more
+        )
+
+
+async def pools_of(**changes: Any) -> tuple[Cluster, LedgerPools]:
+    cluster = await Cluster.of(1)
+    return cluster, LedgerPools(client_of(cluster), replace(SMALL, **changes))
+
+
+async def test_a_ledger_is_told_of_before_anything_lies_in_it_and_again_when_it_is_closed() -> None:
+    heard = Heard()
+    cluster, pool, _ = await pool_and_readers(heard.plan())
+    object_id = await put_shared(pool, b"moo")
+    assert heard.made == [object_id.ledger_id] and heard.sealed == []
+    metadata = await client_of(cluster).ledger_metadata(object_id.ledger_id)
+    assert metadata.custom == {"owner": b"blobit", "bucket": b"7"}
+    await pool.close()
+    assert heard.sealed == [(object_id.ledger_id, 3)]
+
+
+async def test_nothing_is_stored_where_the_ledger_could_not_be_told_of() -> None:
+    async def refuse(ledger_id: int) -> None:
+        raise NoSuchBucket("deleted meanwhile")
+
+    heard = Heard()
+    plan = replace(heard.plan(), made=refuse)
+    cluster, pool, _ = await pool_and_readers(plan)
+    with pytest.raises(NoSuchBucket):
+        await put_shared(pool, b"moo")
+    upload = Upload(pool)
+    with pytest.raises(NoSuchBucket):
+        await upload.write(bytes(100))
+    assert not any(kept for bookie in cluster.bookies for kept in bookie.entries.values())
+    await pool.close()
+    assert heard.sealed == []
+
+
+async def test_a_full_ledger_is_sealed_with_its_bytes_while_the_next_one_takes_objects() -> None:
+    heard = Heard()
+    _, pool, _ = await pool_and_readers(heard.plan(bytes_max=25))
+    ids = [await put_shared(pool, bytes(10)) for _ in range(5)]
+    assert [one.ledger_id for one in ids] == [1, 1, 1, 2, 2]
+    await turns()
+    assert heard.sealed == [(1, 30)]
+    await pool.close()
+    assert heard.sealed == [(1, 30), (2, 20)]
+
+
+def test_a_ledger_takes_objects_only_as_long_as_its_plan_says() -> None:
+    async def script() -> None:
+        heard = Heard()
+        _, pool, _ = await pool_and_readers(heard.plan(open_ms_max=10_000))
+        first = await put_shared(pool, b"moo")
+        await elapse(9.0)
+        assert (await put_shared(pool, b"moo")).ledger_id == first.ledger_id
+        await elapse(2.0)
+        assert (await put_shared(pool, b"moo")).ledger_id != first.ledger_id
+        await pool.close()
+
+    virtually(script())
+
+
+def test_ledgers_without_work_are_closed_after_a_while_and_the_next_put_makes_another() -> None:
+    async def script() -> None:
+        heard = Heard()
+        _, pools = await pools_of(ledger_idle_ms=8_000)
+        pool = pools.pool(heard.plan())
+        await put_shared(pool, b"moo")
+        upload = Upload(pool)
+        await upload.write(bytes(100))
+        await upload.finish()
+        await elapse(7.0)
+        assert pool.open_count == 2 and heard.sealed == []
+        await elapse(4.0)
+        assert pool.open_count == 0 and len(heard.sealed) == 2
+        assert (await put_shared(pool, b"moo")).ledger_id == 3
+        await pools.close()
+
+    virtually(script())
+
+
+def test_a_stream_that_pauses_keeps_its_ledger() -> None:
+    async def script() -> None:
+        _, pools = await pools_of(ledger_idle_ms=8_000)
+        pool = pools.pool()
+        upload = Upload(pool)
+        await upload.write(bytes(100))
+        await elapse(100.0)
+        await upload.write(bytes(60))
+        object_id = await upload.finish()
+        assert object_id.length == 160 and object_id.first_entry == 0
+        await pools.close()
+
+    virtually(script())
+
+
+async def test_many_pools_together_keep_few_ledgers_open_and_the_longest_idle_one_goes() -> None:
+    cluster, pools = await pools_of(ledgers_open_max=3)
+    many = [pools.pool() for _ in range(20)]
+    for pool in many:
+        await put_shared(pool, b"moo")
+        assert sum(each.open_count for each in many) <= 3
+    assert [number for number, pool in enumerate(many) if pool.open_count] == [17, 18, 19]
+    await put_shared(many[17], b"moo")
+    assert len(await client_of(cluster).list_ledgers()) == 20
+    await pools.close()
+
+
+async def test_ledgers_with_work_are_never_closed_to_make_room() -> None:
+    cluster, pools = await pools_of(ledgers_open_max=1, shared_pending_bytes_max=100)
+    for bookie in cluster.bookies:
+        bookie.holding = True
+    many = [pools.pool() for _ in range(4)]
+    puts = [asyncio.ensure_future(put_shared(pool, b"moo")) for pool in many]
+    await turns(50)
+    assert sum(pool.open_count for pool in many) == 4
+    for bookie in cluster.bookies:
+        bookie.holding = False
+        bookie.release()
+    assert len({one.ledger_id for one in await asyncio.gather(*puts)}) == 4
+    await pools.close()
+
+
+async def test_streams_of_all_pools_together_are_bounded() -> None:
+    _, pools = await pools_of(streams_max=2)
+    first, second = Upload(pools.pool()), Upload(pools.pool())
+    await first.write(bytes(100))
+    await second.write(bytes(100))
+    third = Upload(pools.pool())
+    waiting = asyncio.ensure_future(third.write(bytes(100)))
+    await turns()
+    assert not waiting.done()
+    await first.finish()
+    await waiting
+    await second.abort()
+    await third.abort()
+    await pools.close()
+
+
+async def test_a_ledger_that_is_to_be_forgotten_gets_no_more() -> None:
+    _, pool, _ = await pool_and_readers()
+    first = await put_shared(pool, b"moo")
+    pool.forget(first.ledger_id)
+    assert (await put_shared(pool, b"moo")).ledger_id != first.ledger_id
+    await pool.close()
+
+
+async def test_a_closed_pool_takes_nothing_and_the_others_go_on() -> None:
+    _, pools = await pools_of()
+    closed, other = pools.pool(), pools.pool()
+    await closed.close()
+    with pytest.raises(BlobsClosed, match="open it again"):
+        await put_shared(closed, b"moo")
+    await put_shared(other, b"moo")
+    await pools.close()
+    assert pools.pool().open_count == 0
+    with pytest.raises(BlobsClosed):
+        await put_shared(pools.pool(), b"moo")
+
+
+async def test_ledgers_that_all_fail_end_the_put_with_what_to_do() -> None:
+    cluster, pool, _ = await pool_and_readers()
+    for bookie in cluster.bookies:
+        bookie.append_status = Status.FENCED
+    with pytest.raises(BlobNotStored, match="put the object again"):
+        await put_shared(pool, b"moo")
+    await pool.close()
+
+
+async def test_a_ledger_is_sealed_once_though_its_stream_and_its_pool_end_together() -> None:
+    heard = Heard()
+    _, pool, _ = await pool_and_readers(heard.plan())
+    upload = Upload(pool)
+    await upload.write(bytes(100))
+    await upload._settle_oldest()
+    closing = asyncio.ensure_future(pool.close())
+    await turns(2)
+    await upload.abort()
+    await closing
+    assert len(heard.sealed) == 1
