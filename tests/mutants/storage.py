@@ -40,6 +40,17 @@ JOURNAL_MUTANTS: Final = (
         by_test(_DISK_TESTS, "test_a_failed_sync_is_never_tried_again"),
     ),
     Mutant(
+        "two-write-a-segment-at-once",
+        "a batch is written on the loop only while the journal's thread has nothing",
+        "engine/ports/system_workers.py",
+        "        if self._in_thread or not self._lone_s:\n",
+        "        if self._alone < 0 or not self._lone_s:\n",
+        by_test(
+            "engine/ports/test_system_workers.py",
+            "test_what_comes_while_the_thread_works_is_never_worked_beside_it",
+        ),
+    ),
+    Mutant(
         "index-position-runs-ahead",
         "2.6-11 (#3329, #4740): the position covers what the index holds and nothing more",
         "engine/bookie/index_writer.py",

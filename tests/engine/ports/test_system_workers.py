@@ -263,3 +263,41 @@ async def test_work_on_the_loop_that_fails_is_told_like_any_other() -> None:
         await heard.wait()
     assert [str(error) for error in told] == ["the disk is gone"] * 20
     await batcher.close()
+
+
+async def test_what_comes_while_the_thread_works_is_never_worked_beside_it() -> None:
+    entered, gate, over = threading.Event(), threading.Event(), asyncio.Event()
+    worked: list[tuple[list[int], bool]] = []
+    loop_thread, heard = threading.get_ident(), asyncio.Event()
+
+    def work(jobs: list[int]) -> None:
+        worked.append((jobs, threading.get_ident() == loop_thread))
+        if 1 in jobs:
+            entered.set()
+            gate.wait()
+
+    def done(jobs: list[int], result: None, error: BaseException | None) -> None:
+        heard.set()
+        if 3 in jobs:
+            over.set()
+
+    workers = ThreadWorkers(asyncio.get_running_loop(), seconds=lambda: 0.0)
+    batcher = workers.batcher("beside", work, done, lone_ms=1.0)
+    while not worked or not worked[-1][1]:
+        heard.clear()
+        batcher.put(0)
+        await heard.wait()
+    worked.clear()
+    # Two at once go to the thread; what comes alone while it works goes behind them.
+    batcher.put(1)
+    batcher.put(2)
+    await asyncio.sleep(0)
+    await asyncio.to_thread(entered.wait)
+    batcher.put(3)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gate.set()
+    await over.wait()
+    assert [job for jobs, _ in worked for job in jobs] == [1, 2, 3]
+    assert not any(here for _, here in worked)
+    await batcher.close()
