@@ -1,6 +1,7 @@
-"""BlobIt: objects of any size in ledgers, named by ids that are enough to read them."""
+"""BlobIt: buckets of named objects of any size, kept in ledgers, read by ids that are enough."""
 
 from blobit.blobs import AsyncBlobs
+from blobit.bucket import AsyncBucket, NamedUpload
 from blobit.errors import (
     BlobCorrupt,
     BlobError,
@@ -8,17 +9,36 @@ from blobit.errors import (
     BlobNotStored,
     BlobsClosed,
     BlobUnreadable,
+    BucketExists,
+    BucketNotEmpty,
+    CommitOutcomeUnknown,
+    ConditionFailed,
+    InvalidName,
     InvalidObjectId,
+    InvalidToken,
+    MetadataUnavailable,
+    NoSuchBucket,
+    NoSuchObject,
+    NoSuchUpload,
+    ObjectChanged,
+    ObjectExists,
+    PartMissing,
     RangeInvalid,
 )
+from blobit.garbage_report import GarbageReport
+from blobit.garbage_settings import GarbageSettings
+from blobit.listing import Listing
+from blobit.locations import Location
 from blobit.object_id import Kind, ObjectId
-from blobit.settings import BlobSettings
+from blobit.settings import BlobSettings, BucketSettings
 from blobit.sources import ReadableFile, Source
 from blobit.sync import Blobs, SyncSource
+from blobit.tables import BucketInfo, ObjectInfo, PartInfo, UploadInfo, Usage
 from blobit.upload import Upload
 
 __all__ = [
     "AsyncBlobs",
+    "AsyncBucket",
     "BlobCorrupt",
     "BlobError",
     "BlobNotFound",
@@ -27,12 +47,36 @@ __all__ = [
     "BlobUnreadable",
     "Blobs",
     "BlobsClosed",
+    "BucketExists",
+    "BucketInfo",
+    "BucketNotEmpty",
+    "BucketSettings",
+    "CommitOutcomeUnknown",
+    "ConditionFailed",
+    "GarbageReport",
+    "GarbageSettings",
+    "InvalidName",
     "InvalidObjectId",
+    "InvalidToken",
     "Kind",
+    "Listing",
+    "Location",
+    "MetadataUnavailable",
+    "NamedUpload",
+    "NoSuchBucket",
+    "NoSuchObject",
+    "NoSuchUpload",
+    "ObjectChanged",
+    "ObjectExists",
     "ObjectId",
+    "ObjectInfo",
+    "PartInfo",
+    "PartMissing",
     "RangeInvalid",
     "ReadableFile",
     "Source",
     "SyncSource",
     "Upload",
+    "UploadInfo",
+    "Usage",
 ]

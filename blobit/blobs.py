@@ -1,28 +1,40 @@
-"""The blob store: bytes in, an id out; the id in, the bytes out.
+"""The blob store: buckets of named objects; under them bytes in, an id out, and back.
 
 Invariants:
 - `put` returns an id only when every byte that the id covers is durable.
 - A whole object is checked against the checksum in its id before its last byte is handed out.
 - Memory is bounded for streams in both directions, whatever an object's length.
 - Nothing but the id is needed to read: not the process that put, nor anything it remembers.
+- Objects that were put here, without a bucket, are nobody's garbage: nothing collects them.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
-from blobit.errors import BlobsClosed
+from blobit.bucket import AsyncBucket
+from blobit.bucket_core import BucketCore
+from blobit.committing import Committer
+from blobit.errors import BlobsClosed, MetadataUnavailable
+from blobit.garbage import Collector
+from blobit.garbage_report import GarbageReport
+from blobit.locations import Location, locations_of
 from blobit.object_id import ObjectId
+from blobit.pool_plans import plan_of
 from blobit.reading import Readers
-from blobit.settings import BlobSettings
+from blobit.registry import Registry
+from blobit.rows import AnyHerd, Rows, told
+from blobit.settings import BlobSettings, BucketSettings
 from blobit.sources import Source, put_source
-from blobit.streaming import read_span, read_whole, stream_span
-from blobit.upload import Upload
-from blobit.writers import LedgerPools
+from blobit.streaming import check_range, parts_of, read_span, read_whole, stream_span
+from blobit.tables import BucketInfo, LedgerKind
+from blobit.upload import Upload, put_list
+from blobit.writers import LedgerPool, LedgerPools
 from engine.ledger.client import LedgerClient
 from engine.ports.workers import Workers
+from herd.errors import Error
 
 
 class AsyncBlobs:
-    """Objects by id, on one event loop. `Blobs` is the same for code without one.
+    """Buckets, and objects by id, on one event loop. `Blobs` is the same for code without one.
 
     >>> async def keep(blobs: AsyncBlobs) -> bytes:
     ...     object_id = await blobs.put(b"moo")
@@ -34,28 +46,84 @@ class AsyncBlobs:
         client: LedgerClient,
         settings: BlobSettings | None = None,
         workers: Workers | None = None,
+        herd: AnyHerd | None = None,
     ) -> None:
-        """`workers` read files and plain iterables; without them the event loop does, and waits."""
+        """`workers` read files and plain iterables; without them the event loop does, and waits.
+
+        `herd` has the tablespaces in which buckets keep their names; without it there are none.
+        """
+        self.client = client
         self.settings = settings if settings is not None else BlobSettings()
+        self._herd = herd
         self._workers = workers
-        self._pools = LedgerPools(client, self.settings)
-        self._pool = self._pools.pool()
+        self._ledgers = LedgerPools(client, self.settings)
+        self._loose = self._ledgers.pool()
         self._readers = Readers(client, self.settings.readers_max, workers)
+        self._registry = Registry(self)
+        self._committers: dict[str, Committer] = {}
+        self._cores: dict[int, BucketCore] = {}
+        self._pools: dict[tuple[int, int], LedgerPool] = {}
+        self._collector = Collector(self)
         self._closed = False
 
+    # Buckets
+
+    async def create_bucket(
+        self, name: str, settings: BucketSettings | None = None, *, exist_ok: bool = False
+    ) -> AsyncBucket:
+        """Make a bucket; with `exist_ok` one that is there, with its own settings, will do.
+
+        Raises `InvalidName`, `BucketExists`, `MetadataUnavailable`.
+        """
+        self.check_open()
+        return await self._opened(await self._registry.create(name, settings, exist_ok=exist_ok))
+
+    async def bucket(self, name: str) -> AsyncBucket:
+        """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
+        self.check_open()
+        return await self._opened(await self._registry.find(name))
+
+    async def buckets(self) -> list[BucketInfo]:
+        """All buckets, by name. Raises `MetadataUnavailable`."""
+        self.check_open()
+        return await self._registry.list()
+
+    async def delete_bucket(self, name: str, *, force: bool = False) -> None:
+        """Delete a bucket: its name is free at once, `collect` gives back what it holds.
+
+        Raises `NoSuchBucket`, `BucketNotEmpty` unless `force`, `MetadataUnavailable`.
+        """
+        self.check_open()
+        info = await self._registry.delete(name, force=force)
+        core = self._cores.pop(info.bucket_id, None)
+        if core is not None:
+            core.deleted = True
+        for kind in LedgerKind:
+            pool = self._pools.pop((info.bucket_id, kind), None)
+            if pool is not None:
+                pool.end()
+
+    async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
+        """Give back what nobody needs any more, of one bucket or of all and of deleted ones.
+
+        With `dry_run` it only says what it would do. Raises `NoSuchBucket`, `MetadataUnavailable`.
+        """
+        self.check_open()
+        return await self._collector.collect(bucket, dry_run=dry_run)
+
+    # Objects by id
+
     async def put(self, source: Source) -> ObjectId:
-        """Store an object and return its id, once it is durable.
+        """Store an object without a bucket and return its id, once it is durable.
 
         A ledger that fails on the way is replaced; the source is read only once. Raises
         `BlobNotStored`, `BlobsClosed`, and `TypeError` for what is no source of bytes.
         """
-        self._check_open()
-        return await put_source(self._pool, source, self._workers)
+        return await self.store(self._loose, source)
 
     def upload(self) -> Upload:
         """Store an object piece by piece: `write` each, then `finish` for the id, or `abort`."""
-        self._check_open()
-        return Upload(self._pool, self._workers)
+        return self.upload_to(self._loose)
 
     async def get(self, object_id: ObjectId | str) -> bytes:
         """The whole object.
@@ -71,19 +139,39 @@ class AsyncBlobs:
         """
         return await read_span(self._readers, self._named(object_id), offset, length)
 
-    def stream(self, object_id: ObjectId | str) -> AsyncGenerator[bytes, None]:
-        """The whole object in pieces of about a mebibyte, with some read ahead of the caller.
+    def stream(
+        self, object_id: ObjectId | str, offset: int = 0, length: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The object, or a range of it, in pieces of about a mebibyte, read ahead of the caller.
 
-        Raises as `get` does, while iterating; a wrong checksum shows before the last piece comes.
+        Raises `RangeInvalid`, and as `get` does, while iterating; of a whole object a wrong
+        checksum shows before the last piece comes.
         """
         name = self._named(object_id)
-        return stream_span(self._readers, name, 0, None, self.settings.read_ahead_bytes)
+        if length is not None:
+            check_range(name, offset, length)
+            length = None if (offset, length) == (0, name.length) else length
+        return stream_span(self._readers, name, offset, length, self.settings.read_ahead_bytes)
+
+    async def locations(self, object_id: ObjectId | str) -> list[Location]:
+        """Which bookies hold which bytes of an object. Raises `BlobNotFound`, `BlobUnreadable`."""
+        return await locations_of(self.client, self._readers, self._named(object_id))
+
+    async def parts_of(self, object_id: ObjectId | str) -> list[ObjectId]:
+        """The parts that hold an object's bytes, in order: itself, or those that its list names.
+
+        Raises `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
+        """
+        return [part async for part in parts_of(self._readers, self._named(object_id))]
 
     async def close(self) -> None:
-        """End pending puts and close the open ledgers; the client stays open."""
+        """End pending puts and close the open ledgers; client and tablespaces stay open."""
         self._closed = True
         self._readers.close()
-        await self._pools.close()
+        # What is under way may need a row of its ledger, and ledgers one when they are closed.
+        await self._ledgers.close()
+        for committer in self._committers.values():
+            await committer.close()
 
     async def __aenter__(self) -> "AsyncBlobs":
         return self
@@ -91,10 +179,76 @@ class AsyncBlobs:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _named(self, object_id: ObjectId | str) -> ObjectId:
-        self._check_open()
-        return object_id if isinstance(object_id, ObjectId) else ObjectId.parse(object_id)
+    # What buckets are made of
 
-    def _check_open(self) -> None:
+    @property
+    def herd(self) -> AnyHerd:
+        """The tablespaces. Raises `MetadataUnavailable` where there are none."""
+        if self._herd is None:
+            raise MetadataUnavailable("this store has no tablespaces, so no buckets: open it anew")
+        return self._herd
+
+    def check_open(self) -> None:
+        """Raise `BlobsClosed`."""
         if self._closed:
             raise BlobsClosed("the blob store is closed")
+
+    async def store(self, pool: LedgerPool, source: Source) -> ObjectId:
+        """Store bytes in a pool's ledgers. Raises as `put`."""
+        self.check_open()
+        return await put_source(pool, source, self._workers)
+
+    def upload_to(self, pool: LedgerPool) -> Upload:
+        """Store bytes in a pool's ledgers piece by piece."""
+        self.check_open()
+        return Upload(pool, self._workers)
+
+    async def put_list(self, pool: LedgerPool, parts: Sequence[ObjectId]) -> ObjectId:
+        """The id of the object that parts are together. Raises `BlobNotStored`."""
+        self.check_open()
+        return await put_list(pool, parts)
+
+    async def committer(self, tablespace: str, *, create: bool = False) -> Committer:
+        """What changes the rows of a tablespace. Raises `MetadataUnavailable`."""
+        found = self._committers.get(tablespace)
+        if found is None:
+            rows = Rows(self.herd, tablespace)
+            try:
+                await rows.open(create=create)
+            except Error as error:
+                raise told(error) from error
+            fresh = Committer(rows, self.client.clock, self.settings)
+            found = self._committers.setdefault(tablespace, fresh)
+        return found
+
+    async def rows(self, tablespace: str) -> Rows:
+        """The rows of a tablespace. Raises `MetadataUnavailable`."""
+        return (await self.committer(tablespace, create=True)).rows
+
+    def pool(self, info: BucketInfo, kind: LedgerKind) -> LedgerPool:
+        """Where bytes of a bucket go. Its tablespace has been used before."""
+        key = info.bucket_id, int(kind)
+        found = self._pools.get(key)
+        if found is None:
+            committer = self._committers[info.tablespace]
+            plan = plan_of(info, kind, committer, self.client.clock, self.settings)
+            found = self._pools[key] = self._ledgers.pool(plan)
+        return found
+
+    async def forget_bucket(self, info: BucketInfo) -> None:
+        """Forget a deleted bucket that holds nothing any more. Raises `MetadataUnavailable`."""
+        await self._registry.forget(info)
+        if all(core.info.tablespace != info.tablespace for core in self._cores.values()):
+            self._committers.pop(info.tablespace, None)
+
+    async def _opened(self, info: BucketInfo) -> AsyncBucket:
+        core = self._cores.get(info.bucket_id)
+        if core is None:
+            committer = await self.committer(info.tablespace)
+            core = BucketCore(self, info, committer)
+            core = self._cores.setdefault(info.bucket_id, core)
+        return AsyncBucket(core)
+
+    def _named(self, object_id: ObjectId | str) -> ObjectId:
+        self.check_open()
+        return object_id if isinstance(object_id, ObjectId) else ObjectId.parse(object_id)

@@ -3,6 +3,8 @@
     with herdbook.open("./data") as book:
         object_id = book.blobs.put(b"moo")
         book.blobs.get(object_id)
+        photos = book.blobs.create_bucket("photos")
+        photos.put("2024/elsa.jpg", data)
         with book.sql() as connection:
             connection.execute("CREATE TABLE cows (id BIGINT PRIMARY KEY, name TEXT)")
 
@@ -46,7 +48,7 @@ class AsyncBook:
         self.ledgers = ledgers
         """The ledger layer: create, open, list and delete ledgers."""
         self.blobs = blobs
-        """Objects by id."""
+        """Buckets of named objects, and objects by id."""
         self.herd = herd
         """Tablespaces: tables by SQL and by key."""
 
@@ -67,12 +69,14 @@ async def open_async(
     refuse_url(path, _CLUSTERS)
     async with cluster.open(Path(path), bookies=bookies) as ledgers:
         workers = ThreadWorkers(asyncio.get_running_loop())
-        blobs = AsyncBlobs(ledgers, settings, workers)
         try:
-            async with open_herd(ledgers, path, workers) as herd:
+            # Blobs are closed first: ledgers that end have rows that say so.
+            async with (
+                open_herd(ledgers, path, workers) as herd,
+                AsyncBlobs(ledgers, settings, workers, herd) as blobs,
+            ):
                 yield AsyncBook(ledgers, blobs, herd)
         finally:
-            await blobs.close()
             await workers.close()
 
 
@@ -84,7 +88,7 @@ class Book:
         self._opening = opening
         self._closed = False
         self.blobs = Blobs(book.blobs, loop)
-        """Objects by id."""
+        """Buckets of named objects, and objects by id."""
         self.herd = Herd(book.herd, Hopper(loop))
         """Tablespaces: tables by SQL and by key."""
         atexit.register(self.close)

@@ -1,0 +1,404 @@
+"""A bucket: objects by name.
+
+    bucket = await blobs.create_bucket("photos")
+    info = await bucket.put("2024/elsa.jpg", data, content_type="image/jpeg")
+    await bucket.get("2024/elsa.jpg")
+    page = await bucket.list("2024/", limit=100)
+
+Invariants:
+- A put is visible when it has been answered, whole or not at all, to every reader in the cluster.
+- Who reads by name and meets bytes that were moved away reads on where they are now.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+from blobit.bucket_core import Asked, BucketCore, Known
+from blobit.committing import Change, Effect, Found
+from blobit.errors import BlobNotFound, NoSuchObject, ObjectChanged
+from blobit.listing import Listing, count_usage, list_objects, scan_objects
+from blobit.locations import Location
+from blobit.multipart import Multipart
+from blobit.naming import check_content_type, check_object_name, packed_metadata
+from blobit.object_id import ObjectId
+from blobit.parts import Parts
+from blobit.renaming import copy, rename
+from blobit.settings import BucketSettings
+from blobit.sources import Source
+from blobit.streaming import check_range
+from blobit.tables import ObjectInfo, PartInfo, UploadInfo, Usage
+from blobit.unnamed import delete_unnamed, put_unnamed
+from blobit.upload import Upload
+
+_AT_ONCE: Final = 256
+
+
+class AsyncBucket:
+    """A bucket, on one event loop. Made by `AsyncBlobs.bucket` and `create_bucket`.
+
+    Every call raises `NoSuchBucket` when the bucket was deleted, `MetadataUnavailable` while names
+    cannot be looked up, `BlobsClosed`, and `InvalidName` for a name that no object can have.
+    """
+
+    def __init__(self, core: BucketCore) -> None:
+        self.core = core
+        self._parts = Parts(core)
+        self._multipart = Multipart(core)
+
+    @property
+    def name(self) -> str:
+        """The bucket's name."""
+        return self.core.info.name
+
+    @property
+    def bucket_id(self) -> int:
+        """What tells it from another bucket that had its name before."""
+        return self.core.bucket_id
+
+    @property
+    def settings(self) -> BucketSettings:
+        """What it was created with."""
+        return self.core.info.settings
+
+    # Putting
+
+    async def put(
+        self,
+        name: str,
+        source: Source,
+        *,
+        content_type: str = "",
+        metadata: Mapping[str, str] | None = None,
+        if_absent: bool = False,
+        if_match: str | None = None,
+        expires_ms: int | None = None,
+    ) -> ObjectInfo:
+        """Store an object under a name, in place of the one that has it.
+
+        `if_absent` refuses to replace any, `if_match` any but the version of this etag.
+        `expires_ms` is a moment of the wall clock. Raises `ObjectExists`, `ConditionFailed`,
+        `BlobNotStored`, `CommitOutcomeUnknown`, `TypeError` for what is no source of bytes.
+        """
+        asked = self._asked(name, content_type, metadata, if_absent, if_match, expires_ms)
+        pool, blobs = self.core.pool_for(asked.expires_ms), self.core.blobs
+        return await self.core.put(asked, lambda: blobs.store(pool, source))
+
+    async def put_many(self, objects: Iterable[tuple[str, bytes]]) -> list[ObjectInfo]:
+        """Store many small objects, which share ledgers and commits; each is put on its own.
+
+        Raises the first error that there was, when all others have ended.
+        """
+        answers: list[Any] = []
+        given = list(objects)
+        for start in range(0, len(given), _AT_ONCE):
+            some = given[start : start + _AT_ONCE]
+            puts = [self.put(name, data) for name, data in some]
+            answers += await asyncio.gather(*puts, return_exceptions=True)
+        return _all_well(answers)
+
+    def upload(
+        self,
+        name: str,
+        *,
+        content_type: str = "",
+        metadata: Mapping[str, str] | None = None,
+        if_absent: bool = False,
+        if_match: str | None = None,
+        expires_ms: int | None = None,
+    ) -> "NamedUpload":
+        """Store an object piece by piece: `write` each, then `finish`, or `abort`.
+
+        Nothing is visible before `finish` has returned. Takes what `put` takes.
+        """
+        asked = self._asked(name, content_type, metadata, if_absent, if_match, expires_ms)
+        return NamedUpload(self.core, asked)
+
+    async def put_unnamed(self, source: Source) -> ObjectId:
+        """Store an object without a name; its id stays as it is until `delete_unnamed`."""
+        return await put_unnamed(self.core, source)
+
+    async def delete_unnamed(self, object_id: ObjectId | str) -> bool:
+        """Let go of an object without a name; False if this bucket does not keep it."""
+        return await delete_unnamed(self.core, object_id)
+
+    async def append(self, name: str, source: Source, *, if_match: str | None = None) -> ObjectInfo:
+        """Add bytes to the end of an object; one that is not there begins with them.
+
+        Raises `ConditionFailed`, `BlobNotStored`, `CommitOutcomeUnknown`.
+        """
+        check_object_name(name)
+        return await self._parts.append(name, source, if_match)
+
+    async def concat(
+        self, target: str, sources: Sequence[str], *, keep: bool = False
+    ) -> ObjectInfo:
+        """Make `target` of the bytes of other objects, one behind the other; no byte is copied.
+
+        What was there before is replaced, unless it is one of the sources itself. The sources are
+        removed, unless `keep`. Raises `NoSuchObject`, `BlobNotStored`, `CommitOutcomeUnknown`.
+        """
+        check_object_name(target)
+        for name in sources:
+            check_object_name(name)
+        return await self._parts.concat(target, list(sources), keep=keep)
+
+    async def rename(self, source: str, target: str, *, if_absent: bool = False) -> ObjectInfo:
+        """Give an object another name, at once; it keeps its etag.
+
+        Raises `NoSuchObject`, `ObjectExists`, `CommitOutcomeUnknown`.
+        """
+        check_object_name(source)
+        check_object_name(target)
+        return await rename(self.core, source, target, if_absent=if_absent)
+
+    async def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        to: "AsyncBucket | None" = None,
+        if_absent: bool = False,
+    ) -> ObjectInfo:
+        """Make another object of the same bytes, type and metadata, here or in another bucket.
+
+        In one bucket no byte is copied. Raises `NoSuchObject`, `ObjectExists`, `BlobNotStored`.
+        """
+        check_object_name(source)
+        check_object_name(target)
+        if to is not None and to.bucket_id != self.bucket_id:
+            return await self._copy_to(to, source, target, if_absent=if_absent)
+        return await copy(self.core, source, target, if_absent=if_absent)
+
+    # Getting
+
+    async def get(self, name: str) -> bytes:
+        """The whole object. Raises `NoSuchObject`, `BlobUnreadable`, `BlobCorrupt`."""
+        check_object_name(name)
+        info = await self.core.stat(name)
+        while True:
+            try:
+                return await self.core.blobs.get(info.object_id)
+            except BlobNotFound as error:
+                info = await self._moved(info, error, same=False)
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset` on. Raises `RangeInvalid`, and what `get` raises."""
+        check_object_name(name)
+        info = await self.core.stat(name)
+        while True:
+            try:
+                return await self.core.blobs.get_range(info.object_id, offset, length)
+            except BlobNotFound as error:
+                info = await self._moved(info, error, same=False)
+
+    async def stream(
+        self, name: str, offset: int = 0, length: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The object in pieces, or a range of it, with some read ahead of the caller.
+
+        All pieces are of one version. Raises `RangeInvalid`, what `get` raises, and
+        `ObjectChanged` if the version went while it was read.
+        """
+        check_object_name(name)
+        info = await self.core.stat(name)
+        async with aclosing(self._version(info, offset, length)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def stat(self, name: str) -> ObjectInfo:
+        """What is known of an object. Raises `NoSuchObject`."""
+        check_object_name(name)
+        return await self.core.stat(name)
+
+    async def exists(self, name: str) -> bool:
+        """Whether there is an object of that name."""
+        check_object_name(name)
+        return await self.core.find(name) is not None
+
+    async def list(
+        self, prefix: str = "", *, delimiter: str = "", token: str = "", limit: int = 1_000
+    ) -> Listing:
+        """At most `limit` objects whose names begin with `prefix`, in order of UTF-8 bytes.
+
+        Names that have the delimiter behind the prefix are folded into their beginnings up to it.
+        Raises `InvalidToken`, `RangeInvalid` for a limit below 1.
+        """
+        return await list_objects(self.core, prefix, delimiter, token, limit)
+
+    def scan(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        """All objects whose names begin so, in order."""
+        return scan_objects(self.core, prefix)
+
+    async def locations(self, name: str) -> "list[Location]":
+        """Where the bytes lie, for work that wants to be near them. Raises `NoSuchObject`."""
+        check_object_name(name)
+        info = await self.core.stat(name)
+        while True:
+            try:
+                return await self.core.blobs.locations(info.object_id)
+            except BlobNotFound as error:
+                info = await self._moved(info, error, same=False)
+
+    async def usage(self) -> Usage:
+        """What the bucket holds, counted row by row."""
+        return await count_usage(self.core)
+
+    # Deleting
+
+    async def delete(self, name: str, *, if_match: str | None = None) -> bool:
+        """Remove an object; False if there is none of that name. Raises `ConditionFailed`."""
+        check_object_name(name)
+        core, known = self.core, Known()
+        core.check()
+        key = core.object_key(name)
+
+        def decide(found: Found) -> Effect[bool]:
+            present = core.alive(found[key])
+            if if_match is not None:
+                core.check_match(name, present, if_match)
+            return Effect(core.freed(found[key], known), present is not None)
+
+        def confirm(found: Found) -> bool | None:
+            return True if found[key] is None else None
+
+        return await core.commit(Change((key,), decide, confirm, 2 * len(name)), known)
+
+    async def delete_many(self, names: Iterable[str]) -> int:
+        """Remove objects; returns how many there were. Raises the first error at the end."""
+        given, answers = list(names), list[Any]()
+        for start in range(0, len(given), _AT_ONCE):
+            some = given[start : start + _AT_ONCE]
+            deletes = [self.delete(name) for name in some]
+            answers += await asyncio.gather(*deletes, return_exceptions=True)
+        return sum(_all_well(answers))
+
+    # Uploads in parts
+
+    async def create_upload(
+        self,
+        name: str,
+        *,
+        content_type: str = "",
+        metadata: Mapping[str, str] | None = None,
+        expires_ms: int | None = None,
+    ) -> str:
+        """Begin an upload whose parts may come in any order, from anywhere; returns its id."""
+        asked = self._asked(name, content_type, metadata, False, None, expires_ms)
+        return await self._multipart.create(asked)
+
+    async def put_part(self, upload_id: str, number: int, source: Source) -> PartInfo:
+        """Store a part, in place of the one of its number, 1 to 10,000.
+
+        Raises `NoSuchUpload`, `RangeInvalid`, `BlobNotStored`.
+        """
+        return await self._multipart.put_part(upload_id, number, source)
+
+    async def complete_upload(
+        self, upload_id: str, numbers: Sequence[int] | None = None
+    ) -> ObjectInfo:
+        """Make the object of its parts, in the order of their numbers, or of those given.
+
+        Parts that are not named are let go. Raises `NoSuchUpload`, `PartMissing`.
+        """
+        return await self._multipart.complete(upload_id, numbers)
+
+    async def abort_upload(self, upload_id: str) -> None:
+        """Forget an upload and its parts. Raises `NoSuchUpload`."""
+        await self._multipart.abort(upload_id)
+
+    async def uploads(self) -> "list[UploadInfo]":
+        """The uploads in parts that are not completed."""
+        return await self._multipart.uploads()
+
+    # Inside
+
+    def _asked(
+        self,
+        name: str,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        if_absent: bool,
+        if_match: str | None,
+        expires_ms: int | None,
+    ) -> Asked:
+        check_object_name(name)
+        check_content_type(content_type)
+        packed = packed_metadata(metadata)
+        expires_ms = self.core.expiry(self.core.now_ms, expires_ms)
+        return Asked(name, content_type, packed, expires_ms, if_absent, if_match)
+
+    async def _copy_to(
+        self, to: "AsyncBucket", source: str, target: str, *, if_absent: bool
+    ) -> ObjectInfo:
+        info = await self.core.stat(source)
+        async with aclosing(self._version(info, 0, None)) as pieces:
+            return await to.put(
+                target,
+                pieces,
+                content_type=info.content_type,
+                metadata=info.metadata,
+                if_absent=if_absent,
+            )
+
+    async def _version(
+        self, info: ObjectInfo, offset: int, length: int | None
+    ) -> AsyncGenerator[bytes, None]:
+        """The bytes of one version, wherever they are moved meanwhile."""
+        if length is None:
+            length = max(0, info.length - offset)
+        check_range(info.object_id, offset, length)
+        while True:
+            rest = self.core.blobs.stream(info.object_id, offset, length)
+            try:
+                async with aclosing(rest) as pieces:
+                    async for piece in pieces:
+                        offset += len(piece)
+                        length -= len(piece)
+                        yield piece
+                return
+            except BlobNotFound as error:
+                info = await self._moved(info, error, same=True)
+
+    async def _moved(self, info: ObjectInfo, error: BlobNotFound, *, same: bool) -> ObjectInfo:
+        """Where an object is whose bytes are not where they were. Raises `ObjectChanged`."""
+        try:
+            now = await self.core.stat(info.name)
+        except NoSuchObject as gone:
+            raise (ObjectChanged(f"object {info.name!r} was deleted") if same else gone) from error
+        if same and now.etag != info.etag:
+            raise ObjectChanged(f"object {info.name!r} was replaced while it was read") from error
+        if now.packed_id == info.packed_id:
+            raise error
+        return now
+
+
+class NamedUpload:
+    """Takes an object piece by piece. Made by `AsyncBucket.upload`."""
+
+    def __init__(self, core: BucketCore, asked: Asked) -> None:
+        core.check()
+        self._core = core
+        self._asked = asked
+        self._upload: Upload = core.blobs.upload_to(core.pool_for(asked.expires_ms))
+
+    async def write(self, data: bytes) -> None:
+        """Take the next bytes; waits while too much is under way. Raises `BlobNotStored`."""
+        await self._upload.write(data)
+
+    async def finish(self) -> ObjectInfo:
+        """Wait until all of it is durable, and give it its name. Raises as `AsyncBucket.put`."""
+        return await self._core.put(self._asked, self._upload.finish)
+
+    async def abort(self) -> None:
+        """Forget the object."""
+        await self._upload.abort()
+
+
+def _all_well(answers: Iterable[Any]) -> list[Any]:
+    given = list(answers)
+    for answer in given:
+        if isinstance(answer, BaseException):
+            raise answer
+    return given

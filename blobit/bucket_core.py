@@ -1,0 +1,367 @@
+"""What all operations on one bucket's objects are made of: bytes stored, rows that hold them.
+
+Invariants:
+- Bytes are durable before the row that names them is written: what is visible is whole.
+- Whatever a row of `objects` names is held by rows of `refs` of the same transaction; what it named
+  before is let go in that transaction.
+- An object whose time is over is as good as gone, whether its row has been removed or not.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from blobit.committing import Change, Committer, Effect, Found, LedgerGone
+from blobit.errors import (
+    BlobCorrupt,
+    BlobError,
+    BlobNotFound,
+    BlobNotStored,
+    ConditionFailed,
+    NoSuchBucket,
+    NoSuchObject,
+    ObjectExists,
+)
+from blobit.naming import new_etag
+from blobit.object_id import Kind, ObjectId
+from blobit.rows import Rows, told
+from blobit.tables import (
+    PART_ROOM,
+    BucketInfo,
+    LedgerKind,
+    ObjectInfo,
+    Row,
+    RowKey,
+    object_info,
+    object_row,
+)
+from blobit.writers import LedgerPool
+from herd.errors import Error
+
+if TYPE_CHECKING:
+    from blobit.blobs import AsyncBlobs
+
+T = TypeVar("T")
+
+Held = list[tuple[int, ObjectId]]
+"""What an object keeps: the numbers of its parts and where they lie; 0 is the object itself."""
+
+
+class PartsWanted(BlobError):
+    """What an object keeps has to be looked up before the change can be decided."""
+
+    def __init__(self, owner: str, packed_id: bytes) -> None:
+        super().__init__(f"the parts of {owner}")
+        self.owner = owner
+        self.packed_id = packed_id
+
+
+class Known:
+    """What is known of the parts of objects, for one operation."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, Held] = {}
+
+    def of(self, owner: str, packed_id: bytes) -> Held:
+        """What an object keeps. Raises `PartsWanted`."""
+        found = self.held.get(packed_id)
+        if found is None:
+            object_id = ObjectId.from_bytes(packed_id)
+            if object_id.kind is Kind.LIST:
+                raise PartsWanted(owner, packed_id)
+            found = self.held[packed_id] = [(0, object_id)] if object_id.length else []
+        return found
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a put wants: the object's properties, and on what condition it is stored."""
+
+    name: str
+    content_type: str = ""
+    packed_metadata: bytes = b""
+    expires_ms: int | None = None
+    if_absent: bool = False
+    if_match: str | None = None
+
+
+class BucketCore:
+    """One bucket. On one event loop."""
+
+    def __init__(self, blobs: "AsyncBlobs", info: BucketInfo, committer: Committer) -> None:
+        self.blobs = blobs
+        self.info = info
+        self.bucket_id = info.bucket_id
+        self.committer = committer
+        self.rows: Rows = committer.rows
+        self.deleted = False
+        """Whether it was deleted through this store."""
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return self.blobs.client.clock.wall_ms()
+
+    def check(self) -> None:
+        """Raise `BlobsClosed`, `NoSuchBucket`."""
+        self.blobs.check_open()
+        if self.deleted:
+            raise NoSuchBucket(f"bucket {self.info.name} was deleted")
+
+    # Looking
+
+    def object_key(self, name: str) -> RowKey:
+        """The key of an object's row."""
+        return "objects", (self.bucket_id, name)
+
+    async def find(self, name: str) -> ObjectInfo | None:
+        """The object of a name, or None. Raises `MetadataUnavailable`."""
+        self.check()
+        try:
+            row = await self.rows.get("objects", (self.bucket_id, name))
+        except Error as error:
+            raise told(error) from error
+        return self.alive(row)
+
+    async def stat(self, name: str) -> ObjectInfo:
+        """The object of a name. Raises `NoSuchObject`, `MetadataUnavailable`."""
+        found = await self.find(name)
+        if found is None:
+            raise self.missing(name)
+        return found
+
+    def missing(self, name: str) -> NoSuchObject:
+        """There is none of that name."""
+        return NoSuchObject(f"bucket {self.info.name} has no object {name!r}")
+
+    def alive(self, row: Row | None) -> ObjectInfo | None:
+        """What a row of `objects` says, unless its time is over."""
+        if row is None:
+            return None
+        expires_ms = row["expires_ms"]
+        if expires_ms is not None and expires_ms <= self.now_ms:
+            return None
+        return object_info(row)
+
+    async def held(self, owner: str, packed_id: bytes) -> Held:
+        """What an object keeps, by its list, or where that cannot be read by the rows that hold it.
+
+        Raises `BlobUnreadable`, `MetadataUnavailable`.
+        """
+        try:
+            return await self.listed(ObjectId.from_bytes(packed_id))
+        except (BlobCorrupt, BlobNotFound):
+            return await self._held_by_rows(owner, packed_id)
+
+    async def listed(self, object_id: ObjectId) -> Held:
+        """What an object keeps, by its list. Raises `BlobNotFound`, `BlobUnreadable`."""
+        if object_id.kind is not Kind.LIST:
+            return [(0, object_id)] if object_id.length else []
+        return [(0, object_id), *enumerate(await self.blobs.parts_of(object_id), 1)]
+
+    async def _held_by_rows(self, owner: str, packed_id: bytes) -> Held:
+        found: dict[int, bytes] = {}
+        try:
+            for ledger_id in await self.ledger_ids():
+                prefix = (ledger_id, self.bucket_id, owner)
+                async for row in self.rows.scan("refs", first=prefix, last=prefix):
+                    found[row["part"]] = row["object_id"]
+        except Error as error:
+            raise told(error) from error
+        # Parts of an upload are numbered from their own beginning.
+        base = next((number for number, packed in found.items() if packed == packed_id), 0)
+        return [
+            (number - base, ObjectId.from_bytes(packed))
+            for number, packed in sorted(found.items())
+            if base <= number < base + PART_ROOM
+        ]
+
+    async def ledger_ids(self) -> list[int]:
+        """The ledgers that the bucket has rows of. Raises what is in `herd.errors`."""
+        return [
+            row["ledger_id"]
+            async for row in self.rows.scan("ledgers")
+            if row["bucket_id"] == self.bucket_id
+        ]
+
+    # Storing
+
+    def pool(self, kind: LedgerKind) -> LedgerPool:
+        """Where bytes of a kind go."""
+        return self.blobs.pool(self.info, kind)
+
+    def pool_for(self, expires_ms: int | None) -> LedgerPool:
+        """Where the bytes of an object go that expires then, or never."""
+        return self.pool(LedgerKind.NAMED if expires_ms is None else LedgerKind.EXPIRING)
+
+    def expiry(self, created_ms: int, expires_ms: int | None) -> int | None:
+        """When an object expires that is put now."""
+        if expires_ms is None and self.info.settings.ttl_ms is not None:
+            return created_ms + self.info.settings.ttl_ms
+        return expires_ms
+
+    async def put(self, asked: Asked, store: Callable[[], Awaitable[ObjectId]]) -> ObjectInfo:
+        """Store bytes and give them a name. Raises as `AsyncBucket.put`."""
+        self.check()
+        created_ms = self.now_ms
+        known = Known()
+
+        def commit(object_id: ObjectId) -> Awaitable[ObjectInfo]:
+            info = self.version(asked, object_id, created_ms)
+            return self.commit(self.put_change(asked, info, known), known)
+
+        return await self.stored(store, self.pool_for(asked.expires_ms), known, commit)
+
+    def version(self, asked: Asked, object_id: ObjectId, created_ms: int) -> ObjectInfo:
+        """A new version of an object."""
+        return ObjectInfo(
+            asked.name,
+            object_id.length,
+            new_etag(self.blobs.client.rng),
+            asked.content_type,
+            created_ms,
+            asked.expires_ms,
+            object_id.to_bytes(),
+            asked.packed_metadata,
+        )
+
+    async def stored(
+        self,
+        store: Callable[[], Awaitable[ObjectId]],
+        pool: LedgerPool,
+        known: Known,
+        commit: Callable[[ObjectId], Awaitable[T]],
+    ) -> T:
+        """Store bytes and commit what names them; where a ledger was collected, all over again."""
+        cause: BlobError | None = None
+        for _ in range(self.blobs.settings.attempts_max):
+            object_id = await store()
+            known.held[object_id.to_bytes()] = held = await self.listed(object_id)
+            try:
+                return await commit(object_id)
+            except LedgerGone as error:
+                cause = error
+            for _, part in held:
+                pool.forget(part.ledger_id)
+            store = partial(self.copied, object_id, pool)
+        raise BlobNotStored("its ledgers are collected as soon as they are written") from cause
+
+    async def copied(self, object_id: ObjectId, pool: LedgerPool) -> ObjectId:
+        """Write again what was written already, for its source may have been read to the end."""
+        try:
+            return await self.blobs.store(pool, self.blobs.stream(object_id))
+        except BlobNotFound as error:
+            raise BlobNotStored("its bytes were collected before it had a name") from error
+
+    # Rows
+
+    def put_change(self, asked: Asked, info: ObjectInfo, known: Known) -> Change[ObjectInfo]:
+        """Give a new version its name."""
+        key = self.object_key(asked.name)
+
+        def decide(found: Found) -> Effect[ObjectInfo]:
+            row = found[key]
+            self.check_condition(asked, self.alive(row))
+            writes = self.freed(row, known)
+            writes.update(self.placed(info, known))
+            return Effect(writes, info)
+
+        size_bytes = 2 * len(asked.name) + len(asked.packed_metadata)
+        return Change((key,), decide, self.confirming(info), size_bytes)
+
+    def confirming(self, info: ObjectInfo) -> Callable[[Found], ObjectInfo | None]:
+        """Tells by the rows whether a version has got its name."""
+        key = self.object_key(info.name)
+
+        def confirm(found: Found) -> ObjectInfo | None:
+            row = found[key]
+            return info if row is not None and row["etag"] == info.etag else None
+
+        return confirm
+
+    def check_condition(self, asked: Asked, present: ObjectInfo | None) -> None:
+        """Raise `ObjectExists`, `ConditionFailed`."""
+        if asked.if_absent and present is not None:
+            raise ObjectExists(f"bucket {self.info.name} has an object {asked.name!r} already")
+        if asked.if_match is not None:
+            self.check_match(asked.name, present, asked.if_match)
+
+    def check_match(self, name: str, present: ObjectInfo | None, etag: str) -> None:
+        """Raise `ConditionFailed` unless the object is this version."""
+        if present is None:
+            raise ConditionFailed(f"there is no object {name!r} to match {etag!r}")
+        if present.etag != etag:
+            raise ConditionFailed(f"object {name!r} has etag {present.etag!r}, not {etag!r}")
+
+    def placed(self, info: ObjectInfo, known: Known) -> dict[RowKey, Row | None]:
+        """The rows of a version that gets its name. Raises `PartsWanted`."""
+        owner = owner_of(info.name)
+        writes = self.refs(owner, known.of(owner, info.packed_id))
+        writes[self.object_key(info.name)] = object_row(self.bucket_id, info)
+        if info.expires_ms is not None:
+            values = (self.bucket_id, info.expires_ms, info.name)
+            columns = ("bucket_id", "expires_ms", "name")
+            writes["expiries", values] = dict(zip(columns, values, strict=True))
+        return writes
+
+    def freed(self, row: Row | None, known: Known) -> dict[RowKey, Row | None]:
+        """Without the rows of the version that had a name. Raises `PartsWanted`."""
+        if row is None:
+            return {}
+        owner = owner_of(row["name"])
+        held = known.of(owner, row["object_id"])
+        writes: dict[RowKey, Row | None] = {
+            self.ref_key(owner, number, part): None for number, part in held
+        }
+        writes[self.object_key(row["name"])] = None
+        return writes
+
+    def refs(self, owner: str, held: Iterable[tuple[int, ObjectId]]) -> dict[RowKey, Row | None]:
+        """The rows that hold what an owner keeps."""
+        return {
+            self.ref_key(owner, number, part): {
+                "ledger_id": part.ledger_id,
+                "bucket_id": self.bucket_id,
+                "owner": owner,
+                "part": number,
+                "object_id": part.to_bytes(),
+                "stored_bytes": part.stored_bytes,
+            }
+            for number, part in held
+        }
+
+    def ref_key(self, owner: str, number: int, part: ObjectId) -> RowKey:
+        """The key of the row that holds a part."""
+        return "refs", (part.ledger_id, self.bucket_id, owner, number)
+
+    async def commit(self, change: Change[T], known: Known) -> T:
+        """Make a change, looking up what it has to know of parts. Raises as `Committer.change`."""
+        while True:
+            try:
+                return await self.committer.change(change)
+            except PartsWanted as wanted:
+                known.held[wanted.packed_id] = await self.held(wanted.owner, wanted.packed_id)
+
+    async def list_of(self, parts: Sequence[ObjectId], pool: LedgerPool) -> ObjectId:
+        """The object of these parts. Raises `BlobNotStored`."""
+        most = self.blobs.settings.parts_max
+        if len(parts) > most:
+            raise BlobNotStored(f"an object of {len(parts)} parts: {most} are possible; copy it")
+        return await self.blobs.put_list(pool, parts)
+
+
+def owner_of(name: str) -> str:
+    """Who holds what a named object keeps."""
+    return f"n:{name}"
+
+
+def data_parts(held: Held, object_id: ObjectId) -> list[ObjectId]:
+    """The parts that hold an object's bytes, in order."""
+    if object_id.kind is not Kind.LIST:
+        return [part for _, part in held]
+    return [part for number, part in sorted(held, key=_number) if number]
+
+
+def _number(pair: tuple[int, Any]) -> int:
+    return pair[0]

@@ -1,0 +1,242 @@
+"""Changes of names, committed many at a time.
+
+A change names the rows that it decides by and says, when it is given them, what to write. All
+changes that wait are decided one after the other over the same locked rows and written as one
+transaction; while it is on its way the next ones gather.
+
+Invariants:
+- A change is decided on rows that are locked until its transaction ends: conditions hold when it
+  becomes visible.
+- A change that is refused leaves the others of its batch alone.
+- A change is answered when it is durable. Where nobody can say whether a transaction was committed,
+  the rows are read again: what carries the change's own mark has happened.
+- Changes that wait or are on their way hold at most `commit_pending_bytes_max`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from blobit.budget import ByteBudget
+from blobit.errors import (
+    BlobError,
+    BlobNotStored,
+    BlobsClosed,
+    CommitOutcomeUnknown,
+    MetadataUnavailable,
+    NoSuchBucket,
+)
+from blobit.rows import Rows, told
+from blobit.settings import BlobSettings
+from blobit.tables import Row, RowKey
+from engine.ports.clock import Clock
+from herd.errors import CommitUnknown, Error, ForeignKeyViolation, TooLarge
+
+T = TypeVar("T")
+Found = Mapping[RowKey, Row | None]
+"""The rows that a change has locked, by key; None: there is no row."""
+
+_CHANGE_BYTES: Final = 512
+_PAUSE_MS: Final = 20
+_PAUSE_MS_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class Effect(Generic[T]):
+    """What a change writes (None removes a row), and what it answers."""
+
+    writes: dict[RowKey, Row | None]
+    answer: T
+
+
+@dataclass(slots=True)
+class Change(Generic[T]):
+    """One atomic change of rows.
+
+    `decide` is given the rows of `keys` and must not wait; what it raises of `BlobError` is the
+    answer. It may be asked several times. `confirm` is asked after a commit of unknown outcome, of
+    the rows as they are then: the answer if they show that the change was made, else None.
+    """
+
+    keys: tuple[RowKey, ...]
+    decide: Callable[[Found], Effect[T]]
+    confirm: Callable[[Found], T | None]
+    size_bytes: int = 0
+
+
+class LedgerGone(BlobError):
+    """The row of a ledger that holds the object's bytes has gone: they are written again."""
+
+
+class _Pending:
+    """A change that waits for its answer."""
+
+    __slots__ = ("answered", "change")
+
+    def __init__(self, change: Change[Any], answered: "asyncio.Future[Any]") -> None:
+        self.change = change
+        self.answered = answered
+
+    def answer(self, value: Any) -> None:
+        if not self.answered.done():
+            self.answered.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(error)
+
+
+class Committer:
+    """Commits changes to one tablespace. On one event loop."""
+
+    def __init__(self, rows: Rows, clock: Clock, settings: BlobSettings) -> None:
+        self.rows = rows
+        self._clock = clock
+        self._settings = settings
+        self._budget = ByteBudget(settings.commit_pending_bytes_max)
+        self._waiting: deque[_Pending] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def change(self, change: Change[T]) -> T:
+        """Make a change, and return its answer once it is durable.
+
+        Raises what `decide` raises, `LedgerGone`, `NoSuchBucket`, `MetadataUnavailable` (nothing
+        was changed), `CommitOutcomeUnknown`. Who is cancelled abandons the wait, not the change.
+        """
+        size_bytes = change.size_bytes + _CHANGE_BYTES
+        await self._budget.take(size_bytes)
+        try:
+            if self._closed:
+                raise BlobsClosed("the blob store is closed")
+            loop = asyncio.get_running_loop()
+            answered: asyncio.Future[T] = loop.create_future()
+            self._waiting.append(_Pending(change, answered))
+            if len(self._under_way) < self._settings.commits_max:
+                self._start()
+            return await answered
+        finally:
+            self._budget.give_back(size_bytes)
+
+    async def close(self) -> None:
+        """Let the changes that wait end; no other one begins."""
+        self._closed = True
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def _start(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._work())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _work(self) -> None:
+        while self._waiting:
+            count = min(len(self._waiting), self._settings.commit_changes_max)
+            batch = [self._waiting.popleft() for _ in range(count)]
+            batch = [pending for pending in batch if not pending.answered.done()]
+            try:
+                await self._commit(batch)
+            except BaseException as error:
+                for pending in batch:
+                    pending.fail(_unexpected(error))
+                if not isinstance(error, Exception):
+                    raise
+
+    async def _commit(self, batch: list[_Pending]) -> None:
+        """Answer all of a batch, trying again what may be tried again."""
+        began_s, pause_ms = self._clock.monotonic(), _PAUSE_MS
+        while batch:
+            try:
+                await self._attempt(batch)
+                return
+            except CommitUnknown as error:
+                await self._find_out(batch, error)
+                return
+            except (ForeignKeyViolation, TooLarge) as error:
+                if len(batch) == 1:
+                    batch[0].fail(_refused(error))
+                    return
+                # One of them is to blame: the others go without it.
+                for pending in batch:
+                    await self._commit([pending])
+                return
+            except Error as error:
+                waited_ms = (self._clock.monotonic() - began_s) * 1_000
+                if not error.retryable or waited_ms > self._settings.commit_patience_ms:
+                    for pending in batch:
+                        pending.fail(_caused(told(error), error))
+                    return
+            await asyncio.sleep(pause_ms / 1_000)
+            pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
+            batch = [pending for pending in batch if not pending.answered.done()]
+
+    async def _attempt(self, batch: list[_Pending]) -> None:
+        """One transaction of a batch. Raises what is in `herd.errors`; then nobody is answered."""
+        keys = {key for pending in batch for key in pending.change.keys}
+        made: list[tuple[_Pending, Any]] = []
+        refused: list[tuple[_Pending, BlobError]] = []
+        async with self.rows.transaction() as transaction:
+            found: dict[RowKey, Row | None] = await transaction.lock(keys) if keys else {}
+            writes: dict[RowKey, Row | None] = {}
+            for pending in batch:
+                try:
+                    effect = pending.change.decide(found)
+                except BlobError as error:
+                    refused.append((pending, error))
+                    continue
+                writes.update(effect.writes)
+                # The next one decides by what this one leaves.
+                found.update((key, row) for key, row in effect.writes.items() if key in found)
+                made.append((pending, effect.answer))
+            if writes:
+                await transaction.write(writes)
+                await transaction.commit()
+        for pending, answer in made:
+            pending.answer(answer)
+        for pending, error in refused:
+            pending.fail(error)
+
+    async def _find_out(self, batch: list[_Pending], error: CommitUnknown) -> None:
+        """Tell each of a batch whether its change was made, by what the rows say now."""
+        keys = {key for pending in batch for key in pending.change.keys}
+        found: dict[RowKey, Row | None] = {}
+        began_s, pause_ms = self._clock.monotonic(), _PAUSE_MS
+        while True:
+            try:
+                async with self.rows.transaction() as transaction:
+                    found = await transaction.lock(keys)
+                break
+            except Error as failure:
+                waited_ms = (self._clock.monotonic() - began_s) * 1_000
+                if not failure.retryable or waited_ms > self._settings.commit_patience_ms:
+                    break
+            await asyncio.sleep(pause_ms / 1_000)
+            pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
+        for pending in batch:
+            shown = pending.change.confirm(found) if found else None
+            if shown is not None:
+                pending.answer(shown)
+            else:
+                pending.fail(_caused(told(error), error))
+
+
+def _refused(error: Error) -> BlobError:
+    """Why a change of its own was refused."""
+    if isinstance(error, TooLarge):
+        return _caused(BlobNotStored(f"too much for one change: {error.message}"), error)
+    if "_home " in error.message:
+        return _caused(NoSuchBucket("the bucket has been deleted"), error)
+    return _caused(LedgerGone(f"a ledger was collected meanwhile: {error.message}"), error)
+
+
+def _unexpected(error: BaseException) -> BaseException:
+    if isinstance(error, Exception):
+        return _caused(MetadataUnavailable(f"names cannot be changed: {error}"), error)
+    return CommitOutcomeUnknown("the change was abandoned on its way: look, then try again")
+
+
+def _caused(error: BlobError, cause: BaseException) -> BlobError:
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,136 @@
+"""Lists of objects: by prefix, folded at a delimiter, continued by a token.
+
+Invariants:
+- Names come in the order of their UTF-8 bytes, each once; what is there from the first page to the
+  last is in one of them.
+- A page costs what it shows: names behind a delimiter are passed over by one look, however many.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from blobit.bucket_core import BucketCore
+from blobit.errors import InvalidName, RangeInvalid
+from blobit.naming import after_prefix, listing_token, parse_token
+from blobit.rows import PAGE_ROWS, told
+from blobit.tables import LedgerState, ObjectInfo, Usage
+from herd.errors import Error
+
+_FEW_ROWS: Final = 50
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """One page: objects, and the common beginnings of the names behind the delimiter.
+
+    `token` continues the listing; "" is its end.
+    """
+
+    objects: list[ObjectInfo]
+    prefixes: list[str]
+    token: str
+
+
+async def list_objects(
+    core: BucketCore, prefix: str, delimiter: str, token: str, limit: int
+) -> Listing:
+    """A page of a listing. Raises `InvalidToken`, `RangeInvalid`, `MetadataUnavailable`."""
+    core.check()
+    if limit < 1:
+        raise RangeInvalid(f"a page of {limit} objects: ask for at least one")
+    _check_text(prefix)
+    _check_text(delimiter)
+    first: str | None = prefix
+    if token:
+        first = parse_token(token, core.bucket_id, prefix, delimiter)
+    page = _Page(core, prefix, delimiter, limit)
+    while first is not None and not page.full:
+        first = await page.add_from(first)
+    more = "" if first is None else listing_token(core.bucket_id, prefix, delimiter, first)
+    return Listing(page.objects, page.prefixes, more)
+
+
+async def scan_objects(core: BucketCore, prefix: str) -> AsyncIterator[ObjectInfo]:
+    """All objects whose names begin so, page by page. Raises `MetadataUnavailable`."""
+    _check_text(prefix)
+    first: str | None = prefix
+    while first is not None:
+        page = _Page(core, prefix, "", PAGE_ROWS)
+        first = await page.add_from(first)
+        for info in page.objects:
+            yield info
+
+
+async def count_usage(core: BucketCore) -> Usage:
+    """What a bucket holds, counted row by row. Raises `MetadataUnavailable`."""
+    objects = length = ledgers = stored_bytes = 0
+    async for info in scan_objects(core, ""):
+        objects, length = objects + 1, length + info.length
+    try:
+        async for row in core.rows.scan("ledgers"):
+            if row["bucket_id"] != core.bucket_id:
+                continue
+            ledgers += 1
+            if row["state"] == LedgerState.SEALED:
+                stored_bytes += row["stored_bytes"] or 0
+                continue
+            key = (row["ledger_id"], core.bucket_id)
+            async for ref in core.rows.scan("refs", first=key, last=key):
+                stored_bytes += ref["stored_bytes"]
+    except Error as error:
+        raise told(error) from error
+    return Usage(objects, length, ledgers, stored_bytes)
+
+
+class _Page:
+    """A page that is being filled."""
+
+    def __init__(self, core: BucketCore, prefix: str, delimiter: str, limit: int) -> None:
+        self.objects: list[ObjectInfo] = []
+        self.prefixes: list[str] = []
+        self._core = core
+        self._prefix = prefix
+        self._delimiter = delimiter
+        self._limit = limit
+
+    @property
+    def full(self) -> bool:
+        """Whether it has as many as were asked for."""
+        return len(self.objects) + len(self.prefixes) >= self._limit
+
+    async def add_from(self, first: str) -> str | None:
+        """Add names from one on, some of them at least; where to go on, None: that was all."""
+        self._core.check()
+        room = self._limit - len(self.objects) - len(self.prefixes)
+        # With a delimiter most of what is read may be passed over.
+        count = min(room if not self._delimiter else max(_FEW_ROWS, room), PAGE_ROWS)
+        try:
+            rows = await self._core.rows.listed(self._core.bucket_id, self._prefix, first, count)
+        except Error as error:
+            raise told(error) from error
+        for row in rows:
+            if self.full:
+                return str(row["name"])
+            info = self._core.alive(row)
+            if info is None:
+                continue
+            end = self._end_of_prefix(info.name)
+            if end:
+                self.prefixes.append(info.name[:end])
+                return after_prefix(info.name[:end])
+            self.objects.append(info)
+        return None if len(rows) < count else str(rows[-1]["name"]) + "\x00"
+
+    def _end_of_prefix(self, name: str) -> int:
+        if not self._delimiter:
+            return 0
+        at = name.find(self._delimiter, len(self._prefix))
+        return 0 if at < 0 else at + len(self._delimiter)
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except (UnicodeEncodeError, AttributeError) as error:
+        raise InvalidName(f"{text!r:.80} is no Unicode text") from error

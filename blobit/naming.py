@@ -1,0 +1,153 @@
+"""How buckets and objects may be called, and the tokens that continue a listing.
+
+Invariants:
+- A name is refused before anything is looked up or written.
+- Names compare as their UTF-8 bytes, which is how they are kept.
+- A token continues only the listing that made it, of the same bucket, prefix and delimiter.
+"""
+
+import base64
+import binascii
+import random
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from blobit.errors import InvalidName, InvalidToken
+
+OBJECT_NAME_BYTES_MAX: Final = 1_024
+CONTENT_TYPE_CHARACTERS_MAX: Final = 255
+METADATA_BYTES_MAX: Final = 64 * 1_024
+_BUCKET_FORM: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+_SPACE_NAME_CHARACTERS_MAX: Final = 63
+_TOKEN_FORMAT: Final = 1
+_CHECK_BYTES: Final = 4
+_TOKEN_CHARACTERS_MAX: Final = 4 * OBJECT_NAME_BYTES_MAX
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_LAST_CHARACTER: Final = 0x10FFFF
+_SURROGATES: Final = (0xD800, 0xE000)
+
+
+def check_bucket_name(name: str) -> None:
+    """Raise `InvalidName` unless a bucket may be called so."""
+    if not isinstance(name, str) or _BUCKET_FORM.fullmatch(name) is None:
+        raise InvalidName(
+            f"{str(name)[:80]!r} cannot be a bucket's name: 3 to 63 of a-z, 0-9, - and ., with a "
+            "letter or a digit first and last"
+        )
+
+
+def check_object_name(name: str) -> None:
+    """Raise `InvalidName` unless an object may be called so."""
+    problem = ""
+    if not isinstance(name, str) or not name:
+        problem = "it is no text, or an empty one"
+    elif "\x00" in name:
+        problem = "it has a NUL"
+    else:
+        try:
+            if len(name) > 256 and len(name.encode()) > OBJECT_NAME_BYTES_MAX:
+                problem = f"it has more than {OBJECT_NAME_BYTES_MAX} bytes of UTF-8"
+            elif not name.isascii():
+                name.encode()
+        except UnicodeEncodeError:
+            problem = "it is no Unicode text"
+    if problem:
+        raise InvalidName(f"{str(name)[:80]!r} cannot be an object's name: {problem}")
+
+
+def packed_metadata(metadata: Mapping[str, str] | None) -> bytes:
+    """A user's metadata as rows keep them. Raises `InvalidName`."""
+    if not metadata:
+        return b""
+    given = dict(metadata)
+    if not all(isinstance(text, str) for pair in given.items() for text in pair):
+        raise InvalidName("metadata are pairs of texts")
+    try:
+        packed: bytes = msgspec.msgpack.encode(given)
+    except UnicodeEncodeError as error:
+        raise InvalidName("metadata are no Unicode text") from error
+    if len(packed) > METADATA_BYTES_MAX:
+        raise InvalidName(f"metadata of {len(packed)} bytes: {METADATA_BYTES_MAX} fit")
+    return packed
+
+
+def check_content_type(content_type: str) -> None:
+    """Raise `InvalidName` for what is no content type."""
+    if not isinstance(content_type, str) or len(content_type) > CONTENT_TYPE_CHARACTERS_MAX:
+        raise InvalidName(f"a content type has at most {CONTENT_TYPE_CHARACTERS_MAX} characters")
+    try:
+        content_type.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidName("the content type is no Unicode text") from error
+
+
+def new_etag(rng: random.Random) -> str:
+    """What names one version of an object: 22 characters, never given twice."""
+    bits = rng.getrandbits(128).to_bytes(16, "big")
+    return base64.urlsafe_b64encode(bits).decode("ascii")[:22]
+
+
+def tablespace_name(bucket: str, bucket_id: int, *, taken: bool) -> str:
+    """What a bucket's own tablespace is called; `taken`: another one has the plain name."""
+    name = f"blobs_{bucket.replace('.', '_')}"
+    if not taken and len(name) <= _SPACE_NAME_CHARACTERS_MAX:
+        return name
+    digits = ""
+    while bucket_id:
+        bucket_id, digit = divmod(bucket_id, 36)
+        digits = _DIGITS[digit] + digits
+    return f"blobs_{digits or '0'}"
+
+
+def after_prefix(prefix: str) -> str | None:
+    """The lowest text above all that begin so; None: there is none.
+
+    >>> after_prefix("a/")
+    'a0'
+    """
+    for index in range(len(prefix) - 1, -1, -1):
+        number = ord(prefix[index]) + 1
+        if number == _SURROGATES[0]:
+            number = _SURROGATES[1]
+        if number <= _LAST_CHARACTER:
+            return prefix[:index] + chr(number)
+    return None
+
+
+def listing_token(bucket_id: int, prefix: str, delimiter: str, first: str) -> str:
+    """What continues a listing at names from `first` on."""
+    packed = bytes([_TOKEN_FORMAT]) + _listing(bucket_id, prefix, delimiter) + first.encode()
+    return base64.urlsafe_b64encode(packed + _check(packed)).rstrip(b"=").decode("ascii")
+
+
+def parse_token(token: str, bucket_id: int, prefix: str, delimiter: str) -> str:
+    """From which name on a listing continues. Raises `InvalidToken`."""
+    if not isinstance(token, str) or len(token) > _TOKEN_CHARACTERS_MAX or not token.isascii():
+        raise InvalidToken("this is no token of a listing")
+    try:
+        packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        body, check = packed[:-_CHECK_BYTES], packed[-_CHECK_BYTES:]
+        first = body[1 + _CHECK_BYTES :].decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError) as error:
+        raise InvalidToken("this is no token of a listing") from error
+    if len(body) < 1 + _CHECK_BYTES or _check(body) != check:
+        raise InvalidToken("this is no token of a listing: some character of it is wrong")
+    if body[0] != _TOKEN_FORMAT:
+        raise InvalidToken(f"the token has format {body[0]}, this program reads {_TOKEN_FORMAT}")
+    if body[1 : 1 + _CHECK_BYTES] != _listing(bucket_id, prefix, delimiter):
+        raise InvalidToken("the token is of a listing of another bucket, prefix or delimiter")
+    return first
+
+
+def _listing(bucket_id: int, prefix: str, delimiter: str) -> bytes:
+    """Which listing it is."""
+    return _check(msgspec.msgpack.encode([bucket_id, prefix, delimiter]))
+
+
+def _check(packed: bytes) -> bytes:
+    crc: int = google_crc32c.value(packed)
+    return crc.to_bytes(_CHECK_BYTES, "little")

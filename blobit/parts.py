@@ -1,0 +1,179 @@
+"""Objects made of the parts of others: append and concat.
+
+The bytes of the new parts are stored first, then the list of all parts, then one row names it.
+
+Invariants:
+- The list that gets the name is made of the very version that is replaced; if another one has come
+  in between, it is made again. No append is lost, none counts twice.
+- No byte that is there already is copied.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from blobit.bucket_core import Asked, BucketCore, Known, data_parts, owner_of
+from blobit.committing import Change, Effect, Found, LedgerGone
+from blobit.errors import BlobError, BlobNotStored
+from blobit.object_id import ObjectId
+from blobit.sources import Source
+from blobit.tables import ObjectInfo
+
+
+class _Overtaken(BlobError):
+    """Another version has come: the list is made again."""
+
+
+class Parts:
+    """Append and concat of one bucket."""
+
+    def __init__(self, core: BucketCore) -> None:
+        self._core = core
+        self._turns: dict[str, _Turn] = {}
+
+    async def append(self, name: str, source: Source, if_match: str | None) -> ObjectInfo:
+        """Add bytes to the end of an object. Raises as `AsyncBucket.append`."""
+        core = self._core
+        core.check()
+        before = await core.find(name)
+        if if_match is not None:
+            core.check_match(name, before, if_match)
+        expires_ms = core.expiry(core.now_ms, None) if before is None else before.expires_ms
+        pool = core.pool_for(expires_ms)
+        known = Known()
+        added = await core.blobs.store(pool, source)
+        async with self._turn(name):
+            for _ in range(core.blobs.settings.attempts_max):
+                try:
+                    return await self._append(name, added, if_match, known)
+                except LedgerGone as error:
+                    cause = error
+                for _, part in await core.listed(added):
+                    pool.forget(part.ledger_id)
+                added = await core.copied(added, pool)
+        raise BlobNotStored("its ledgers are collected as soon as they are written") from cause
+
+    async def _append(
+        self, name: str, added: ObjectId, if_match: str | None, known: Known
+    ) -> ObjectInfo:
+        core = self._core
+        new_parts = data_parts(await core.listed(added), added)
+        while True:
+            before = await core.find(name)
+            if if_match is not None:
+                core.check_match(name, before, if_match)
+            old_parts = [] if before is None else await self._parts_of(before, known)
+            expires_ms = core.expiry(core.now_ms, None) if before is None else before.expires_ms
+            whole = await core.list_of([*old_parts, *new_parts], core.pool_for(expires_ms))
+            known.held[whole.to_bytes()] = await core.listed(whole)
+            asked = Asked(name, expires_ms=expires_ms)
+            if before is not None:
+                asked = Asked(name, before.content_type, before.packed_metadata, expires_ms)
+            info = core.version(asked, whole, core.now_ms)
+            try:
+                change = self._change(info, {name: before}, frozenset(), known)
+                return await core.commit(change, known)
+            except _Overtaken:
+                continue
+
+    async def concat(self, target: str, sources: Sequence[str], *, keep: bool) -> ObjectInfo:
+        """Make an object of others. Raises as `AsyncBucket.concat`."""
+        core, known = self._core, Known()
+        core.check()
+        names = list(dict.fromkeys([target, *sources]))
+        gone = frozenset(names) if not keep else frozenset()
+        async with self._turn(target):
+            for _ in range(core.blobs.settings.attempts_max):
+                before = {name: await core.find(name) for name in names}
+                info = await self._whole(target, sources, before, known)
+                change = self._change(info, before, gone, known)
+                try:
+                    return await core.commit(change, known)
+                except (_Overtaken, LedgerGone) as error:
+                    cause: BlobError = error
+        raise BlobNotStored(f"others change the sources all the time: {cause}: try again")
+
+    def _change(
+        self,
+        info: ObjectInfo,
+        before: dict[str, ObjectInfo | None],
+        gone: frozenset[str],
+        known: Known,
+    ) -> Change[ObjectInfo]:
+        """Put a version in its place, if all is as it was `before`, and remove what is `gone`."""
+        core = self._core
+        keys = {name: core.object_key(name) for name in before}
+
+        def decide(found: Found) -> Effect[ObjectInfo]:
+            for name, was in before.items():
+                _check_same(was, core.alive(found[keys[name]]))
+            writes = core.freed(found[keys[info.name]], known)
+            for name in gone:
+                writes.update(core.freed(found[keys[name]], known))
+            return Effect(writes | core.placed(info, known), info)
+
+        return Change(tuple(keys.values()), decide, core.confirming(info))
+
+    async def _whole(
+        self,
+        target: str,
+        sources: Sequence[str],
+        before: dict[str, ObjectInfo | None],
+        known: Known,
+    ) -> ObjectInfo:
+        """The object that sources make together, of the versions that they are now."""
+        core, parts = self._core, list[ObjectId]()
+        for name in sources:
+            info = before[name]
+            if info is None:
+                raise core.missing(name)
+            parts += await self._parts_of(info, known)
+        replaced = before[target]
+        # Bytes in a ledger that goes as a whole stay only as long as they were to stay there.
+        ends = [info.expires_ms for info in before.values() if info and info.expires_ms is not None]
+        expires_ms = min(ends, default=core.expiry(core.now_ms, None))
+        whole = await core.list_of(parts, core.pool_for(expires_ms))
+        known.held[whole.to_bytes()] = await core.listed(whole)
+        model = replaced or next((before[name] for name in sources), None)
+        asked = Asked(target, expires_ms=expires_ms)
+        if model is not None:
+            asked = Asked(target, model.content_type, model.packed_metadata, expires_ms)
+        return core.version(asked, whole, core.now_ms)
+
+    async def _parts_of(self, info: ObjectInfo, known: Known) -> list[ObjectId]:
+        held = known.held.get(info.packed_id)
+        if held is None:
+            held = await self._core.held(owner_of(info.name), info.packed_id)
+            known.held[info.packed_id] = held
+        return data_parts(held, info.object_id)
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """One after the other in this process: two that meet would only make lists in vain."""
+        turn = self._turns.setdefault(name, _Turn())
+        turn.wanted += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.wanted -= 1
+            if not turn.wanted:
+                del self._turns[name]
+
+
+class _Turn:
+    """Who changes the parts of an object now, and how many want to."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.wanted = 0
+
+
+def _check_same(before: ObjectInfo | None, now: ObjectInfo | None) -> None:
+    """Raise `_Overtaken` unless both are one version, or nothing."""
+    if (before is None) is not (now is None):
+        raise _Overtaken("another version has come")
+    if before is not None and now is not None:
+        # Compaction moves an object and leaves its etag.
+        if (before.etag, before.packed_id) != (now.etag, now.packed_id):
+            raise _Overtaken("another version has come")

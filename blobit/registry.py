@@ -1,0 +1,244 @@
+"""The buckets that there are: made, looked up and deleted in the registry.
+
+Invariants:
+- A bucket is found only when it can be used: its tablespace, its tables and its home row are there.
+- What was begun and not finished is finished by whoever meets it next.
+- A deleted bucket's name is free at once; its objects are collected behind the scenes.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from blobit.committing import Change, Committer, Effect, Found
+from blobit.errors import (
+    BlobError,
+    BucketExists,
+    BucketNotEmpty,
+    MetadataUnavailable,
+    NoSuchBucket,
+)
+from blobit.naming import check_bucket_name, tablespace_name
+from blobit.rows import told
+from blobit.settings import BucketSettings
+from blobit.tables import REGISTRY, BucketInfo, BucketState, LedgerKind, Row, RowKey, bucket_info
+from herd.errors import Error
+from herd.store import AsyncHerd
+
+if TYPE_CHECKING:
+    from blobit.blobs import AsyncBlobs
+
+_ID_BITS: Final = 62
+
+
+class Registry:
+    """The buckets of one store. On one event loop."""
+
+    def __init__(self, blobs: "AsyncBlobs") -> None:
+        self._blobs = blobs
+
+    async def create(
+        self, name: str, settings: BucketSettings | None, *, exist_ok: bool
+    ) -> BucketInfo:
+        """Make a bucket. Raises `InvalidName`, `BucketExists`, `MetadataUnavailable`."""
+        check_bucket_name(name)
+        wanted = settings if settings is not None else BucketSettings()
+        committer = await self._committer()
+        bucket_id = 1 + self._blobs.client.rng.getrandbits(_ID_BITS)
+        tablespace = await self._tablespace(name, bucket_id, wanted)
+        shared = tablespace == REGISTRY
+        row: Row = {
+            "name": name,
+            "bucket_id": bucket_id,
+            "state": BucketState.ACTIVE if shared else BucketState.BEING_MADE,
+            "tablespace": tablespace,
+            "settings": msgspec.json.encode(wanted),
+            "created_ms": self._blobs.client.clock.wall_ms(),
+        }
+        key: RowKey = ("buckets", (name,))
+
+        def decide(found: Found) -> Effect[Row]:
+            present = found[key]
+            if present is not None and present["state"] == BucketState.ACTIVE and not exist_ok:
+                raise BucketExists(f"there is a bucket {name} already: take it with bucket()")
+            if present is not None:
+                return Effect({}, present)
+            writes: dict[RowKey, Row | None] = {key: row}
+            if shared:
+                writes["homes", (bucket_id,)] = {"bucket_id": bucket_id}
+            return Effect(writes, row)
+
+        def confirm(found: Found) -> Row | None:
+            present = found[key]
+            return row if present is not None and present["bucket_id"] == bucket_id else None
+
+        return await self._usable(await committer.change(Change((key,), decide, confirm)))
+
+    async def find(self, name: str) -> BucketInfo:
+        """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
+        check_bucket_name(name)
+        committer = await self._committer()
+        try:
+            row = await committer.rows.get("buckets", (name,))
+        except Error as error:
+            raise told(error) from error
+        if row is None:
+            raise NoSuchBucket(f"there is no bucket {name}: create it first")
+        return await self._usable(row)
+
+    async def list(self) -> list[BucketInfo]:
+        """All buckets that can be used, by name."""
+        committer = await self._committer()
+        try:
+            rows = [row async for row in committer.rows.scan("buckets")]
+        except Error as error:
+            raise told(error) from error
+        return [_info(row) for row in rows if row["state"] == BucketState.ACTIVE]
+
+    async def delete(self, name: str, *, force: bool) -> BucketInfo:
+        """Take a bucket's name away. Raises `NoSuchBucket`, `BucketNotEmpty`."""
+        info = await self.find(name)
+        if not force and not await self._is_empty(info):
+            raise BucketNotEmpty(f"bucket {name} holds objects: delete them, or use force")
+        committer = await self._committer()
+        key: RowKey = ("buckets", (name,))
+        gone: Row = {
+            "bucket_id": info.bucket_id,
+            "name": name,
+            "tablespace": info.tablespace,
+            "settings": msgspec.json.encode(info.settings),
+            "created_ms": info.created_ms,
+            "deleted_ms": self._blobs.client.clock.wall_ms(),
+        }
+
+        def decide(found: Found) -> Effect[bool]:
+            present = found[key]
+            if present is None or present["bucket_id"] != info.bucket_id:
+                raise NoSuchBucket(f"bucket {name} was deleted by somebody else")
+            return Effect({key: None, ("deleted_buckets", (info.bucket_id,)): gone}, True)
+
+        def confirm(found: Found) -> bool | None:
+            return True if found[key] is None else None
+
+        await committer.change(Change((key,), decide, confirm))
+        return info
+
+    async def forget(self, info: BucketInfo) -> None:
+        """Forget a deleted bucket that has been cleaned, and the tablespace that was its own."""
+        committer = await self._committer()
+        try:
+            if info.tablespace != REGISTRY and not await self._is_used(info):
+                session = await self._blobs.herd.session(REGISTRY)
+                try:
+                    await session.execute(f'DROP TABLESPACE IF EXISTS "{info.tablespace}"')
+                finally:
+                    await session.close()
+        except Error as error:
+            raise told(error) from error
+        key: RowKey = ("deleted_buckets", (info.bucket_id,))
+
+        def confirm(found: Found) -> bool | None:
+            return True if found[key] is None else None
+
+        await committer.change(Change((key,), lambda _: Effect({key: None}, True), confirm))
+
+    # Inside
+
+    async def _committer(self) -> Committer:
+        return await self._blobs.committer(REGISTRY, create=True)
+
+    async def _tablespace(self, name: str, bucket_id: int, wanted: BucketSettings) -> str:
+        """Which tablespace a new bucket has."""
+        if wanted.tablespace is not None:
+            return wanted.tablespace.lower()
+        if isinstance(self._blobs.herd, AsyncHerd):
+            return REGISTRY
+        plain = tablespace_name(name, bucket_id, taken=False)
+        return tablespace_name(name, bucket_id, taken=plain in await self._used())
+
+    async def _used(self, but: int | None = None) -> set[str]:
+        """The tablespaces of all buckets, but of one."""
+        rows = (await self._committer()).rows
+        try:
+            return {
+                row["tablespace"]
+                for table in ("buckets", "deleted_buckets")
+                async for row in rows.scan(table)
+                if row["bucket_id"] != but
+            }
+        except Error as error:
+            raise told(error) from error
+
+    async def _is_used(self, info: BucketInfo) -> bool:
+        return info.tablespace in await self._used(but=info.bucket_id)
+
+    async def _usable(self, row: Row) -> BucketInfo:
+        """Finish a bucket that is being made."""
+        info = _info(row)
+        if row["state"] == BucketState.ACTIVE:
+            return info
+        home: RowKey = ("homes", (info.bucket_id,))
+        own = await self._blobs.committer(info.tablespace, create=True)
+        await self._place(info)
+
+        def settle(_: Found) -> Effect[bool]:
+            return Effect({home: {"bucket_id": info.bucket_id}}, True)
+
+        await own.change(Change((home,), settle, lambda found: True if found[home] else None))
+        key: RowKey = ("buckets", (info.name,))
+
+        def decide(found: Found) -> Effect[bool]:
+            present = found[key]
+            if present is None or present["bucket_id"] != info.bucket_id:
+                raise NoSuchBucket(f"bucket {info.name} was deleted by somebody else")
+            return Effect({key: {**present, "state": BucketState.ACTIVE}}, True)
+
+        def confirm(found: Found) -> bool | None:
+            present = found[key]
+            return True if present is not None and present["state"] else None
+
+        await (await self._committer()).change(Change((key,), decide, confirm))
+        return info
+
+    async def _place(self, info: BucketInfo) -> None:
+        """See that the node leads that is to lead the bucket's tablespace."""
+        leader = info.settings.leader
+        if leader is None:
+            return
+        quoted = leader.replace("'", "''")
+        try:
+            session = await self._blobs.herd.session(REGISTRY)
+            try:
+                await session.execute(f"ALTER TABLESPACE \"{info.tablespace}\" LEADER '{quoted}'")
+            finally:
+                await session.close()
+        except Error as error:
+            raise told(error) from error
+
+    async def _is_empty(self, info: BucketInfo) -> bool:
+        rows = (await self._blobs.committer(info.tablespace)).rows
+        try:
+            prefix = (info.bucket_id,)
+            if await rows.page("objects", first=prefix, last=prefix, limit=1):
+                return False
+            async for row in rows.scan("ledgers"):
+                if (row["bucket_id"], row["kind"]) == (info.bucket_id, LedgerKind.UNNAMED):
+                    key = (row["ledger_id"], info.bucket_id)
+                    if await rows.page("refs", first=key, last=key, limit=1):
+                        return False
+        except Error as error:
+            raise told(error) from error
+        return True
+
+
+def _info(row: Row) -> BucketInfo:
+    try:
+        return bucket_info(row)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _unknown_settings(row["name"], error) from error
+
+
+def _unknown_settings(name: str, error: Exception) -> BlobError:
+    return MetadataUnavailable(
+        f"bucket {name} has settings that this program does not know: {error}: use a newer one"
+    )

@@ -1,0 +1,267 @@
+"""The rows of one tablespace, the same wherever it runs: in this process or elsewhere.
+
+Invariants:
+- A transaction locks the rows that it decides by before it reads them, absent ones, too.
+- Here a row costs no SQL and no message; elsewhere a batch costs a handful of messages, whatever
+  its size.
+- What a transaction has not committed was changed by nobody.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable
+from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
+from herd.changing import Change, Changer
+from herd.errors import CommitUnknown, Error, NoSuchTable
+from herd.rows import Row as StoredRow
+from herd.store import AsyncHerd
+from herd.table import AsyncTable
+from herd.transaction import Transaction
+from herd.turns import ROWS_AT_ONCE
+from herd.wire.herd import RemoteHerd
+from herd.wire.table import RemoteTable
+
+if TYPE_CHECKING:
+    from herd.wire.session import RemoteSession, RemoteTransaction
+
+AnyHerd = AsyncHerd | RemoteHerd
+PAGE_ROWS: Final = 1_000
+_ORDER: Final = {table: number for number, table in enumerate(TABLES)}
+
+
+class RowsTransaction(ABC):
+    """What is read and changed together. Made by `Rows.transaction`."""
+
+    @abstractmethod
+    async def lock(self, keys: Iterable[RowKey]) -> dict[RowKey, Row | None]:
+        """Rows as they are now, kept so for all others until the end; None: there is no row."""
+
+    @abstractmethod
+    async def write(self, rows: Mapping[RowKey, Row | None]) -> None:
+        """Store rows, in place of those with their keys; None removes one.
+
+        Raises `herd.errors.ForeignKeyViolation`.
+        """
+
+    @abstractmethod
+    async def commit(self) -> None:
+        """Make it durable and visible. Raises `herd.errors.CommitUnknown`, `LeaderUnavailable`."""
+
+
+class Rows:
+    """The store's tables in one tablespace. On one event loop."""
+
+    def __init__(self, herd: AnyHerd, tablespace: str) -> None:
+        self.herd = herd
+        self.tablespace = tablespace
+        self._tables: dict[str, AsyncTable] = {}
+        self._opening = asyncio.Lock()
+
+    async def open(self, *, create: bool = False) -> None:
+        """Find the tables; with `create` they, and the tablespace, are made if they are missing.
+
+        Raises what is in `herd.errors`, `NoSuchTable` among it.
+        """
+        async with self._opening:
+            if self._tables:
+                return
+            if create:
+                await self.herd.make(self.tablespace)
+            try:
+                self._tables = await self._found()
+            except NoSuchTable:
+                if not create:
+                    raise
+                await self._make()
+                self._tables = await self._found()
+
+    async def get(self, table: str, key: Sequence[Any]) -> Row | None:
+        """The row with a primary key, or None. Raises what is in `herd.errors`."""
+        return await self._tables[table].get(_plain(key))
+
+    async def page(
+        self,
+        table: str,
+        *,
+        first: Sequence[Any] | None = None,
+        last: Sequence[Any] | None = None,
+        prefix: Sequence[Any] | None = None,
+        limit: int = PAGE_ROWS,
+    ) -> list[Row]:
+        """At most `limit` rows in the order of their keys, of one moment for each thousand.
+
+        `first` and `last` may be the first columns of a key alone; of a `prefix` the last text is
+        only how it begins.
+        """
+        rows = self.scan(table, first=first, last=last, prefix=prefix, limit=limit)
+        return [row async for row in rows]
+
+    def scan(
+        self,
+        table: str,
+        *,
+        first: Sequence[Any] | None = None,
+        last: Sequence[Any] | None = None,
+        prefix: Sequence[Any] | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Row]:
+        """The same one by one, without a limit if none is given."""
+        low = None if first is None else tuple(first)
+        high = None if last is None else tuple(last)
+        return self._tables[table].scan(low, high, prefix, limit)
+
+    async def listed(self, bucket_id: int, prefix: str, first: str, limit: int) -> list[Row]:
+        """Rows of `objects` whose names begin so, from a name on, as cheaply as they come."""
+        table = self._tables["objects"]
+        begin = (bucket_id, max(first, prefix))
+        if isinstance(table, RemoteTable):
+            page = await table.page(begin, None, (bucket_id, prefix), b"", limit)
+            return page.rows
+        await table.space.until_readable()
+        bound = table.bound
+        low, high = bound.range(None, None, (bucket_id, prefix))
+        if begin[1]:
+            low = max(low, bound.key(begin))
+        if low >= high:
+            return []
+        return [bound.as_dict(value) for _, value in table.space.rows_scan(low, high, limit)]
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[RowsTransaction]:
+        """A transaction as long as the block lasts; what was not committed is forgotten."""
+        table = self._tables["homes"]
+        if not isinstance(table, RemoteTable):
+            transaction = table.space.begin()
+            try:
+                yield _Here(self._tables, transaction)
+            finally:
+                transaction.rollback()
+            return
+        session = await self.herd.session(self.tablespace)
+        try:
+            yield await _Elsewhere.begin(self._tables, session)
+        finally:
+            await session.close()
+
+    async def _found(self) -> dict[str, AsyncTable]:
+        return {name: await self.herd.table(name, self.tablespace) for name in TABLES}
+
+    async def _make(self) -> None:
+        session = await self.herd.session(self.tablespace)
+        try:
+            for statement in (*TABLES.values(), *INDEXES):
+                await session.execute(statement)
+        finally:
+            await session.close()
+
+
+class _Here(RowsTransaction):
+    """A transaction of a tablespace that runs in this process."""
+
+    def __init__(self, tables: dict[str, AsyncTable], transaction: Transaction) -> None:
+        self._tables = tables
+        self._transaction = transaction
+
+    async def lock(self, keys: Iterable[RowKey]) -> dict[RowKey, Row | None]:
+        found: dict[RowKey, Row | None] = {}
+        for table, some in _by_table(keys):
+            plain = [_plain(key) for key in some]
+            rows = await self._tables[table].lock_many(plain, transaction=self._transaction)
+            found.update(zip([(table, key) for key in some], rows, strict=True))
+        return found
+
+    async def write(self, rows: Mapping[RowKey, Row | None]) -> None:
+        transaction = self._transaction
+        with transaction.statement():
+            for table, keys in _by_table(rows):
+                await self._write(self._tables[table], [(key, rows[table, key]) for key in keys])
+
+    async def _write(
+        self, table: AsyncTable, rows: Sequence[tuple[tuple[Any, ...], Row | None]]
+    ) -> None:
+        transaction, bound = self._transaction, table.bound
+        await transaction.lock_table(bound.table)
+        changer = Changer(transaction, bound.table, bound.verify)
+        added: list[StoredRow] = []
+        changed: list[Change] = []
+        for number, (key, row) in enumerate(rows, 1):
+            whole = bound.key(_plain(key))
+            await transaction.lock_row(bound.table, whole)
+            value = transaction.get_newest(whole)
+            if value is not None:
+                before = bound.plan.decode(value)
+                changed.append((whole, before, None if row is None else bound.row(row)))
+            elif row is not None:
+                added.append(bound.row(row))
+            if number % ROWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if added:
+            await changer.insert_all(added)
+        if changed:
+            await changer.change_all(changed)
+
+    async def commit(self) -> None:
+        await self._transaction.commit()
+
+
+class _Elsewhere(RowsTransaction):
+    """A transaction of a tablespace that runs elsewhere."""
+
+    def __init__(
+        self,
+        tables: dict[str, AsyncTable],
+        session: "RemoteSession",
+        transaction: "RemoteTransaction",
+    ) -> None:
+        self._tables = tables
+        self._session = session
+        self._transaction: Any = transaction
+
+    @classmethod
+    async def begin(cls, tables: dict[str, AsyncTable], session: Any) -> "_Elsewhere":
+        """Begin a transaction in a session, which the caller closes."""
+        return cls(tables, session, await session.begin())
+
+    async def lock(self, keys: Iterable[RowKey]) -> dict[RowKey, Row | None]:
+        found: dict[RowKey, Row | None] = {}
+        for table, some in _by_table(keys):
+            plain = [_plain(key) for key in some]
+            rows = await self._tables[table].lock_many(plain, transaction=self._transaction)
+            found.update(zip([(table, key) for key in some], rows, strict=True))
+        return found
+
+    async def write(self, rows: Mapping[RowKey, Row | None]) -> None:
+        for table, keys in _by_table(rows):
+            stored = [row for key in keys if (row := rows[table, key]) is not None]
+            gone = [key for key in keys if rows[table, key] is None]
+            if gone:
+                where = " AND ".join(f"{column} = ?" for column in PRIMARY[table])
+                await self._session.execute_many(f"DELETE FROM {table} WHERE {where}", gone)
+            if stored:
+                await self._tables[table].put_many(stored, transaction=self._transaction)
+
+    async def commit(self) -> None:
+        await self._session.commit()
+
+
+def _by_table(keys: Iterable[RowKey]) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """Keys by table, parents first, in order: who locks in order waits in no circle."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for table, key in keys:
+        found.setdefault(table, []).append(key)
+    return [(table, sorted(found[table])) for table in sorted(found, key=_ORDER.__getitem__)]
+
+
+def _plain(key: Sequence[Any]) -> Any:
+    return key[0] if len(key) == 1 else tuple(key)
+
+
+def told(error: Error) -> BlobError:
+    """What a user of the store hears of an error of the database."""
+    if isinstance(error, CommitUnknown):
+        return CommitOutcomeUnknown(f"{error.message}: look at the object, then try again")
+    return MetadataUnavailable(f"names cannot be used now: {error.message}: try again later")
