@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from herdbook import cli_backup, cli_bookie, cli_bookies, cli_herd, cli_ledger, cli_repair
+from herdbook import cli_backup, cli_blob, cli_bookie, cli_bookies, cli_herd, cli_ledger, cli_repair
 from herdbook.cli_sql import sql
 from herdbook.cli_store import refuse_url_as_data, run
 from herdbook.cli_zookeeper import zookeeper
@@ -31,6 +31,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cli_ledger.app, name="ledger")
+app.add_typer(cli_blob.app, name="blob")
 app.add_typer(cli_repair.app, name="repair")
 app.add_typer(cli_bookie.app, name="bookie")
 app.add_typer(cli_herd.app, name="herd")

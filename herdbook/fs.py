@@ -1,0 +1,335 @@
+"""The file system `blobit://bucket/name` of fsspec: objects for pandas, pyarrow, dask and others.
+
+    import fsspec
+    with fsspec.open("blobit://cows/2024.csv", "wb", url="./data") as file:
+        file.write(b"name,milk\\n")
+
+The storage option `url` names the store, a folder or a cluster; without it the one rule finds it
+(`herdbook.finding`). Paths are `bucket/name`; folders are what names share up to a slash.
+
+Invariants:
+- Nothing is remembered between calls: a listing shows what is there now.
+- A pickled file system names its store by url; a forked child opens the store anew.
+- Any number of threads may use one.
+"""
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from fsspec.spec import AbstractFileSystem
+
+from blobit import AsyncBlobs, ObjectInfo, Source
+from blobit.file import ObjectFile, ObjectVersion
+from herdbook.blob_store import HeldStore, found_url, hold_store, parse_address
+from herdbook.fs_files import AppendSink, BlobReader, BlobWriter, Sink, TextWriter, UploadSink
+from herdbook.fs_listing import (
+    Entry,
+    as_of_files,
+    copy,
+    found_below,
+    info_of,
+    listed,
+    read_slice,
+    remove,
+    rename,
+)
+
+R = TypeVar("R")
+READ_AT_ONCE: Final = 16
+
+
+class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Buckets and objects as folders and files. Errors are those of files where there is one."""
+
+    protocol = "blobit"
+
+    def __init__(self, url: str | None = None, **options: Any) -> None:
+        """`url` names the store: a folder, or a cluster's url. Raises `StoreNotFound`."""
+        super().__init__(**options)
+        self._named = found_url(url) if url else None
+
+    @property
+    def url(self) -> str:
+        """The store: a folder or a cluster's url. Raises `StoreNotFound`."""
+        return self._named or found_url()
+
+    @property
+    def fsid(self) -> str:
+        """The same for all that use one store."""
+        return f"blobit+{self.url}"
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process has a hold on the store, or can take one."""
+        return self._store().usable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {name: value for name, value in self.storage_options.items() if name != "url"}
+        return _unpickled, (self.url, options)
+
+    def run(self, call: Callable[[AsyncBlobs], Awaitable[R]]) -> R:
+        """Do something with the store on its loop; errors come as those of files."""
+        store = self._store()
+
+        async def done() -> R:
+            return await call(store.blobs)
+
+        with as_of_files():
+            return store.run(done)
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """What a folder holds, or the object itself. Raises `FileNotFoundError`."""
+        path = self._strip_protocol(path)
+        entries = self.run(lambda blobs: listed(blobs, path))
+        return entries if detail else [entry["name"] for entry in entries]
+
+    def info(self, path: str, **kwargs: Any) -> Entry:
+        """What is known of an object or a folder. Raises `FileNotFoundError`."""
+        path = self._strip_protocol(path)
+        return self.run(lambda blobs: info_of(blobs, path))
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether there is such an object, folder or bucket; "" is there."""
+        try:
+            self.info(path)
+        except (FileNotFoundError, ValueError):
+            return False
+        return True
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """All objects below a folder, in order; with `detail` as a dict."""
+        path = self._strip_protocol(path)
+        if maxdepth is not None or not path:
+            return super().find(path, maxdepth, withdirs, detail, **kwargs)
+        found = self.run(lambda blobs: found_below(blobs, path, withdirs))
+        return found if detail else list(found)
+
+    def du(
+        self,
+        path: str,
+        total: bool = True,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Bytes of all objects below a folder, together or by path."""
+        found = self.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True)
+        sizes = {name: entry["size"] for name, entry in found.items() if entry}
+        if not sizes and self.isfile(path):
+            sizes = {self._strip_protocol(path): self.size(path)}
+        return sum(sizes.values()) if total else sizes
+
+    def created(self, path: str) -> datetime:
+        """When this version of an object was put."""
+        moment: datetime = self.info(path)["created"]
+        return moment
+
+    modified = created
+
+    def ukey(self, path: str) -> str:
+        """Another one for each version of an object: its ETag."""
+        return str(self.info(path).get("etag", ""))
+
+    def checksum(self, path: str) -> int:
+        """Another one for each version of an object."""
+        return int.from_bytes(self.ukey(path).encode())
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Make a bucket. A folder in one needs no making; with `create_parents` its bucket does.
+
+        Raises `FileExistsError` for a bucket that is there.
+        """
+        address = parse_address(self._strip_protocol(path))
+        if not address.name:
+            self.run(lambda blobs: blobs.create_bucket(address.bucket))
+        elif create_parents:
+            self.run(lambda blobs: blobs.create_bucket(address.bucket, exist_ok=True))
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Make the bucket of a path, if it is not there. Raises `FileExistsError` as `mkdir`."""
+        address = parse_address(self._strip_protocol(path))
+        there = exist_ok or bool(address.name)
+        self.run(lambda blobs: blobs.create_bucket(address.bucket, exist_ok=there))
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty bucket; a folder ends with its last object. Raises `OSError`."""
+        address = parse_address(self._strip_protocol(path))
+        if not address.name:
+            self.run(lambda blobs: blobs.delete_bucket(address.bucket))
+
+    def rm_file(self, path: str) -> None:
+        """Delete one object. Raises `FileNotFoundError`."""
+        self.rm(path)
+
+    def rm(
+        self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
+    ) -> None:
+        """Delete objects, whole folders or buckets if `recursive`. Raises `FileNotFoundError`."""
+        paths = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
+        self.run(lambda blobs: remove(blobs, paths, recursive))
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copy one object; within a bucket no byte of it moves. Raises `FileNotFoundError`."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if not self.isdir(source):
+            self.run(lambda blobs: copy(blobs, source, target))
+
+    def mv(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Move objects; one within its bucket is renamed at once, others are copied and deleted."""
+        if isinstance(path1, str) and isinstance(path2, str) and not recursive:
+            source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+            same = parse_address(source).bucket == parse_address(target).bucket
+            if same and source != target and not path2.endswith("/") and self.isfile(source):
+                if not self.isdir(target):
+                    self.run(lambda blobs: rename(blobs, source, target))
+                    return
+        super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Put bytes; mode "create" only where nothing is. Raises `FileExistsError`."""
+        address = parse_address(self._strip_protocol(path))
+        data, fresh = bytes(value), mode == "create"
+
+        async def put(blobs: AsyncBlobs) -> None:
+            bucket = await blobs.bucket(address.bucket)
+            await bucket.put(address.name, data, if_absent=fresh, **kwargs)
+
+        self.run(put)
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        """An object's bytes, or some of them: negative numbers count from the end."""
+        path = self._strip_protocol(path)
+        return self.run(lambda blobs: read_slice(blobs, path, start, end))
+
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Many ranges at once, in the order asked for; an error stands in its place."""
+        count = len(paths)
+        firsts = list(starts) if isinstance(starts, Iterable) else [starts] * count
+        lasts = list(ends) if isinstance(ends, Iterable) else [ends] * count
+        if len(firsts) != count or len(lasts) != count:
+            raise ValueError("paths, starts and ends must be as many")
+        names = [self._strip_protocol(path) for path in paths]
+
+        async def read(blobs: AsyncBlobs) -> list[Any]:
+            turns = asyncio.Semaphore(READ_AT_ONCE)
+
+            async def one(path: str, start: int | None, end: int | None) -> bytes:
+                async with turns:
+                    with as_of_files():
+                        return await read_slice(blobs, path, start, end)
+
+            reads = [one(*each) for each in zip(names, firsts, lasts, strict=True)]
+            return await asyncio.gather(*reads, return_exceptions=True)
+
+        got = self.run(read)
+        failed = next((each for each in got if isinstance(each, BaseException)), None)
+        if failed is not None and on_error == "raise":
+            raise failed
+        return got
+
+    def append(self, path: str, source: Source) -> ObjectInfo:
+        """Append bytes to an object, or make it of them."""
+        address = parse_address(self._strip_protocol(path))
+
+        async def append(blobs: AsyncBlobs) -> ObjectInfo:
+            return await (await blobs.bucket(address.bucket)).append(address.name, source)
+
+        return self.run(append)
+
+    def begin_upload(self, path: str, **options: Any) -> Any:
+        """Begin an object whose bytes come one by one; see `blobit.AsyncBucket.upload`."""
+        address = parse_address(self._strip_protocol(path))
+
+        async def begin(blobs: AsyncBlobs) -> Any:
+            return (await blobs.bucket(address.bucket)).upload(address.name, **options)
+
+        return self.run(begin)
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Any = None,
+        compression: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Open an object: `rb`, `wb`, `xb` (only where nothing is), `ab`, and the same as text.
+
+        Writing takes `content_type`, `metadata` and what else a put takes.
+        """
+        if "b" in mode or "r" in mode or compression is not None:
+            return super().open(path, mode, block_size, cache_options, compression, **kwargs)
+        text = {
+            name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs
+        }
+        binary = super().open(path, mode.replace("t", "") + "b", block_size, **kwargs)
+        return TextWriter(binary, **text)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        **kwargs: Any,
+    ) -> BlobReader | BlobWriter:
+        if mode == "rb":
+            return self._reader(path)
+        if mode not in ("wb", "xb", "ab"):
+            raise ValueError(f"an object is opened rb, wb, xb or ab, not {mode}")
+        if not parse_address(path).name:
+            raise IsADirectoryError(errno.EISDIR, "a bucket is no file", path)
+        sink: Sink
+        if mode == "ab":
+            sink = AppendSink(self, path)
+        else:
+            conditions = {"if_absent": True} if mode == "xb" else {}
+            sink = UploadSink(self, path, **conditions, **kwargs)
+        return BlobWriter(path, sink, autocommit=autocommit)
+
+    def _reader(self, path: str) -> BlobReader:
+        address = parse_address(path)
+
+        async def look(blobs: AsyncBlobs) -> ObjectVersion:
+            bucket = await blobs.bucket(address.bucket)
+            return ObjectVersion(blobs, bucket, await bucket.stat(address.name))
+
+        if not address.name:
+            raise IsADirectoryError(errno.EISDIR, "a bucket is no file", path)
+        return BlobReader(self, path, ObjectFile(self._store().loop, self.run(look)))
+
+    def _store(self) -> HeldStore:
+        return hold_store(self.url)
+
+
+def _unpickled(url: str, options: dict[str, Any]) -> BlobFileSystem:
+    return BlobFileSystem(url=url, **options)
