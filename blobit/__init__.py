@@ -32,7 +32,9 @@ from blobit.locations import Location
 from blobit.object_id import Kind, ObjectId
 from blobit.settings import BlobSettings, BucketSettings
 from blobit.sources import ReadableFile, Source
-from blobit.sync import Blobs, SyncSource
+from blobit.sync import Blobs
+from blobit.sync_bucket import Bucket, SyncUpload
+from blobit.sync_calls import SyncSource
 from blobit.tables import BucketInfo, ObjectInfo, PartInfo, UploadInfo, Usage
 from blobit.upload import Upload
 
@@ -47,6 +49,7 @@ __all__ = [
     "BlobUnreadable",
     "Blobs",
     "BlobsClosed",
+    "Bucket",
     "BucketExists",
     "BucketInfo",
     "BucketNotEmpty",
@@ -76,6 +79,7 @@ __all__ = [
     "ReadableFile",
     "Source",
     "SyncSource",
+    "SyncUpload",
     "Upload",
     "UploadInfo",
     "Usage",

@@ -7,32 +7,55 @@ Invariants:
 - An interrupted wait abandons the wait.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import suppress
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator
 
 from blobit.blobs import AsyncBlobs
-from blobit.errors import BlobsClosed
+from blobit.garbage_report import GarbageReport
+from blobit.locations import Location
 from blobit.object_id import ObjectId
-from blobit.sources import FILE_READ_BYTES, ReadableFile
-from engine.errors import InvalidRequest
+from blobit.settings import BucketSettings
+from blobit.sync_bucket import Bucket
+from blobit.sync_calls import Calls, SyncSource, pieces_of
+from blobit.tables import BucketInfo
 from engine.ports.system_loop import BackgroundLoop
-
-R = TypeVar("R")
-
-SyncSource = bytes | bytearray | memoryview | Iterable[bytes] | ReadableFile
-"""What can be put: bytes, pieces of bytes that come one by one, or an open binary file."""
-
-_END: Final = b""
 
 
 class Blobs:
-    """Objects by id. Any number of threads may use one at the same time."""
+    """Buckets, and objects by id. Any number of threads may use one at the same time."""
 
     def __init__(self, blobs: AsyncBlobs, loop: BackgroundLoop) -> None:
         """`blobs` was made on `loop`, and only this object closes it."""
         self._blobs = blobs
         self._loop = loop
+        self._calls = Calls(loop)
+        self._run = self._calls.run
+
+    def create_bucket(
+        self, name: str, settings: BucketSettings | None = None, *, exist_ok: bool = False
+    ) -> Bucket:
+        """Make a bucket; see `AsyncBlobs.create_bucket`."""
+        made = self._run(lambda: self._blobs.create_bucket(name, settings, exist_ok=exist_ok))
+        return Bucket(self._blobs, made, self._loop)
+
+    def bucket(self, name: str) -> Bucket:
+        """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
+        return Bucket(self._blobs, self._run(lambda: self._blobs.bucket(name)), self._loop)
+
+    def buckets(self) -> list[BucketInfo]:
+        """All buckets, by name. Raises `MetadataUnavailable`."""
+        return self._run(self._blobs.buckets)
+
+    def delete_bucket(self, name: str, *, force: bool = False) -> None:
+        """Delete a bucket; see `AsyncBlobs.delete_bucket`."""
+        self._run(lambda: self._blobs.delete_bucket(name, force=force))
+
+    def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
+        """Give back what nobody needs any more; see `AsyncBlobs.collect`."""
+        return self._run(lambda: self._blobs.collect(bucket, dry_run=dry_run))
+
+    def locations(self, object_id: ObjectId | str) -> list[Location]:
+        """Which bookies hold which bytes of an object. Raises `BlobNotFound`, `BlobUnreadable`."""
+        return self._run(lambda: self._blobs.locations(object_id))
 
     def put(self, source: SyncSource) -> ObjectId:
         """Store an object and return its id, once it is durable.
@@ -42,13 +65,7 @@ class Blobs:
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
             return self._run(lambda: self._blobs.put(data))
-        if isinstance(source, ReadableFile):
-            file = source
-            return self._put_pieces(iter(lambda: file.read(FILE_READ_BYTES), _END))
-        other: object = source
-        if isinstance(other, Iterable) and not isinstance(other, str):
-            return self._put_pieces(iter(other))
-        raise TypeError(f"{type(source).__name__} is no source of bytes")
+        return self._calls.upload(self._blobs.upload, pieces_of(source))
 
     def get(self, object_id: ObjectId | str) -> bytes:
         """The whole object.
@@ -61,12 +78,14 @@ class Blobs:
         """`length` bytes from `offset` on. Raises `RangeInvalid`, and what `get` raises."""
         return self._run(lambda: self._blobs.get_range(object_id, offset, length))
 
-    def stream(self, object_id: ObjectId | str) -> Iterator[bytes]:
-        """The whole object in pieces of about a mebibyte, with some read ahead of the caller.
+    def stream(
+        self, object_id: ObjectId | str, offset: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
+        """The object, or a range of it, in pieces of about a mebibyte, read ahead of the caller.
 
         Raises as `get` does, while iterating; a wrong checksum shows before the last piece comes.
         """
-        return self._stream(self._blobs.stream(object_id))
+        return self._calls.stream(self._blobs.stream(object_id, offset, length))
 
     def close(self) -> None:
         """End pending puts and close the open ledgers. May be called twice."""
@@ -77,31 +96,3 @@ class Blobs:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _put_pieces(self, pieces: Iterator[bytes]) -> ObjectId:
-        upload = self._blobs.upload()
-        try:
-            for piece in pieces:
-                self._run(lambda piece=piece: upload.write(piece))  # type: ignore[misc]
-            return self._run(upload.finish)
-        except BaseException:
-            self._run(upload.abort)
-            raise
-
-    def _stream(self, pieces: Any) -> Iterator[bytes]:
-        async def following() -> bytes:
-            return await anext(pieces, _END)
-
-        try:
-            while piece := self._run(following):
-                yield piece
-        finally:
-            # An iterator thrown away in a wrong place ends without its source being closed.
-            with suppress(BlobsClosed):
-                self._run(pieces.aclose)
-
-    def _run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        try:
-            return self._loop.run(call)
-        except InvalidRequest as error:
-            raise BlobsClosed(str(error)) from error
