@@ -1,0 +1,1 @@
+"""One suite of what buckets promise, over every way to reach their names."""

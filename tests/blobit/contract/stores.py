@@ -1,0 +1,102 @@
+"""Stores for the contract: names in this process, and names in a cluster's tablespaces.
+
+Invariants:
+- Both keep bytes on three bookies, three copies each, of which two have to be durable; names have
+  a bookie of their own, so that tests may take away the others.
+- In the cluster every bucket has a tablespace of its own, reached over frames.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from blobit import AsyncBlobs, BlobSettings
+from blobit.rows import AnyHerd
+from engine.ports.clock import SystemClock
+from engine.ports.system_workers import ThreadWorkers
+from herd.settings import HerdSettings
+from herd.store import AsyncHerd
+from herd.wire.calling import Calling
+from herd.wire.herd import RemoteHerd
+from tests.engine.ledger.scripted import QUICK, Cluster
+from tests.herd.wire.wiring import other_opener
+
+SMALL = BlobSettings(
+    entry_bytes=10,
+    stream_entry_bytes=10,
+    ledger_bytes_max=200,
+    shared_object_bytes_max=50,
+    shared_pending_bytes_max=100,
+    stream_pending_bytes_max=60,
+    batch_bytes=30,
+    read_ahead_bytes=25,
+    readers_max=4,
+    streams_max=4,
+    attempts_max=2,
+)
+"""Everything is of several entries, and most of it of several parts."""
+
+_BYTES = replace(QUICK, ensemble=3, write_quorum=3, ack_quorum=2)
+_NAMES = replace(
+    QUICK,
+    ensemble=1,
+    write_quorum=1,
+    ack_quorum=1,
+    append_timeout_ms=10_000,
+    read_timeout_ms=10_000,
+)
+_PATIENT = HerdSettings(lock_timeout_ms=60_000)
+
+
+class Store:
+    """A store under test, and what it stands on."""
+
+    def __init__(self, blobs: AsyncBlobs, cluster: Cluster, herd: AsyncHerd) -> None:
+        self.blobs = blobs
+        self.cluster = cluster
+        self.herd = herd
+
+    def another(self, settings: BlobSettings = SMALL) -> AsyncBlobs:
+        """Another store of the same buckets, as another process has it. Close it."""
+        return AsyncBlobs(self.blobs.client, settings, self.herd.workers, self.blobs.herd)
+
+
+@asynccontextmanager
+async def _herd(path: Path) -> AsyncIterator[AsyncHerd]:
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    herd = AsyncHerd((await Cluster.of(1)).client(_NAMES), path, workers, _PATIENT)
+    try:
+        yield herd
+    finally:
+        await herd.close()
+        await workers.close()
+
+
+@asynccontextmanager
+async def _blobs(herd: AsyncHerd, names: AnyHerd, settings: BlobSettings) -> AsyncIterator[Store]:
+    cluster = await Cluster.of(3)
+    async with AsyncBlobs(cluster.client(_BYTES), settings, herd.workers, names) as blobs:
+        yield Store(blobs, cluster, herd)
+
+
+@asynccontextmanager
+async def embedded(path: Path, settings: BlobSettings = SMALL) -> AsyncIterator[Store]:
+    """Names in this process."""
+    async with _herd(path) as herd, _blobs(herd, herd, settings) as store:
+        yield store
+
+
+@asynccontextmanager
+async def clustered(path: Path, settings: BlobSettings = SMALL) -> AsyncIterator[Store]:
+    """Names in tablespaces elsewhere."""
+    async with _herd(path) as herd:
+        await herd.tablespace("blobs", create=True)
+        async with other_opener(herd, path) as other:
+            remote = RemoteHerd(
+                Calling(other._route, SystemClock(), random.Random(3), herd.workers)
+            )
+            async with _blobs(herd, remote, settings) as store:
+                yield store

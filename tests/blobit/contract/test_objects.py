@@ -1,0 +1,23 @@
+"""Single objects, with names in this process and elsewhere."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from tests.blobit.contract.objects_contract import ObjectsContract
+from tests.blobit.contract.stores import Store, clustered, embedded
+
+
+class TestEmbedded(ObjectsContract):
+    """Names in this process."""
+
+    @staticmethod
+    def open(path: Path) -> AbstractAsyncContextManager[Store]:
+        return embedded(path)
+
+
+class TestClustered(ObjectsContract):
+    """Names in tablespaces elsewhere."""
+
+    @staticmethod
+    def open(path: Path) -> AbstractAsyncContextManager[Store]:
+        return clustered(path)
