@@ -134,7 +134,8 @@ def parse_token(token: str, bucket_id: int, prefix: str, delimiter: str) -> str:
         first = body[1 + _CHECK_BYTES :].decode()
     except (binascii.Error, UnicodeDecodeError, ValueError) as error:
         raise InvalidToken("this is no token of a listing") from error
-    if len(body) < 1 + _CHECK_BYTES or _check(body) != check:
+    canonical = base64.urlsafe_b64encode(packed).rstrip(b"=") == token.encode()
+    if not canonical or len(body) < 1 + _CHECK_BYTES or _check(body) != check:
         raise InvalidToken("this is no token of a listing: some character of it is wrong")
     if body[0] != _TOKEN_FORMAT:
         raise InvalidToken(f"the token has format {body[0]}, this program reads {_TOKEN_FORMAT}")

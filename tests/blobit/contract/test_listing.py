@@ -1,0 +1,23 @@
+"""Listings, with names in this process and elsewhere."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from tests.blobit.contract.listing_contract import ListingContract
+from tests.blobit.contract.stores import Store, clustered, embedded
+
+
+class TestEmbedded(ListingContract):
+    """Names in this process."""
+
+    @staticmethod
+    def open(path: Path) -> AbstractAsyncContextManager[Store]:
+        return embedded(path)
+
+
+class TestClustered(ListingContract):
+    """Names in tablespaces elsewhere."""
+
+    @staticmethod
+    def open(path: Path) -> AbstractAsyncContextManager[Store]:
+        return clustered(path)
