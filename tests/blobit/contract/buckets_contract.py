@@ -1,0 +1,182 @@
+"""What the store promises of buckets themselves, however their names are reached."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from blobit import (
+    AsyncBlobs,
+    BucketExists,
+    BucketNotEmpty,
+    BucketSettings,
+    InvalidName,
+    MetadataUnavailable,
+    NoSuchBucket,
+)
+from blobit.tables import REGISTRY, BucketState
+from tests.blobit.contract.objects_contract import Suite, body
+
+
+class BucketsContract(Suite):
+    """Create, look up, list and delete; settings."""
+
+    async def test_a_bucket_is_there_once_it_was_created_and_once_only(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store:
+            blobs = store.blobs
+            with pytest.raises(NoSuchBucket):
+                await blobs.bucket("photos")
+            assert await blobs.buckets() == []
+            settings = BucketSettings(ttl_ms=5_000_000, ensemble=2, write_quorum=2, ack_quorum=1)
+            made = await blobs.create_bucket("photos", settings)
+            with pytest.raises(BucketExists):
+                await blobs.create_bucket("photos")
+            same = await blobs.create_bucket("photos", exist_ok=True)
+            assert same.bucket_id == made.bucket_id and same.settings == settings
+            async with store.another() as other:
+                found = await other.bucket("photos")
+                assert (found.bucket_id, found.settings) == (made.bucket_id, settings)
+                await found.put("cow", b"moo")
+            assert await made.get("cow") == b"moo"
+            await blobs.create_bucket("a.b-c")
+            assert [info.name for info in await blobs.buckets()] == ["a.b-c", "photos"]
+
+    async def test_of_many_who_create_it_one_has_made_it(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store, store.another() as other:
+            creating = [
+                s.create_bucket("photos", exist_ok=n > 3)
+                for n in range(8)
+                for s in (store.blobs, other)
+            ]
+            answers = await asyncio.gather(*creating, return_exceptions=True)
+            ids = {a.bucket_id for a in answers if not isinstance(a, BaseException)}
+            assert len(ids) == 1
+            errors = [a for a in answers if isinstance(a, BaseException)]
+            assert all(isinstance(error, BucketExists) for error in errors)
+            assert len(await store.blobs.buckets()) == 1
+
+    async def test_a_deleted_bucket_is_gone_and_its_name_free(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            blobs = store.blobs
+            old = await blobs.create_bucket("photos")
+            await old.put("cow", b"old")
+            with pytest.raises(BucketNotEmpty):
+                await blobs.delete_bucket("photos")
+            await blobs.delete_bucket("photos", force=True)
+            for call in (old.get("cow"), old.put("x", b""), old.list(), old.delete("cow")):
+                with pytest.raises(NoSuchBucket):
+                    await call
+            for gone in (blobs.bucket("photos"), blobs.delete_bucket("photos")):
+                with pytest.raises(NoSuchBucket):
+                    await gone
+            new = await blobs.create_bucket("photos")
+            assert new.bucket_id != old.bucket_id
+            assert [info async for info in new.scan()] == []
+            await new.put("cow", b"new")
+            assert await new.get("cow") == b"new"
+
+    async def test_only_an_empty_bucket_goes_without_force(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("photos")
+            await bucket.put("cow", b"")
+            with pytest.raises(BucketNotEmpty):
+                await store.blobs.delete_bucket("photos")
+            await bucket.delete("cow")
+            object_id = await bucket.put_unnamed(body(30))
+            with pytest.raises(BucketNotEmpty):
+                await store.blobs.delete_bucket("photos")
+            await bucket.delete_unnamed(object_id)
+            await store.blobs.delete_bucket("photos")
+            assert await store.blobs.buckets() == []
+
+    async def test_names_that_no_bucket_can_have_are_refused(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            bad = ("", "ab", "A-b", "a_b", "-ab", "ab-", "x" * 64, "a b", "äöü", "ab\n", "../x")
+            for name in bad:
+                for call in (store.blobs.create_bucket(name), store.blobs.bucket(name)):
+                    with pytest.raises(InvalidName):
+                        await call
+            for name in ("abc", "1.2", "x" * 63):
+                bucket = await store.blobs.create_bucket(name)
+                await bucket.put("cow", name.encode())
+                assert await bucket.get("cow") == name.encode()
+
+    async def test_what_is_no_setting_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(TypeError):
+            BucketSettings(checksum=True)  # type: ignore[call-arg]
+        for wrong in ({"ensemble": 0}, {"compression": "lzo"}, {"ledger_bytes_max": 5}):
+            with pytest.raises(ValueError, match=r"least|compression"):
+                BucketSettings(**wrong)  # type: ignore[arg-type]
+        async with self.open(tmp_path) as store:
+            await store.blobs.create_bucket("photos")
+            rows = await store.blobs.rows(REGISTRY)
+            async with rows.transaction() as transaction:
+                key = ("buckets", ("photos",))
+                row = (await transaction.lock([key]))[key]
+                assert row is not None
+                settings = msgspec.json.encode({"shards": 7})
+                await transaction.write({key: {**row, "settings": settings}})
+                await transaction.commit()
+            with pytest.raises(MetadataUnavailable, match="shards"):
+                await store.blobs.bucket("photos")
+
+    async def test_a_bucket_in_a_tablespace_of_its_own_is_finished_by_who_finds_it(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store:
+            settings = BucketSettings(tablespace="special")
+            bucket = await store.blobs.create_bucket("photos", settings)
+            assert bucket.core.rows.tablespace == "special"
+            rows = await store.blobs.rows(REGISTRY)
+            async with rows.transaction() as transaction:
+                key = ("buckets", ("photos",))
+                row = (await transaction.lock([key]))[key]
+                assert row is not None
+                undone = {**row, "state": int(BucketState.BEING_MADE)}
+                await transaction.write({key: undone})
+                await transaction.commit()
+            assert await store.blobs.buckets() == []
+            async with store.another() as other:
+                await (await other.bucket("photos")).put("cow", b"moo")
+            assert [info.name for info in await store.blobs.buckets()] == ["photos"]
+            assert await bucket.get("cow") == b"moo"
+
+    async def test_objects_of_a_bucket_with_a_time_to_live_expire(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("mail", BucketSettings(ttl_ms=60_000))
+            info = await bucket.put("cow", b"moo")
+            assert info.expires_ms is not None
+            assert 0 <= info.expires_ms - info.created_ms - 60_000 < 5_000
+            assert (await bucket.append("cow", b"!")).expires_ms == info.expires_ms
+            hints = [row["name"] async for row in bucket.core.rows.scan("expiries")]
+            assert set(hints) == {"cow"}
+
+    async def test_usage_counts_objects_and_ledgers(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("photos")
+            await bucket.put("a", body(40))
+            await bucket.put("b", body(700))
+            usage = await bucket.usage()
+            assert (usage.objects, usage.bytes) == (2, 740)
+            assert usage.ledgers >= 3 and usage.stored_bytes >= 740
+
+    async def test_copies_between_buckets_stand_alone(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            one = await store.blobs.create_bucket("one")
+            two = await store.blobs.create_bucket("two")
+            await one.put("cow", body(500), content_type="x", metadata={"a": "b"})
+            made = await one.copy("cow", "calf", to=two)
+            assert (made.content_type, made.metadata) == ("x", {"a": "b"})
+            await store.blobs.delete_bucket("one", force=True)
+            assert await two.get("calf") == body(500)
+
+    async def test_a_store_without_tablespaces_has_objects_by_id_alone(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store, AsyncBlobs(store.blobs.client) as plain:
+            assert await plain.get(await plain.put(b"moo")) == b"moo"
+            with pytest.raises(MetadataUnavailable):
+                await plain.bucket("photos")

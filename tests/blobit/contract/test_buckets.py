@@ -1,0 +1,23 @@
+"""Buckets, with names in this process and elsewhere."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from tests.blobit.contract.buckets_contract import BucketsContract
+from tests.blobit.contract.stores import Store, clustered, embedded
+
+
+class TestEmbedded(BucketsContract):
+    """Names in this process."""
+
+    @staticmethod
+    def open(path: Path) -> AbstractAsyncContextManager[Store]:
+        return embedded(path)
+
+
+class TestClustered(BucketsContract):
+    """Names in tablespaces elsewhere."""
+
+    @staticmethod
+    def open(path: Path) -> AbstractAsyncContextManager[Store]:
+        return clustered(path)
