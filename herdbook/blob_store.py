@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from blobit import AsyncBlobs
 from engine.ports.system_loop import BackgroundLoop, background_loop
-from herdbook.book import open_async
+from engine.ports.system_workers import ThreadWorkers
 from herdbook.finding import (
     FILE_VARIABLE,
     Configuration,
@@ -87,15 +87,34 @@ async def open_blobs(
         return
     if not create:
         check_store(Path(url))
-    async with open_async(url) as book:
-        yield book.blobs
+    async with _opened(Path(url)) as blobs:
+        yield blobs
+
+
+@asynccontextmanager
+async def _opened(folder: Path) -> AsyncIterator[AsyncBlobs]:
+    """The blobs of a folder, over tablespaces that nobody else of this process ends."""
+    # A client of a cluster needs neither RocksDB nor a folder's lock.
+    from engine import cluster
+    from herd.store import AsyncHerd
+
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    try:
+        async with cluster.open(folder) as ledgers:
+            herd = AsyncHerd(ledgers, folder, workers)
+            try:
+                async with AsyncBlobs(ledgers, None, workers, herd) as blobs:
+                    yield blobs
+            finally:
+                await herd.close()
+    finally:
+        await workers.close()
 
 
 @asynccontextmanager
 async def _connected(url: str, configuration: Configuration) -> AsyncIterator[AsyncBlobs]:
     # What a cluster needs loads when one is reached.
     from engine.connecting import connect
-    from engine.ports.system_workers import ThreadWorkers
     from herd.wire.cluster import open_cluster
 
     security, zookeeper = configuration.make_security(), configuration.make_zookeeper()

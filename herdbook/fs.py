@@ -1,10 +1,10 @@
 """The file system `blobit://bucket/name` of fsspec: objects for pandas, pyarrow, dask and others.
 
     import fsspec
-    with fsspec.open("blobit://cows/2024.csv", "wb", url="./data") as file:
+    with fsspec.open("blobit://cows/2024.csv", "wb", store="./data") as file:
         file.write(b"name,milk\\n")
 
-The storage option `url` names the store, a folder or a cluster; without it the one rule finds it
+The storage option `store` names the store, a folder or a cluster; without it the one rule finds it
 (`herdbook.finding`). Paths are `bucket/name`; folders are what names share up to a slash.
 
 Invariants:
@@ -19,12 +19,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from fsspec.compression import compr
+from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 
 from blobit import AsyncBlobs, ObjectInfo, Source
 from blobit.file import ObjectFile, ObjectVersion
 from herdbook.blob_store import HeldStore, found_url, hold_store, parse_address
-from herdbook.fs_files import AppendSink, BlobReader, BlobWriter, Sink, TextWriter, UploadSink
+from herdbook.fs_files import (
+    AppendSink,
+    BlobReader,
+    BlobWriter,
+    CompressedWriter,
+    Sink,
+    TextWriter,
+    UploadSink,
+)
 from herdbook.fs_listing import (
     Entry,
     as_of_files,
@@ -46,10 +56,10 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
 
     protocol = "blobit"
 
-    def __init__(self, url: str | None = None, **options: Any) -> None:
-        """`url` names the store: a folder, or a cluster's url. Raises `StoreNotFound`."""
+    def __init__(self, store: str | None = None, **options: Any) -> None:
+        """`store` is a folder, or a cluster's url. Raises `StoreNotFound`."""
         super().__init__(**options)
-        self._named = found_url(url) if url else None
+        self._named = found_url(store) if store else None
 
     @property
     def url(self) -> str:
@@ -67,7 +77,7 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         return self._store().usable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {name: value for name, value in self.storage_options.items() if name != "url"}
+        options = {name: value for name, value in self.storage_options.items() if name != "store"}
         return _unpickled, (self.url, options)
 
     def run(self, call: Callable[[AsyncBlobs], Awaitable[R]]) -> R:
@@ -95,7 +105,9 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         """Whether there is such an object, folder or bucket; "" is there."""
         try:
             self.info(path)
-        except (FileNotFoundError, ValueError):
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINVAL):
+                raise
             return False
         return True
 
@@ -285,13 +297,18 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
 
         Writing takes `content_type`, `metadata` and what else a put takes.
         """
-        if "b" in mode or "r" in mode or compression is not None:
+        if "r" in mode:
             return super().open(path, mode, block_size, cache_options, compression, **kwargs)
         text = {
             name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs
         }
-        binary = super().open(path, mode.replace("t", "") + "b", block_size, **kwargs)
-        return TextWriter(binary, **text)
+        binary_mode = mode.replace("t", "") + ("" if "b" in mode else "b")
+        file = super().open(path, binary_mode, block_size, **kwargs)
+        if compression is not None:
+            kind = get_compression(path, compression)
+            if kind is not None:
+                file = CompressedWriter(compr[kind](file, mode="wb"), file)
+        return file if "b" in mode else TextWriter(file, **text)
 
     def _open(
         self,
@@ -306,8 +323,7 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
             return self._reader(path)
         if mode not in ("wb", "xb", "ab"):
             raise ValueError(f"an object is opened rb, wb, xb or ab, not {mode}")
-        if not parse_address(path).name:
-            raise IsADirectoryError(errno.EISDIR, "a bucket is no file", path)
+        self._check_name(path)
         sink: Sink
         if mode == "ab":
             sink = AppendSink(self, path)
@@ -323,13 +339,18 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
             bucket = await blobs.bucket(address.bucket)
             return ObjectVersion(blobs, bucket, await bucket.stat(address.name))
 
-        if not address.name:
-            raise IsADirectoryError(errno.EISDIR, "a bucket is no file", path)
+        self._check_name(path)
         return BlobReader(self, path, ObjectFile(self._store().loop, self.run(look)))
+
+    def _check_name(self, path: str) -> None:
+        """Raise `IsADirectoryError` for a bucket, `FileNotFoundError` for one that is not there."""
+        if not parse_address(path).name:
+            self.info(path)
+            raise IsADirectoryError(errno.EISDIR, "a bucket is no file", path)
 
     def _store(self) -> HeldStore:
         return hold_store(self.url)
 
 
 def _unpickled(url: str, options: dict[str, Any]) -> BlobFileSystem:
-    return BlobFileSystem(url=url, **options)
+    return BlobFileSystem(store=url, **options)

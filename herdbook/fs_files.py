@@ -148,19 +148,66 @@ class BlobWriter(io.BufferedIOBase):
 
 
 class TextWriter(io.TextIOWrapper):
-    """Text over a `BlobWriter`, that forgets the object as that does."""
+    """Text over a writer of bytes, that forgets the object as that does."""
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None and isinstance(self.buffer, BlobWriter) and not self.closed:
-            self.buffer.discard()
-            self.buffer.close()
+        if kind is not None and not self.closed:
+            writer: Any = self.buffer
+            writer.__exit__(kind, error, trace)
             return
         self.close()
 
     def __del__(self) -> None:
-        buffer = self.buffer
-        if isinstance(buffer, BlobWriter) and not buffer.closed:
-            buffer.__del__()
+        # What was not closed is forgotten with the writer below, which knows what it has to do.
+        return
+
+
+class CompressedWriter(io.BufferedIOBase):
+    """A compressor over a `BlobWriter`: both end together."""
+
+    def __init__(self, compressor: Any, writer: BlobWriter) -> None:
+        self._compressor = compressor
+        self._writer = writer
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Take all of it."""
+        count: int = self._compressor.write(data)
+        return count
+
+    def close(self) -> None:
+        """Make the object."""
+        if self.closed:
+            return
+        try:
+            self._compressor.close()
+            self._writer.close()
+        except BaseException:
+            self.discard()
+            raise
+        super().close()
+
+    def discard(self) -> None:
+        """Forget the object."""
+        if self.closed:
+            return
+        super().close()
+        try:
+            # What a compressor writes at its end goes with the rest.
+            self._compressor.close()
+        finally:
+            if not self._writer.closed:
+                self._writer.discard()
+                self._writer.close()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.close() if kind is None else self.discard()
+
+    def __del__(self) -> None:
+        self.discard()
 
 
 class UploadSink:

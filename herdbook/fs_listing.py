@@ -16,6 +16,7 @@ from blobit.errors import (
     BlobNotFound,
     BucketExists,
     BucketNotEmpty,
+    InvalidName,
     NoSuchBucket,
     NoSuchObject,
     ObjectExists,
@@ -36,6 +37,8 @@ def as_of_files() -> Iterator[None]:
         raise FileNotFoundError(errno.ENOENT, str(error)) from error
     except (BucketExists, ObjectExists) as error:
         raise FileExistsError(errno.EEXIST, str(error)) from error
+    except InvalidName as error:
+        raise OSError(errno.EINVAL, str(error)) from error
     except BucketNotEmpty as error:
         raise OSError(errno.ENOTEMPTY, str(error)) from error
 
@@ -141,6 +144,7 @@ async def remove(blobs: AsyncBlobs, paths: list[str], recursive: bool) -> None:
         address = parse_address(path)
         if not address.name:
             if not recursive:
+                await blobs.bucket(address.bucket)
                 raise IsADirectoryError(errno.EISDIR, "a bucket goes with recursive=True", path)
             buckets.append(address.bucket)
             continue
