@@ -4,11 +4,13 @@ Invariants:
 - Each call means what the call of its name means there; see `AsyncBucket` for what it raises.
 """
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from blobit.blobs import AsyncBlobs
 from blobit.bucket import AsyncBucket, NamedUpload
+from blobit.file import open_object
 from blobit.listing import Listing
 from blobit.locations import Location
 from blobit.object_id import ObjectId
@@ -119,6 +121,14 @@ class Bucket:
     def stream(self, name: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """The object in pieces, or a range of it, with some read ahead of the caller."""
         return self._calls.stream(self._bucket.stream(name, offset, length))
+
+    def open(self, name: str) -> io.BufferedReader:
+        """The object as a file: seekable, buffered, read ahead of, of one version. Close it.
+
+        Reading raises `ObjectChanged` when that version has gone.
+        """
+        info = self.stat(name)
+        return open_object(self._loop, self._blobs, self._bucket, info)
 
     def stat(self, name: str) -> ObjectInfo:
         """What is known of an object."""
