@@ -1,4 +1,7 @@
-"""Compaction: the objects of a ledger of which little is live move, so that the ledger can die.
+"""Compaction: the objects of ledgers of which little is live move, so that the ledgers can die.
+
+All ledgers of a round are emptied together: an object with parts in several of them moves once. One
+that is small is put together while it moves, whatever number of appends it was made of.
 
 Invariants:
 - A name moves by compare-and-set: its row is changed only if it still names the id whose bytes were
@@ -6,22 +9,24 @@ Invariants:
 - The version stays the same: an object that moved has the etag, times and bytes that it had.
 - Only bytes of named objects move. Ids of unnamed ones are in hands that nobody can reach, and
   uploads are not completed yet: ledgers of theirs are left alone.
-- The old ledger is not touched here. It dies by the rule of dying, and its bytes stay readable for
-  the grace.
-- A range that several names share is copied once.
+- The old ledgers are not touched here. They die by the rule of dying, and their bytes stay readable
+  for the grace.
+- What several names share is copied once.
+- Copies under way hold at most `batch_bytes` in memory, or one batch of a stream.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from blobit.bucket_core import Known, owner_of
+from blobit.budget import ByteBudget
 from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.copying import copy_part
 from blobit.errors import BlobError
-from blobit.garbage_scope import BucketScope
+from blobit.garbage_scope import BucketScope, in_batches
 from blobit.object_id import Kind, ObjectId
 from blobit.tables import LedgerKind, ObjectInfo, Row, RowKey, object_info, object_row
 from blobit.writers import LedgerPool
@@ -36,8 +41,8 @@ class Weight:
 
     def __init__(self) -> None:
         self.live_bytes = 0
-        self.names: dict[str, int] = {}
-        """The objects that hold ranges, in the order of their names, and how many bytes of each."""
+        self.names: dict[str, None] = {}
+        """The objects that hold ranges, in the order of their names."""
         self.movable = True
         self._ranges: set[bytes] = set()
 
@@ -55,8 +60,7 @@ class Weight:
             self.live_bytes += size_bytes
         owner: str = ref["owner"]
         if owner.startswith(_OWNER):
-            name = owner[len(_OWNER) :]
-            self.names[name] = self.names.get(name, 0) + size_bytes
+            self.names[owner[len(_OWNER) :]] = None
         else:
             self.movable = False
 
@@ -70,32 +74,24 @@ async def weigh(scope: BucketScope, ledger_id: int) -> Weight:
 
 
 class Compaction:
-    """The objects of one ledger, on their way to others."""
+    """The objects of some ledgers, on their way to others."""
 
-    def __init__(self, scope: BucketScope, ledger_id: int, reader: LedgerReader) -> None:
-        """`reader` is the ledger's, which is closed."""
+    def __init__(self, scope: BucketScope, readers: Mapping[int, LedgerReader]) -> None:
+        """`readers` are those of the ledgers, which are closed, by their ids."""
         self._scope = scope
-        self._ledger_id = ledger_id
-        self._reader = reader
+        self._readers = readers
         self._pool: LedgerPool = scope.core.pool(LedgerKind.NAMED)
+        self._whole_bytes_max = self._pool.settings.shared_object_bytes_max
+        self._budget = ByteBudget(scope.settings.batch_bytes)
         self._copies: dict[bytes, asyncio.Task[ObjectId]] = {}
 
-    async def move(self, names: Mapping[str, int]) -> None:
-        """Move the objects of these names out of the ledger, as far as that is possible now.
+    async def move(self, names: Iterable[str]) -> None:
+        """Move the objects of these names out of the ledgers, as far as that is possible now.
 
-        With each name comes how many bytes of it lie there. Raises `MetadataUnavailable` and what
-        is in `herd.errors`.
+        Raises `MetadataUnavailable` and what is in `herd.errors`.
         """
-        settings = self._scope.settings
-        batch: list[str] = []
-        batch_bytes = 0
-        for name, size_bytes in names.items():
-            batch.append(name)
-            batch_bytes += size_bytes
-            if len(batch) >= settings.batch_rows or batch_bytes >= settings.batch_bytes:
-                await self._move_all(batch)
-                batch, batch_bytes = [], 0
-        await self._move_all(batch)
+        for some in in_batches(list(names), self._scope.settings.batch_rows):
+            await self._move_all(some)
 
     async def _move_all(self, names: Sequence[str]) -> None:
         moved = await asyncio.gather(*[self._move(name) for name in names], return_exceptions=True)
@@ -126,34 +122,49 @@ class Compaction:
         scope.report.moved_objects += done
 
     async def _moved(self, info: ObjectInfo, known: Known) -> ObjectInfo | None:
-        """The same version where it will lie; None if nothing of it is in the ledger."""
+        """The same version where it will lie; None if nothing of it is in the ledgers."""
         scope = self._scope
         held = known.held[info.packed_id] = await scope.core.held(
             owner_of(info.name), info.packed_id
         )
-        if all(part.ledger_id != self._ledger_id for _, part in held):
+        if all(part.ledger_id not in self._readers for _, part in held):
             return None
         object_id = info.object_id
-        if object_id.kind is Kind.LIST:
-            parts = [await self._copied(part) for number, part in held if number]
-            new_id = await scope.core.list_of(parts, self._pool)
-            known.held[new_id.to_bytes()] = [(0, new_id), *enumerate(parts, 1)]
+        parts = [part for number, part in held if number]
+        if object_id.kind is Kind.LIST and object_id.length > self._whole_bytes_max:
+            copies = [await self._copied(part) for part in parts]
+            new_id = await scope.core.list_of(copies, self._pool)
+            known.held[new_id.to_bytes()] = [(0, new_id), *enumerate(copies, 1)]
         else:
             new_id = await self._copied(object_id)
             known.held[new_id.to_bytes()] = [(0, new_id)]
         return msgspec.structs.replace(info, packed_id=new_id.to_bytes())
 
     async def _copied(self, part: ObjectId) -> ObjectId:
-        """Where a part lies from now on: a copy, if it is in the ledger; one for all who ask."""
-        if part.ledger_id != self._ledger_id:
+        """Where a part, or a whole object, lies from now on; one copy for all who ask."""
+        if part.kind is not Kind.LIST and part.ledger_id not in self._readers:
             return part
         packed = part.to_bytes()
         task = self._copies.get(packed)
         if task is None:
-            self._scope.report.moved_bytes += part.stored_bytes
-            copying = copy_part(self._reader, part, self._pool)
-            task = self._copies[packed] = asyncio.get_running_loop().create_task(copying)
+            task = asyncio.get_running_loop().create_task(self._copy(part))
+            self._copies[packed] = task
         return await asyncio.shield(task)
+
+    async def _copy(self, part: ObjectId) -> ObjectId:
+        size_bytes = part.length if part.kind is Kind.LIST else part.stored_bytes
+        held_bytes = min(size_bytes, self._pool.settings.stream_pending_bytes_max)
+        await self._budget.take(held_bytes)
+        try:
+            self._scope.report.moved_bytes += size_bytes
+            if part.kind is not Kind.LIST:
+                return await copy_part(self._readers[part.ledger_id], part, self._pool)
+            # In one piece it is in one ledger: moved piece by piece its list would have to follow
+            # each piece, and be garbage where it was, for ever.
+            blobs = self._scope.core.blobs
+            return await blobs.store(self._pool, await blobs.get(part))
+        finally:
+            self._budget.give_back(held_bytes)
 
     def _moving(
         self, key: RowKey, info: ObjectInfo, moved: ObjectInfo, known: Known

@@ -12,7 +12,7 @@ Invariants:
 - A dry run changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from blobit.bucket_core import BucketCore
@@ -36,6 +36,7 @@ from blobit.tables import (
     bucket_info,
 )
 from engine.errors import EngineError
+from engine.ledger.reader import LedgerReader
 from herd.errors import Error
 
 if TYPE_CHECKING:
@@ -107,65 +108,76 @@ class Collector:
         try:
             report.expired_objects = await expire_objects(scope)
             report.expired_uploads = await abort_expired_uploads(scope)
-            dead = [row for row in ledgers if await self._is_dead(scope, row)]
+            dead, half_dead = await self._looked_at(scope, ledgers)
+            dead += await self._compact(scope, half_dead)
             await self._end(scope, dead, dying)
         except NoSuchBucket:
             # It was deleted meanwhile; whoever cleans it does the rest.
             return report
         return report
 
-    async def _is_dead(self, scope: BucketScope, row: Row) -> bool:
-        """Whether nothing of a ledger is live, once all that can be done for that was done."""
-        if row["state"] == LedgerState.OPEN:
-            if not is_abandoned(scope, row):
-                return False
-            scope.report.sealed_ledgers += 1
-            if scope.dry_run or not await seal(scope, row):
-                return False
-            # Puts whose bytes lie in it may be about to commit.
-            return self._settings.settle_ms == 0 and await self._weighed(scope, row) == 0
-        sealed_ms = row["sealed_ms"] or 0
-        stored_bytes = row["stored_bytes"] or 0
-        weight = await weigh(scope, row["ledger_id"])
-        scope.report.stored_bytes += stored_bytes
-        scope.report.live_bytes += weight.live_bytes
-        if sealed_ms + self._settings.settle_ms > scope.now_ms:
-            return False
-        if weight.is_empty:
-            scope.report.dead_bytes += stored_bytes
-            return True
-        if not _is_worth_moving(row, weight, self._settings.live_share_min):
-            return False
-        return await self._compact(scope, row, weight)
+    async def _looked_at(
+        self, scope: BucketScope, ledgers: Sequence[Row]
+    ) -> tuple[list[int], dict[int, Weight]]:
+        """The ledgers of which nothing is live, and those of which so little is that they move."""
+        dead: list[int] = []
+        half_dead: dict[int, Weight] = {}
+        report = scope.report
+        for row in ledgers:
+            sealed = row if row["state"] == LedgerState.SEALED else await self._sealed(scope, row)
+            if sealed is None:
+                continue
+            ledger_id, stored_bytes = sealed["ledger_id"], sealed["stored_bytes"] or 0
+            weight = await weigh(scope, ledger_id)
+            report.stored_bytes += stored_bytes
+            report.live_bytes += weight.live_bytes
+            if (sealed["sealed_ms"] or 0) + self._settings.settle_ms > scope.now_ms:
+                # Puts whose bytes lie in it may be about to commit.
+                continue
+            if weight.is_empty:
+                report.dead_bytes += stored_bytes
+                dead.append(ledger_id)
+            elif _is_worth_moving(sealed, weight, self._settings.live_share_min):
+                half_dead[ledger_id] = weight
+        return dead, half_dead
 
-    async def _weighed(self, scope: BucketScope, row: Row) -> int:
-        weight = await weigh(scope, row["ledger_id"])
-        return 0 if weight.is_empty else max(1, weight.live_bytes)
-
-    async def _compact(self, scope: BucketScope, row: Row, weight: Weight) -> bool:
-        """Empty a ledger; whether nothing of it is live any more."""
+    async def _sealed(self, scope: BucketScope, row: Row) -> Row | None:
+        """The row of an open ledger once it is sealed; None if that is not yet to be."""
+        if not is_abandoned(scope, row):
+            return None
         if scope.dry_run:
-            scope.report.compacted_ledgers += 1
-            scope.report.moved_objects += len(weight.names)
-            scope.report.moved_bytes += weight.live_bytes
-            return False
-        ledger_id = row["ledger_id"]
-        try:
-            reader = await self._client.open_ledger(ledger_id, recover=False)
-            await Compaction(scope, ledger_id, reader).move(weight.names)
-        except (EngineError, MetadataUnavailable):
-            scope.report.unreadable_ledgers += 1
-            return False
-        if not (await weigh(scope, ledger_id)).is_empty:
-            return False
-        scope.report.compacted_ledgers += 1
-        scope.report.dead_bytes += row["stored_bytes"] or 0
-        return True
+            scope.report.sealed_ledgers += 1
+            return None
+        sealed = await seal(scope, row)
+        scope.report.sealed_ledgers += sealed is not None
+        return sealed
 
-    async def _end(self, scope: BucketScope, dead: Sequence[Row], dying: Sequence[Row]) -> None:
+    async def _compact(self, scope: BucketScope, half_dead: Mapping[int, Weight]) -> list[int]:
+        """Empty ledgers; those of which nothing is live any more."""
+        report = scope.report
+        if scope.dry_run:
+            moving = {name for weight in half_dead.values() for name in weight.names}
+            report.compacted_ledgers, report.moved_objects = len(half_dead), len(moving)
+            report.moved_bytes = sum(weight.live_bytes for weight in half_dead.values())
+            return []
+        readers: dict[int, LedgerReader] = {}
+        names: dict[str, None] = {}
+        for ledger_id, weight in half_dead.items():
+            try:
+                readers[ledger_id] = await self._client.open_ledger(ledger_id, recover=False)
+            except EngineError:
+                report.unreadable_ledgers += 1
+            else:
+                names |= weight.names
+        await Compaction(scope, readers).move(names)
+        empty = [one for one in readers if (await weigh(scope, one)).is_empty]
+        report.compacted_ledgers = len(empty)
+        report.unreadable_ledgers += len(readers) - len(empty)
+        return empty
+
+    async def _end(self, scope: BucketScope, ids: Sequence[int], dying: Sequence[Row]) -> None:
         """Let dead ledgers die, and delete those that have been dying for long enough."""
         report = scope.report
-        ids = [row["ledger_id"] for row in dead]
         if scope.dry_run:
             due = [row for row in dying if is_due(scope, row)]
             report.dead_ledgers, report.deleted_ledgers = len(ids), len(due)

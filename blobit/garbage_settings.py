@@ -18,8 +18,7 @@ class GarbageSettings:
     ledger that is open for longer than `abandoned_ms` is recovered and sealed; if its writer is
     alive it takes another. A ledger without a row is deleted when it is older than `orphan_ms`.
     A ledger is compacted when less than `live_share_min` of it is live. `batch_rows` is how many
-    rows one transaction removes or moves, `batch_bytes` how many bytes of objects are copied
-    before their rows are changed together.
+    rows are removed or moved together, `batch_bytes` how many bytes of objects are copied at once.
     """
 
     grace_ms: int = 3_600_000

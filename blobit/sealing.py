@@ -22,8 +22,11 @@ def is_abandoned(scope: BucketScope, row: Row) -> bool:
     return created_ms + scope.settings.abandoned_ms <= scope.now_ms
 
 
-async def seal(scope: BucketScope, row: Row) -> bool:
-    """Seal an open ledger; False if that cannot be done now. Raises `MetadataUnavailable`."""
+async def seal(scope: BucketScope, row: Row) -> Row | None:
+    """Seal an open ledger; its row then, or None if it has gone, or cannot be sealed now.
+
+    Raises `MetadataUnavailable`.
+    """
     ledger_id = row["ledger_id"]
     try:
         reader = await scope.client.open_ledger(ledger_id)
@@ -33,26 +36,27 @@ async def seal(scope: BucketScope, row: Row) -> bool:
         stored_bytes = _NOTHING
     except EngineError:
         scope.report.unreadable_ledgers += 1
-        return False
+        return None
     return await scope.committer.change(_sealing(scope, ledger_id, stored_bytes))
 
 
-def _sealing(scope: BucketScope, ledger_id: int, stored_bytes: int) -> Change[bool]:
+def _sealing(scope: BucketScope, ledger_id: int, stored_bytes: int) -> Change[Row | None]:
     key: RowKey = ("ledgers", (ledger_id,))
 
-    def decide(found: Found) -> Effect[bool]:
+    def decide(found: Found) -> Effect[Row | None]:
         row = found[key]
         if row is None or row["state"] == LedgerState.SEALED:
-            return Effect({}, row is not None)
+            return Effect({}, row)
         sealed = {
+            **row,
             "state": int(LedgerState.SEALED),
             "sealed_ms": scope.now_ms,
             "stored_bytes": stored_bytes,
         }
-        return Effect({key: {**row, **sealed}}, True)
+        return Effect({key: sealed}, sealed)
 
-    def confirm(found: Found) -> bool | None:
+    def confirm(found: Found) -> Row | None:
         row = found[key]
-        return True if row is not None and row["state"] == LedgerState.SEALED else None
+        return row if row is not None and row["state"] == LedgerState.SEALED else None
 
     return Change((key,), decide, confirm)

@@ -8,7 +8,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Final
 
@@ -137,12 +137,12 @@ class SimChannel:
         finally:
             self._waiting.pop(answered, None)
 
-    def _carry_out(self, arrive: "asyncio.tasks._CoroutineLike[None] | object") -> bool:
+    def _carry_out(self, arrive: Callable[[], None]) -> bool:
         """Send something to the far process; False if it is lost."""
         loop, far = self._world.loop, self._far
 
         def deliver() -> None:
-            loop.deliver_at(loop.now, far, arrive)  # type: ignore[arg-type]
+            loop.deliver_at(loop.now, far, arrive)
 
         return self._network.send_out(self._link, deliver)
 

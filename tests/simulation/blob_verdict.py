@@ -1,0 +1,167 @@
+"""The end of a run of a store of objects: everything promised is there, and nothing else.
+
+Invariants checked:
+- Every name, and every id that was kept, reads whole; what was appended is all there.
+- A row of `refs` belongs to something that is there, and everything that is there has its rows.
+- Every ledger of a bucket has its row, every row its ledger; none is left of which nothing is live.
+"""
+
+import asyncio
+from typing import Final
+
+from blobit.bucket_core import owner_of
+from blobit.errors import MetadataUnavailable, NoSuchBucket
+from blobit.garbage_report import GarbageReport
+from blobit.object_id import Kind, ObjectId
+from blobit.orphans import is_of_a_bucket
+from blobit.rows import Rows
+from blobit.tables import REGISTRY, LedgerState
+from engine.metadata.ledgers import LEDGERS, decode_metadata
+from tests.simulation.blob_nodes import StoreNode
+from tests.simulation.blob_oracle import BlobOracle, number_of
+from tests.simulation.blob_workload import BUCKET, DOOMED, BlobWorkload
+from tests.simulation.nodes import World
+from tests.simulation.oracles import Violation
+
+_BETWEEN_S: Final = 11.0
+_QUIET: Final = (
+    *("dead_ledgers", "deleted_ledgers", "waiting_ledgers", "compacted_ledgers"),
+    *("sealed_ledgers", "expired_objects", "expired_uploads", "unreadable_ledgers"),
+)
+
+Ref = tuple[int, int, str, int]
+
+
+class BlobVerdict:
+    """Looks at what is left, with a store of its own."""
+
+    def __init__(
+        self, node: StoreNode, world: World, oracle: BlobOracle, load: BlobWorkload
+    ) -> None:
+        self._node = node
+        self._world = world
+        self._oracle = oracle
+        self._load = load
+
+    async def settle(self, rounds_max: int) -> None:
+        """Collect until there is nothing to collect. Raises `Violation` if that never comes."""
+        report: GarbageReport | None = None
+        quiet = 0
+        for _ in range(rounds_max):
+            # Longer than any age that a round asks for.
+            await asyncio.sleep(_BETWEEN_S)
+            try:
+                report = await self._node.blobs.collect()
+            except MetadataUnavailable:
+                continue
+            self._world.trace.event("collected at the end", report)
+            busy = any(report.total(field) for field in _QUIET)
+            quiet = 0 if busy or report.orphan_ledgers or report.cleaned_buckets else quiet + 1
+            if quiet == 2:
+                return
+        raise Violation(f"collection does not come to its end: {report}")
+
+    async def judge(self) -> None:
+        """Raises `Violation`."""
+        await self._judge_names()
+        await self._judge_kept()
+        rows = await self._node.blobs.rows(REGISTRY)
+        await self._judge_refs(rows)
+        await self._judge_ledgers(rows)
+        await self._judge_deleted(rows)
+        self._world.trace.event("judged")
+
+    async def _judge_names(self) -> None:
+        blobs = self._node.blobs
+        for info in await blobs.buckets():
+            bucket = await blobs.bucket(info.name)
+            async for found in bucket.scan():
+                body = await bucket.get(found.name)
+                if found.name.startswith("log"):
+                    self._oracle.on_tokens(found.name, body, whole=True)
+                elif found.name.startswith("copy/"):
+                    number_of(body)
+                elif info.name != DOOMED:
+                    self._oracle.on_body(found.name, body, self._world.loop.now)
+        present = {found.name async for found in (await blobs.bucket(BUCKET)).scan("log")}
+        for name, known in self._oracle.appended.items():
+            if known.done and name not in present:
+                raise Violation(f"{name} is gone with all that was appended to it")
+
+    async def _judge_kept(self) -> None:
+        for kept, put in self._oracle.kept_ids.items():
+            if number_of(await self._node.blobs.get(kept)) != put:
+                raise Violation(f"{kept} does not hold what was put")
+
+    async def _judge_refs(self, rows: Rows) -> None:
+        """What holds ranges is what is there: names and unnamed objects; no upload is left."""
+        found: dict[Ref, bytes] = {}
+        async for row in rows.scan("refs"):
+            key = (row["ledger_id"], row["bucket_id"], row["owner"], row["part"])
+            found[key] = row["object_id"]
+        wanted: dict[Ref, bytes] = {}
+        async for row in rows.scan("objects"):
+            object_id = ObjectId.from_bytes(row["object_id"])
+            held = [object_id] if object_id.length else []
+            if object_id.kind is Kind.LIST:
+                held += await self._node.blobs.parts_of(object_id)
+            for number, part in enumerate(held):
+                key = (part.ledger_id, row["bucket_id"], owner_of(row["name"]), number)
+                wanted[key] = part.to_bytes()
+        unnamed = {key: value for key, value in found.items() if key[2].startswith("u:")}
+        if (left := {**found}) != {**wanted, **unnamed}:
+            lacking = [key for key in wanted if key not in left]
+            extra = [key for key in left if key not in wanted and key not in unnamed]
+            raise Violation(f"refs lack {lacking} and have {extra} left over")
+        owners = {owner[2:] for _, _, owner, _ in unnamed}
+        loose = [kept for kept in self._oracle.kept_ids if kept not in owners]
+        for kept in loose:
+            if is_of_a_bucket(await self._node.client.ledger_metadata(_ledger_of(kept))):
+                raise Violation(f"nothing holds {kept}")
+
+    async def _judge_ledgers(self, rows: Rows) -> None:
+        recorded = {row["ledger_id"]: row async for row in rows.scan("ledgers")}
+        held = {row["ledger_id"] async for row in rows.scan("refs")}
+        if dying := [row async for row in rows.scan("dying")]:
+            raise Violation(f"ledgers are still dying: {dying}")
+        tree, there = self._world.tree.tree, set[int]()
+        for name in tree.children(LEDGERS):
+            value = tree.get(f"{LEDGERS}/{name}")
+            assert value is not None
+            if name.isdigit() and is_of_a_bucket(decode_metadata(value.value)):
+                there.add(int(name))
+        if there != set(recorded):
+            raise Violation(
+                f"ledgers without a row: {sorted(there - set(recorded))}, rows without a ledger: "
+                f"{sorted(set(recorded) - there)}"
+            )
+        empty = [
+            ledger_id
+            for ledger_id, row in recorded.items()
+            if row["state"] == LedgerState.SEALED and ledger_id not in held
+        ]
+        if empty:
+            raise Violation(f"nothing of these ledgers is live, and they are there: {empty}")
+        self._world.trace.counts["ledgers at the end"] += len(there)
+
+    async def _judge_deleted(self, rows: Rows) -> None:
+        """Of a deleted bucket nothing is left, and of others everything."""
+        if left := [row["name"] async for row in rows.scan("deleted_buckets")]:
+            raise Violation(f"deleted buckets are still remembered: {left}")
+        live = {info.bucket_id for info in await self._node.blobs.buckets()}
+        for table in ("homes", "objects", "expiries", "ledgers", "refs", "uploads"):
+            async for row in rows.scan(table):
+                if row["bucket_id"] not in live:
+                    raise Violation(f"{table} still has {row} of a bucket that is gone")
+        async for row in rows.scan("upload_parts"):
+            raise Violation(f"a part of an upload is left: {row}")
+        if not self._load.doomed_deleted:
+            return
+        try:
+            await self._node.blobs.bucket(DOOMED)
+        except NoSuchBucket:
+            return
+
+
+def _ledger_of(object_id: str) -> int:
+    return ObjectId.parse(object_id).ledger_id

@@ -1,0 +1,369 @@
+"""Clients of a store of objects: they put, read, append, copy, delete and collect, all at once.
+
+Invariants:
+- A call whose client heard nothing may have happened; it is never made again under its number.
+- A put may sleep for long between its data and its row, while everybody else goes on.
+- After `stop` every client ends what it is doing and begins nothing new.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from blobit.bucket import AsyncBucket
+from blobit.errors import (
+    BlobError,
+    BlobNotFound,
+    BlobNotStored,
+    BlobUnreadable,
+    CommitOutcomeUnknown,
+    ConditionFailed,
+    MetadataUnavailable,
+    NoSuchBucket,
+    NoSuchObject,
+    ObjectChanged,
+)
+from blobit.object_id import ObjectId
+from blobit.settings import BucketSettings
+from blobit.sources import Source
+from blobit.writers import LedgerPool
+from tests.linearizability import Kind, Operation
+from tests.simulation.blob_nodes import StoreNode
+from tests.simulation.blob_oracle import Appended, BlobOracle, body_of, number_of, token_of
+from tests.simulation.nodes import World
+from tests.simulation.oracles import Violation
+
+NAMES: Final = 5
+LOGS: Final = 2
+SETTINGS: Final = BucketSettings(tablespace="blobs")
+BUCKET: Final = "cows"
+MORTAL: Final = "calves"
+DOOMED: Final = "milk"
+_RETRY_S: Final = 0.3
+_PATIENT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class BlobLoad:
+    """What one run's clients do, drawn from its seed."""
+
+    lengths: tuple[int, ...]
+    sleeping_share: float
+    sleeps_s: tuple[float, ...]
+    think_s: float
+    collect_s: float
+    ttl_ms: int
+    at_once: int
+
+
+class BlobWorkload:
+    """The work of all clients of one run."""
+
+    def __init__(self, world: World, load: BlobLoad, oracle: BlobOracle) -> None:
+        self.world = world
+        self.load = load
+        self.oracle = oracle
+        self.stopped = False
+        self.doomed_deleted = False
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._copies = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether every client that lives has come to its end."""
+        dead = {
+            task for process in self.world.processes if not process.alive for task in process.tasks
+        }
+        return all(task.done() or task in dead for task in self._tasks)
+
+    def next_copy(self) -> str:
+        """A name that nothing was ever copied to."""
+        self._copies += 1
+        return f"copy/{self._copies:04}"
+
+    def begin(self, node: StoreNode) -> None:
+        """Let a client work, in the process that it has now."""
+        rng = self.world.rng(f"{node.name} work")
+        _let_sleep(node, self.load, rng)
+        for turn in range(self.load.at_once):
+            client = BlobClient(self, node, rng, f"{node.process.name}.{turn}")
+            self._spawn(node, client.work(), f"{client.name} work")
+        self._spawn(node, self._collect(node, rng), f"{node.name} collects")
+
+    def _spawn(self, node: StoreNode, work: Any, name: str) -> None:
+        self._tasks.append(self.world.loop.spawn(node.process, work, name))
+
+    async def _collect(self, node: StoreNode, rng: random.Random) -> None:
+        while not self.stopped:
+            await asyncio.sleep(rng.expovariate(1 / self.load.collect_s))
+            try:
+                report = await node.blobs.collect()
+            except (MetadataUnavailable, NoSuchBucket) as error:
+                self.world.trace.event("not collected", node.name, type(error).__name__)
+                continue
+            for field in ("dead_ledgers", "deleted_ledgers", "moved_objects", "expired_objects"):
+                self.world.trace.counts[field] += report.total(field)
+            self.world.trace.counts["orphans"] += report.orphan_ledgers
+            self.world.trace.event("collected", node.name, report)
+
+
+def _let_sleep(node: StoreNode, load: BlobLoad, rng: random.Random) -> None:
+    """Some puts sleep when their data are durable, and their row is not written yet."""
+    store = node.blobs.store
+
+    async def sleepy(pool: LedgerPool, source: Source) -> ObjectId:
+        stored = await store(pool, source)
+        if rng.random() < load.sleeping_share:
+            node.world.trace.fault("sleeps before its row", node.name, stored.ledger_id)
+            await asyncio.sleep(rng.choice(load.sleeps_s))
+        return stored
+
+    node.blobs.store = sleepy  # type: ignore[method-assign]
+
+
+class BlobClient:
+    """One client: one call after the other."""
+
+    def __init__(
+        self, workload: BlobWorkload, node: StoreNode, rng: random.Random, name: str
+    ) -> None:
+        self.name = name
+        self._workload = workload
+        self._oracle = workload.oracle
+        self._load = workload.load
+        self._world = workload.world
+        self._node = node
+        self._rng = rng
+        self._etags: dict[str, tuple[str, str]] = {}
+        self._kept: list[str] = []
+
+    async def work(self) -> None:
+        """Call after call, until the workload stops."""
+        buckets = {
+            name: await self._bucket(name, settings)
+            for name, settings in (
+                (BUCKET, SETTINGS),
+                (MORTAL, BucketSettings(tablespace="blobs", ttl_ms=self._load.ttl_ms)),
+                (DOOMED, SETTINGS),
+            )
+        }
+        bucket = buckets[BUCKET]
+        steps: tuple[tuple[int, Callable[[], Awaitable[None]]], ...] = (
+            (10, lambda: self._put(bucket)),
+            (10, lambda: self._read(bucket)),
+            (3, lambda: self._delete(bucket)),
+            (4, lambda: self._append(bucket)),
+            (2, lambda: self._read_log(bucket)),
+            (2, lambda: self._copy(bucket)),
+            (3, lambda: self._keep(bucket)),
+            (2, lambda: self._read_kept(bucket)),
+            (2, lambda: self._put_in_parts(bucket)),
+            (4, lambda: self._mortal(buckets[MORTAL])),
+            (4, lambda: self._doomed(buckets[DOOMED])),
+        )
+        while not self._workload.stopped:
+            [(_, step)] = self._rng.choices(steps, [weight for weight, _ in steps])
+            await step()
+            await asyncio.sleep(self._load.think_s * self._rng.random())
+
+    async def _bucket(self, name: str, settings: BucketSettings) -> AsyncBucket:
+        while True:
+            try:
+                return await self._node.blobs.create_bucket(name, settings, exist_ok=True)
+            except BlobError as error:
+                self._note(error)
+                await asyncio.sleep(_RETRY_S)
+
+    # Calls on one name
+
+    async def _put(self, bucket: AsyncBucket) -> None:
+        name = f"cow{self._rng.randrange(NAMES)}"
+        put, length = self._oracle.next_number(), self._rng.choice(self._load.lengths)
+        known = self._etags.get(name) if self._rng.random() < 0.3 else None
+        absent = known is None and self._rng.random() < 0.1
+        body, value = body_of(put, length), str(put)
+        self._oracle.put_under[put] = name
+        kind = Kind.COMPARE_AND_SET if known or absent else Kind.WRITE
+        expected = known[1] if known else None
+        call = self._begin(Operation(self.name, name, kind, self._now, 0.0, value, expected))
+        try:
+            info = await bucket.put(
+                name, body, if_absent=absent, if_match=known[0] if known else None
+            )
+        except ConditionFailed:
+            self._etags.pop(name, None)
+            self._end(call, done=False)
+        except BlobError as error:
+            self._note(error, call)
+        else:
+            self._etags[name] = (info.etag, value)
+            self._end(call)
+
+    async def _read(self, bucket: AsyncBucket) -> None:
+        name = f"cow{self._rng.randrange(NAMES)}"
+        call = self._begin(Operation(self.name, name, Kind.READ, self._now, 0.0, None))
+        try:
+            if self._rng.random() < 0.3:
+                body = b"".join([piece async for piece in bucket.stream(name)])
+            else:
+                body = await bucket.get(name)
+        except NoSuchObject:
+            self._end(call)
+        except BlobError as error:
+            self._oracle.forget(call)
+            self._note(error)
+        else:
+            self._end(call, value=self._oracle.on_body(name, body, self._now))
+
+    async def _delete(self, bucket: AsyncBucket) -> None:
+        name = f"cow{self._rng.randrange(NAMES)}"
+        call = self._begin(Operation(self.name, name, Kind.WRITE, self._now, 0.0, None))
+        try:
+            await bucket.delete(name)
+        except BlobError as error:
+            self._note(error, call)
+        else:
+            self._end(call)
+
+    async def _put_in_parts(self, bucket: AsyncBucket) -> None:
+        name = f"cow{self._rng.randrange(NAMES)}"
+        put, length = self._oracle.next_number(), self._rng.choice(self._load.lengths)
+        body, value = body_of(put, length), str(put)
+        self._oracle.put_under[put] = name
+        call: int | None = None
+        try:
+            upload = await bucket.create_upload(name)
+            middle = len(body) // 2
+            await bucket.put_part(upload, 1, body[:middle])
+            await bucket.put_part(upload, 2, body[middle:])
+            if self._rng.random() < 0.2:
+                return
+            call = self._begin(Operation(self.name, name, Kind.WRITE, self._now, 0.0, value))
+            await bucket.complete_upload(upload)
+        except BlobError as error:
+            self._note(error, call)
+        else:
+            self._end(call)
+
+    # What is appended, copied or kept by its id
+
+    async def _append(self, bucket: AsyncBucket) -> None:
+        name = f"log{self._rng.randrange(LOGS)}"
+        known = self._oracle.appended.setdefault(name, Appended())
+        number = self._oracle.next_number()
+        known.begun.append(number)
+        known.by_client.setdefault(self.name, []).append(number)
+        try:
+            await bucket.append(name, token_of(number))
+        except BlobError as error:
+            self._note(error)
+        else:
+            known.done.append(number)
+
+    async def _read_log(self, bucket: AsyncBucket) -> None:
+        name = f"log{self._rng.randrange(LOGS)}"
+        try:
+            body = await bucket.get(name)
+        except BlobError as error:
+            self._note(error)
+        else:
+            self._oracle.on_tokens(name, body, whole=False)
+
+    async def _copy(self, bucket: AsyncBucket) -> None:
+        """A copy shares its bytes with the original, whatever becomes of that."""
+        source, target = f"cow{self._rng.randrange(NAMES)}", self._workload.next_copy()
+        try:
+            await bucket.copy(source, target)
+            number_of(await bucket.get(target))
+            if self._rng.random() < 0.5:
+                await bucket.rename(target, f"{target}/again")
+            elif self._rng.random() < 0.5:
+                await bucket.delete(target)
+        except BlobError as error:
+            self._note(error)
+
+    async def _keep(self, bucket: AsyncBucket) -> None:
+        put, length = self._oracle.next_number(), self._rng.choice(self._load.lengths)
+        body = body_of(put, length)
+        try:
+            if self._rng.random() < 0.5:
+                stored = await self._node.blobs.put(body)
+            else:
+                stored = await bucket.put_unnamed(body)
+                self._kept.append(str(stored))
+        except BlobError as error:
+            self._note(error)
+        else:
+            self._oracle.kept_ids[str(stored)] = put
+
+    async def _read_kept(self, bucket: AsyncBucket) -> None:
+        if not self._kept:
+            return
+        kept = self._rng.choice(self._kept)
+        try:
+            body = await bucket.core.blobs.get(kept)
+            if number_of(body) != self._oracle.kept_ids[kept]:
+                raise Violation(f"{kept} holds what another id does")
+            if self._rng.random() < 0.3:
+                self._kept.remove(kept)
+                del self._oracle.kept_ids[kept]
+                await bucket.delete_unnamed(kept)
+        except BlobNotFound as error:
+            raise Violation(f"{kept} was taken though it was kept: {error}") from error
+        except BlobError as error:
+            self._note(error)
+
+    # Other buckets
+
+    async def _mortal(self, bucket: AsyncBucket) -> None:
+        name = f"calf{self._rng.randrange(NAMES)}"
+        try:
+            if self._rng.random() < 0.6:
+                put = self._oracle.next_number()
+                body = body_of(put, self._rng.choice(self._load.lengths))
+                self._oracle.put_under[put] = name
+                await bucket.put(name, body)
+            else:
+                self._oracle.on_body(name, await bucket.get(name), self._now)
+        except BlobError as error:
+            self._note(error)
+
+    async def _doomed(self, bucket: AsyncBucket) -> None:
+        """Put into a bucket that somebody deletes."""
+        try:
+            await bucket.put(f"drop{self._rng.randrange(NAMES)}", b"milk", if_absent=False)
+            if self._rng.random() < 0.05:
+                await self._node.blobs.delete_bucket(DOOMED, force=True)
+                self._world.trace.event("deleted bucket", self._node.name)
+                self._workload.doomed_deleted = True
+        except BlobError as error:
+            self._note(error)
+
+    # What is told
+
+    @property
+    def _now(self) -> float:
+        return self._world.loop.now
+
+    def _begin(self, call: Operation) -> int:
+        return self._oracle.begin(call)
+
+    def _end(self, call: int | None, **known: object) -> None:
+        assert call is not None
+        self._oracle.end(call, self._now, **known)
+        self._world.trace.event("call", self._oracle.calls[call])
+
+    def _note(self, error: BlobError, call: int | None = None) -> None:
+        """A call failed; unless it is known to have done nothing it may have happened."""
+        self._world.trace.event("failed", self.name, type(error).__name__)
+        nothing = isinstance(error, BlobNotStored | NoSuchBucket | MetadataUnavailable)
+        if call is not None and nothing and not isinstance(error, CommitOutcomeUnknown):
+            self._oracle.forget(call)
+        allowed = (
+            *(BlobNotStored, BlobNotFound, BlobUnreadable),
+            *(MetadataUnavailable, ObjectChanged, ConditionFailed),
+        )
+        if not isinstance(error, allowed):
+            raise Violation(f"{self.name} is told {error!r}") from error

@@ -1,0 +1,226 @@
+"""One seed is one run of a store of objects: clients, collection, faults, peace and a verdict.
+
+Three replicas hold its tablespace, five bookies its ledgers; three machines put, read, append, copy
+and delete, and each of them collects the garbage of all.
+
+Invariants:
+- Nobody ever reads half an object or a mixed one, nothing that was answered is lost, and the
+  history of every name is linearizable, while ledgers die, are emptied and go at every moment.
+- When the faults have stopped and rounds of collection have had their time, everything that is
+  named, or kept by its id, is whole; every row holds what it should; and no ledger is left over.
+"""
+
+import asyncio
+import logging
+import random
+from dataclasses import replace
+from typing import Final
+
+from blobit.errors import BlobError
+from blobit.garbage_settings import GarbageSettings
+from blobit.settings import BlobSettings
+from engine.ledger.settings import ClientSettings
+from herd.settings import HerdSettings
+from tests.simulation.blob_faults import BlobNemesis
+from tests.simulation.blob_nodes import SpaceNode, StoreNode
+from tests.simulation.blob_oracle import BlobOracle
+from tests.simulation.blob_verdict import BlobVerdict
+from tests.simulation.blob_workload import BlobLoad, BlobWorkload
+from tests.simulation.loop import SimLoop
+from tests.simulation.nodes import ClientNode
+from tests.simulation.oracles import Violation
+from tests.simulation.replica_nodes import ReplicaPlan
+from tests.simulation.replicas import (
+    BOOKIES,
+    FAULTS_MIN,
+    FAULTY_S_MAX,
+    PEACE_S_MAX,
+    REPLICAS,
+    ReplicaScenario,
+)
+from tests.simulation.running import Outcome, Show, check_tasks, play
+
+CALLS_MIN: Final = 150
+STORES: Final = 3
+RUN_S_MAX: Final = 3_000.0
+_ROUNDS_MAX: Final = 12
+
+
+def run_blob_seed(seed: int, show: Show = None) -> Outcome:
+    """Run one seed. `show` is given each event in words."""
+    logging.disable(logging.CRITICAL)
+    try:
+        return play(seed, BlobScenario, RUN_S_MAX, show)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+class BlobScenario(ReplicaScenario):
+    """One run."""
+
+    def __init__(self, loop: SimLoop, seed: int, show: Show) -> None:
+        super().__init__(loop, seed, show)
+        rng = random.Random(f"blob scenario {seed}")
+        self._herd_settings = HerdSettings(
+            lock_timeout_ms=rng.choice([1_000, 4_000]),
+            idle_timeout_ms=rng.choice([1_000, 5_000]),
+        )
+        self._plan = _roomy(self._plan)
+        self._store_settings = _store_settings(rng)
+        self._store_client = _client_settings(rng)
+        self._blob_load = _load(rng)
+        self.blob_oracle = BlobOracle()
+        self.nodes: list[SpaceNode] = []
+        self.stores: list[StoreNode] = []
+
+    @property
+    def operations(self) -> int:
+        """How many calls were answered."""
+        return self.blob_oracle.answered
+
+    async def run(self) -> None:
+        """Faults and work together; then peace; then the verdict."""
+        for bookie in self.bookies:
+            bookie.start()
+        await asyncio.sleep(1.0)
+        self.nodes = [
+            SpaceNode(
+                *(self.world, f"replica{number}", self._plan, self.oracle),
+                *(self._herd_settings, 0.0),
+            )
+            for number in range(REPLICAS)
+        ]
+        self.replicas = list(self.nodes)
+        load = BlobWorkload(self.world, self._blob_load, self.blob_oracle)
+        self.stores = [
+            StoreNode(
+                *(self.world, f"store{number}", self._store_client, self._store_settings),
+                *(self.nodes, load.begin),
+            )
+            for number in range(STORES)
+        ]
+        bystander = ClientNode(self.world, "bystander", ClientSettings(), lambda node: None)
+        await self._until(lambda: self.operations > 0, PEACE_S_MAX)
+        nemesis = BlobNemesis(
+            *(self.world, self._rng, self.bookies, self.nodes, self.stores),
+            *(bystander, self._no_work()),
+        )
+        harming = asyncio.create_task(nemesis.run(), name="nemesis")
+        await self._until(self._enough, FAULTY_S_MAX)
+        nemesis.stop()
+        harming.cancel()
+        self.world.trace.event("peace")
+        await self._until(lambda: self.operations >= CALLS_MIN, PEACE_S_MAX)
+        load.stopped = True
+        await self._until(lambda: load.ended, PEACE_S_MAX)
+        await self._judge_store(load)
+
+    def _enough(self) -> bool:
+        faults = self.world.trace.counts["faults"]
+        return self.operations >= CALLS_MIN and faults >= FAULTS_MIN
+
+    # The verdict
+
+    async def _judge_store(self, load: BlobWorkload) -> None:
+        """In peace everything works, and everything promised is there."""
+        if not load.ended:
+            raise Violation(f"work does not end in peace: {self._loop.waiting()}")
+        if self.operations < CALLS_MIN:
+            raise Violation(f"only {self.operations} calls were answered: {self._status()}")
+        self.blob_oracle.judge()
+        judged: list[BlobError | None] = []
+
+        async def judge(node: StoreNode) -> None:
+            verdict = BlobVerdict(node, self.world, self.blob_oracle, load)
+            await verdict.settle(_ROUNDS_MAX)
+            await verdict.judge()
+            judged.append(None)
+
+        judging: list[asyncio.Task[None]] = []
+
+        def begin(node: StoreNode) -> None:
+            # To await it would be to go on in its process.
+            judging.append(self._loop.spawn(node.process, judge(node), "verdict"))
+
+        for store in self.stores:
+            store.kill()
+        StoreNode(
+            *(self.world, "judge", self._store_client, self._store_settings, self.nodes, begin)
+        )
+        [task] = judging
+        await self._until(task.done, PEACE_S_MAX)
+        if not task.done():
+            raise Violation(f"the verdict does not come: {self._loop.waiting()}")
+        task.result()
+        check_tasks(self.world)
+        faults = self.world.trace.counts["faults"]
+        if faults < FAULTS_MIN:
+            raise Violation(f"only {faults} faults: a tame run")
+
+
+def _roomy(plan: ReplicaPlan) -> ReplicaPlan:
+    """What a store's transactions need, and rolls that do not take all the time."""
+    return replace(
+        plan,
+        client=replace(plan.client, writer_bytes_max=1 << 20, read_bytes_max=100_000),
+        log=replace(plan.log, roll_bytes=200_000, roll_entries=1_000, pending_bytes_max=1 << 20),
+        replica=replace(
+            plan.replica,
+            pending_bytes_max=1 << 20,
+            unwritten_bytes_max=1 << 20,
+            snapshot_entries=plan.replica.snapshot_entries * 10,
+        ),
+        state=replace(plan.state, gather_bytes=100_000),
+    )
+
+
+def _client_settings(rng: random.Random) -> ClientSettings:
+    return ClientSettings(
+        ensemble=min(BOOKIES, rng.choice([3, 3, 4])),
+        write_quorum=3,
+        ack_quorum=2,
+        append_timeout_ms=rng.choice([500, 2_000]),
+        read_timeout_ms=rng.choice([500, 2_000]),
+        recovery_timeout_ms=rng.choice([2_000, 5_000]),
+        metadata_timeout_ms=rng.choice([500, 2_000]),
+        retry_pause_ms=20,
+        quarantine_ms=rng.choice([200, 2_000]),
+        speculative_read_ms=50,
+    )
+
+
+def _store_settings(rng: random.Random) -> BlobSettings:
+    return BlobSettings(
+        entry_bytes=rng.choice([50, 400]),
+        stream_entry_bytes=rng.choice([100, 400]),
+        ledger_bytes_max=rng.choice([1_500, 6_000]),
+        shared_object_bytes_max=rng.choice([300, 1_200]),
+        shared_pending_bytes_max=4_000,
+        stream_pending_bytes_max=2_000,
+        batch_bytes=500,
+        ledger_idle_ms=rng.choice([500, 3_000]),
+        ledgers_open_max=rng.choice([2, 64]),
+        commit_patience_ms=8_000,
+        upload_ttl_ms=5_000,
+        garbage=GarbageSettings(
+            grace_ms=rng.choice([0, 0, 500, 4_000]),
+            settle_ms=rng.choice([0, 0, 300]),
+            abandoned_ms=rng.choice([500, 4_000, 10_000]),
+            orphan_ms=rng.choice([0, 0, 3_000]),
+            live_share_min=rng.choice([0.5, 0.8, 1.0]),
+            batch_rows=rng.choice([1, 3, 500]),
+            batch_bytes=rng.choice([300, 100_000]),
+        ),
+    )
+
+
+def _load(rng: random.Random) -> BlobLoad:
+    return BlobLoad(
+        lengths=rng.choice([(8, 60), (8, 200, 900), (200, 900, 4_000)]),
+        sleeping_share=rng.choice([0.0, 0.05, 0.2]),
+        sleeps_s=(0.5, 5.0, 40.0),
+        think_s=rng.choice([0.05, 0.3]),
+        collect_s=rng.choice([0.3, 2.0]),
+        ttl_ms=rng.choice([500, 5_000]),
+        at_once=rng.choice([1, 2]),
+    )
