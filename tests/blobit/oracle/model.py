@@ -50,6 +50,8 @@ class Operation:
     done: Callable[[Any], None] | None = None
     """Told of the answer when all is well."""
     upload: str | None = None
+    apart: bool = False
+    """Whether what becomes of one object says nothing of the others."""
 
 
 class Model:

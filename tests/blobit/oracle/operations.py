@@ -232,6 +232,7 @@ class Draw:
                 lambda: bucket.delete_many([each[1] for each in keys]),
                 dict.fromkeys(keys),
                 lambda answer: answer == count,
+                apart=True,
             )
         delete = lambda: bucket.delete(key[1])  # noqa: E731
         return Operation(f"delete {key}", delete, {key: None}, lambda answer: answer == there)

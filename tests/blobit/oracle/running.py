@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blobit import NoSuchObject
-from tests.blobit.oracle.model import FEW_MS, Model, Operation
+from tests.blobit.oracle.model import FEW_MS, Key, Model, Object, Operation
 from tests.blobit.oracle.operations import Draw
 from tests.blobit.oracle.store import HOUR_MS, Store
 
@@ -151,18 +151,23 @@ class Run:
 
     async def _judge(self, operation: Operation) -> None:
         """Take what an operation left, all of it or nothing."""
-        if not operation.after:
-            return
-        before = {key: self.model.objects.get(key) for key in operation.after}
-        found = {key: await self._data_of(*key) for key in operation.after}
+        if operation.apart:
+            for key, after in operation.after.items():
+                await self._judge_together(operation.label, {key: after})
+        elif operation.after:
+            await self._judge_together(operation.label, operation.after)
+
+    async def _judge_together(self, label: str, after: dict[Key, Object | None]) -> None:
+        before = {key: self.model.objects.get(key) for key in after}
+        found = {key: await self._data_of(*key) for key in after}
         was = {key: each and each.data for key, each in before.items()}
-        would = {key: each and each.data for key, each in operation.after.items()}
-        assert found in (was, would), f"{operation.label} left {_sizes(found)} of {_sizes(would)}"
+        would = {key: each and each.data for key, each in after.items()}
+        assert found in (was, would), f"{label} left {_sizes(found)} of {_sizes(would)}"
         if found == would != was:
-            self.model.apply(operation.after)
+            self.model.apply(after)
         elif found == would:
             # The same bytes; whose times they are, only the store knows.
-            for key in operation.after:
+            for key in after:
                 await self._adopt(*key)
 
     async def _adopt(self, bucket: str, name: str) -> None:
