@@ -168,6 +168,8 @@ class AsyncBlobs:
         """End pending puts and close the open ledgers; client and tablespaces stay open."""
         self._closed = True
         self._readers.close()
+        for committer in self._committers.values():
+            committer.hurry()
         # What is under way may need a row of its ledger, and ledgers one when they are closed.
         await self._ledgers.close()
         for committer in self._committers.values():

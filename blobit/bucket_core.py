@@ -19,6 +19,7 @@ from blobit.errors import (
     BlobError,
     BlobNotFound,
     BlobNotStored,
+    BlobsClosed,
     ConditionFailed,
     NoSuchBucket,
     NoSuchObject,
@@ -204,6 +205,9 @@ class BucketCore:
     async def put(self, asked: Asked, store: Callable[[], Awaitable[ObjectId]]) -> ObjectInfo:
         """Store bytes and give them a name. Raises as `AsyncBucket.put`."""
         self.check()
+        if asked.if_absent or asked.if_match is not None:
+            # Told before the bytes are written, where it is known by then.
+            self.check_condition(asked, await self.find(asked.name))
         created_ms = self.now_ms
         known = Known()
 
@@ -236,7 +240,11 @@ class BucketCore:
         """Store bytes and commit what names them; where a ledger was collected, all over again."""
         cause: BlobError | None = None
         for _ in range(self.blobs.settings.attempts_max):
-            object_id = await store()
+            try:
+                object_id = await store()
+            except BlobsClosed:
+                self.check()
+                raise
             known.held[object_id.to_bytes()] = held = await self.listed(object_id)
             try:
                 return await commit(object_id)

@@ -98,6 +98,7 @@ class Committer:
         self._budget = ByteBudget(settings.commit_pending_bytes_max)
         self._waiting: deque[_Pending] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._patience_ms = settings.commit_patience_ms
         self._closed = False
 
     async def change(self, change: Change[T]) -> T:
@@ -119,6 +120,10 @@ class Committer:
             return await answered
         finally:
             self._budget.give_back(size_bytes)
+
+    def hurry(self) -> None:
+        """The end is near: whoever cannot be reached is not waited for as long as else."""
+        self._patience_ms = min(self._patience_ms, _PAUSE_MS_MAX)
 
     async def close(self) -> None:
         """Let the changes that wait end; no other one begins."""
@@ -164,7 +169,7 @@ class Committer:
                 return
             except Error as error:
                 waited_ms = (self._clock.monotonic() - began_s) * 1_000
-                if not error.retryable or waited_ms > self._settings.commit_patience_ms:
+                if not error.retryable or waited_ms > self._patience_ms:
                     for pending in batch:
                         pending.fail(_caused(told(error), error))
                     return
@@ -210,7 +215,7 @@ class Committer:
                 break
             except Error as failure:
                 waited_ms = (self._clock.monotonic() - began_s) * 1_000
-                if not failure.retryable or waited_ms > self._settings.commit_patience_ms:
+                if not failure.retryable or waited_ms > self._patience_ms:
                     break
             await asyncio.sleep(pause_ms / 1_000)
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)

@@ -298,7 +298,9 @@ class AsyncTable:
             table = within.catalog.table(self.name)
             await within.lock_table(table)
             # Who had it before may have changed it, or made another one of its name.
-            bound = BoundTable(self.space, self.name, within.catalog)
+            catalog = within.catalog
+            known = catalog is self.space.known_catalog
+            bound = self.bound if known else BoundTable(self.space, self.name, catalog)
             if bound.table.id == table.id:
                 return bound
 

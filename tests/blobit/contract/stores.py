@@ -59,9 +59,10 @@ class Store:
         self.cluster = cluster
         self.herd = herd
 
-    def another(self, settings: BlobSettings = SMALL) -> AsyncBlobs:
+    def another(self, settings: BlobSettings = SMALL, names: AnyHerd | None = None) -> AsyncBlobs:
         """Another store of the same buckets, as another process has it. Close it."""
-        return AsyncBlobs(self.blobs.client, settings, self.herd.workers, self.blobs.herd)
+        names = names if names is not None else self.blobs.herd
+        return AsyncBlobs(self.blobs.client, settings, self.herd.workers, names)
 
 
 @asynccontextmanager
