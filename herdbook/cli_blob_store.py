@@ -61,7 +61,8 @@ def with_blobs(
 
 
 def say_error(text: str) -> None:
-    """One line on standard error."""
+    """One line on standard error, behind what was written until now."""
+    sys.stdout.flush()
     typer.echo(harmless(" ".join(text.split())), err=True)
 
 
