@@ -86,7 +86,7 @@ class AsyncBlobs:
     async def buckets(self) -> list[BucketInfo]:
         """All buckets, by name. Raises `MetadataUnavailable`."""
         self.check_open()
-        return await self._registry.list()
+        return await self._registry.every()
 
     async def delete_bucket(self, name: str, *, force: bool = False) -> None:
         """Delete a bucket: its name is free at once, `collect` gives back what it holds.

@@ -32,6 +32,11 @@ from blobit.tables import ObjectInfo, PartInfo, UploadInfo, Usage
 from blobit.unnamed import delete_unnamed, put_unnamed
 from blobit.upload import Upload
 
+# In the class below `list` is a call of its own.
+Objects = list[ObjectInfo]
+Locations = list[Location]
+Uploads = list[UploadInfo]
+
 _AT_ONCE: Final = 256
 
 
@@ -85,7 +90,7 @@ class AsyncBucket:
         pool, blobs = self.core.pool_for(asked.expires_ms), self.core.blobs
         return await self.core.put(asked, lambda: blobs.store(pool, source))
 
-    async def put_many(self, objects: Iterable[tuple[str, bytes]]) -> list[ObjectInfo]:
+    async def put_many(self, objects: Iterable[tuple[str, bytes]]) -> Objects:
         """Store many small objects, which share ledgers and commits; each is put on its own.
 
         Raises the first error that there was, when all others have ended.
@@ -231,7 +236,7 @@ class AsyncBucket:
         """All objects whose names begin so, in order."""
         return scan_objects(self.core, prefix)
 
-    async def locations(self, name: str) -> "list[Location]":
+    async def locations(self, name: str) -> Locations:
         """Where the bytes lie, for work that wants to be near them. Raises `NoSuchObject`."""
         check_object_name(name)
         info = await self.core.stat(name)
@@ -308,7 +313,7 @@ class AsyncBucket:
         """Forget an upload and its parts. Raises `NoSuchUpload`."""
         await self._multipart.abort(upload_id)
 
-    async def uploads(self) -> "list[UploadInfo]":
+    async def uploads(self) -> Uploads:
         """The uploads in parts that are not completed."""
         return await self._multipart.uploads()
 

@@ -86,7 +86,7 @@ class Registry:
             raise NoSuchBucket(f"there is no bucket {name}: create it first")
         return await self._usable(row)
 
-    async def list(self) -> list[BucketInfo]:
+    async def every(self) -> list[BucketInfo]:
         """All buckets that can be used, by name."""
         committer = await self._committer()
         try:

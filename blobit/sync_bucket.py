@@ -19,6 +19,11 @@ from blobit.sync_calls import Calls, SyncSource, pieces_of
 from blobit.tables import ObjectInfo, PartInfo, UploadInfo, Usage
 from engine.ports.system_loop import BackgroundLoop
 
+# In the class below `list` is a call of its own.
+Objects = list[ObjectInfo]
+Locations = list[Location]
+Uploads = list[UploadInfo]
+
 
 class Bucket:
     """A bucket. Made by `Blobs.bucket`; any number of threads may use one at the same time."""
@@ -70,7 +75,7 @@ class Bucket:
         pieces = pieces_of(source)
         return self._calls.upload(lambda: self._bucket.upload(name, **asked), pieces)
 
-    def put_many(self, objects: Iterable[tuple[str, bytes]]) -> list[ObjectInfo]:
+    def put_many(self, objects: Iterable[tuple[str, bytes]]) -> Objects:
         """Store many small objects, which share ledgers and commits."""
         given = list(objects)
         return self._run(lambda: self._bucket.put_many(given))
@@ -155,7 +160,7 @@ class Bucket:
             if not token:
                 return
 
-    def locations(self, name: str) -> "list[Location]":
+    def locations(self, name: str) -> Locations:
         """Where the bytes lie, for work that wants to be near them."""
         return self._run(lambda: self._bucket.locations(name))
 
@@ -199,7 +204,7 @@ class Bucket:
         """Forget an upload and its parts."""
         self._run(lambda: self._bucket.abort_upload(upload_id))
 
-    def uploads(self) -> "list[UploadInfo]":
+    def uploads(self) -> Uploads:
         """The uploads in parts that are not completed."""
         return self._run(self._bucket.uploads)
 
