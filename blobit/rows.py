@@ -17,11 +17,9 @@ from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable
 from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
 from herd.changing import Change, Changer
 from herd.errors import CommitUnknown, Error, NoSuchTable
-from herd.rows import Row as StoredRow
 from herd.store import AsyncHerd
 from herd.table import AsyncTable
 from herd.transaction import Transaction
-from herd.turns import ROWS_AT_ONCE
 from herd.wire.herd import RemoteHerd
 from herd.wire.table import RemoteTable
 
@@ -186,23 +184,20 @@ class _Here(RowsTransaction):
         transaction, bound = self._transaction, table.bound
         await transaction.lock_table(bound.table)
         changer = Changer(transaction, bound.table, bound.verify)
-        added: list[StoredRow] = []
-        changed: list[Change] = []
-        for number, (key, row) in enumerate(rows, 1):
+        stored = [bound.row(row) for _, row in rows if row is not None]
+        gone: list[Change] = []
+        for key, row in rows:
+            if row is not None:
+                continue
             whole = bound.key(_plain(key))
             await transaction.lock_row(bound.table, whole)
             value = transaction.get_newest(whole)
             if value is not None:
-                before = bound.plan.decode(value)
-                changed.append((whole, before, None if row is None else bound.row(row)))
-            elif row is not None:
-                added.append(bound.row(row))
-            if number % ROWS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        if added:
-            await changer.insert_all(added)
-        if changed:
-            await changer.change_all(changed)
+                gone.append((whole, bound.plan.decode(value), None))
+        if gone:
+            await changer.change_all(gone)
+        if stored:
+            await changer.put_all(stored)
 
     async def commit(self) -> None:
         await self._transaction.commit()

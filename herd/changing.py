@@ -79,15 +79,46 @@ class Changer:
                 await self._add(row)
             if number % ROWS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        if self.plan.parents:
-            # A parent that was found is locked: it is there for all rows that name it.
-            columns = [number for _, key in self.plan.parents for number in key.columns]
-            found: set[tuple[Stored, ...]] = set()
-            async for row in in_turns(rows):
-                named = tuple([row[number] for number in columns])
-                if named not in found:
-                    found.add(named)
-                    await find_parents(self, None, row)
+        await self._find_parents(rows)
+
+    async def put_all(self, rows: Sequence[Row]) -> None:
+        """Add rows, in place of those with their keys, of which each is given once.
+
+        Raises as `insert`.
+        """
+        plain = not self.plan.indexes
+        added: list[Row] = []
+        replaced: list[Change] = []
+        for number, row in enumerate(rows, 1):
+            if plain and self._add_now(row):
+                added.append(row)
+            else:
+                key = self.plan.key_of(row)
+                await self.transaction.lock_row(self.table, key)
+                value = self.transaction.get_newest(key)
+                self.transaction.check_unchanged(self.table, value, key)
+                if value is None:
+                    await self._add(row)
+                    added.append(row)
+                else:
+                    replaced.append((key, self.plan.decode(value), row))
+            if number % ROWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await self._find_parents(added)
+        if replaced:
+            await self.change_all(replaced)
+
+    async def _find_parents(self, rows: Sequence[Row]) -> None:
+        if not self.plan.parents:
+            return
+        # A parent that was found is locked: it is there for all rows that name it.
+        columns = [number for _, key in self.plan.parents for number in key.columns]
+        found: set[tuple[Stored, ...]] = set()
+        async for row in in_turns(rows):
+            named = tuple([row[number] for number in columns])
+            if named not in found:
+                found.add(named)
+                await find_parents(self, None, row)
 
     async def update(self, key: bytes, before: Row, after: Row) -> None:
         """Change a row that is locked. Its primary key may change. Raises as `insert`."""

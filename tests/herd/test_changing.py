@@ -110,6 +110,40 @@ async def test_a_row_moves_to_another_key_with_all_its_entries() -> None:
         index_is_right(space, table)
 
 
+async def test_rows_that_are_put_come_in_place_of_those_with_their_keys() -> None:
+    async with opened() as space:
+        for indexes in ((), UNIQUE):
+            table = await made(space, f"t{len(indexes)}", indexes=indexes)
+            first = space.begin()
+            await insert(first, table, [1, 1, "x"], [2, 2, "y"])
+            await first.commit()
+            transaction = space.begin()
+            with transaction.statement():
+                await transaction.lock_table(table)
+                rows: list[Row] = [[2, 5, "new"], [3, 2, "z"], [4, None, None], [4, 7, "twice"]]
+                if indexes:
+                    with pytest.raises(UniqueViolation, match="by b 2"):
+                        await Changer(transaction, table).put_all(rows)
+                else:
+                    await Changer(transaction, table).put_all(rows)
+            if not indexes:
+                await transaction.commit()
+                assert rows_of(space, table) == [
+                    [1, 1, "x"],
+                    [2, 5, "new"],
+                    [3, 2, "z"],
+                    [4, 7, "twice"],
+                ]
+            transaction.rollback()
+            other = space.begin()
+            with other.statement():
+                await other.lock_table(table)
+                await Changer(other, table).put_all([[2, 9, "other"]])
+            await other.commit()
+            assert [2, 9, "other"] in rows_of(space, table)
+            index_is_right(space, table)
+
+
 async def test_keys_are_swapped_and_shifted_among_rows_that_change_together() -> None:
     async with opened() as space:
         table = await made(space, "t", indexes=UNIQUE)
