@@ -91,8 +91,10 @@ class Getting:
     async def get_one(self, info: ObjectInfo, path: str) -> None:
         """Get one object into a file. Raises what would fail for others, too."""
         self._telling.expect(info.length)
-        destination = Destination(os.path.dirname(path) or os.curdir)
-        await self._get_batch([Wanted(info, path)], destination)
+        folder, name = os.path.split(path)
+        destination = Destination(folder or os.curdir)
+        wanted = Wanted(info, os.path.join(destination.root, name))
+        await self._get_batch([wanted], destination)
 
     async def _wanted(
         self, prefix: str, destination: Destination, links: list[Wanted]

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
+from typer.main import get_command
 
 from herdbook import blob_store
 from herdbook.cli import app
 
+_COMMAND_LINE = get_command(app)
 _PAGE = Path(__file__).parents[2] / "docs" / "blobs.md"
 _BLOCK = re.compile(r"```(python|console)\n(.*?)```", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", re.MULTILINE)
@@ -40,7 +42,7 @@ def run(command: str) -> str:
     if program == "diff":
         return differences(*map(Path, arguments[1:]))
     assert program == "herdbook"
-    answer = CliRunner().invoke(app, arguments, input=typed)
+    answer = CliRunner().invoke(_COMMAND_LINE, arguments, input=typed)
     if answer.exception is not None and not isinstance(answer.exception, SystemExit):
         raise answer.exception
     return answer.output + (f"[{answer.exit_code}]\n" if answer.exit_code else "")
