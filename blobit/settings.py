@@ -59,7 +59,7 @@ class BlobSettings:
         assert 1 <= self.entry_bytes <= limits.ENTRY_BYTES_MAX // 2
         assert 1 <= self.stream_entry_bytes <= limits.ENTRY_BYTES_MAX // 2
         assert self.stream_entry_bytes <= self.batch_bytes <= self.stream_pending_bytes_max
-        assert self.shared_object_bytes_max <= self.shared_pending_bytes_max
+        assert self.batch_bytes <= self.shared_object_bytes_max <= self.shared_pending_bytes_max
         assert self.shared_pending_bytes_max <= limits.WRITER_BYTES_MAX
         assert self.stream_pending_bytes_max + self.batch_bytes <= limits.WRITER_BYTES_MAX
         assert self.ledger_bytes_max >= self.batch_bytes
