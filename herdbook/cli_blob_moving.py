@@ -106,6 +106,8 @@ class Bar:
             console=console,
             transient=True,
             disable=not console.is_terminal,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._task = self._progress.add_task(what, total=None)
         self._total_bytes = 0

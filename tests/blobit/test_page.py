@@ -15,7 +15,7 @@ from typer.main import get_command
 from herdbook import blob_store
 from herdbook.cli import app
 
-_COMMAND_LINE = get_command(app)
+_COMMAND_LINE: Any = get_command(app)
 _PAGE = Path(__file__).parents[2] / "docs" / "blobs.md"
 _BLOCK = re.compile(r"```(python|console)\n(.*?)```", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", re.MULTILINE)

@@ -14,7 +14,7 @@ from blobit.sync import Blobs
 from herdbook.cli_blob import app
 
 # Made once: it costs as much as most commands.
-COMMAND = get_command(app)
+COMMAND: Any = get_command(app)
 
 
 @pytest.fixture(scope="module")
