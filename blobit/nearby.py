@@ -11,6 +11,7 @@ Invariants:
 - `WINDOWS_MAX` windows at most are held, whatever the number of ledgers; each is one read's bytes.
 - Reads out of order fetch nothing that was not asked for.
 - A window that fails is no answer: who waited for it reads for himself and hears the reason.
+- While the asking goes on for long, one window more is under way than is being handed out.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ WINDOWS_MAX: Final = 16
 _ENTRIES_MIN: Final = 16
 _ENTRIES_MAX: Final = 256
 _SKIPPED_MAX: Final = 4
+_WINDOWS_AHEAD: Final = 2
 _NOWHERE: Final = -1_000_000
 
 
@@ -40,6 +42,7 @@ class _Window:
         self.last = last
         self.task = task
         self.until_s = 0.0
+        self.waiters: list[asyncio.Future[None]] = []
 
 
 class Shelf:
@@ -68,33 +71,47 @@ class Nearby:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._clock = shelf.clock
-        self._following = _NOWHERE
+        # One past all that was asked for, or fetched ahead, in order.
+        self._edge = _NOWHERE
         self._entries = _ENTRIES_MIN
+        self._reader: LedgerReader | None = None
         self._windows: list[_Window] = []
 
-    async def get(self, reader: LedgerReader, entry_id: int) -> list[bytes] | None:
+    def take(self, entry_id: int) -> bytes | None:
+        """An entry, if it is in a window that has been fetched; then it is in no window any more."""
+        for window in self._windows:
+            if window.first <= entry_id <= window.last and window.until_s:
+                if self._clock.monotonic() > window.until_s:
+                    self.drop(window)
+                    return None
+                entries = window.task.result()
+                body = entries.pop(entry_id, None)
+                if not entries:
+                    self.drop(window)
+                if body is not None and len(self._windows) < _WINDOWS_AHEAD:
+                    self._go_on(window)
+                return body
+        return None
+
+    async def get(self, reader: LedgerReader, entry_id: int) -> bytes | None:
         """An entry that is confirmed, if it is in a window or begins one; None otherwise."""
-        following, self._following = self._following, entry_id + 1
-        window = self._find(entry_id)
-        if window is None:
-            if not 0 <= entry_id - following <= _SKIPPED_MAX:
-                self._entries = _ENTRIES_MIN
-                return None
-            window = self._open(reader, entry_id)
-        task = window.task
-        if not task.done():
-            # Whoever asked first may leave: the others still want it.
-            await asyncio.wait([task])
-        if task.cancelled() or task.exception() is not None:
-            return None
-        entries = task.result()
-        if self._clock.monotonic() > window.until_s:
-            self.drop(window)
-            return None
-        body = entries.pop(entry_id, None)
-        if not entries:
-            self.drop(window)
-        return None if body is None else [body]
+        for _ in range(_WINDOWS_AHEAD):
+            window = self._find(entry_id)
+            if window is None:
+                self._reader = reader
+                if not self._is_next(entry_id):
+                    return None
+                window = self._open(reader, entry_id)
+            if not window.until_s:
+                # Each waits alone: whoever asked first may leave, and others still want it.
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                window.waiters.append(waiter)
+                await waiter
+            body = self.take(entry_id)
+            # One read may have ended before this entry: then the next window begins with it.
+            if body is not None or entry_id <= window.last:
+                return body
+        return None
 
     def drop(self, window: _Window) -> None:
         """Forget one; who waits for it still gets it."""
@@ -114,12 +131,24 @@ class Nearby:
                 return window
         return None
 
+    def _is_next(self, entry_id: int) -> bool:
+        """Whether an entry that is in no window goes on with what was asked for before."""
+        beyond = entry_id - self._edge
+        if 0 <= beyond <= _SKIPPED_MAX:
+            return True
+        # Callers who take turns come late, or come again: that does not end the order.
+        if not -2 * _ENTRIES_MAX <= beyond < 0:
+            self._edge = entry_id + 1
+            self._entries = _ENTRIES_MIN
+        return False
+
     def _open(self, reader: LedgerReader, first: int) -> _Window:
         last = min(first + self._entries - 1, reader.last_add_confirmed)
         self._entries = min(2 * self._entries, _ENTRIES_MAX)
         task = asyncio.get_running_loop().create_task(_fetch(reader, first, last))
         window = _Window(self, first, last, task)
         task.add_done_callback(lambda done: self._fetched(window))
+        self._edge = last + 1
         self._windows.append(window)
         self._shelf.add(window)
         return window
@@ -128,10 +157,23 @@ class Nearby:
         task = window.task
         if task.cancelled() or task.exception() is not None or not task.result():
             self.drop(window)
+            self._edge = _NOWHERE
+        elif window in self._windows:
+            # One read may end before what was asked for.
+            if self._edge == window.last + 1:
+                self._edge = max(task.result()) + 1
+            window.last = max(task.result())
+            window.until_s = self._clock.monotonic() + WINDOW_AGE_S
+        for waiter in window.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _go_on(self, window: _Window) -> None:
+        """Where the asking goes on for long, fetch the next window while this one is handed out."""
+        reader, following = self._reader, window.last + 1
+        if self._entries < _ENTRIES_MAX or reader is None or following > reader.last_add_confirmed:
             return
-        # One read may end before what was asked for.
-        window.last = max(task.result())
-        window.until_s = self._clock.monotonic() + WINDOW_AGE_S
+        self._open(reader, following)
 
 
 async def _fetch(reader: LedgerReader, first: int, last: int) -> dict[int, bytes]:

@@ -194,7 +194,7 @@ class PartsParser:
 def _problem(name: ObjectId) -> str | None:
     """Why the fields do not fit together, or None."""
     numbers = (name.ledger_id, name.first_entry, name.length, name.stored_bytes)
-    if not all(0 <= number <= _INTEGER_MAX for number in numbers):
+    if min(numbers) < 0 or max(numbers) > _INTEGER_MAX:
         return "a number is out of range"
     if not 0 <= name.checksum < 2**32:
         return "the checksum is out of range"

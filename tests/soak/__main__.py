@@ -114,6 +114,28 @@ PARTS: tuple[Part, ...] = (
         lines=5,
     ),
     Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
+    Part(
+        "blobit-figures",
+        "Objects of three sizes in three copies, by id and by name, beside the raw disk",
+        ("-m", "benchmarks", "blobit", "--json"),
+        lines=12,
+    ),
+    Part(
+        "blobit",
+        "Two hundred thousand random operations on buckets, the same as a dictionary says",
+        ("-m", "tests.blobit.oracle", "--operations", "200000"),
+        lines=5,
+    ),
+    Part(
+        "blobit-stream",
+        "A stream of 5 GiB in and out of a bucket in at most 100 MiB of memory",
+        ("-m", "pytest", "-q", "-s", "tests/blobit/data/test_streaming_memory.py"),
+        lines=4,
+        environment=(
+            ("HERDBOOK_BLOB_STREAM_MIB", "5120"),
+            ("HERDBOOK_TEST_DEADLINE_S", "1800"),
+        ),
+    ),
 )
 
 
