@@ -7,12 +7,13 @@ Invariants:
 """
 
 import sys
+from heapq import merge
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from blobit import AsyncBlobs, BucketSettings
+from blobit import AsyncBlobs, BucketSettings, ObjectInfo
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
 from herdbook.cli_blob_objects import cat, concat, cp, mv, rm
@@ -192,14 +193,16 @@ async def _list_objects(
     while True:
         size = PAGE_NAMES if left is None else min(left, PAGE_NAMES)
         page = await bucket.list(address.name, delimiter=delimiter, token=token, limit=size)
-        folders = [(name, {"bucket": address.bucket, "prefix": name}) for name in page.prefixes]
-        objects = [(info.name, facts_of(address.bucket, info)) for info in page.objects]
-        lines = sorted(folders + objects, key=lambda each: each[0].encode())
-        write = sys.stdout.write
-        if as_json:
-            write("".join(msgspec.json.encode(facts).decode() + "\n" for _, facts in lines))
-        else:
-            write("".join(_line(name, facts, long) + "\n" for name, facts in lines))
+        # Both are in order already, each by itself.
+        lines = list(
+            merge(
+                ((name.encode(), name, None) for name in page.prefixes),
+                ((info.name.encode(), info.name, info) for info in page.objects),
+                key=lambda each: each[0],
+            )
+        )
+        write = _json_line if as_json else _long_line if long else _short_line
+        sys.stdout.write("".join(write(address.bucket, name, info) for _, name, info in lines))
         token = page.token
         left = None if left is None else left - len(lines)
         if not token or left == 0:
@@ -210,13 +213,19 @@ async def _list_objects(
         say_error(f"there is more: --token {token}")
 
 
-def _line(name: str, facts: dict[str, Any], long: bool) -> str:
-    shown = harmless(name)
-    if not long:
-        return shown
-    if "prefix" in facts:
-        return f"{'-':>14}  {'':25}  {shown}"
-    return f"{facts['bytes']:>14,}  {moment_of(facts['created_ms'])}  {shown}"
+def _json_line(bucket: str, name: str, info: ObjectInfo | None) -> str:
+    facts = {"bucket": bucket, "prefix": name} if info is None else facts_of(bucket, info)
+    return msgspec.json.encode(facts).decode() + "\n"
+
+
+def _long_line(bucket: str, name: str, info: ObjectInfo | None) -> str:
+    if info is None:
+        return f"{'-':>14}  {'':25}  {harmless(name)}\n"
+    return f"{info.length:>14,}  {moment_of(info.created_ms)}  {harmless(name)}\n"
+
+
+def _short_line(bucket: str, name: str, info: ObjectInfo | None) -> str:
+    return f"{harmless(name)}\n"
 
 
 @app.command("stat")
