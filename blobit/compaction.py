@@ -25,13 +25,14 @@ from blobit.bucket_core import Known, owner_of
 from blobit.budget import ByteBudget
 from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.copying import copy_part
-from blobit.errors import BlobError
+from blobit.errors import BlobError, MetadataUnavailable
 from blobit.garbage_scope import BucketScope, in_batches
 from blobit.object_id import Kind, ObjectId
 from blobit.tables import LedgerKind, ObjectInfo, Row, RowKey, object_info, object_row
 from blobit.writers import LedgerPool
 from engine.errors import EngineError
 from engine.ledger.reader import LedgerReader
+from herd.errors import Error
 
 _OWNER: Final = owner_of("")
 
@@ -94,14 +95,19 @@ class Compaction:
             await self._move_all(some)
 
     async def _move_all(self, names: Sequence[str]) -> None:
-        moved = await asyncio.gather(*[self._move(name) for name in names], return_exceptions=True)
+        failures = await asyncio.gather(*[self._try_to_move(name) for name in names])
         self._copies.clear()
-        for outcome in moved:
-            # What could not be read or stored now is left to the next round.
-            if isinstance(outcome, BaseException) and not isinstance(
-                outcome, EngineError | BlobError
-            ):
-                raise outcome
+        for failure in failures:
+            if isinstance(failure, MetadataUnavailable | Error):
+                raise failure
+
+    async def _try_to_move(self, name: str) -> EngineError | BlobError | Error | None:
+        """Why an object could not be moved now; what cannot be is left to the next round."""
+        try:
+            await self._move(name)
+        except (EngineError, BlobError, Error) as error:
+            return error
+        return None
 
     async def _move(self, name: str) -> None:
         scope = self._scope

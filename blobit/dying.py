@@ -49,16 +49,17 @@ async def let_die(scope: BucketScope, ledger_ids: Sequence[int]) -> list[int]:
     """
     dead: list[int] = []
     for some in in_batches(ledger_ids, scope.settings.batch_rows):
-        changes = [scope.committer.change(_death(scope, ledger_id)) for ledger_id in some]
-        outcomes = await asyncio.gather(*changes, return_exceptions=True)
-        for ledger_id, outcome in zip(some, outcomes, strict=True):
-            if isinstance(outcome, LedgerGone):
-                continue
-            if isinstance(outcome, BaseException):
-                raise outcome
-            if outcome:
-                dead.append(ledger_id)
+        died = await asyncio.gather(*[_let_die(scope, ledger_id) for ledger_id in some])
+        dead += [ledger_id for ledger_id, done in zip(some, died, strict=True) if done]
     return dead
+
+
+async def _let_die(scope: BucketScope, ledger_id: int) -> bool:
+    try:
+        return await scope.committer.change(_death(scope, ledger_id))
+    except LedgerGone:
+        # The database's word for a row that is still named.
+        return False
 
 
 async def finish(scope: BucketScope, dying: Sequence[Row]) -> list[int]:

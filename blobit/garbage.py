@@ -139,6 +139,7 @@ class Collector:
                 dead.append(ledger_id)
             elif _is_worth_moving(sealed, weight, self._settings.live_share_min):
                 half_dead[ledger_id] = weight
+                report.dead_bytes += stored_bytes - weight.live_bytes
         return dead, half_dead
 
     async def _sealed(self, scope: BucketScope, row: Row) -> Row | None:

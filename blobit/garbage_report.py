@@ -13,7 +13,8 @@ class BucketGarbage(msgspec.Struct):
 
     `ledgers` were there when the round began, with `stored_bytes` in those that are sealed, of
     which `live_bytes` belong to objects. `dead_ledgers` have none that is live; they were set to
-    die in this round, and `waiting_ledgers` are dead since a time that is still shorter than the
+    die in this round. `dead_bytes` lie in them and in those that were compacted, where nobody
+    names them. `waiting_ledgers` are dead since a time that is still shorter than the
     grace. `deleted_ledgers` are gone for good. `compacted_ledgers` were emptied by moving
     `moved_objects`. `sealed_ledgers` had been abandoned by their writers.
     """

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from tests.simulation.blobs import run_blob_seed
 from tests.simulation.herd import run_herd_seed
 from tests.simulation.logs import run_log_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
@@ -23,6 +24,7 @@ RUNS: Final[dict[str, RunSeed]] = {
     "--log": run_log_seed,
     "--replicas": run_replica_seed,
     "--herd": run_herd_seed,
+    "--blobs": run_blob_seed,
 }
 
 
@@ -32,14 +34,14 @@ def main() -> int:
     parser.add_argument("--log", action="store_true", help="of a log, not of ledgers")
     parser.add_argument("--replicas", action="store_true", help="of replicas, not of ledgers")
     parser.add_argument("--herd", action="store_true", help="of a tablespace's replicas")
+    parser.add_argument("--blobs", action="store_true", help="of a store of objects")
     parser.add_argument("--seed", type=int, help="replay this seed and print every event")
     parser.add_argument("--quiet", action="store_true", help="with --seed: only the last line")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     arguments = parser.parse_args()
-    chosen = (("--log", arguments.log), ("--replicas", arguments.replicas))
-    kinds = [kind for kind, wanted in (*chosen, ("--herd", arguments.herd)) if wanted]
+    kinds = [kind for kind in RUNS if kind and getattr(arguments, kind.strip("-"))]
     kind = kinds[0] if kinds else ""
     if arguments.seed is not None:
         return _replay(arguments.seed, kind, quiet=arguments.quiet)

@@ -17,7 +17,7 @@ from tests.simulation.replica_nodes import ReplicaNode
 from tests.simulation.workload import Workload
 
 _KINDS: Final = ("kill store", "kill store", "pause store", "pause store for long", "cut store")
-_LONG_S: Final = 30.0
+_LONG_S: Final = 12.0
 
 
 class BlobNemesis(ReplicaNemesis):

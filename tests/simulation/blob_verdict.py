@@ -23,7 +23,7 @@ from tests.simulation.blob_workload import BUCKET, DOOMED, BlobWorkload
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
 
-_BETWEEN_S: Final = 11.0
+_BETWEEN_S: Final = 4.5
 _QUIET: Final = (
     *("dead_ledgers", "deleted_ledgers", "waiting_ledgers", "compacted_ledgers"),
     *("sealed_ledgers", "expired_objects", "expired_uploads", "unreadable_ledgers"),

@@ -40,7 +40,7 @@ from tests.simulation.replicas import (
 )
 from tests.simulation.running import Outcome, Show, check_tasks, play
 
-CALLS_MIN: Final = 150
+CALLS_MIN: Final = 120
 STORES: Final = 3
 RUN_S_MAX: Final = 3_000.0
 _ROUNDS_MAX: Final = 12
@@ -194,18 +194,18 @@ def _store_settings(rng: random.Random) -> BlobSettings:
         entry_bytes=rng.choice([50, 400]),
         stream_entry_bytes=rng.choice([100, 400]),
         ledger_bytes_max=rng.choice([1_500, 6_000]),
-        shared_object_bytes_max=rng.choice([300, 1_200]),
+        shared_object_bytes_max=rng.choice([500, 1_200]),
         shared_pending_bytes_max=4_000,
         stream_pending_bytes_max=2_000,
         batch_bytes=500,
         ledger_idle_ms=rng.choice([500, 3_000]),
         ledgers_open_max=rng.choice([2, 64]),
         commit_patience_ms=8_000,
-        upload_ttl_ms=5_000,
+        upload_ttl_ms=3_000,
         garbage=GarbageSettings(
             grace_ms=rng.choice([0, 0, 500, 4_000]),
             settle_ms=rng.choice([0, 0, 300]),
-            abandoned_ms=rng.choice([500, 4_000, 10_000]),
+            abandoned_ms=rng.choice([500, 2_000, 4_000]),
             orphan_ms=rng.choice([0, 0, 3_000]),
             live_share_min=rng.choice([0.5, 0.8, 1.0]),
             batch_rows=rng.choice([1, 3, 500]),
@@ -218,9 +218,9 @@ def _load(rng: random.Random) -> BlobLoad:
     return BlobLoad(
         lengths=rng.choice([(8, 60), (8, 200, 900), (200, 900, 4_000)]),
         sleeping_share=rng.choice([0.0, 0.05, 0.2]),
-        sleeps_s=(0.5, 5.0, 40.0),
+        sleeps_s=(0.5, 3.0, 12.0),
         think_s=rng.choice([0.05, 0.3]),
         collect_s=rng.choice([0.3, 2.0]),
-        ttl_ms=rng.choice([500, 5_000]),
+        ttl_ms=rng.choice([500, 3_000]),
         at_once=rng.choice([1, 2]),
     )
