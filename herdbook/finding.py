@@ -204,7 +204,9 @@ def check_store(folder: Path) -> None:
             "python -m engine.bookie inspect"
         )
     if not (folder / LOCK_NAME).is_file() or not list(folder.glob("bookie-*")):
-        raise StoreNotFound(f"{folder} holds no store: herdbook.open makes one, and herdbook sql --create")
+        raise StoreNotFound(
+            f"{folder} holds no store: herdbook.open makes one, and herdbook sql --create"
+        )
 
 
 def _content(file: Path | None) -> bytes:
