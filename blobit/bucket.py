@@ -394,7 +394,11 @@ class NamedUpload:
 
     async def finish(self) -> ObjectInfo:
         """Wait until all of it is durable, and give it its name. Raises as `AsyncBucket.put`."""
-        return await self._core.put(self._asked, self._upload.finish)
+        try:
+            return await self._core.put(self._asked, self._upload.finish)
+        finally:
+            # Where it was refused before its end, its ledger goes to another one.
+            await self._upload.abort()
 
     async def abort(self) -> None:
         """Forget the object."""

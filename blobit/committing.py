@@ -130,6 +130,7 @@ class Committer:
         self._closed = True
         while self._under_way:
             await asyncio.wait(self._under_way)
+        await self.rows.close()
 
     def _start(self) -> None:
         task = asyncio.get_running_loop().create_task(self._work())

@@ -5,12 +5,14 @@ The bytes of the new parts are stored first, then the list of all parts, then on
 Invariants:
 - The list that gets the name is made of the very version that is replaced; if another one has come
   in between, it is made again. No append is lost, none counts twice.
-- No byte that is there already is copied.
+- No byte that is there already is copied, but for many small parts, which are written together.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from itertools import takewhile
+from typing import Final
 
 from blobit.bucket_core import Asked, BucketCore, Known, data_parts, owner_of
 from blobit.committing import Change, Effect, Found, LedgerGone
@@ -18,6 +20,11 @@ from blobit.errors import BlobError, BlobNotStored
 from blobit.object_id import ObjectId
 from blobit.sources import Source
 from blobit.tables import ObjectInfo
+from blobit.writers import LedgerPool
+from engine.limits import MIB
+
+_SMALL_PARTS_MAX: Final = 64
+_SMALL_BYTES: Final = 4 * MIB
 
 
 class _Overtaken(BlobError):
@@ -48,8 +55,9 @@ class Parts:
                     return await self._append(name, added, if_match, known)
                 except LedgerGone as error:
                     cause = error
-                for _, part in await core.listed(added):
-                    pool.forget(part.ledger_id)
+                for held in known.held.values():
+                    for _, part in held:
+                        pool.forget(part.ledger_id)
                 added = await core.copied(added, pool)
         raise BlobNotStored("its ledgers are collected as soon as they are written") from cause
 
@@ -64,7 +72,9 @@ class Parts:
                 core.check_match(name, before, if_match)
             old_parts = [] if before is None else await self._parts_of(before, known)
             expires_ms = core.expiry(core.now_ms, None) if before is None else before.expires_ms
-            whole = await core.list_of([*old_parts, *new_parts], core.pool_for(expires_ms))
+            pool = core.pool_for(expires_ms)
+            parts = await self._gathered([*old_parts, *new_parts], pool)
+            whole = await core.list_of(parts, pool)
             known.held[whole.to_bytes()] = await core.listed(whole)
             asked = Asked(name, expires_ms=expires_ms)
             if before is not None:
@@ -75,6 +85,26 @@ class Parts:
                 return await core.commit(change, known)
             except _Overtaken:
                 continue
+
+    async def _gathered(self, parts: list[ObjectId], pool: LedgerPool) -> list[ObjectId]:
+        """The parts, the last ones written together if they are many and small.
+
+        So an object that grows for ever in small steps has a short list, and each of its bytes is
+        written a few times at most.
+        """
+        tail = list(takewhile(lambda part: part.length < _SMALL_BYTES, reversed(parts)))[::-1]
+        if len(tail) < _SMALL_PARTS_MAX:
+            return parts
+        blobs = self._core.blobs
+
+        async def bytes_of_tail() -> AsyncGenerator[bytes, None]:
+            for part in tail:
+                async with aclosing(blobs.stream(part)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+
+        whole = await blobs.store(pool, bytes_of_tail())
+        return [*parts[: -len(tail)], *await blobs.parts_of(whole)]
 
     async def concat(self, target: str, sources: Sequence[str], *, keep: bool) -> ObjectInfo:
         """Make an object of others. Raises as `AsyncBucket.concat`."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 AnyHerd = AsyncHerd | RemoteHerd
 PAGE_ROWS: Final = 1_000
+_SESSIONS_IDLE_MAX: Final = 8
+_ATTEMPTS_MAX: Final = 50
+_PAUSE_S: Final = 0.05
 _ORDER: Final = {table: number for number, table in enumerate(TABLES)}
 
 
@@ -58,6 +61,8 @@ class Rows:
         self.tablespace = tablespace
         self._tables: dict[str, AsyncTable] = {}
         self._opening = asyncio.Lock()
+        self._idle: list[Any] = []
+        self._closed = False
 
     async def open(self, *, create: bool = False) -> None:
         """Find the tables; with `create` they, and the tablespace, are made if they are missing.
@@ -139,22 +144,42 @@ class Rows:
             finally:
                 transaction.rollback()
             return
-        session = await self.herd.session(self.tablespace)
+        # Sessions are used again: to open one costs as much as what is done in it.
+        session = self._idle.pop() if self._idle else await self.herd.session(self.tablespace)
         try:
             yield await _Elsewhere.begin(self._tables, session)
         finally:
-            await session.close()
+            await session.rollback()
+            if len(self._idle) < _SESSIONS_IDLE_MAX and not self._closed:
+                self._idle.append(session)
+            else:
+                await session.close()
+
+    async def close(self) -> None:
+        """Let go of what is kept for the next transaction."""
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().close()
 
     async def _found(self) -> dict[str, AsyncTable]:
         return {name: await self.herd.table(name, self.tablespace) for name in TABLES}
 
     async def _make(self) -> None:
-        session = await self.herd.session(self.tablespace)
-        try:
-            for statement in (*TABLES.values(), *INDEXES):
-                await session.execute(statement)
-        finally:
-            await session.close()
+        for attempt in range(_ATTEMPTS_MAX):
+            session = await self.herd.session(self.tablespace)
+            try:
+                for table, statement in TABLES.items():
+                    await session.execute(statement)
+                    if table in INDEXES:
+                        await session.execute(INDEXES[table])
+                return
+            except Error as error:
+                # Others make them at the same time, or another node begins to lead.
+                if not error.retryable or attempt == _ATTEMPTS_MAX - 1:
+                    raise
+            finally:
+                await session.close()
+            await asyncio.sleep(_PAUSE_S)
 
 
 class _Here(RowsTransaction):

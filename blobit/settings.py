@@ -51,7 +51,7 @@ class BlobSettings:
     commit_changes_max: int = 256
     commits_max: int = 4
     commit_patience_ms: int = 30_000
-    parts_max: int = 20_000
+    parts_max: int = 50_000
     upload_ttl_ms: int = 7 * _DAY_MS
     garbage: GarbageSettings = field(default_factory=GarbageSettings)
 

@@ -94,7 +94,10 @@ TABLES: Final[dict[str, str]] = {
 }
 """How each table is made; parents come before their children."""
 
-INDEXES: Final = ("CREATE INDEX IF NOT EXISTS ledgers_by_bucket ON ledgers (bucket_id)",)
+INDEXES: Final[dict[str, str]] = {
+    "ledgers": "CREATE INDEX IF NOT EXISTS ledgers_by_bucket ON ledgers (bucket_id)"
+}
+"""By table; made right after it, so that whoever finds all tables finds them, too."""
 
 PRIMARY: Final[dict[str, tuple[str, ...]]] = {
     "homes": ("bucket_id",),

@@ -45,6 +45,7 @@ class Table(RowsTransaction):
         self.refused: dict[RowKey, Exception] = {}
         self.commits: list[int] = []
         self.applies_unknown = False
+        self.closed = False
         self.locking = asyncio.Lock()
         self._writes: dict[RowKey, Row | None] = {}
 
@@ -63,6 +64,9 @@ class Table(RowsTransaction):
             if key in self.refused:
                 raise self.refused[key]
         self._writes = dict(rows)
+
+    async def close(self) -> None:
+        self.closed = True
 
     async def commit(self) -> None:
         failure = self.failures.popleft() if self.failures else None
@@ -214,5 +218,6 @@ async def test_a_closed_one_ends_what_is_under_way_and_takes_no_more() -> None:
     await asyncio.sleep(0)
     await committer.close()
     assert await under_way == "1"
+    assert table.closed
     with pytest.raises(BlobsClosed):
         await committer.change(put("b"))

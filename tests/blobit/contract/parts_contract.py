@@ -61,6 +61,19 @@ class PartsContract(Suite):
                 found = (await two.get("cow")).decode()
                 assert sorted(found[1:-1].split("><"), key=int) == [str(n) for n in range(12)]
 
+    async def test_what_grows_in_many_small_steps_has_a_short_list(self, tmp_path: Path) -> None:
+        async with self.bucket(tmp_path) as bucket:
+            whole, counts = b"", []
+            for number in range(75):
+                whole += b"<%d>" % number
+                info = await bucket.append("cow", b"<%d>" % number)
+                counts.append(len(await bucket.core.blobs.parts_of(info.object_id)))
+            assert max(counts) < 70
+            assert await bucket.get("cow") == whole
+            assert info.object_id.checksum == google_crc32c.value(whole)
+            assert await owners_of(bucket) == ["n:cow"]
+            assert await refs_count(bucket) == counts[-1] + (counts[-1] > 1)
+
     async def test_an_append_keeps_properties_and_obeys_its_condition(self, tmp_path: Path) -> None:
         async with self.bucket(tmp_path) as bucket:
             info = await bucket.put("cow", b"1", content_type="x/y", metadata={"a": "b"})
