@@ -16,6 +16,7 @@ import io
 import os
 from bisect import bisect_right
 from concurrent.futures import Future
+from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from blobit.blobs import AsyncBlobs
@@ -46,8 +47,8 @@ class ObjectVersion:
         self.info = info
         self._blobs = blobs
         self._bucket = bucket
-        self._parts: list[ObjectId] | None = None
-        self._starts: list[int] = []
+        self._layout: tuple[list[ObjectId], list[int]] | None = None
+        """The parts, and where each begins."""
 
     async def read(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset` on, which lie within the object.
@@ -61,17 +62,17 @@ class ObjectVersion:
         return await self._read(offset, length)
 
     async def _read(self, offset: int, length: int) -> bytes:
-        if self._parts is None:
-            self._parts = await self._blobs.parts_of(self.info.object_id)
-            self._starts, start = [], 0
-            for part in self._parts:
-                self._starts.append(start)
-                start += part.length
+        layout = self._layout
+        if layout is None:
+            found = await self._blobs.parts_of(self.info.object_id)
+            layout = (found, list(accumulate((part.length for part in found), initial=0)))
+            self._layout = layout
+        parts, starts = layout
         got: list[bytes] = []
         end = offset + length
-        number = max(0, bisect_right(self._starts, offset) - 1)
+        number = bisect_right(starts, offset) - 1
         while offset < end:
-            part, start = self._parts[number], self._starts[number]
+            part, start = parts[number], starts[number]
             size = min(end, start + part.length) - offset
             got.append(await self._blobs.get_range(part, offset - start, size))
             offset += size
@@ -88,7 +89,7 @@ class ObjectVersion:
         if found.etag != self.info.etag:
             raise ObjectChanged(f"{name} was overwritten while it was read") from error
         self.info = found
-        self._parts = None
+        self._layout = None
 
 
 class ObjectFile(io.RawIOBase):

@@ -13,7 +13,6 @@ Invariants:
 - Any number of threads may use one.
 """
 
-import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
@@ -43,6 +42,7 @@ from herdbook.fs_listing import (
     info_of,
     listed,
     read_slice,
+    read_slices,
     remove,
     rename,
 )
@@ -230,7 +230,7 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
     ) -> bytes:
         """An object's bytes, or some of them: negative numbers count from the end."""
         path = self._strip_protocol(path)
-        return self.run(lambda blobs: read_slice(blobs, path, start, end))
+        return self.run(lambda blobs: read_slice(blobs, (path, start, end)))
 
     def cat_ranges(
         self,
@@ -248,19 +248,8 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         if len(firsts) != count or len(lasts) != count:
             raise ValueError("paths, starts and ends must be as many")
         names = [self._strip_protocol(path) for path in paths]
-
-        async def read(blobs: AsyncBlobs) -> list[Any]:
-            turns = asyncio.Semaphore(READ_AT_ONCE)
-
-            async def one(path: str, start: int | None, end: int | None) -> bytes:
-                async with turns:
-                    with as_of_files():
-                        return await read_slice(blobs, path, start, end)
-
-            reads = [one(*each) for each in zip(names, firsts, lasts, strict=True)]
-            return await asyncio.gather(*reads, return_exceptions=True)
-
-        got = self.run(read)
+        wanted = list(zip(names, firsts, lasts, strict=True))
+        got = self.run(lambda blobs: read_slices(blobs, wanted, READ_AT_ONCE))
         failed = next((each for each in got if isinstance(each, BaseException)), None)
         if failed is not None and on_error == "raise":
             raise failed

@@ -5,6 +5,7 @@ Invariants:
 - Entries are in the order of their names.
 """
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -50,7 +51,6 @@ def _file(bucket: str, info: ObjectInfo) -> Entry:
         "size": info.length,
         "type": "file",
         "etag": info.etag,
-        "object_id": str(info.object_id),
         "content_type": info.content_type,
         "metadata": dict(info.metadata),
         "created": created,
@@ -174,12 +174,44 @@ async def rename(blobs: AsyncBlobs, source: str, target: str) -> None:
     await (await blobs.bucket(first.bucket)).rename(first.name, second.name)
 
 
-async def read_slice(blobs: AsyncBlobs, path: str, start: int | None, end: int | None) -> bytes:
-    """A slice of an object, as Python's slices are; of one version."""
+Slice = tuple[str, int | None, int | None]
+"""A path, and the first byte and the one behind the last, as Python's slices have them."""
+
+
+async def read_slice(blobs: AsyncBlobs, wanted: Slice) -> bytes:
+    """Some bytes of an object, of one version. Raises `NoSuchObject`, `ObjectChanged`."""
+    path, start, end = wanted
+    if start is None and end is None:
+        address = parse_address(path)
+        return await (await blobs.bucket(address.bucket)).get(address.name)
+    return await _cut(await _version(blobs, path), start, end)
+
+
+async def read_slices(blobs: AsyncBlobs, wanted: list[Slice], at_once: int) -> list[Any]:
+    """Many slices, or what kept each from being read; those of one path are of one version."""
+    turns = asyncio.Semaphore(at_once)
+    looks: dict[str, asyncio.Task[ObjectVersion]] = {}
+
+    async def one(path: str, start: int | None, end: int | None) -> bytes:
+        async with turns:
+            with as_of_files():
+                if path not in looks:
+                    looks[path] = asyncio.ensure_future(_version(blobs, path))
+                return await _cut(await asyncio.shield(looks[path]), start, end)
+
+    try:
+        reads = [one(*each) for each in wanted]
+        return await asyncio.gather(*reads, return_exceptions=True)
+    finally:
+        await asyncio.gather(*looks.values(), return_exceptions=True)
+
+
+async def _version(blobs: AsyncBlobs, path: str) -> ObjectVersion:
     address = parse_address(path)
     bucket = await blobs.bucket(address.bucket)
-    if start is None and end is None:
-        return await bucket.get(address.name)
-    version = ObjectVersion(blobs, bucket, await bucket.stat(address.name))
+    return ObjectVersion(blobs, bucket, await bucket.stat(address.name))
+
+
+async def _cut(version: ObjectVersion, start: int | None, end: int | None) -> bytes:
     low, high, _ = slice(start, end).indices(version.info.length)
     return await version.read(low, high - low) if low < high else b""

@@ -1,0 +1,90 @@
+"""`herdbook blob` and `blobit://` over a real cluster: ZooKeeper, bookies and a node of names."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from click.testing import CliRunner
+from typer.main import get_command
+
+from herdbook import blob_store
+from herdbook.cli_blob import app
+from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
+
+COMMAND: Any = get_command(app)
+START_TIMEOUT_S = 30
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[None]:
+    """A process of `herdbook`, from its first line on."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "herdbook", *arguments],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "HERDBOOK_URL": ""},
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline()
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(START_TIMEOUT_S)
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    address = shared_zookeeper().hosts + fresh_chroot()
+    folder = tmp_path_factory.mktemp("cluster")
+    disks = [part for number in range(3) for part in ("--data", str(folder / f"disk-{number}"))]
+    listen = ("--listen", "127.0.0.1:0")
+    node = ("--data", str(folder / "node"), "--url", f"herdbook://{address}", *listen)
+    with (
+        running("bookie", "--zookeeper", address, *listen, *disks),
+        running("herd", "node", *node),
+    ):
+        yield f"herdbook://{address}"
+        blob_store.let_go(f"herdbook://{address}")
+
+
+def said(url: str, *arguments: str, typed: bytes | None = None) -> str:
+    answer = CliRunner().invoke(COMMAND, [*arguments, "--url", url], input=typed)
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def test_a_folder_goes_into_a_cluster_and_comes_back(url: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for number in range(30):
+        file = source / f"folder-{number % 3}" / str(number)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes([number]) * number * 1_000)
+    (source / "big").write_bytes(bytes(3_000_000))
+    said(url, "mb", "cows", "--ensemble", "3", "--write-quorum", "3", "--ack-quorum", "2")
+    assert "31 put" in said(url, "put", "-r", str(source), "cows/all")
+    assert said(url, "put", "-r", str(source), "cows/all") == "in cows/all: 31 there already\n"
+    assert "31 got" in said(url, "get", "-r", "cows/all", str(tmp_path / "back"))
+    for file in (path for path in source.rglob("*") if path.is_file()):
+        assert (tmp_path / "back" / file.relative_to(source)).read_bytes() == file.read_bytes()
+    (facts,) = map(json.loads, said(url, "stat", "cows", "--json").splitlines())
+    assert facts["tablespace"] == "blobs_cows" and facts["ensemble"] == 3
+    located = json.loads(said(url, "stat", "cows/all/big", "--locations", "--json"))
+    assert all(len(each["bookies"]) == 3 for each in located["locations"])
+    said(url, "mv", "-r", "cows/all", "cows/moved")
+    assert said(url, "ls", "cows") == "moved/\n"
+    # The same place by its url, as pandas and others reach it.
+    with fsspec.open("blobit://cows/table.csv", "w", store=url) as written:
+        written.write("name\nelsa\n")
+    with fsspec.open("blobit://cows/table.csv", "rb", store=url) as read:
+        assert read.read() == b"name\nelsa\n"
+    assert said(url, "rm", "-r", "cows/moved") == "cows/moved: 31 objects are deleted\n"
+    assert said(url, "rb", "--force", "cows") == "bucket cows is deleted\n"
