@@ -45,10 +45,8 @@ from engine.run import Run
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _JOB_BYTES: Final = 512
-_URGENT_SHARE: Final = 8
 """What a job costs in memory beside its bytes, so that empty ones are bounded too."""
-
-
+_URGENT_SHARE: Final = 8
 _SPACE_NEAR_BYTES: Final = 4 * 1024 * MIB
 """With less than this above the reserve, every batch looks at the disk."""
 
@@ -137,9 +135,8 @@ class Journal:
         self._idle: asyncio.TimerHandle | None = None
         self._marked = True
         self._closing = False
-        self._batcher = workers.batcher(
-            "journal", writer.work, self._done, lone_ms=settings.lone_sync_ms
-        )
+        lone_ms = settings.lone_sync_ms
+        self._batcher = workers.batcher("journal", writer.work, self._done, lone_ms=lone_ms)
 
     @property
     def active_segment(self) -> int:
