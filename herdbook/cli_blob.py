@@ -46,10 +46,7 @@ app.command("cp")(cp)
 app.command("mv")(mv)
 app.command("concat")(concat)
 
-Buckets = Annotated[list[str], typer.Argument(help="The buckets' names.", metavar="BUCKET...")]
-Place = Annotated[
-    str, typer.Argument(help="A bucket, or what names in it begin with.", metavar="BUCKET[/PREFIX]")
-]
+Buckets = Annotated[list[str], typer.Argument(help="The buckets' names.", metavar="BUCKET")]
 TtlMs = Annotated[
     int | None, typer.Option(help="Objects expire after so long, milliseconds.", min=1)
 ]
@@ -116,7 +113,7 @@ def remove_buckets(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove empty buckets; with --force those that are not empty, too."""
+    """Remove buckets: empty ones, or any with --force."""
 
     async def remove(blobs: AsyncBlobs, _: Workers) -> None:
         for name in buckets:
@@ -135,7 +132,7 @@ def list_names(
         str | None,
         typer.Argument(
             help="A bucket, or what names in it begin with. Default: all buckets.",
-            metavar="[BUCKET[/PREFIX]]",
+            metavar="BUCKET[/PREFIX]",
         ),
     ] = None,
     url: Url = None,
@@ -152,7 +149,10 @@ def list_names(
     token: Annotated[str, typer.Option(help="Go on where a listing with --limit ended.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List buckets, or names in a bucket, in the order of their UTF-8 bytes."""
+    """List buckets, or names in a bucket.
+
+    Names come in the order of their UTF-8 bytes, folded at the delimiter.
+    """
     address = bucket_named(place) if place else None
     if (limit or token) and address is None:
         raise typer.BadParameter("all buckets are listed at once: --limit needs a bucket")
@@ -231,7 +231,7 @@ def _short_line(bucket: str, name: str, info: ObjectInfo | None) -> str:
 @app.command("stat")
 def stat(
     places: Annotated[
-        list[str], typer.Argument(help="Buckets or objects.", metavar="BUCKET[/NAME]...")
+        list[str], typer.Argument(help="Buckets or objects.", metavar="BUCKET[/NAME]")
     ],
     url: Url = None,
     locations: Annotated[
@@ -272,13 +272,16 @@ def disk_usage(
         list[str] | None,
         typer.Argument(
             help="Buckets, or what names in them begin with. Default: all buckets.",
-            metavar="[BUCKET[/PREFIX]]...",
+            metavar="BUCKET[/PREFIX]",
         ),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count objects and their bytes; of whole buckets also what their ledgers hold of one copy."""
+    """Count objects and their bytes.
+
+    Of whole buckets also what their ledgers hold of one copy.
+    """
     addresses = [bucket_named(place) for place in places or []]
 
     async def count(blobs: AsyncBlobs, _: Workers) -> list[dict[str, Any]]:
@@ -317,7 +320,7 @@ def collect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give back the bytes of what was deleted: one round of garbage collection."""
+    """Collect garbage: give back the bytes of what was deleted."""
 
     async def work(blobs: AsyncBlobs, _: Workers) -> dict[str, Any]:
         report = await blobs.collect(bucket, dry_run=dry_run)

@@ -40,7 +40,7 @@ from herdbook.cli_store import AsJson, Url
 
 DELETED_AT_ONCE: Final = 1_000
 
-Names = Annotated[list[str], typer.Argument(help="Objects.", metavar="BUCKET/NAME...")]
+Names = Annotated[list[str], typer.Argument(help="Objects.", metavar="BUCKET/NAME")]
 Source = Annotated[str, typer.Argument(help="The object.", metavar="BUCKET/NAME")]
 Target = Annotated[
     str,
@@ -57,7 +57,7 @@ def cat(
     offset: Annotated[int, typer.Option(help="The first byte.", min=0)] = 0,
     length: Annotated[int | None, typer.Option(help="How many bytes. Default: all.", min=0)] = None,
 ) -> None:
-    """Write objects' bytes to standard output, one object behind the other."""
+    """Write objects' bytes to standard output."""
     addresses = [object_named(name) for name in names]
 
     async def write(blobs: AsyncBlobs, workers: Workers) -> None:
@@ -84,7 +84,10 @@ async def write_out(
 def rm(
     names: Names, url: Url = None, recursive: Recursive = False, as_json: AsJson = False
 ) -> None:
-    """Delete objects; with -r all that lies below a folder, or in a bucket, too."""
+    """Delete objects, or whole folders of them.
+
+    With -r all that lies below a folder, or in a bucket, is deleted, too.
+    """
     addresses = [bucket_named(name) if recursive else object_named(name) for name in names]
 
     async def remove(blobs: AsyncBlobs, _: Workers) -> int:
@@ -125,7 +128,10 @@ def cp(
     jobs: Jobs = JOBS,
     as_json: AsJson = False,
 ) -> None:
-    """Copy an object, or with -r all that lies below a folder; in a bucket no byte moves."""
+    """Copy an object, or a whole folder of them.
+
+    Within a bucket no byte moves.
+    """
     _carry(source, target, url, _Way(False, recursive, if_absent, jobs, as_json))
 
 
@@ -138,7 +144,10 @@ def mv(
     jobs: Jobs = JOBS,
     as_json: AsJson = False,
 ) -> None:
-    """Rename an object, or with -r all that lies below a folder; also into another bucket."""
+    """Rename an object, or a whole folder of them.
+
+    Into another bucket they are copied, and deleted here.
+    """
     _carry(source, target, url, _Way(True, recursive, if_absent, jobs, as_json))
 
 
@@ -227,14 +236,15 @@ def _carry(source: str, target: str, url: str | None, way: _Way) -> None:
 
 def concat(
     target: Annotated[str, typer.Argument(help="What is made.", metavar="BUCKET/NAME")],
-    sources: Annotated[
-        list[str], typer.Argument(help="Of what, in order.", metavar="BUCKET/NAME...")
-    ],
+    sources: Annotated[list[str], typer.Argument(help="Of what, in order.", metavar="BUCKET/NAME")],
     url: Url = None,
     keep: Annotated[bool, typer.Option("--keep", help="The sources stay.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make one object of several of its bucket, and remove those. No byte moves."""
+    """Make one object of several, and remove those.
+
+    All are of one bucket; no byte moves.
+    """
     made: Address = object_named(target)
     parts = [object_named(source) for source in sources]
     if any(part.bucket != made.bucket for part in parts):

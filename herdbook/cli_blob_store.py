@@ -119,6 +119,12 @@ def readable(facts: dict[str, Any]) -> dict[str, Any]:
             shown[name.removesuffix("_ms")] = moment_of(value)
         elif name == "metadata":
             shown[name] = harmless("\n".join(f"{k}={v}" for k, v in value.items()), newlines=True)
+        elif name == "locations":
+            lines = [
+                f"{each['length']:,} from {each['offset']:,}: {', '.join(each['bookies'])}"
+                for each in value
+            ]
+            shown[name] = harmless("\n".join(lines), newlines=True)
         elif name == "bytes" or name.endswith("_bytes"):
             shown[name] = f"{value:,}"
         else:

@@ -44,7 +44,7 @@ _STDIO: Final = "-"
 
 Sources = Annotated[
     list[str],
-    typer.Argument(help="Files, folders with -r; - is standard input.", metavar="FILE..."),
+    typer.Argument(help="Files, folders with -r; - is standard input.", metavar="FILE"),
 ]
 PutTarget = Annotated[
     str,
@@ -73,9 +73,7 @@ GetSource = Annotated[
 ]
 GetTarget = Annotated[
     str,
-    typer.Argument(
-        help="A file, or the folder it goes in; - is standard output.", metavar="[FILE]"
-    ),
+    typer.Argument(help="A file, or the folder it goes in; - is standard output.", metavar="FILE"),
 ]
 Again = Annotated[
     bool, typer.Option("--again", help="Also what is there with the same length and checksum.")
@@ -98,7 +96,10 @@ def put(
     jobs: Jobs = JOBS,
     as_json: AsJson = False,
 ) -> None:
-    """Put files into a bucket: a folder's below the target, several below it by their names."""
+    """Put files or whole folders into a bucket.
+
+    What a folder holds goes below the target, several folders below it by their names.
+    """
     address = bucket_named(target)
     pairs = _pairs(metadata or [])
     options = PutOptions(content_type, pairs, if_absent, ttl_ms, attributes, again)
@@ -167,7 +168,10 @@ def get(
     jobs: Jobs = JOBS,
     as_json: AsJson = False,
 ) -> None:
-    """Get an object into a file, or with -r all that lies below a folder into a folder."""
+    """Get an object, or a whole folder of them.
+
+    With -r all that lies below a folder of a bucket goes below a folder here.
+    """
     address = bucket_named(source) if recursive else object_named(source)
     if target == _STDIO:
         if recursive or as_json:

@@ -71,11 +71,6 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         """The same for all that use one store."""
         return f"blobit+{self.url}"
 
-    @property
-    def usable(self) -> bool:
-        """Whether this process has a hold on the store, or can take one."""
-        return self._store().usable
-
     def __reduce__(self) -> tuple[Any, ...]:
         options = {name: value for name, value in self.storage_options.items() if name != "store"}
         return _unpickled, (self.url, options)

@@ -8,9 +8,11 @@ Invariants:
 """
 
 import io
+import os
 import tempfile
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from blobit.errors import BlobsClosed
 from blobit.file import BUFFER_BYTES, ObjectFile
 from engine.limits import MIB
 
@@ -215,21 +217,28 @@ class UploadSink:
 
     def __init__(self, fs: "BlobFileSystem", path: str, **options: Any) -> None:
         self._fs = fs
+        self._process = os.getpid()
         self._upload = fs.begin_upload(path, **options)
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Take the next bytes. Raises `BlobsClosed` in a forked child."""
+        self._check_process()
         self._fs.run(lambda _: self._upload.write(data))
 
     def finish(self) -> "ObjectInfo":
-        """Make an object of all of them."""
+        """Make an object of all of them. Raises `BlobsClosed` in a forked child."""
+        self._check_process()
         info: ObjectInfo = self._fs.run(lambda _: self._upload.finish())
         return info
 
     def abort(self) -> None:
-        """Forget them."""
-        if self._fs.usable:
+        """Forget them. In a forked child that is not its business."""
+        if self._process == os.getpid():
             self._fs.run(lambda _: self._upload.abort())
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise BlobsClosed("opened before a fork: open it again in this process")
 
 
 class AppendSink:

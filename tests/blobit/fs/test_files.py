@@ -1,5 +1,6 @@
 """Files of `blobit://`: read from anywhere, and there whole or not at all."""
 
+import contextlib
 import gc
 import io
 import os
@@ -176,6 +177,8 @@ def test_a_forked_child_opens_the_store_anew(files: BlobFileSystem) -> None:
     files.pipe("cows/a", body(2_000_000))
     file = files.open("cows/a")
     file.read(300_000)
+    written = files.open("cows/b", "wb")
+    written.write(b"half")
     child = os.fork()
     if not child:
         status = 1
@@ -184,9 +187,13 @@ def test_a_forked_child_opens_the_store_anew(files: BlobFileSystem) -> None:
             try:
                 file.read()
             except BlobsClosed:
+                with contextlib.suppress(BlobsClosed):
+                    written.close()
                 status = 0 if files.cat_file("cows/a", 0, 4) == body(2_000_000)[:4] else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert file.read() == body(2_000_000)[300_000:]
     file.close()
+    written.close()
+    assert files.cat("cows/b") == b"half"
