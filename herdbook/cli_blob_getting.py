@@ -23,6 +23,7 @@ from herdbook.cli_blob_folders import LINK, Destination, UnsafeName, checksum_of
 from herdbook.cli_blob_moving import (
     BIG_BYTES,
     Batches,
+    Done,
     Outcome,
     Telling,
     each_of,
@@ -208,21 +209,12 @@ class Getting:
         await self._workers.run(lambda: destination.complete(path, part, info.metadata))
         return True
 
-    def _tell(self, done: str, wanted: Wanted, error: BaseException | None = None) -> None:
+    def _tell(self, done: Done, wanted: Wanted, error: BaseException | None = None) -> None:
         info, path = wanted
         if error is not None:
             self._telling.tell(Outcome("failed", info.name, path, 0, error=told(error)))
-            return
-        self._telling.tell(
-            Outcome(
-                "same" if done == "same" else "got",
-                info.name,
-                path,
-                info.length,
-                info.etag,
-                str(info.object_id),
-            )
-        )
+        else:
+            self._telling.tell(Outcome(done, info.name, path, info.length, info))
 
 
 def _is_there(wanted: Wanted) -> bool:

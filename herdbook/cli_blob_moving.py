@@ -20,6 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from blobit import ObjectInfo
 from blobit.errors import (
     BlobNotFound,
     BlobUnreadable,
@@ -57,8 +58,7 @@ class Outcome(NamedTuple):
     name: str
     path: str
     size_bytes: int
-    etag: str = ""
-    object_id: str = ""
+    info: ObjectInfo | None = None
     error: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -69,7 +69,8 @@ class Outcome(NamedTuple):
             "path": self.path,
             "bytes": self.size_bytes,
         }
-        told |= {"etag": self.etag, "id": self.object_id} if self.etag else {}
+        if self.info is not None:
+            told |= {"etag": self.info.etag, "id": str(self.info.object_id)}
         return told | ({"error": self.error} if self.error else {})
 
 
@@ -98,6 +99,7 @@ class Bar:
 
     def __init__(self, what: str) -> None:
         console = Console(stderr=True)
+        self._drawn = console.is_terminal
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
         self._progress = Progress(
             *columns,
@@ -105,7 +107,7 @@ class Bar:
             TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self._drawn,
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -115,11 +117,13 @@ class Bar:
     def expect(self, size_bytes: int) -> None:
         """So many more bytes are to be moved."""
         self._total_bytes += size_bytes
-        self._progress.update(self._task, total=self._total_bytes)
+        if self._drawn:
+            self._progress.update(self._task, total=self._total_bytes)
 
     def moved(self, size_bytes: int) -> None:
         """So many bytes were moved."""
-        self._progress.advance(self._task, size_bytes)
+        if self._drawn:
+            self._progress.advance(self._task, size_bytes)
 
     def say(self, text: str) -> None:
         """A line above the bar."""

@@ -161,9 +161,7 @@ class Putting:
                 raise
             self._telling.tell(Outcome("failed", name, item.path, 0, error=told(error)))
             return
-        self._telling.tell(
-            Outcome("put", name, item.path, info.length, info.etag, str(info.object_id))
-        )
+        self._telling.tell(Outcome("put", name, item.path, info.length, info))
 
     async def _put_big(self, item: LocalItem, name: str) -> ObjectInfo:
         file = await self._workers.run(lambda: Counted(_open(item.path), self._telling))
