@@ -21,7 +21,12 @@ from blobit.errors import BlobNotFound, NoSuchObject, ObjectChanged
 from blobit.listing import Listing, count_usage, list_objects, scan_objects
 from blobit.locations import Location
 from blobit.multipart import Multipart
-from blobit.naming import check_content_type, check_object_name, packed_metadata
+from blobit.naming import (
+    check_content_type,
+    check_expiry,
+    check_object_name,
+    packed_metadata,
+)
 from blobit.object_id import ObjectId
 from blobit.parts import Parts
 from blobit.renaming import copy, rename
@@ -330,6 +335,7 @@ class AsyncBucket:
     ) -> Asked:
         check_object_name(name)
         check_content_type(content_type)
+        check_expiry(expires_ms)
         packed = packed_metadata(metadata)
         expires_ms = self.core.expiry(self.core.now_ms, expires_ms)
         return Asked(name, content_type, packed, expires_ms, if_absent, if_match)

@@ -64,6 +64,15 @@ class Known:
 
     def __init__(self) -> None:
         self.held: dict[bytes, Held] = {}
+        self._packed: dict[int, tuple[ObjectId, bytes]] = {}
+
+    def pack(self, object_id: ObjectId) -> bytes:
+        """An id as rows have it; made once, for each put needs it three times."""
+        found = self._packed.get(id(object_id))
+        if found is None:
+            # The id is kept beside, so that no other one comes to lie where it lay.
+            found = self._packed[id(object_id)] = object_id, object_id.to_bytes()
+        return found[1]
 
     def of(self, owner: str, packed_id: bytes) -> Held:
         """What an object keeps. Raises `PartsWanted`."""
@@ -212,12 +221,14 @@ class BucketCore:
         known = Known()
 
         def commit(object_id: ObjectId) -> Awaitable[ObjectInfo]:
-            info = self.version(asked, object_id, created_ms)
+            info = self.version(asked, object_id, created_ms, known)
             return self.commit(self.put_change(asked, info, known), known)
 
         return await self.stored(store, self.pool_for(asked.expires_ms), known, commit)
 
-    def version(self, asked: Asked, object_id: ObjectId, created_ms: int) -> ObjectInfo:
+    def version(
+        self, asked: Asked, object_id: ObjectId, created_ms: int, known: Known | None = None
+    ) -> ObjectInfo:
         """A new version of an object."""
         return ObjectInfo(
             asked.name,
@@ -226,7 +237,7 @@ class BucketCore:
             asked.content_type,
             created_ms,
             asked.expires_ms,
-            object_id.to_bytes(),
+            object_id.to_bytes() if known is None else known.pack(object_id),
             asked.packed_metadata,
         )
 
@@ -245,7 +256,8 @@ class BucketCore:
             except BlobsClosed:
                 self.check()
                 raise
-            known.held[object_id.to_bytes()] = held = await self.listed(object_id)
+            held = await self.listed(object_id)
+            known.held[known.pack(object_id)] = held
             try:
                 return await commit(object_id)
             except LedgerGone as error:
@@ -305,7 +317,7 @@ class BucketCore:
     def placed(self, info: ObjectInfo, known: Known) -> dict[RowKey, Row | None]:
         """The rows of a version that gets its name. Raises `PartsWanted`."""
         owner = owner_of(info.name)
-        writes = self.refs(owner, known.of(owner, info.packed_id))
+        writes = self.refs(owner, known.of(owner, info.packed_id), known)
         writes[self.object_key(info.name)] = object_row(self.bucket_id, info)
         if info.expires_ms is not None:
             values = (self.bucket_id, info.expires_ms, info.name)
@@ -325,7 +337,9 @@ class BucketCore:
         writes[self.object_key(row["name"])] = None
         return writes
 
-    def refs(self, owner: str, held: Iterable[tuple[int, ObjectId]]) -> dict[RowKey, Row | None]:
+    def refs(
+        self, owner: str, held: Iterable[tuple[int, ObjectId]], known: Known | None = None
+    ) -> dict[RowKey, Row | None]:
         """The rows that hold what an owner keeps."""
         return {
             self.ref_key(owner, number, part): {
@@ -333,7 +347,7 @@ class BucketCore:
                 "bucket_id": self.bucket_id,
                 "owner": owner,
                 "part": number,
-                "object_id": part.to_bytes(),
+                "object_id": part.to_bytes() if known is None else known.pack(part),
                 "stored_bytes": part.stored_bytes,
             }
             for number, part in held

@@ -16,7 +16,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from blobit.errors import InvalidName, InvalidToken
+from blobit.errors import InvalidName, InvalidToken, RangeInvalid
 
 OBJECT_NAME_BYTES_MAX: Final = 1_024
 CONTENT_TYPE_CHARACTERS_MAX: Final = 255
@@ -83,6 +83,12 @@ def check_content_type(content_type: str) -> None:
         content_type.encode()
     except UnicodeEncodeError as error:
         raise InvalidName("the content type is no Unicode text") from error
+
+
+def check_expiry(expires_ms: int | None) -> None:
+    """Raise `RangeInvalid` for what is no moment of the wall clock in milliseconds."""
+    if expires_ms is not None and (type(expires_ms) is not int or not 0 <= expires_ms < 2**62):
+        raise RangeInvalid(f"{expires_ms!r} is no moment in milliseconds since 1970")
 
 
 def new_etag(rng: random.Random) -> str:

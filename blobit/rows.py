@@ -9,14 +9,17 @@ Invariants:
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable
-from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
+from blobit.tables import INDEXES, OBJECT_COLUMNS, PRIMARY, REF_COLUMNS, TABLES, Row, RowKey
+from herd.binding import BoundTable
 from herd.changing import Change, Changer
 from herd.errors import CommitUnknown, Error, NoSuchTable
+from herd.rows import Row as StoredRow
 from herd.store import AsyncHerd
 from herd.table import AsyncTable
 from herd.transaction import Transaction
@@ -31,6 +34,8 @@ PAGE_ROWS: Final = 1_000
 _SESSIONS_IDLE_MAX: Final = 8
 _ATTEMPTS_MAX: Final = 50
 _PAUSE_S: Final = 0.05
+_HOT_COLUMNS: Final = {"objects": [*OBJECT_COLUMNS], "refs": [*REF_COLUMNS]}
+_HOT: Final = {table: itemgetter(*columns) for table, columns in _HOT_COLUMNS.items()}
 _ORDER: Final = {table: number for number, table in enumerate(TABLES)}
 
 
@@ -188,41 +193,67 @@ class _Here(RowsTransaction):
     def __init__(self, tables: dict[str, AsyncTable], transaction: Transaction) -> None:
         self._tables = tables
         self._transaction = transaction
+        self._looked: dict[RowKey, tuple[bytes, StoredRow | None]] = {}
+        """The whole keys of rows that are locked, and what they hold."""
 
     async def lock(self, keys: Iterable[RowKey]) -> dict[RowKey, Row | None]:
+        transaction, looked = self._transaction, self._looked
         found: dict[RowKey, Row | None] = {}
         for table, some in _by_table(keys):
-            plain = [_plain(key) for key in some]
-            rows = await self._tables[table].lock_many(plain, transaction=self._transaction)
-            found.update(zip([(table, key) for key in some], rows, strict=True))
+            bound = await self._tables[table].locked(transaction)
+            plan, definition = bound.plan, bound.table
+            for number, key in enumerate(some):
+                whole = plan.prefix + plan.encode_primary(key)
+                # The first look says whether this leader may answer at all.
+                if number and transaction.try_free(definition, whole):
+                    looked[table, key] = whole, None
+                    found[table, key] = None
+                    continue
+                await transaction.lock_row(definition, whole)
+                value = transaction.get_newest(whole)
+                before = None if value is None else plan.decode(value)
+                looked[table, key] = whole, before
+                found[table, key] = None if before is None else bound.row_dict(before)
         return found
 
     async def write(self, rows: Mapping[RowKey, Row | None]) -> None:
         transaction = self._transaction
         with transaction.statement():
             for table, keys in _by_table(rows):
-                await self._write(self._tables[table], [(key, rows[table, key]) for key in keys])
+                bound = await self._tables[table].locked(transaction)
+                changer = Changer(transaction, bound.table, bound.verify)
+                stored = _storing(table, bound)
+                await self._write(table, changer, [(key, rows[table, key]) for key in keys], stored)
 
     async def _write(
-        self, table: AsyncTable, rows: Sequence[tuple[tuple[Any, ...], Row | None]]
+        self,
+        table: str,
+        changer: Changer,
+        rows: Sequence[tuple[tuple[Any, ...], Row | None]],
+        stored: Callable[[Row], StoredRow],
     ) -> None:
-        transaction, bound = self._transaction, table.bound
-        await transaction.lock_table(bound.table)
-        changer = Changer(transaction, bound.table, bound.verify)
-        stored = [bound.row(row) for _, row in rows if row is not None]
+        transaction, plan = self._transaction, changer.plan
         gone: list[Change] = []
+        locked: list[tuple[bytes, StoredRow | None, StoredRow]] = []
+        other: list[StoredRow] = []
         for key, row in rows:
-            if row is not None:
-                continue
-            whole = bound.key(_plain(key))
-            await transaction.lock_row(bound.table, whole)
-            value = transaction.get_newest(whole)
-            if value is not None:
-                gone.append((whole, bound.plan.decode(value), None))
+            known = self._looked.pop((table, key), None)
+            if row is None:
+                whole = known[0] if known else plan.prefix + plan.encode_primary(key)
+                await transaction.lock_row(plan.table, whole)
+                value = transaction.get_newest(whole)
+                if value is not None:
+                    gone.append((whole, plan.decode(value), None))
+            elif known is not None:
+                locked.append((*known, stored(row)))
+            else:
+                other.append(stored(row))
         if gone:
             await changer.change_all(gone)
-        if stored:
-            await changer.put_all(stored)
+        if locked:
+            await changer.put_locked(locked)
+        if other:
+            await changer.put_all(other)
 
     async def commit(self) -> None:
         await self._transaction.commit()
@@ -266,6 +297,15 @@ class _Elsewhere(RowsTransaction):
 
     async def commit(self) -> None:
         await self._session.commit()
+
+
+def _storing(table: str, bound: BoundTable) -> Callable[[Row], StoredRow]:
+    """What makes a stored row of one that this store made itself."""
+    pick = _HOT.get(table)
+    if pick is None or [column.name for column in bound.table.visible] != _HOT_COLUMNS[table]:
+        # Values that come from elsewhere are looked at, and so are tables that somebody changed.
+        return bound.row
+    return lambda row: [*pick(row)]
 
 
 def _by_table(keys: Iterable[RowKey]) -> list[tuple[str, list[tuple[Any, ...]]]]:

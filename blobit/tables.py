@@ -99,6 +99,13 @@ INDEXES: Final[dict[str, str]] = {
 }
 """By table; made right after it, so that whoever finds all tables finds them, too."""
 
+OBJECT_COLUMNS: Final = (
+    *("bucket_id", "name", "object_id", "length", "etag", "content_type", "metadata"),
+    *("created_ms", "expires_ms"),
+)
+REF_COLUMNS: Final = ("ledger_id", "bucket_id", "owner", "part", "object_id", "stored_bytes")
+"""The columns of the tables that every put writes to, as they were made."""
+
 PRIMARY: Final[dict[str, tuple[str, ...]]] = {
     "homes": ("bucket_id",),
     "buckets": ("name",),

@@ -25,7 +25,7 @@ from herd.plan import Plan
 from herd.rows import Row, encode_row
 from herd.schema import Table
 from herd.transaction import Transaction
-from herd.turns import ROWS_AT_ONCE, in_turns
+from herd.turns import ROWS_AT_ONCE, in_parts, in_turns
 from herd.types import Stored
 
 Verify = Callable[[Row], None]
@@ -108,17 +108,43 @@ class Changer:
         if replaced:
             await self.change_all(replaced)
 
+    async def put_locked(self, rows: Sequence[tuple[bytes, Row | None, Row]]) -> None:
+        """Set rows whose keys this transaction has locked, and has looked at since.
+
+        Each with its whole key, as it is (None: there is none) and as it will be. Raises as
+        `insert`.
+        """
+        plain = not self.plan.indexes
+        added: list[Row] = []
+        replaced: list[Change] = []
+        for number, (key, before, after) in enumerate(rows, 1):
+            if before is not None:
+                replaced.append((key, before, after))
+            else:
+                if plain:
+                    self._check(after)
+                    self._set(key, None, after)
+                else:
+                    await self._add(after)
+                added.append(after)
+            if number % ROWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await self._find_parents(added)
+        if replaced:
+            await self.change_all(replaced)
+
     async def _find_parents(self, rows: Sequence[Row]) -> None:
         if not self.plan.parents:
             return
         # A parent that was found is locked: it is there for all rows that name it.
         columns = [number for _, key in self.plan.parents for number in key.columns]
         found: set[tuple[Stored, ...]] = set()
-        async for row in in_turns(rows):
-            named = tuple([row[number] for number in columns])
-            if named not in found:
-                found.add(named)
-                await find_parents(self, None, row)
+        async for some in in_parts(rows):
+            for row in some:
+                named = tuple([row[number] for number in columns])
+                if named not in found:
+                    found.add(named)
+                    await find_parents(self, None, row)
 
     async def update(self, key: bytes, before: Row, after: Row) -> None:
         """Change a row that is locked. Its primary key may change. Raises as `insert`."""

@@ -99,7 +99,7 @@ class AsyncTable:
 
         A key that has no row is locked, too. Raises `LockTimeout`, `Deadlock`.
         """
-        bound, rows = await self._locked(transaction), list[RowDict | None]()
+        bound, rows = await self.locked(transaction), list[RowDict | None]()
         for key in map(bound.key, keys):
             await transaction.lock_row(bound.table, key)
             value = transaction.get_newest(key)
@@ -176,7 +176,7 @@ class AsyncTable:
 
         async def work(within: Transaction) -> None:
             nonlocal count
-            bound = await self._locked(within)
+            bound = await self.locked(within)
             changer = Changer(within, bound.table, bound.verify)
             for given in rows:
                 new = self._numbered(bound, bound.row(given), within)
@@ -211,7 +211,7 @@ class AsyncTable:
         self, given: Mapping[str, Any], transaction: Transaction | None, *, replace: bool
     ) -> None:
         async def work(within: Transaction) -> None:
-            bound = await self._locked(within)
+            bound = await self.locked(within)
             new = self._numbered(bound, bound.row(given), within)
             changer = Changer(within, bound.table, bound.verify)
             change = _putting(bound, new, replace=replace)
@@ -284,7 +284,7 @@ class AsyncTable:
         answer: Callable[[], T],
     ) -> T:
         async def work(within: Transaction) -> None:
-            bound = await self._locked(within)
+            bound = await self.locked(within)
             # By the definition that is locked: the wait may have been for another one.
             key, change = prepare(bound)
             await _change(within, Changer(within, bound.table, bound.verify), key, change)
@@ -292,8 +292,8 @@ class AsyncTable:
         await self._within(transaction, work)
         return answer()
 
-    async def _locked(self, within: Transaction) -> BoundTable:
-        """The table as it stays until the transaction ends."""
+    async def locked(self, within: Transaction) -> BoundTable:
+        """The table as it stays until the transaction ends. Raises `NoSuchTable`, `LockTimeout`."""
         while True:
             table = within.catalog.table(self.name)
             await within.lock_table(table)
