@@ -21,7 +21,16 @@ from blobit.errors import (
 from blobit.naming import check_bucket_name, tablespace_name
 from blobit.rows import told
 from blobit.settings import BucketSettings
-from blobit.tables import REGISTRY, BucketInfo, BucketState, LedgerKind, Row, RowKey, bucket_info
+from blobit.tables import (
+    REGISTRY,
+    TABLES,
+    BucketInfo,
+    BucketState,
+    LedgerKind,
+    Row,
+    RowKey,
+    bucket_info,
+)
 from herd.errors import Error
 from herd.store import AsyncHerd
 
@@ -47,6 +56,8 @@ class Registry:
         bucket_id = 1 + self._blobs.client.rng.getrandbits(_ID_BITS)
         tablespace = await self._tablespace(name, bucket_id, wanted)
         shared = tablespace == REGISTRY
+        # One that cannot be used is found out before anything names it.
+        await self._blobs.committer(tablespace, create=True)
         row: Row = {
             "name": name,
             "bucket_id": bucket_id,
@@ -76,6 +87,9 @@ class Registry:
 
     async def find(self, name: str) -> BucketInfo:
         """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
+        return await self._usable(await self._row(name))
+
+    async def _row(self, name: str) -> Row:
         check_bucket_name(name)
         committer = await self._committer()
         try:
@@ -84,7 +98,7 @@ class Registry:
             raise told(error) from error
         if row is None:
             raise NoSuchBucket(f"there is no bucket {name}: create it first")
-        return await self._usable(row)
+        return row
 
     async def every(self) -> list[BucketInfo]:
         """All buckets that can be used, by name."""
@@ -97,7 +111,7 @@ class Registry:
 
     async def delete(self, name: str, *, force: bool) -> BucketInfo:
         """Take a bucket's name away. Raises `NoSuchBucket`, `BucketNotEmpty`."""
-        info = await self.find(name)
+        info = _info(await self._row(name))
         if not force and not await self._is_empty(info):
             raise BucketNotEmpty(f"bucket {name} holds objects: delete them, or use force")
         committer = await self._committer()
@@ -127,7 +141,7 @@ class Registry:
         """Forget a deleted bucket that has been cleaned, and the tablespace that was its own."""
         committer = await self._committer()
         try:
-            if info.tablespace != REGISTRY and not await self._is_used(info):
+            if await self._is_to_drop(info):
                 session = await self._blobs.herd.session(REGISTRY)
                 try:
                     await session.execute(f'DROP TABLESPACE IF EXISTS "{info.tablespace}"')
@@ -169,8 +183,23 @@ class Registry:
         except Error as error:
             raise told(error) from error
 
-    async def _is_used(self, info: BucketInfo) -> bool:
-        return info.tablespace in await self._used(but=info.bucket_id)
+    async def _is_to_drop(self, info: BucketInfo) -> bool:
+        """Whether nobody but a bucket that is forgotten had anything in its tablespace.
+
+        One that somebody named is somebody's. One that the store made may have got other tables.
+        """
+        if info.settings.tablespace is not None or info.tablespace == REGISTRY:
+            return False
+        if info.tablespace in await self._used(but=info.bucket_id):
+            return False
+        session = await self._blobs.herd.session(info.tablespace)
+        try:
+            found = await session.execute("SHOW TABLES")
+            others = {name for (name,) in found.rows} - set(TABLES)
+        finally:
+            await session.close()
+        rows = (await self._blobs.committer(info.tablespace)).rows
+        return not others and not await rows.page("homes", limit=1)
 
     async def _usable(self, row: Row) -> BucketInfo:
         """Finish a bucket that is being made."""

@@ -18,7 +18,7 @@ from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable
 from blobit.tables import INDEXES, OBJECT_COLUMNS, PRIMARY, REF_COLUMNS, TABLES, Row, RowKey
 from herd.binding import BoundTable
 from herd.changing import Change, Changer
-from herd.errors import CommitUnknown, Error, NoSuchTable
+from herd.errors import CommitUnknown, Error, NoSuchTable, ProgrammingError
 from herd.rows import Row as StoredRow
 from herd.store import AsyncHerd
 from herd.table import AsyncTable
@@ -167,7 +167,14 @@ class Rows:
             await self._idle.pop().close()
 
     async def _found(self) -> dict[str, AsyncTable]:
-        return {name: await self.herd.table(name, self.tablespace) for name in TABLES}
+        tables = {name: await self.herd.table(name, self.tablespace) for name in TABLES}
+        for name, table in tables.items():
+            if _primary(table) != PRIMARY[name]:
+                raise ProgrammingError(
+                    f"tablespace {self.tablespace} has a table {name} that is somebody else's",
+                    hint="give the bucket another tablespace",
+                )
+        return tables
 
     async def _make(self) -> None:
         for attempt in range(_ATTEMPTS_MAX):
@@ -297,6 +304,14 @@ class _Elsewhere(RowsTransaction):
 
     async def commit(self) -> None:
         await self._session.commit()
+
+
+def _primary(table: AsyncTable) -> tuple[str, ...]:
+    """The columns of a table's primary key."""
+    if isinstance(table, RemoteTable):
+        return tuple(table.described.primary)
+    definition = table.bound.table
+    return tuple(definition.by_number[number].name for number in definition.primary)
 
 
 def _storing(table: str, bound: BoundTable) -> Callable[[Row], StoredRow]:

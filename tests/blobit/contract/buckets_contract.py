@@ -15,7 +15,7 @@ from blobit import (
     MetadataUnavailable,
     NoSuchBucket,
 )
-from blobit.tables import REGISTRY, BucketState
+from blobit.tables import REGISTRY, BucketState, key_of
 from tests.blobit.contract.objects_contract import Suite, body
 
 
@@ -143,6 +143,44 @@ class BucketsContract(Suite):
                 await (await other.bucket("photos")).put("cow", b"moo")
             assert [info.name for info in await store.blobs.buckets()] == ["photos"]
             assert await bucket.get("cow") == b"moo"
+
+    async def test_a_tablespace_that_somebody_named_is_never_dropped(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            blobs, herd = store.blobs, store.blobs.herd
+            await herd.make("crm")
+            session = await herd.session("crm")
+            await session.execute("CREATE TABLE customers (id BIGINT PRIMARY KEY)")
+            await session.execute("INSERT INTO customers VALUES (1)")
+            for name in ("photos", "own.one"):
+                settings = BucketSettings(tablespace="crm") if name == "photos" else None
+                bucket = await blobs.create_bucket(name, settings)
+                await bucket.put("cow", b"moo")
+                own = bucket.core.rows.tablespace
+                await blobs.delete_bucket(name, force=True)
+                for table in ("objects", "refs", "expiries", "ledgers", "homes"):
+                    async with bucket.core.rows.transaction() as transaction:
+                        keys = [key_of(table, r) async for r in bucket.core.rows.scan(table)]
+                        await transaction.write(dict.fromkeys(keys))
+                        await transaction.commit()
+                await blobs.forget_bucket(bucket.core.info)
+                assert (own in await herd.names()) is (own in ("crm", REGISTRY))
+            found = await session.execute("SELECT id FROM customers")
+            assert list(found.rows) == [(1,)]
+            await session.close()
+
+    async def test_a_table_of_somebody_else_is_left_alone(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            herd = store.blobs.herd
+            await herd.make("shop")
+            session = await herd.session("shop")
+            await session.execute("CREATE TABLE objects (id BIGINT PRIMARY KEY, name TEXT)")
+            await session.close()
+            with pytest.raises(MetadataUnavailable, match="somebody else's"):
+                await store.blobs.create_bucket("photos", BucketSettings(tablespace="shop"))
+            assert await store.blobs.buckets() == []
+            with pytest.raises(NoSuchBucket):
+                await store.blobs.bucket("photos")
+            await store.blobs.create_bucket("photos")
 
     async def test_objects_of_a_bucket_with_a_time_to_live_expire(self, tmp_path: Path) -> None:
         async with self.open(tmp_path) as store:
