@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tests.mutants.blob_garbage import BLOB_GARBAGE_MUTANTS
 from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
 from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
 from tests.mutants.grpc_wire import GRPC_MUTANTS
@@ -57,4 +58,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *HERD_STORAGE_MUTANTS,
     *NODE_MUTANTS,
     *HERD_WIRE_MUTANTS,
+    *BLOB_GARBAGE_MUTANTS,
 )

@@ -7,6 +7,7 @@ import pytest
 
 from blobit import BlobNotFound, ObjectId
 from blobit import compaction as compacting
+from blobit.copying import copy_part
 from blobit.object_id import Kind
 from blobit.writers import LedgerPool
 from engine.ledger.reader import LedgerReader
@@ -60,11 +61,10 @@ async def test_what_changes_while_it_is_copied_stays_as_it_was_changed(
 ) -> None:
     async with grounds(tmp_path, grace_ms=0) as ground:
         await half_dead(ground)
-        copy = compacting.copy_part
         changing = asyncio.Lock()
 
         async def slow(reader: LedgerReader, part: ObjectId, pool: LedgerPool) -> ObjectId:
-            copied = await copy(reader, part, pool)
+            copied = await copy_part(reader, part, pool)
             async with changing:
                 await ground.bucket.put("cow7", b"written anew")
                 await ground.bucket.delete("cow8")

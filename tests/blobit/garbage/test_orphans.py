@@ -61,6 +61,16 @@ async def test_a_ledger_that_is_dying_is_no_orphan(tmp_path: Path) -> None:
         assert len(await ground.ledgers_there()) == 1
 
 
+async def test_a_dying_ledger_of_a_deleted_bucket_is_no_orphan(tmp_path: Path) -> None:
+    async with grounds(tmp_path, orphan_ms=0) as ground:
+        await ground.sealed({"elsa": b"moo"})
+        object_id = (await ground.bucket.stat("elsa")).object_id
+        await ground.blobs.delete_bucket(BUCKET, force=True)
+        for _ in range(2):
+            assert (await ground.blobs.collect()).orphan_ledgers == 0
+        assert await ground.blobs.get(object_id) == b"moo"
+
+
 async def test_a_round_of_one_bucket_looks_for_no_orphans(tmp_path: Path) -> None:
     async with grounds(tmp_path, orphan_ms=0) as ground:
         await orphan(ground, ground.bucket.bucket_id)

@@ -1,0 +1,183 @@
+"""Mutants of the collection of a store's garbage."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_seeds, by_test
+
+_DYING: Final = "blobit/garbage/test_dying.py"
+_COMPACTION: Final = "blobit/garbage/test_compaction.py"
+_EXPIRY: Final = "blobit/garbage/test_expiry.py"
+_ORPHANS: Final = "blobit/garbage/test_orphans.py"
+
+BLOB_GARBAGE_MUTANTS: Final = (
+    Mutant(
+        "a-ledger-dies-whoever-names-it",
+        "a transaction that names a ledger whose row has gone is refused",
+        "blobit/tables.py",
+        """PRIMARY KEY (ledger_id, bucket_id, owner, part),
+        CONSTRAINT refs_ledger FOREIGN KEY (ledger_id) REFERENCES ledgers (ledger_id))""",
+        "PRIMARY KEY (ledger_id, bucket_id, owner, part))",
+        by_test(_DYING, "test_a_put_whose_ledger_died_while_it_slept_writes_its_data_again"),
+    ),
+    Mutant(
+        "an-empty-object-is-put-into-no-bucket",
+        "nothing is written for a bucket without a home",
+        "blobit/tables.py",
+        """PRIMARY KEY (bucket_id, name),
+        CONSTRAINT objects_home FOREIGN KEY (bucket_id) REFERENCES homes (bucket_id))""",
+        "PRIMARY KEY (bucket_id, name))",
+        by_test(
+            _ORPHANS,
+            "test_a_put_that_sleeps_while_its_bucket_is_deleted_and_cleaned_is_refused",
+        ),
+    ),
+    Mutant(
+        "a-ledger-is-announced-when-it-is-there",
+        "no ledger exists that nobody has heard of",
+        "engine/ledger/client.py",
+        """            if announce is not None:
+                await announce(ledger_id)
+            held = await self._create(context, ledger_id, quorums, chosen, bool(absent), custom)
+""",
+        """            held = await self._create(
+                context, ledger_id, quorums, chosen, bool(absent), custom
+            )
+            if announce is not None:
+                await announce(ledger_id)
+""",
+        by_test(
+            "engine/ledger/test_refused.py",
+            "test_no_ledger_exists_before_it_was_announced_and_no_try_takes_an_announced_id",
+        ),
+    ),
+    Mutant(
+        "old-ids-have-no-grace",
+        "reads of old ids hold for a grace time",
+        "blobit/dying.py",
+        "    return since_ms + scope.settings.grace_ms <= scope.now_ms",
+        "    return since_ms <= scope.now_ms",
+        by_test(_DYING, "test_an_old_id_is_readable_as_long_as_the_grace"),
+    ),
+    Mutant(
+        "a-dying-ledger-is-forgotten-before-it-is-gone",
+        "whoever finds a dying row finishes it",
+        "blobit/dying.py",
+        "    except (EngineError, BlobError):\n        return False",
+        "    except (EngineError, BlobError):\n        return True",
+        by_test(_DYING, "test_a_round_that_was_cut_short_behind_the_row_is_finished_by_the_next"),
+    ),
+    Mutant(
+        "ledgers-are-looked-at-when-they-are-sealed",
+        "puts whose bytes lie in a ledger may be about to commit",
+        "blobit/garbage.py",
+        "self._settings.settle_ms > scope.now_ms:",
+        "0 > scope.now_ms:",
+        by_test(
+            _DYING,
+            "test_a_ledger_that_was_sealed_just_now_is_left_to_puts_that_are_about_to_commit",
+        ),
+    ),
+    Mutant(
+        "an-abandoned-ledger-is-not-recovered",
+        "recovery fences a writer that was taken for dead",
+        "blobit/sealing.py",
+        "await scope.client.open_ledger(ledger_id)",
+        "await scope.client.open_ledger(ledger_id, recover=False)",
+        by_test(
+            _DYING,
+            "test_an_abandoned_ledger_is_sealed_and_its_writer_if_alive_takes_another",
+        ),
+    ),
+    Mutant(
+        "what-was-written-meanwhile-is-moved-away",
+        "a name moves by compare-and-set on the old id",
+        "blobit/compaction.py",
+        'row["object_id"] != info.packed_id or row["etag"] != info.etag:',
+        "False:",
+        by_test(_COMPACTION, "test_what_changes_while_it_is_copied_stays_as_it_was_changed"),
+    ),
+    Mutant(
+        "what-was-written-meanwhile-is-moved-away-in-the-simulation",
+        "a name moves by compare-and-set on the old id",
+        "blobit/compaction.py",
+        'row["object_id"] != info.packed_id or row["etag"] != info.etag:',
+        "False:",
+        by_seeds(0, 8, "--blobs"),
+    ),
+    Mutant(
+        "unnamed-objects-move",
+        "unnamed objects never move",
+        "blobit/garbage.py",
+        '    if row["kind"] != LedgerKind.NAMED or not weight.movable:\n        return False\n',
+        "",
+        by_test(_COMPACTION, "test_unnamed_objects_never_move"),
+    ),
+    Mutant(
+        "shared-bytes-count-twice",
+        "live bytes are those of ranges, not of names",
+        "blobit/compaction.py",
+        "        if packed_id not in self._ranges:",
+        "        if True:",
+        by_test(_COMPACTION, "test_what_two_names_share_is_copied_once"),
+    ),
+    Mutant(
+        "copies-go-on-into-a-ledger-that-died",
+        "a refused commit makes its pool take another ledger",
+        "blobit/compaction.py",
+        "                self._pool.forget(part.ledger_id)",
+        "                pass",
+        by_test(
+            _COMPACTION,
+            "test_copies_whose_ledger_was_collected_are_made_again_in_another",
+        ),
+    ),
+    Mutant(
+        "many-appends-stay-many",
+        "a small object is put together while it moves",
+        "blobit/compaction.py",
+        "        if object_id.kind is Kind.LIST and object_id.length > self._whole_bytes_max:",
+        "        if object_id.kind is Kind.LIST:",
+        by_test(
+            _COMPACTION,
+            "test_an_object_of_many_appends_becomes_one_piece_when_it_moves",
+        ),
+    ),
+    Mutant(
+        "a-hint-of-an-expiry-counts",
+        "what expires is decided by the object's own row",
+        "blobit/expiry.py",
+        "        if row is None or not is_expired(row, scope.now_ms):",
+        "        if row is None:",
+        by_test(
+            _EXPIRY,
+            "test_an_object_that_was_written_anew_outlives_the_time_of_the_old_one",
+        ),
+    ),
+    Mutant(
+        "ledgers-of-nobody-are-orphans",
+        "only ledgers that say that they belong to a bucket are looked at",
+        "blobit/orphans.py",
+        '    return owned and custom.get("bucket", b"").isdigit()',
+        "    return owned",
+        by_test(
+            _ORPHANS,
+            "test_ledgers_of_others_and_of_objects_without_a_bucket_are_never_touched",
+        ),
+    ),
+    Mutant(
+        "a-dying-ledger-is-an-orphan",
+        "a ledger that is dying keeps its bytes for the grace",
+        "blobit/orphans.py",
+        '    return await rows.get("dying", (ledger_id,)) is None',
+        "    return True",
+        by_test(_ORPHANS, "test_a_dying_ledger_of_a_deleted_bucket_is_no_orphan"),
+    ),
+    Mutant(
+        "a-bucket-is-forgotten-before-its-ledgers-are-gone",
+        "a deleted bucket is remembered until none of its ledgers is left",
+        "blobit/bucket_removal.py",
+        "    return len(gone) == len(dying)",
+        "    return True",
+        by_test(_ORPHANS, "test_of_a_deleted_bucket_nothing_is_left"),
+    ),
+)
