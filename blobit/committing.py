@@ -201,8 +201,8 @@ class Committer:
                 await transaction.commit()
         for pending, answer in made:
             pending.answer(answer)
-        for pending, error in refused:
-            pending.fail(error)
+        for pending, refusal in refused:
+            pending.fail(refusal)
 
     async def _find_out(self, batch: list[_Pending], error: CommitUnknown) -> None:
         """Tell each of a batch whether its change was made, by what the rows say now."""

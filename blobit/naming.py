@@ -31,7 +31,7 @@ _LAST_CHARACTER: Final = 0x10FFFF
 _SURROGATES: Final = (0xD800, 0xE000)
 
 
-def check_bucket_name(name: str) -> None:
+def check_bucket_name(name: object) -> None:
     """Raise `InvalidName` unless a bucket may be called so."""
     if not isinstance(name, str) or _BUCKET_FORM.fullmatch(name) is None:
         raise InvalidName(
@@ -40,7 +40,7 @@ def check_bucket_name(name: str) -> None:
         )
 
 
-def check_object_name(name: str) -> None:
+def check_object_name(name: object) -> None:
     """Raise `InvalidName` unless an object may be called so."""
     problem = ""
     if not isinstance(name, str) or not name:
@@ -75,7 +75,7 @@ def packed_metadata(metadata: Mapping[str, str] | None) -> bytes:
     return packed
 
 
-def check_content_type(content_type: str) -> None:
+def check_content_type(content_type: object) -> None:
     """Raise `InvalidName` for what is no content type."""
     if not isinstance(content_type, str) or len(content_type) > CONTENT_TYPE_CHARACTERS_MAX:
         raise InvalidName(f"a content type has at most {CONTENT_TYPE_CHARACTERS_MAX} characters")
@@ -130,7 +130,7 @@ def listing_token(bucket_id: int, prefix: str, delimiter: str, first: str) -> st
     return base64.urlsafe_b64encode(packed + _check(packed)).rstrip(b"=").decode("ascii")
 
 
-def parse_token(token: str, bucket_id: int, prefix: str, delimiter: str) -> str:
+def parse_token(token: object, bucket_id: int, prefix: str, delimiter: str) -> str:
     """From which name on a listing continues. Raises `InvalidToken`."""
     if not isinstance(token, str) or len(token) > _TOKEN_CHARACTERS_MAX or not token.isascii():
         raise InvalidToken("this is no token of a listing")

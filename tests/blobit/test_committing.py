@@ -112,13 +112,13 @@ async def test_changes_that_come_together_share_a_transaction() -> None:
 async def test_a_change_is_decided_by_what_the_one_before_leaves() -> None:
     table = Table()
     committer = committer_of(table)
-    answers = await asyncio.gather(
+    answers: Any = await asyncio.gather(
         committer.change(put("cow", "1")),
         committer.change(put("cow", "2", if_etag="1")),
         committer.change(put("cow", "3", if_etag="1")),
         return_exceptions=True,
     )
-    assert answers[:2] == ["1", "2"] and isinstance(answers[2], ConditionFailed)
+    assert list(answers[:2]) == ["1", "2"] and isinstance(answers[2], ConditionFailed)
     assert table.rows[key("cow")] == {"etag": "2"}
     assert len(table.commits) == 1
 
@@ -169,13 +169,13 @@ async def test_a_commit_of_unknown_outcome_is_found_out_by_its_own_mark(applied:
     table.applies_unknown = applied
     table.failures += [CommitUnknown("the leader went away")]
     committer = committer_of(table)
-    answers = await asyncio.gather(
+    answers: Any = await asyncio.gather(
         committer.change(put("cow", "mine")),
         committer.change(put("other", "mine too")),
         return_exceptions=True,
     )
     if applied:
-        assert answers == ["mine", "mine too"]
+        assert list(answers) == ["mine", "mine too"]
     else:
         assert all(isinstance(answer, CommitOutcomeUnknown) for answer in answers)
     assert len(table.commits) == applied

@@ -109,7 +109,7 @@ class BucketsContract(Suite):
             BucketSettings(checksum=True)  # type: ignore[call-arg]
         for wrong in ({"ensemble": 0}, {"compression": "lzo"}, {"ledger_bytes_max": 5}):
             with pytest.raises(ValueError, match=r"least|compression"):
-                BucketSettings(**wrong)  # type: ignore[arg-type]
+                BucketSettings(**wrong)
         async with self.open(tmp_path) as store:
             await store.blobs.create_bucket("photos")
             rows = await store.blobs.rows(REGISTRY)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ async def test_a_key_without_a_row_is_locked_like_one_that_has_one(
         cows = await herd.create_table("cows", {"id": BIGINT, "name": TEXT}, ["id"])
         await cows.put({"id": 1, "name": "Alma"})
         one, other = await herd.session(), await herd.session()
-        first, second = await one.begin(), await other.begin()
+        first: Any = await one.begin()
+        second: Any = await other.begin()
         found = await cows.lock_many([2, 1], transaction=first)
         assert found == [None, {"id": 1, "name": "Alma"}]
         waiting = asyncio.ensure_future(cows.lock_many([2], transaction=second))
