@@ -65,21 +65,34 @@ class Collector:
 
     async def _collect(self, bucket: str | None, dry_run: bool) -> GarbageReport:
         report = GarbageReport(dry_run)
-        found = await self._buckets(bucket)
         known: set[int] = set()
-        for tablespace, infos in _by_tablespace(found).items():
-            rows = await self._blobs.rows(tablespace)
-            ledgers = await _by_bucket(rows, "ledgers")
-            dying = await _by_bucket(rows, "dying")
-            for info in infos:
-                own = ledgers.get(info.bucket_id, []), dying.get(info.bucket_id, [])
-                known.update(row["ledger_id"] for some in own for row in some)
-                report.buckets.append(await self._round(info, *own, dry_run))
+        for tablespace, infos in _by_tablespace(await self._buckets(bucket)).items():
+            try:
+                report.buckets += await self._rounds(tablespace, infos, known, dry_run)
+            except (Error, MetadataUnavailable):
+                # Its tablespace is away, not that of the others.
+                if bucket is not None:
+                    raise
+                report.unreachable_buckets += [info.name for info in infos]
         if bucket is None:
             if not dry_run:
                 await self._clean(report)
             await self._find_orphans(report, known)
         return report
+
+    async def _rounds(
+        self, tablespace: str, infos: Sequence[BucketInfo], known: set[int], dry_run: bool
+    ) -> list[BucketGarbage]:
+        """A round for each bucket of a tablespace; `known` is told of their ledgers."""
+        rows = (await self._blobs.committer(tablespace)).rows
+        ledgers = await _by_bucket(rows, "ledgers")
+        dying = await _by_bucket(rows, "dying")
+        reports: list[BucketGarbage] = []
+        for info in infos:
+            own = ledgers.get(info.bucket_id, []), dying.get(info.bucket_id, [])
+            known.update(row["ledger_id"] for some in own for row in some)
+            reports.append(await self._round(info, *own, dry_run))
+        return reports
 
     async def _buckets(self, bucket: str | None) -> list[BucketInfo]:
         registry = await self._blobs.rows(REGISTRY)
@@ -198,17 +211,25 @@ class Collector:
         registry = await self._blobs.rows(REGISTRY)
         for row in [row async for row in registry.scan("deleted_buckets")]:
             info = bucket_info(row)
-            scope = await self._scope(info, False)
-            rows = await self._blobs.rows(info.tablespace)
-            ledgers = (await _by_bucket(rows, "ledgers")).get(info.bucket_id, [])
-            report.buckets.append(scope.report)
             try:
-                clean = await remove_bucket(scope, ledgers)
-            except BlobError:
+                clean = await self._cleaned(info, report)
+            except (Error, BlobError):
+                report.unreachable_buckets.append(info.name)
                 continue
             if clean:
-                await self._blobs.forget_bucket(info)
                 report.cleaned_buckets.append(info.name)
+
+    async def _cleaned(self, info: BucketInfo, report: GarbageReport) -> bool:
+        """Clean a deleted bucket; whether nothing of it is left."""
+        # Made anew where whoever dropped it was cut short: then there is nothing in it.
+        await self._blobs.rows(info.tablespace)
+        scope = await self._scope(info, False)
+        report.buckets.append(scope.report)
+        ledgers = (await _by_bucket(scope.rows, "ledgers")).get(info.bucket_id, [])
+        if not await remove_bucket(scope, ledgers):
+            return False
+        await self._blobs.forget_bucket(info)
+        return True
 
     async def _find_orphans(self, report: GarbageReport, known: set[int]) -> None:
         spaces: dict[int, str] = {}
@@ -219,7 +240,7 @@ class Collector:
 
         async def rows_of(bucket_id: int) -> Rows | None:
             tablespace = spaces.get(bucket_id)
-            return None if tablespace is None else await self._blobs.rows(tablespace)
+            return None if tablespace is None else (await self._blobs.committer(tablespace)).rows
 
         now_ms = self._client.clock.wall_ms()
         try:

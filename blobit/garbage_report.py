@@ -47,6 +47,8 @@ class GarbageReport(msgspec.Struct):
     """Ledgers of no row, left by writers that crashed, which were deleted."""
     cleaned_buckets: list[str] = []
     """Deleted buckets of which nothing is left."""
+    unreachable_buckets: list[str] = []
+    """Those whose tablespace did not answer; the next round tries again."""
 
     def total(self, field: str) -> int:
         """The sum of a number over all buckets.

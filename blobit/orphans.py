@@ -14,11 +14,13 @@ Invariants:
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
+from blobit.errors import MetadataUnavailable
 from blobit.rows import Rows
 from blobit.writers import LEDGER_OWNER
 from engine.errors import EngineError, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.metadata.ledgers import LedgerMetadata
+from herd.errors import Error
 
 RowsOf = Callable[[int], Awaitable[Rows | None]]
 """The tables where a bucket's rows are, by its id; None: it is known that there are none."""
@@ -38,7 +40,7 @@ class OrphanScan:
     ) -> list[int]:
         """Ledgers without a row, at least so old; those of `known` have one, or had it just now.
 
-        Raises `MetadataUnavailable` of the engine and what is in `herd.errors`.
+        Raises `MetadataUnavailable` of the engine.
         """
         found: list[int] = []
         ids = await self._client.list_ledgers()
@@ -49,9 +51,13 @@ class OrphanScan:
             metadata = await self._metadata(ledger_id)
             if metadata is None or metadata.created_ms + age_ms > now_ms:
                 continue
-            rows = await rows_of(int(metadata.custom["bucket"]))
-            if rows is None or await _has_no_row(rows, ledger_id):
-                found.append(ledger_id)
+            try:
+                rows = await rows_of(int(metadata.custom["bucket"]))
+                if rows is None or await _has_no_row(rows, ledger_id):
+                    found.append(ledger_id)
+            except (Error, MetadataUnavailable):
+                # Whether it has a row cannot be told now.
+                continue
         return found
 
     async def delete(self, ledger_ids: Collection[int]) -> int:

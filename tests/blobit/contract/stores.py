@@ -68,7 +68,10 @@ class Store:
 @asynccontextmanager
 async def _herd(path: Path) -> AsyncIterator[AsyncHerd]:
     workers = ThreadWorkers(asyncio.get_running_loop())
-    herd = AsyncHerd((await Cluster.of(1)).client(_NAMES), path, workers, _PATIENT)
+    client = (await Cluster.of(1)).client(_NAMES)
+    # The name of its socket is drawn: no other test's, which may run at the same time.
+    client.rng = random.Random(str(path))
+    herd = AsyncHerd(client, path, workers, _PATIENT)
     try:
         yield herd
     finally:

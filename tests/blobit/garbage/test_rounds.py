@@ -1,0 +1,61 @@
+"""Rounds over many buckets and tablespaces: what is away stops nobody else."""
+
+from pathlib import Path
+
+import pytest
+
+from blobit import BucketSettings, MetadataUnavailable
+from blobit.committing import Committer
+from tests.blobit.garbage.grounds import HOUR_MS, grounds
+
+ELSEWHERE = BucketSettings(tablespace="elsewhere")
+
+
+async def test_a_tablespace_that_is_away_stops_only_the_round_of_its_own_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with grounds(tmp_path, grace_ms=0, orphan_ms=0) as ground:
+        await ground.blobs.create_bucket("goats", ELSEWHERE)
+        await ground.sealed({"heidi": b"meh"}, "goats")
+        await ground.sealed({"elsa": b"moo"})
+        await ground.bucket.delete("elsa")
+        find = ground.blobs.committer
+
+        async def away(tablespace: str, *, create: bool = False) -> Committer:
+            if tablespace == "elsewhere":
+                raise MetadataUnavailable("nobody leads it: try again later")
+            return await find(tablespace, create=create)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ground.blobs, "committer", away)
+            report = await ground.blobs.collect()
+            assert report.unreachable_buckets == ["goats"] and report.orphan_ledgers == 0
+            assert report.total("deleted_ledgers") == 1
+            with pytest.raises(MetadataUnavailable):
+                await ground.blobs.collect("goats")
+        assert (await ground.blobs.collect()).unreachable_buckets == []
+        assert await (await ground.blobs.bucket("goats")).get("heidi") == b"meh"
+
+
+async def test_a_deleted_bucket_takes_the_tablespace_of_its_own_along(tmp_path: Path) -> None:
+    async with grounds(tmp_path, grace_ms=0) as ground:
+        goats = await ground.blobs.create_bucket("goats", ELSEWHERE)
+        await goats.put("heidi", b"meh")
+        await ground.blobs.delete_bucket("goats", force=True)
+        assert (await ground.blobs.collect()).cleaned_buckets == ["goats"]
+        assert await ground.rows("deleted_buckets") == []
+        assert await ground.ledgers_there() == []
+
+
+async def test_a_ledger_in_use_is_not_looked_at_before_its_writer_closed_it(
+    tmp_path: Path,
+) -> None:
+    async with grounds(tmp_path, grace_ms=0, settle_ms=0) as ground:
+        await ground.bucket.put("elsa", b"moo")
+        await ground.bucket.delete("elsa")
+        ground.clock.pass_ms(HOUR_MS)
+        report = await ground.collect()
+        assert (report.ledgers, report.dead_ledgers, report.sealed_ledgers) == (1, 0, 0)
+        ground.clock.pass_ms(HOUR_MS)
+        report = await ground.collect()
+        assert (report.dead_ledgers, report.sealed_ledgers, report.deleted_ledgers) == (1, 1, 1)
