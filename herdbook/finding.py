@@ -157,7 +157,7 @@ def find(
     if "://" in named:
         raise StoreNotFound(f"{named} is neither a folder nor a url that begins with {SCHEME}")
     if not Path(named).is_dir():
-        raise StoreNotFound(f"{named} is no folder")
+        raise StoreNotFound(f"{named} is no folder: name one, or let --create make it")
     return named
 
 
