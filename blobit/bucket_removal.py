@@ -82,7 +82,7 @@ async def _remove_home(scope: BucketScope) -> bool:
     key: RowKey = ("homes", (scope.bucket_id,))
     change = Change[bool](
         (key,),
-        lambda _: Effect({key: None}, True),
+        lambda _: Effect({key: None, ("open_buckets", (scope.bucket_id,)): None}, True),
         lambda found: True if found[key] is None else None,
     )
     try:

@@ -232,7 +232,7 @@ def _refused(error: Error) -> BlobError:
     """Why a change of its own was refused."""
     if isinstance(error, TooLarge):
         return _caused(BlobNotStored(f"too much for one change: {error.message}"), error)
-    if "_home " in error.message:
+    if "_home " in error.message or "_open " in error.message:
         return _caused(NoSuchBucket("the bucket has been deleted"), error)
     return _caused(LedgerGone(f"a ledger was collected meanwhile: {error.message}"), error)
 

@@ -21,6 +21,7 @@ from blobit.errors import InvalidName, InvalidToken, RangeInvalid
 OBJECT_NAME_BYTES_MAX: Final = 1_024
 CONTENT_TYPE_CHARACTERS_MAX: Final = 255
 METADATA_BYTES_MAX: Final = 64 * 1_024
+OWN_TABLESPACES: Final = "blobs_"
 _BUCKET_FORM: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _SPACE_NAME_CHARACTERS_MAX: Final = 63
 _TOKEN_FORMAT: Final = 1
@@ -97,16 +98,27 @@ def new_etag(rng: random.Random) -> str:
     return base64.urlsafe_b64encode(bits).decode("ascii")[:22]
 
 
-def tablespace_name(bucket: str, bucket_id: int, *, taken: bool) -> str:
-    """What a bucket's own tablespace is called; `taken`: another one has the plain name."""
-    name = f"blobs_{bucket.replace('.', '_')}"
-    if not taken and len(name) <= _SPACE_NAME_CHARACTERS_MAX:
-        return name
+def tablespace_name(bucket: str, bucket_id: int) -> str:
+    """What a bucket's own tablespace is called: as no other bucket's ever is.
+
+    >>> tablespace_name("a.b", 37)
+    'blobs_a_b_11'
+    """
     digits = ""
     while bucket_id:
         bucket_id, digit = divmod(bucket_id, 36)
         digits = _DIGITS[digit] + digits
-    return f"blobs_{digits or '0'}"
+    end = f"_{digits}"
+    start = f"{OWN_TABLESPACES}{bucket.replace('.', '_')}"
+    return start[: _SPACE_NAME_CHARACTERS_MAX - len(end)] + end
+
+
+def check_tablespace_name(name: str) -> None:
+    """Raise `InvalidName` for a tablespace that only the store gives to a bucket."""
+    if name.lower().startswith(OWN_TABLESPACES):
+        raise InvalidName(
+            f"tablespace {name:.80}: names that begin with {OWN_TABLESPACES} are the store's own"
+        )
 
 
 def after_prefix(prefix: str) -> str | None:

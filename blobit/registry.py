@@ -6,6 +6,7 @@ Invariants:
 - A deleted bucket's name is free at once; its objects are collected behind the scenes.
 """
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from blobit.errors import (
     MetadataUnavailable,
     NoSuchBucket,
 )
-from blobit.naming import check_bucket_name, tablespace_name
+from blobit.naming import check_bucket_name, check_tablespace_name, tablespace_name
 from blobit.rows import told
 from blobit.settings import BucketSettings
 from blobit.tables import (
@@ -31,13 +32,15 @@ from blobit.tables import (
     RowKey,
     bucket_info,
 )
-from herd.errors import Error
+from herd.errors import Error, ForeignKeyViolation, ProgrammingError
 from herd.store import AsyncHerd
 
 if TYPE_CHECKING:
     from blobit.blobs import AsyncBlobs
 
 _ID_BITS: Final = 62
+_ATTEMPTS_MAX: Final = 20
+_PAUSE_S: Final = 0.05
 
 
 class Registry:
@@ -54,7 +57,7 @@ class Registry:
         wanted = settings if settings is not None else BucketSettings()
         committer = await self._committer()
         bucket_id = 1 + self._blobs.client.rng.getrandbits(_ID_BITS)
-        tablespace = await self._tablespace(name, bucket_id, wanted)
+        tablespace = self._tablespace(name, bucket_id, wanted)
         shared = tablespace == REGISTRY
         # One that cannot be used is found out before anything names it.
         await self._blobs.committer(tablespace, create=True)
@@ -76,14 +79,17 @@ class Registry:
                 return Effect({}, present)
             writes: dict[RowKey, Row | None] = {key: row}
             if shared:
-                writes["homes", (bucket_id,)] = {"bucket_id": bucket_id}
+                writes.update(_homes(bucket_id))
             return Effect(writes, row)
 
         def confirm(found: Found) -> Row | None:
             present = found[key]
             return row if present is not None and present["bucket_id"] == bucket_id else None
 
-        return await self._usable(await committer.change(Change((key,), decide, confirm)))
+        info = await self._usable(await committer.change(Change((key,), decide, confirm)))
+        if info.bucket_id != bucket_id and not exist_ok:
+            raise BucketExists(f"there is a bucket {name} already: somebody made it meanwhile")
+        return info
 
     async def find(self, name: str) -> BucketInfo:
         """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
@@ -112,8 +118,8 @@ class Registry:
     async def delete(self, name: str, *, force: bool) -> BucketInfo:
         """Take a bucket's name away. Raises `NoSuchBucket`, `BucketNotEmpty`."""
         info = _info(await self._row(name))
-        if not force and not await self._is_empty(info):
-            raise BucketNotEmpty(f"bucket {name} holds objects: delete them, or use force")
+        if not force:
+            await self._close(info)
         committer = await self._committer()
         key: RowKey = ("buckets", (name,))
         gone: Row = {
@@ -161,59 +167,47 @@ class Registry:
     async def _committer(self) -> Committer:
         return await self._blobs.committer(REGISTRY, create=True)
 
-    async def _tablespace(self, name: str, bucket_id: int, wanted: BucketSettings) -> str:
+    def _tablespace(self, name: str, bucket_id: int, wanted: BucketSettings) -> str:
         """Which tablespace a new bucket has."""
         if wanted.tablespace is not None:
+            check_tablespace_name(wanted.tablespace)
             return wanted.tablespace.lower()
         if isinstance(self._blobs.herd, AsyncHerd):
             return REGISTRY
-        plain = tablespace_name(name, bucket_id, taken=False)
-        return tablespace_name(name, bucket_id, taken=plain in await self._used())
-
-    async def _used(self, but: int | None = None) -> set[str]:
-        """The tablespaces of all buckets, but of one."""
-        rows = (await self._committer()).rows
-        try:
-            return {
-                row["tablespace"]
-                for table in ("buckets", "deleted_buckets")
-                async for row in rows.scan(table)
-                if row["bucket_id"] != but
-            }
-        except Error as error:
-            raise told(error) from error
+        return tablespace_name(name, bucket_id)
 
     async def _is_to_drop(self, info: BucketInfo) -> bool:
         """Whether nobody but a bucket that is forgotten had anything in its tablespace.
 
-        One that somebody named is somebody's. One that the store made may have got other tables.
+        One that somebody named is somebody's. One that the store made is no other bucket's, but
+        somebody may have put tables there.
         """
         if info.settings.tablespace is not None or info.tablespace == REGISTRY:
             return False
-        if info.tablespace in await self._used(but=info.bucket_id):
+        try:
+            session = await self._blobs.herd.session(info.tablespace)
+        except ProgrammingError:
+            # Another collector has dropped it.
             return False
-        session = await self._blobs.herd.session(info.tablespace)
         try:
             found = await session.execute("SHOW TABLES")
-            others = {name for (name,) in found.rows} - set(TABLES)
+            return not {name for (name,) in found.rows} - set(TABLES)
         finally:
             await session.close()
-        rows = (await self._blobs.committer(info.tablespace)).rows
-        return not others and not await rows.page("homes", limit=1)
 
     async def _usable(self, row: Row) -> BucketInfo:
         """Finish a bucket that is being made."""
         info = _info(row)
         if row["state"] == BucketState.ACTIVE:
             return info
-        home: RowKey = ("homes", (info.bucket_id,))
+        rows = _homes(info.bucket_id)
         own = await self._blobs.committer(info.tablespace, create=True)
         await self._place(info)
 
-        def settle(_: Found) -> Effect[bool]:
-            return Effect({home: {"bucket_id": info.bucket_id}}, True)
+        def confirm_homes(found: Found) -> bool | None:
+            return True if all(found[key] for key in rows) else None
 
-        await own.change(Change((home,), settle, lambda found: True if found[home] else None))
+        await own.change(Change(tuple(rows), lambda _: Effect(dict(rows), True), confirm_homes))
         key: RowKey = ("buckets", (info.name,))
 
         def decide(found: Found) -> Effect[bool]:
@@ -244,20 +238,44 @@ class Registry:
         except Error as error:
             raise told(error) from error
 
-    async def _is_empty(self, info: BucketInfo) -> bool:
+    async def _close(self, info: BucketInfo) -> None:
+        """See that a bucket takes no more objects. Raises `BucketNotEmpty` if it has any."""
         rows = (await self._blobs.committer(info.tablespace)).rows
-        try:
-            prefix = (info.bucket_id,)
-            if await rows.page("objects", first=prefix, last=prefix, limit=1):
-                return False
-            async for row in rows.scan("ledgers"):
-                if (row["bucket_id"], row["kind"]) == (info.bucket_id, LedgerKind.UNNAMED):
-                    key = (row["ledger_id"], info.bucket_id)
-                    if await rows.page("refs", first=key, last=key, limit=1):
-                        return False
-        except Error as error:
-            raise told(error) from error
-        return True
+        key: RowKey = ("open_buckets", (info.bucket_id,))
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                async with rows.transaction() as transaction:
+                    # Who puts an object holds this lock, shared, until it is there.
+                    await transaction.lock([key])
+                    if await self._has_unnamed(info):
+                        raise _not_empty(info)
+                    await transaction.write({key: None})
+                    await transaction.commit()
+                return
+            except ForeignKeyViolation as error:
+                raise _not_empty(info) from error
+            except Error as error:
+                if not error.retryable or attempt == _ATTEMPTS_MAX - 1:
+                    raise told(error) from error
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _has_unnamed(self, info: BucketInfo) -> bool:
+        rows = (await self._blobs.committer(info.tablespace)).rows
+        async for row in rows.scan("ledgers"):
+            if (row["bucket_id"], row["kind"]) == (info.bucket_id, LedgerKind.UNNAMED):
+                key = (row["ledger_id"], info.bucket_id)
+                if await rows.page("refs", first=key, last=key, limit=1):
+                    return True
+        return False
+
+
+def _homes(bucket_id: int) -> dict[RowKey, Row | None]:
+    """The rows with which a bucket begins to live in its tablespace."""
+    return {(table, (bucket_id,)): {"bucket_id": bucket_id} for table in ("homes", "open_buckets")}
+
+
+def _not_empty(info: BucketInfo) -> BucketNotEmpty:
+    return BucketNotEmpty(f"bucket {info.name} holds objects: delete them, or use force")
 
 
 def _info(row: Row) -> BucketInfo:

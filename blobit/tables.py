@@ -7,6 +7,7 @@ Invariants:
 - What holds a range of a ledger is a row of `refs`. A ledger's row goes only when no row of `refs`
   names it, and `refs` names only ledgers that have their row: the database sees to both.
 - `homes` has a row for each bucket that lives in the tablespace; nothing is written for another.
+- `open_buckets` has a row for each bucket that takes objects; it goes only when there is no object.
 - A bucket's id is never given to another bucket.
 """
 
@@ -55,6 +56,7 @@ class LedgerKind(enum.IntEnum):
 
 TABLES: Final[dict[str, str]] = {
     "homes": "CREATE TABLE IF NOT EXISTS homes (bucket_id BIGINT PRIMARY KEY)",
+    "open_buckets": "CREATE TABLE IF NOT EXISTS open_buckets (bucket_id BIGINT PRIMARY KEY)",
     "buckets": """CREATE TABLE IF NOT EXISTS buckets (
         name VARCHAR PRIMARY KEY, bucket_id BIGINT NOT NULL, state INT NOT NULL,
         tablespace VARCHAR NOT NULL, settings BLOB NOT NULL, created_ms BIGINT NOT NULL)""",
@@ -73,7 +75,7 @@ TABLES: Final[dict[str, str]] = {
         length BIGINT NOT NULL, etag VARCHAR NOT NULL, content_type VARCHAR NOT NULL,
         metadata BLOB NOT NULL, created_ms BIGINT NOT NULL, expires_ms BIGINT,
         PRIMARY KEY (bucket_id, name),
-        CONSTRAINT objects_home FOREIGN KEY (bucket_id) REFERENCES homes (bucket_id))""",
+        CONSTRAINT objects_open FOREIGN KEY (bucket_id) REFERENCES open_buckets (bucket_id))""",
     "expiries": """CREATE TABLE IF NOT EXISTS expiries (
         bucket_id BIGINT NOT NULL, expires_ms BIGINT NOT NULL, name VARCHAR NOT NULL,
         PRIMARY KEY (bucket_id, expires_ms, name))""",
@@ -108,6 +110,7 @@ REF_COLUMNS: Final = ("ledger_id", "bucket_id", "owner", "part", "object_id", "s
 
 PRIMARY: Final[dict[str, tuple[str, ...]]] = {
     "homes": ("bucket_id",),
+    "open_buckets": ("bucket_id",),
     "buckets": ("name",),
     "deleted_buckets": ("bucket_id",),
     "ledgers": ("ledger_id",),

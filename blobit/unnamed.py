@@ -7,9 +7,10 @@ Invariants:
 
 from blobit.bucket_core import BucketCore, Known
 from blobit.committing import Change, Effect, Found
+from blobit.errors import NoSuchBucket
 from blobit.object_id import ObjectId
 from blobit.sources import Source
-from blobit.tables import LedgerKind
+from blobit.tables import LedgerKind, RowKey
 
 
 async def put_unnamed(core: BucketCore, source: Source) -> ObjectId:
@@ -19,12 +20,19 @@ async def put_unnamed(core: BucketCore, source: Source) -> ObjectId:
 
     async def commit(object_id: ObjectId) -> ObjectId:
         refs = core.refs(_owner(object_id), known.of("", object_id.to_bytes()))
+        # No row of it tells the database that the bucket is open.
+        open_key: RowKey = ("open_buckets", (core.bucket_id,))
+
+        def decide(found: Found) -> Effect[ObjectId]:
+            if found[open_key] is None:
+                raise NoSuchBucket(f"bucket {core.info.name} was deleted")
+            return Effect(dict(refs), object_id)
 
         def confirm(found: Found) -> ObjectId | None:
             return object_id if all(found[key] is not None for key in refs) else None
 
         if refs:
-            change = Change(tuple(refs), lambda _: Effect(dict(refs), object_id), confirm)
+            change = Change((open_key, *refs), decide, confirm)
             await core.commit(change, known)
         return object_id
 

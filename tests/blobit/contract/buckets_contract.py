@@ -55,6 +55,8 @@ class BucketsContract(Suite):
             ids = {a.bucket_id for a in answers if not isinstance(a, BaseException)}
             assert len(ids) == 1
             errors = [a for a in answers if isinstance(a, BaseException)]
+            # Who asked for a new one, and was not told otherwise, has made it.
+            assert sum(not isinstance(a, BaseException) for a in answers[:8]) <= 1
             assert all(isinstance(error, BucketExists) for error in errors)
             assert len(await store.blobs.buckets()) == 1
 
@@ -92,6 +94,30 @@ class BucketsContract(Suite):
             await store.blobs.delete_bucket("photos")
             assert await store.blobs.buckets() == []
 
+    async def test_a_put_that_meets_the_end_of_its_bucket_prevents_it_or_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store, store.another() as other:
+            ends: set[tuple[bool, bool]] = set()
+            for number in range(12):
+                name = f"bucket-{number}"
+                await store.blobs.create_bucket(name)
+                bucket = await other.bucket(name)
+                puts = {0: bucket.put("cow", b""), 1: bucket.put("cow", body(30))}
+                put = puts.get(number % 3) or bucket.put_unnamed(body(30))
+                for unused in puts.values():
+                    if unused is not put:
+                        unused.close()
+                deleted, stored = await asyncio.gather(
+                    store.blobs.delete_bucket(name), put, return_exceptions=True
+                )
+                end = deleted is None, not isinstance(stored, BaseException)
+                assert end in ((True, False), (False, True)), (deleted, stored)
+                assert isinstance(deleted, BucketNotEmpty | None)
+                assert end[1] or isinstance(stored, NoSuchBucket)
+                ends.add(end)
+            assert ends
+
     async def test_names_that_no_bucket_can_have_are_refused(self, tmp_path: Path) -> None:
         async with self.open(tmp_path) as store:
             bad = ("", "ab", "A-b", "a_b", "-ab", "ab-", "x" * 64, "a b", "äöü", "ab\n", "../x")
@@ -99,6 +125,8 @@ class BucketsContract(Suite):
                 for call in (store.blobs.create_bucket(name), store.blobs.bucket(name)):
                     with pytest.raises(InvalidName):
                         await call
+            with pytest.raises(InvalidName):
+                await store.blobs.create_bucket("abc", BucketSettings(tablespace="Blobs_abc"))
             for name in ("abc", "1.2", "x" * 63):
                 bucket = await store.blobs.create_bucket(name)
                 await bucket.put("cow", name.encode())
@@ -157,7 +185,7 @@ class BucketsContract(Suite):
                 await bucket.put("cow", b"moo")
                 own = bucket.core.rows.tablespace
                 await blobs.delete_bucket(name, force=True)
-                for table in ("objects", "refs", "expiries", "ledgers", "homes"):
+                for table in ("objects", "refs", "ledgers", "open_buckets", "homes"):
                     async with bucket.core.rows.transaction() as transaction:
                         keys = [key_of(table, r) async for r in bucket.core.rows.scan(table)]
                         await transaction.write(dict.fromkeys(keys))

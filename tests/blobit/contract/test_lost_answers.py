@@ -74,6 +74,28 @@ async def test_a_put_that_was_not_done_and_nobody_could_tell_is_said_to_be_unkno
         assert await bucket.get("cow") == body(40)
 
 
+async def test_a_rename_that_was_not_done_is_not_taken_for_done_by_what_others_do(
+    tmp_path: Path,
+) -> None:
+    async with bucket_over_a_lossy_way(tmp_path) as (route, bucket):
+        await bucket.put("old", body(30))
+        await bucket.put("new", body(40))
+        route.lost_calls += [messages.Commit] + [messages.Outcome] * 200
+        renaming = asyncio.ensure_future(bucket.rename("old", "new"))
+        while messages.Outcome not in route.asked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        # What somebody else does meanwhile.
+        async with bucket.core.rows.transaction() as transaction:
+            found = await transaction.lock([bucket.core.object_key("old")])
+            await transaction.write(dict.fromkeys(found))
+            while messages.Commit in route.lost_calls:
+                route.lost_calls.remove(messages.Commit)
+            await transaction.commit()
+        with pytest.raises(CommitOutcomeUnknown):
+            await renaming
+        assert await bucket.get("new") == body(40)
+
+
 async def test_a_server_lost_in_the_middle_of_a_transaction_costs_a_second_attempt(
     tmp_path: Path,
 ) -> None:
