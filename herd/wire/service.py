@@ -112,6 +112,10 @@ class HerdService:
     async def table(self, name: str, tablespace: str) -> "AsyncTable":
         """A table of a tablespace. Raises `NoSuchTable` and what its host raises."""
         found = self._tables.get((tablespace, name))
+        if found is not None and found.space is not await self.host.tablespace(tablespace):
+            # It was dropped and made again: those of its tables that are known are the old one's.
+            self.forget_tables(tablespace)
+            found = None
         if found is None:
             made = await self.host.table(name, tablespace)
             if len(self._tables) >= _TABLES_MAX:

@@ -44,3 +44,15 @@ async def test_locks_without_a_transaction_are_refused(tmp_path: Path) -> None:
         call = messages.Get("default", "cows", [1], locks=True)
         with pytest.raises(InterfaceError, match="only a transaction locks"):
             await table._calling.ask("default", call, again=False)  # type: ignore[attr-defined]
+
+
+async def test_a_tablespace_that_is_made_again_has_tables_of_its_own(tmp_path: Path) -> None:
+    async with through_socket(tmp_path) as herd:
+        default = await herd.session()
+        for number in range(3):
+            await herd.make("own")
+            table = await herd.create_table("cows", {"id": BIGINT}, ["id"], "own")
+            await table.put({"id": number})
+            assert [row async for row in table.scan()] == [{"id": number}]
+            await default.execute("DROP TABLESPACE own")
+        await default.close()
