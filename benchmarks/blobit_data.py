@@ -4,15 +4,15 @@ Invariants:
 - Three bookies, three copies, two of them acknowledged; a put returns when its bytes are durable.
 - 16 callers, each with one call under way.
 - Gets come after a reopen, with readers that know nothing; every object is checked against its id.
-- The limit of puts is three files that take the same bytes at once, each write synced when as many
-  bytes wait as the callers can have under way.
+- The limit of puts is three files that take the same bytes at once, up to `LIMIT_BYTES_MAX`, synced
+  whenever as many bytes wait as the callers can have under way.
 """
 
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,9 @@ from benchmarks.result import Result
 from benchmarks.setting import Setting, run
 from blobit import AsyncBlobs, ObjectId
 from engine import cluster
+from engine.ledger.client import LedgerClient
 from engine.limits import KIB, MIB
+from engine.ports.system_workers import ThreadWorkers
 
 SUBJECT: Final = "blobit"
 BOOKIES: Final = 3
@@ -30,6 +32,7 @@ CALLERS: Final = 16
 SMALL_BYTES: Final = 64 * KIB
 BIG_BYTES: Final = 64 * MIB
 FIRST_BYTE_MS: Final = 10.0
+LIMIT_BYTES_MAX: Final = 512 * MIB
 _READ_BYTES_MAX: Final = 400 * MIB
 
 
@@ -49,10 +52,10 @@ def big_grpc(setting: Setting) -> list[Result]:
 
     async def work(folder: Path) -> float:
         async with started_cluster(folder, BOOKIES, "grpc") as (client, _):
-            async with AsyncBlobs(client) as blobs:
+            async with opened(client) as blobs:
                 _, ids = await put_all(blobs.put, BIG_BYTES, count)
             # Another store knows no reader; the connections are there.
-            async with AsyncBlobs(client) as blobs:
+            async with opened(client) as blobs:
                 return await get_all(blobs.get, ids)
 
     with setting.scratch() as folder:
@@ -67,12 +70,12 @@ def first_byte(setting: Setting) -> list[Result]:
     length = setting.size(1024 * MIB, 256 * MIB)
 
     async def work(folder: Path) -> float:
-        async with cluster.open(folder, bookies=BOOKIES) as client, AsyncBlobs(client) as blobs:
+        async with cluster.open(folder, bookies=BOOKIES) as client, opened(client) as blobs:
             object_id = await blobs.put(_pieces(length))
         times_ms: list[float] = []
         async with cluster.open(folder, bookies=BOOKIES) as client:
             for _ in range(20):
-                async with AsyncBlobs(client) as blobs:
+                async with opened(client) as blobs:
                     begun_s = time.perf_counter()
                     async with aclosing(blobs.stream(object_id)) as stream:
                         await anext(stream)
@@ -85,15 +88,26 @@ def first_byte(setting: Setting) -> list[Result]:
     return [Result(SUBJECT, "first-byte", round(value, 3), "ms", FIRST_BYTE_MS)]
 
 
+@asynccontextmanager
+async def opened(client: LedgerClient) -> AsyncIterator[AsyncBlobs]:
+    """A store of objects as `herdbook.open_async` has it."""
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    try:
+        async with AsyncBlobs(client, workers=workers) as blobs:
+            yield blobs
+    finally:
+        await workers.close()
+
+
 def _puts_and_gets(setting: Setting, name: str, size_bytes: int, count: int) -> list[Result]:
     in_flight_bytes = CALLERS * size_bytes
     with setting.scratch() as folder:
-        before = disk_limit.append_rate(folder, BOOKIES, in_flight_bytes, setting.limit_s)
+        total_bytes = min(count * size_bytes, LIMIT_BYTES_MAX)
+        before = disk_limit.same_bytes_rate(folder, BOOKIES, total_bytes, in_flight_bytes)
         put_rate, ids = run(_put(folder / "data", size_bytes, count, setting.rounds))
-        after = disk_limit.append_rate(folder, BOOKIES, in_flight_bytes, setting.limit_s)
+        after = disk_limit.same_bytes_rate(folder, BOOKIES, total_bytes, in_flight_bytes)
         get_rate = run(_get(folder / "data", ids, setting.rounds))
-        total_bytes = min(count * size_bytes, _READ_BYTES_MAX)
-        read_limit = disk_limit.read_rate(folder, total_bytes)
+        read_limit = disk_limit.read_rate(folder, min(total_bytes, _READ_BYTES_MAX))
     limits = (max(before, after), read_limit)
     return [
         _result(f"{verb}-{name}", rate, size_bytes, limit)
@@ -115,7 +129,7 @@ async def _put(
 ) -> tuple[float, list[ObjectId]]:
     rates: list[float] = []
     ids: list[ObjectId] = []
-    async with cluster.open(folder, bookies=BOOKIES) as client, AsyncBlobs(client) as blobs:
+    async with cluster.open(folder, bookies=BOOKIES) as client, opened(client) as blobs:
         for _ in range(rounds):
             rate, ids = await put_all(blobs.put, size_bytes, count)
             rates.append(rate)
@@ -125,7 +139,7 @@ async def _put(
 async def _get(folder: Path, ids: Sequence[ObjectId], rounds: int) -> float:
     rates: list[float] = []
     for _ in range(rounds):
-        async with cluster.open(folder, bookies=BOOKIES) as client, AsyncBlobs(client) as blobs:
+        async with cluster.open(folder, bookies=BOOKIES) as client, opened(client) as blobs:
             rates.append(await get_all(blobs.get, ids))
     return statistics.median(rates)
 

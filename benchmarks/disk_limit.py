@@ -36,6 +36,18 @@ def append_rate(folder: Path, files: int, in_flight_bytes: int, seconds: float) 
     )
 
 
+def same_bytes_rate(folder: Path, files: int, total_bytes: int, in_flight_bytes: int) -> float:
+    """Entries of 1 KiB a second while every one of the files takes just so many bytes, synced.
+
+    As `append_rate`, but no shorter than the work beside it: what is written goes to memory that
+    the machine has not used yet, and that costs both the same.
+    """
+    return max(
+        _append_rate(folder, files, sync_bytes, 0.0, rounds=max(1, total_bytes // sync_bytes))
+        for sync_bytes in sync_sizes(in_flight_bytes)[-2:]
+    )
+
+
 def sync_sizes(in_flight_bytes: int) -> list[int]:
     """The bytes before a sync that are tried.
 
@@ -79,7 +91,9 @@ def read_rate(folder: Path, total_bytes: int) -> float:
         path.unlink()
 
 
-def _append_rate(folder: Path, files: int, sync_bytes: int, seconds: float) -> float:
+def _append_rate(
+    folder: Path, files: int, sync_bytes: int, seconds: float, rounds: int = 3
+) -> float:
     piece = bytes(min(sync_bytes, WRITE_BYTES))
     parts = [piece] * (sync_bytes // len(piece))
     written_bytes = len(piece) * len(parts)
@@ -87,21 +101,23 @@ def _append_rate(folder: Path, files: int, sync_bytes: int, seconds: float) -> f
 
     def work(index: int) -> None:
         start = time.perf_counter()
-        rounds = _sync_for(folder / f"limit-{index}", parts, seconds, [])
-        rates[index] = rounds * written_bytes / ENTRY_BYTES / (time.perf_counter() - start)
+        done = _sync_for(folder / f"limit-{index}", parts, seconds, [], rounds)
+        rates[index] = done * written_bytes / ENTRY_BYTES / (time.perf_counter() - start)
 
     _at_once(files, work)
     return min(rates)
 
 
-def _sync_for(path: Path, parts: list[bytes], seconds: float, samples: list[float]) -> int:
-    """Write and sync for some time; returns how often."""
+def _sync_for(
+    path: Path, parts: list[bytes], seconds: float, samples: list[float], least: int = 3
+) -> int:
+    """Write and sync for some time, and at least so often; returns how often."""
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     rounds = 0
     try:
         now = time.perf_counter()
         end = now + seconds
-        while now < end or rounds < 3:
+        while now < end or rounds < least:
             os.writev(descriptor, parts)
             os.fdatasync(descriptor)
             rounds += 1

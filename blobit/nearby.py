@@ -78,7 +78,7 @@ class Nearby:
         self._windows: list[_Window] = []
 
     def take(self, entry_id: int) -> bytes | None:
-        """An entry, if it is in a window that has been fetched; then it is in no window any more."""
+        """An entry, if it is in a window that has been fetched; it is handed out once."""
         for window in self._windows:
             if window.first <= entry_id <= window.last and window.until_s:
                 if self._clock.monotonic() > window.until_s:

@@ -37,13 +37,14 @@ class Readers:
     def __init__(
         self, client: LedgerClient, readers_max: int, workers: Workers | None = None
     ) -> None:
-        """`workers` decompress; without them the event loop does."""
+        """`workers` decompress and make memory ready; without them the event loop does."""
         self.chunk_bytes = client.settings.read_bytes_max
         """About so much is asked of a bookie at once."""
         self._client = client
         self._shelf = Shelf(client.clock)
         self._readers_max = readers_max
-        self._workers = workers
+        self.workers = workers
+        """Decompress, and make memory ready."""
         self._opened: OrderedDict[int, _Opened] = OrderedDict()
 
     async def read_one(self, name: ObjectId) -> bytes:
@@ -58,10 +59,13 @@ class Readers:
         (body,) = await self.read(name, first, first)
         return body
 
-    async def read(self, part: ObjectId, first: int, last: int) -> list[bytes]:
+    async def read(
+        self, part: ObjectId, first: int, last: int, max_bytes: int | None = None
+    ) -> list[bytes]:
         """What entries `first` to `last` of an id's ledger hold, both included.
 
-        Raises `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
+        Each read asks for about `max_bytes`, None: for what the client's settings say. Raises
+        `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
         """
         again = False
         while True:
@@ -72,7 +76,7 @@ class Readers:
                 body = None
                 if first == last and reader.last_add_confirmed >= last:
                     body = await opened.nearby.get(reader, first)
-                frames = await _frames(reader, first, last) if body is None else [body]
+                frames = await _frames(reader, first, last, max_bytes) if body is None else [body]
                 return await self._contents(part, first, frames)
             except (EngineError, BlobError) as error:
                 self._forget(part.ledger_id, opened)
@@ -121,12 +125,14 @@ class Readers:
             return frames
         lengths = [_length(part, first + index) for index in range(len(frames))]
         try:
-            return await decompress(frames, lengths, self._workers)
+            return await decompress(frames, lengths, self.workers)
         except ValueError as error:
             raise _corrupt(part, first, f"or one behind it is no entry of it: {error}") from error
 
 
-async def _frames(reader: LedgerReader, first: int, last: int) -> list[bytes]:
+async def _frames(
+    reader: LedgerReader, first: int, last: int, max_bytes: int | None
+) -> list[bytes]:
     """Entries as they are stored, also those past what the reader knows to be confirmed.
 
     An id is given out only when its entries are confirmed. So where a bookie has not heard so yet,
@@ -138,7 +144,7 @@ async def _frames(reader: LedgerReader, first: int, last: int) -> list[bytes]:
     frames: list[bytes] = []
     if last <= reader.last_add_confirmed:
         while len(frames) <= last - first:
-            batch = await reader.read_some(first + len(frames), last)
+            batch = await reader.read_some(first + len(frames), last, max_bytes)
             frames += [entry.body for entry in batch]
         return frames
     if reader.closed:

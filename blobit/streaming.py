@@ -5,7 +5,7 @@ whatever parts they are in, and handed out in order.
 
 Invariants:
 - Pieces come in order, each once; an error comes after the pieces before it.
-- Under way or held ahead of the caller are at most `ahead_bytes` and one chunk.
+- Under way or held ahead of a stream's caller are at most `ahead_bytes` and one chunk.
 - A list of parts is read as it is needed: no object has too many of them.
 - A whole object is checked against the checksum in its id before its last piece is handed out.
 - When the caller stops early, nothing is read on.
@@ -19,15 +19,28 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
+from blobit.assembling import assembly_of
 from blobit.errors import BlobCorrupt, BlobError, InvalidObjectId, RangeInvalid
 from blobit.object_id import Kind, ObjectId, PartsParser
 from blobit.reading import Readers
-from engine.limits import MIB
 
 _extend = google_crc32c.extend
 
-AHEAD_BYTES: Final = 4 * MIB
-"""What is fetched ahead of a caller who wants all of it at once."""
+_LARGE_READS: Final = 4
+_LARGE_AHEAD: Final = 2
+
+
+class _Pace(NamedTuple):
+    """How much is asked for with one read, and how much is fetched ahead of the caller."""
+
+    chunk_bytes: int
+    ahead_bytes: int
+
+
+def _large(readers: Readers) -> _Pace:
+    """The pace for who wants all of it at once: fewer trips, more under way."""
+    chunk_bytes = _LARGE_READS * readers.chunk_bytes
+    return _Pace(chunk_bytes, _LARGE_AHEAD * chunk_bytes)
 
 
 class _Chunk(NamedTuple):
@@ -42,25 +55,22 @@ class _Chunk(NamedTuple):
 
 async def read_whole(readers: Readers, name: ObjectId) -> bytes:
     """The whole object. Raises `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`."""
-    bodies: list[bytes]
     if 0 < name.length <= name.entry_bytes and name.kind is not Kind.LIST:
         body = await readers.read_one(name)
         if _extend(0, body) != name.checksum:
             raise _wrong_checksum(name)
         return body
-    if name.kind is not Kind.LIST and 0 < name.length <= readers.chunk_bytes:
-        bodies = await readers.read(name, name.first_entry, name.last_entry)
-    else:
-        bodies = []
-        async with aclosing(_bodies(readers, name, 0, name.length, AHEAD_BYTES)) as chunks:
-            async for chunk in chunks:
-                bodies += chunk
+    # Pieces are let go as they come: held to the end, they would take the memory a second time.
+    whole = assembly_of(name.length, readers.workers)
     checksum = 0
-    for body in bodies:
-        checksum = _extend(checksum, body)
+    async with aclosing(_bodies(readers, name, 0, name.length, _large(readers))) as chunks:
+        async for bodies in chunks:
+            for body in bodies:
+                checksum = _extend(checksum, body)
+                whole.write(body)
     if checksum != name.checksum:
         raise _wrong_checksum(name)
-    return bodies[0] if len(bodies) == 1 else b"".join(bodies)
+    return whole.getvalue()
 
 
 async def read_span(readers: Readers, name: ObjectId, offset: int, length: int) -> bytes:
@@ -69,11 +79,12 @@ async def read_span(readers: Readers, name: ObjectId, offset: int, length: int) 
     Raises `RangeInvalid`, and what `read_whole` raises; entries are checked, the whole is not.
     """
     check_range(name, offset, length)
-    bodies: list[bytes] = []
-    async with aclosing(_bodies(readers, name, offset, offset + length, AHEAD_BYTES)) as chunks:
-        async for chunk in chunks:
-            bodies += chunk
-    return bodies[0] if len(bodies) == 1 else b"".join(bodies)
+    span = assembly_of(length, readers.workers)
+    async with aclosing(_bodies(readers, name, offset, offset + length, _large(readers))) as chunks:
+        async for bodies in chunks:
+            for body in bodies:
+                span.write(body)
+    return span.getvalue()
 
 
 async def stream_span(
@@ -90,7 +101,8 @@ async def stream_span(
     checksum = 0
     held = b""
     end = offset + wanted_bytes
-    async with aclosing(_bodies(readers, name, offset, end, ahead_bytes)) as chunks:
+    pace = _Pace(readers.chunk_bytes, ahead_bytes)
+    async with aclosing(_bodies(readers, name, offset, end, pace)) as chunks:
         async for bodies in chunks:
             piece = bodies[0] if len(bodies) == 1 else b"".join(bodies)
             if whole:
@@ -142,14 +154,14 @@ def check_range(name: ObjectId, offset: int, length: int) -> None:
 
 
 async def _chunks(
-    readers: Readers, name: ObjectId, start: int, end: int
+    readers: Readers, name: ObjectId, start: int, end: int, chunk_bytes: int
 ) -> AsyncGenerator[_Chunk, None]:
     """What to read for bytes `start` to `end` (not included) of an object."""
     part_start = 0
     async with aclosing(parts_of(readers, name)) as parts:
         async for part in parts:
             low, high = max(start - part_start, 0), min(end - part_start, part.length)
-            step = max(1, readers.chunk_bytes // part.entry_bytes) * part.entry_bytes
+            step = max(1, chunk_bytes // part.entry_bytes) * part.entry_bytes
             while low < high:
                 # All but the first begin at a multiple, so that chunks do not overlap.
                 until = min(low - low % step + step, high)
@@ -169,12 +181,12 @@ async def _chunks(
 
 
 async def _bodies(
-    readers: Readers, name: ObjectId, start: int, end: int, ahead_bytes: int
+    readers: Readers, name: ObjectId, start: int, end: int, pace: _Pace
 ) -> AsyncGenerator[list[bytes], None]:
     """Bytes `start` to `end` (not included), chunk by chunk, some of them fetched ahead."""
     if start >= end:
         return
-    ahead = _Ahead(readers, _chunks(readers, name, start, end), ahead_bytes)
+    ahead = _Ahead(readers, _chunks(readers, name, start, end, pace.chunk_bytes), pace)
     try:
         await ahead.fill()
         while ahead.reads:
@@ -192,21 +204,19 @@ async def _bodies(
 class _Ahead:
     """The reads that are under way or wait for the caller."""
 
-    def __init__(
-        self, readers: Readers, chunks: AsyncGenerator[_Chunk, None], ahead_bytes: int
-    ) -> None:
+    def __init__(self, readers: Readers, chunks: AsyncGenerator[_Chunk, None], pace: _Pace) -> None:
         self.reads: deque[tuple[asyncio.Task[list[bytes]], _Chunk]] = deque()
         self.failure: BlobError | None = None
         self._readers = readers
         self._chunks = chunks
-        self._ahead_bytes = ahead_bytes
+        self._pace = pace
         self._held_bytes = 0
         self._more = True
         self._loop = asyncio.get_running_loop()
 
     async def fill(self) -> None:
         """Begin reads as long as there is room; one is always under way."""
-        while self._more and (not self.reads or self._held_bytes < self._ahead_bytes):
+        while self._more and (not self.reads or self._held_bytes < self._pace.ahead_bytes):
             try:
                 chunk = await anext(self._chunks)
             except StopAsyncIteration:
@@ -215,7 +225,9 @@ class _Ahead:
                 # The caller gets what was read before it first.
                 self._more, self.failure = False, error
             else:
-                reading = self._readers.read(chunk.part, chunk.first, chunk.last)
+                reading = self._readers.read(
+                    chunk.part, chunk.first, chunk.last, self._pace.chunk_bytes
+                )
                 self.reads.append((self._loop.create_task(reading), chunk))
                 self._held_bytes += chunk.wanted_bytes
 

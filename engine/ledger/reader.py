@@ -76,10 +76,11 @@ class LedgerReader:
             )
         return self._batches(first, last)
 
-    async def read_some(self, first: int, last: int) -> list[Entry]:
+    async def read_some(self, first: int, last: int, max_bytes: int | None = None) -> list[Entry]:
         """With one read: entry `first`, and what follows it up to `last` as far as it reaches.
 
-        For who keeps several reads under way himself. Raises `EntryPastEnd`, `CannotRead`,
+        For who keeps several reads under way himself. It reaches about `max_bytes` far (None: as
+        the client's settings say, at most `ENTRY_BYTES_MAX`). Raises `EntryPastEnd`, `CannotRead`,
         `DeadlineExceeded`.
         """
         if not 0 <= first <= last <= self.last_add_confirmed:
@@ -87,7 +88,7 @@ class LedgerReader:
                 f"ledger {self.ledger_id}: entries {first} to {last} may not be read; "
                 f"the last one that may is {self.last_add_confirmed}"
             )
-        return await self._fetch(first, last)
+        return await self._fetch(first, last, max_bytes)
 
     async def read_unconfirmed(self, first: int, last: int = ENTRY_ID_MAX) -> AsyncIterator[Entry]:
         """Entries from `first` on, also past the LAC, until one is on no bookie.
@@ -143,7 +144,7 @@ class LedgerReader:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _fetch(self, first: int, last: int) -> list[Entry]:
+    async def _fetch(self, first: int, last: int, max_bytes: int | None = None) -> list[Entry]:
         """Fetch by the metadata known, and once more where newer metadata names other bookies.
 
         A LAC may arrive before the metadata of the fragment it covers: until they are known to be
@@ -151,13 +152,13 @@ class LedgerReader:
         """
         tried, confirmed = self.metadata.fragment_of(first), first <= self.last_add_confirmed
         try:
-            return await self._replicas.fetch(self.metadata, first, last)
+            return await self._replicas.fetch(self.metadata, first, last, max_bytes)
         except (NoSuchEntry, CannotRead, DeadlineExceeded):
             await self._follower.refresh()
             since = first <= self.last_add_confirmed and not confirmed
             if self.metadata.fragment_of(first) == tried and not since:
                 raise
-        return await self._fetch(first, last)
+        return await self._fetch(first, last, max_bytes)
 
     async def _batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         """Fetch one batch ahead of the caller."""

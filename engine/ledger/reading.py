@@ -26,14 +26,17 @@ class ReplicaReader:
         self._ledger_id = ledger_id
         self._preferred = ledger_id
 
-    async def fetch(self, metadata: LedgerMetadata, first: int, last: int) -> list[Entry]:
+    async def fetch(
+        self, metadata: LedgerMetadata, first: int, last: int, max_bytes: int | None = None
+    ) -> list[Entry]:
         """Entries from `first` on, at least one, at most to `last` and about one read's bytes.
 
         Raises `NoSuchEntry`, `CannotRead`, `DeadlineExceeded` about entry `first`.
         """
         replicas, last = self._replicas(metadata, first, last)
         settings = self._context.settings
-        request = ReadRequest(self._ledger_id, first, last, settings.read_bytes_max)
+        wanted_bytes = settings.read_bytes_max if max_bytes is None else max_bytes
+        request = ReadRequest(self._ledger_id, first, last, wanted_bytes)
         answers = _Answers(self._context, request, settings.read_timeout_ms)
         absent = 0
         unreadable: list[str] = []
