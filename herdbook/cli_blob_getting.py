@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple
 import google_crc32c
 
 from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
-from blobit.errors import BlobCorrupt, BlobNotFound, ObjectChanged
+from blobit.errors import BlobCorrupt, BlobNotFound, NoSuchObject, ObjectChanged
 from engine.ports.workers import Workers
 from herdbook.cli_blob_folders import LINK, Destination, UnsafeName, checksum_of, length_of
 from herdbook.cli_blob_moving import (
@@ -75,8 +75,10 @@ class Getting:
     async def get_all(self, prefix: str, root: str) -> None:
         """Get all objects below a prefix, "" or one that ends with a slash, into a folder.
 
-        Raises what would fail for all of them.
+        Raises `NoSuchObject` if there are none below a prefix, and what would fail for all of them.
         """
+        if prefix and not (await self._bucket.list(prefix, limit=1)).objects:
+            raise NoSuchObject(f"nothing lies below {self._bucket.name}/{prefix}")
         destination = Destination(root)
         links: list[Wanted] = []
         wanted = self._wanted(prefix, destination, links)

@@ -8,7 +8,6 @@ Invariants:
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
@@ -16,10 +15,10 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
-from blobit.errors import NoSuchObject
+from blobit.errors import ConditionFailed, NoSuchObject
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
-from herdbook.cli_blob_moving import Batches, in_parallel, is_of_one, told
+from herdbook.cli_blob_moving import Batches, each_of, in_parallel, is_of_one, told
 from herdbook.cli_blob_store import (
     JOBS,
     IfAbsent,
@@ -170,23 +169,21 @@ class _Carrying:
         self._way = way
         self.failed = 0
 
-    async def carry_all(self, prefix: str, target: str) -> int:
-        """All below a prefix; returns how many there were."""
-        count = 0
-
-        async def named() -> AsyncIterator[tuple[str, str]]:
-            nonlocal count
-            # Names are made while they are listed: what is listed must be known before.
-            found = [info.name async for info in self._source.scan(prefix)]
-            for name in found:
-                count += 1
-                yield name, target + name[len(prefix) :]
+    async def carry_all(self, prefix: str, target: str) -> None:
+        """All below a prefix. Raises `NoSuchObject` if there is nothing, and `ConditionFailed`
+        if one would take the place of another that is still to be carried: nothing was changed."""
+        # Names are made while they are listed: what is listed must be known before.
+        found = [info.name async for info in self._source.scan(prefix)]
+        if not found:
+            raise NoSuchObject(f"nothing lies below {self._source.name}/{prefix}")
+        pairs = [(name, target + name[len(prefix) :]) for name in found]
+        if self._source is self._target:
+            _check_apart(pairs)
 
         async def carry(batch: list[tuple[str, str]]) -> None:
             await asyncio.gather(*[self._carry_told(*names) for names in batch])
 
-        await in_parallel(Batches(named(), lambda _: 0), carry, self._way.jobs)
-        return count
+        await in_parallel(Batches(each_of(pairs), lambda _: 0), carry, self._way.jobs)
 
     async def carry_one(self, name: str, target: str) -> None:
         """One object. Raises what a rename or a copy raises."""
@@ -212,6 +209,16 @@ class _Carrying:
             say_error(f"{name}: {told(error)}")
 
 
+def _check_apart(pairs: list[tuple[str, str]]) -> None:
+    sources = {source for source, _ in pairs}
+    for source, target in pairs:
+        if target in sources:
+            raise ConditionFailed(
+                f"{source} would take the place of {target}, which is itself to go elsewhere: "
+                "nothing was changed; go by way of another folder"
+            )
+
+
 def _carry(source: str, target: str, url: str | None, way: _Way) -> None:
     first = bucket_named(source) if way.recursive else object_named(source)
     second = bucket_named(target)
@@ -226,8 +233,7 @@ def _carry(source: str, target: str, url: str | None, way: _Way) -> None:
         prefix, below = folder_prefix(first.name), folder_prefix(second.name)
         if same and below.startswith(prefix):
             raise typer.BadParameter(f"{second} lies below {first}")
-        if not await carrying.carry_all(prefix, below):
-            raise NoSuchObject(f"nothing lies below {first}")
+        await carrying.carry_all(prefix, below)
         return carrying.failed
 
     if with_blobs(url, work):

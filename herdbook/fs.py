@@ -19,12 +19,14 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from fsspec.compression import compr
-from fsspec.core import get_compression
+from fsspec.core import get_compression, has_magic
 from fsspec.spec import AbstractFileSystem
+from fsspec.utils import other_paths
 
 from blobit import AsyncBlobs, ObjectInfo, Source
 from blobit.file import ObjectFile, ObjectVersion
 from herdbook.blob_store import HeldStore, found_url, hold_store, parse_address
+from herdbook.fs_carrying import carry, check_apart, objects_among
 from herdbook.fs_files import (
     AppendSink,
     BlobReader,
@@ -37,14 +39,12 @@ from herdbook.fs_files import (
 from herdbook.fs_listing import (
     Entry,
     as_of_files,
-    copy,
     found_below,
     info_of,
     listed,
     read_slice,
     read_slices,
     remove,
-    rename,
 )
 
 R = TypeVar("R")
@@ -174,9 +174,28 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         if not address.name:
             self.run(lambda blobs: blobs.delete_bucket(address.bucket))
 
+    def expand_path(
+        self,
+        path: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        assume_literal: bool = False,
+        **kwargs: Any,
+    ) -> list[str]:
+        """The paths that a pattern, a folder or several of both mean.
+
+        What is there under exactly that name is no pattern. Raises `FileNotFoundError`.
+        """
+        found: set[str] = set()
+        for each in path if isinstance(path, list | tuple | set) else [path]:
+            literal = assume_literal or not has_magic(str(each)) or self.exists(each)
+            found |= set(super().expand_path([each], recursive, maxdepth, literal, **kwargs))
+        return sorted(found)
+
     def rm_file(self, path: str) -> None:
-        """Delete one object. Raises `FileNotFoundError`."""
-        self.rm(path)
+        """Delete the one object of that name. Raises `FileNotFoundError`."""
+        name = self._strip_protocol(path)
+        self.run(lambda blobs: remove(blobs, [name], False))
 
     def rm(
         self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
@@ -187,9 +206,25 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copy one object; within a bucket no byte of it moves. Raises `FileNotFoundError`."""
-        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
-        if not self.isdir(source):
-            self.run(lambda blobs: copy(blobs, source, target))
+        pair = (self._strip_protocol(path1), self._strip_protocol(path2))
+        self.run(lambda blobs: carry(blobs, [pair], moving=False))
+
+    def copy(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        on_error: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy objects, whole folders if `recursive`; in order that does not matter, or not at all.
+
+        Raises `FileNotFoundError`, and `OSError` where a source would be written over.
+        """
+        pairs = self._pairs(path1, path2, recursive, maxdepth)
+        skip = on_error == "ignore" or (on_error is None and recursive)
+        self.run(lambda blobs: carry(blobs, pairs, moving=False, skip_missing=skip))
 
     def mv(
         self,
@@ -199,15 +234,38 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Move objects; one within its bucket is renamed at once, others are copied and deleted."""
-        if isinstance(path1, str) and isinstance(path2, str) and not recursive:
-            source, target = self._strip_protocol(path1), self._strip_protocol(path2)
-            same = parse_address(source).bucket == parse_address(target).bucket
-            if same and source != target and not path2.endswith("/") and self.isfile(source):
-                if not self.isdir(target):
-                    self.run(lambda blobs: rename(blobs, source, target))
-                    return
-        super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+        """Move objects; within a bucket they are renamed, into another copied and deleted.
+
+        Raises `FileNotFoundError`, and `OSError` where one would take the place of another.
+        """
+        pairs = self._pairs(path1, path2, recursive, maxdepth)
+        self.run(lambda blobs: carry(blobs, pairs, moving=True))
+
+    def _pairs(
+        self, path1: Any, path2: Any, recursive: bool, maxdepth: int | None
+    ) -> list[tuple[str, str]]:
+        """Which object goes where, as fsspec's documents have it for folders and patterns."""
+        if isinstance(path1, list) and isinstance(path2, list):
+            given = zip(path1, path2, strict=True)
+            pairs = [(self._strip_protocol(a), self._strip_protocol(b)) for a, b in given]
+            check_apart(pairs)
+            return pairs
+        source_is_one = isinstance(path1, str)
+        is_pattern = source_is_one and has_magic(path1) and not self.exists(path1)
+        paths = self.expand_path(path1, recursive=recursive, maxdepth=maxdepth)
+        into = path2.endswith("/") or self.isdir(path2)
+        exists = source_is_one and (
+            (is_pattern and len(paths) == 1)
+            or (not is_pattern and into and not path1.endswith("/"))
+        )
+        target = self._strip_protocol(path2)
+        targets = other_paths(paths, target, exists=exists, flatten=not source_is_one)
+        objects = set(self.run(lambda blobs: objects_among(blobs, paths)))
+        pairs = [pair for pair in zip(paths, targets, strict=True) if pair[0] in objects]
+        if not pairs:
+            raise FileNotFoundError(errno.ENOENT, "no object there", str(path1))
+        check_apart(pairs)
+        return pairs
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Put bytes; mode "create" only where nothing is. Raises `FileExistsError`."""

@@ -154,24 +154,18 @@ async def remove(blobs: AsyncBlobs, paths: list[str], recursive: bool) -> None:
     for name in buckets:
         names.pop(name, None)
         await blobs.delete_bucket(name, force=True)
+    missing = []
     for name, several in names.items():
-        removed = await (await blobs.bucket(name)).delete_many(several)
-        if not removed:
-            raise FileNotFoundError(errno.ENOENT, "no such object", f"{name}/{several[0]}")
-
-
-async def copy(blobs: AsyncBlobs, source: str, target: str) -> None:
-    """Copy an object. Raises `NoSuchObject`."""
-    first, second = parse_address(source), parse_address(target)
-    bucket = await blobs.bucket(first.bucket)
-    to = bucket if second.bucket == first.bucket else await blobs.bucket(second.bucket)
-    await bucket.copy(first.name, second.name, to=to)
-
-
-async def rename(blobs: AsyncBlobs, source: str, target: str) -> None:
-    """Rename an object within its bucket. Raises `NoSuchObject`."""
-    first, second = parse_address(source), parse_address(target)
-    await (await blobs.bucket(first.bucket)).rename(first.name, second.name)
+        bucket = await blobs.bucket(name)
+        if recursive:
+            await bucket.delete_many(several)
+            continue
+        for start in range(0, len(several), LISTED_AT_ONCE):
+            some = several[start : start + LISTED_AT_ONCE]
+            deleted = await asyncio.gather(*map(bucket.delete, some))
+            missing += [f"{name}/{one}" for one, was in zip(some, deleted, strict=True) if not was]
+    if missing:
+        raise FileNotFoundError(errno.ENOENT, "no such object", missing[0])
 
 
 Slice = tuple[str, int | None, int | None]

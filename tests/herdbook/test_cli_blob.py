@@ -229,6 +229,20 @@ def test_objects_are_copied_and_moved(blobs: Blobs) -> None:
     assert "lies below" in failed("cp", "-r", "cows", "cows/e", status=2)
 
 
+@pytest.mark.parametrize("command", ["cp", "mv"])
+def test_no_object_takes_the_place_of_one_that_is_carried_too(blobs: Blobs, command: str) -> None:
+    bucket = blobs.bucket("cows")
+    for name in ("a/x", "a/a/x", "a/y", "b/x"):
+        bucket.put(name, name.encode())
+    names = {info.name: bucket.get(info.name) for info in bucket.scan()}
+    assert "ConditionFailed: a/a/x would take the place of a/x" in failed(
+        command, "-r", "cows/a", "cows"
+    )
+    assert {info.name: bucket.get(info.name) for info in bucket.scan()} == names
+    said(command, "-r", "cows/b", "cows")
+    assert bucket.get("x") == b"b/x"
+
+
 def test_objects_go_into_another_bucket(blobs: Blobs) -> None:
     other = blobs.create_bucket("calves")
     bucket = blobs.bucket("cows")

@@ -371,3 +371,7 @@ def test_folders_and_standard_streams_do_not_mix(bucket: Bucket, tmp_path: Path)
     assert "one source" in call("put", "-r", "-", "cows/a").stderr
     assert said("get", "-r", "cows", str(tmp_path / "empty")) == "of cows: nothing\n"
     assert (tmp_path / "empty").is_dir()
+    bucket.put("ab", b"x")
+    answer = call("get", "-r", "cows/a", str(tmp_path / "none"))
+    assert answer.exit_code == 1 and "NoSuchObject: nothing lies below cows/a/" in answer.stderr
+    assert not (tmp_path / "none").exists()

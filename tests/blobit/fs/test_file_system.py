@@ -170,6 +170,53 @@ def test_objects_are_copied_moved_and_deleted(files: BlobFileSystem) -> None:
     assert files.find("cows") == ["cows/b/c", "cows/b/d", "cows/b/f"]
 
 
+def test_moving_to_where_it_is_leaves_an_object_there(files: BlobFileSystem) -> None:
+    files.pipe({"cows/a": b"one", "cows/b/c": b"two"})
+    files.mv("blobit://cows/a", "cows/a")
+    files.mv("cows/a", "blobit://cows/a", recursive=True)
+    files.mv(["blobit://cows/a", "cows/b/c"], ["cows/a", "blobit://cows/b/c"])
+    files.mv("blobit://cows/b/", "cows/b/", recursive=True)
+    files.mv("cows/*", "cows/")
+    assert files.find("cows") == ["cows/a", "cows/b/c"]
+    assert files.cat("cows/a") == b"one"
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_name_that_looks_like_a_pattern_is_that_name_where_it_is_there(
+    files: BlobFileSystem, recursive: bool
+) -> None:
+    names = ["cows/star*", "cows/starling", "cows/what?", "cows/x1.csv", "cows/x[1].csv"]
+    files.pipe({name: name.encode() for name in names})
+    files.rm("cows/x[1].csv", recursive=recursive)
+    files.mv("cows/star*", "cows/new", recursive=recursive)
+    files.rm_file("cows/what?")
+    assert files.cat("cows/new") == b"cows/star*"
+    assert files.find("cows") == ["cows/new", "cows/starling", "cows/x1.csv"]
+    with pytest.raises(FileNotFoundError):
+        files.rm_file("cows/x*")
+    files.rm("cows/x[1].csv", recursive=recursive)
+    assert files.find("cows") == ["cows/new", "cows/starling"]
+
+
+def test_no_object_takes_the_place_of_one_that_is_carried_too(files: BlobFileSystem) -> None:
+    files.pipe({"cows/a/x": b"one", "cows/a/a/x": b"two"})
+    for call in (files.mv, files.copy):
+        with pytest.raises(OSError, match="carried, too"):
+            call("cows/a/", "cows/", recursive=True)
+    with pytest.raises(OSError, match="one name"):
+        files.mv(["cows/a/x", "cows/a/a/x"], ["cows/b", "cows/b"])
+    assert files.cat("cows/a/x") == b"one" and files.cat("cows/a/a/x") == b"two"
+
+
+def test_a_missing_one_of_several_is_told_when_the_others_are_gone(
+    files: BlobFileSystem,
+) -> None:
+    files.pipe({"cows/a": b"one", "cows/b": b"two"})
+    with pytest.raises(FileNotFoundError, match="cows/none"):
+        files.rm(["cows/a", "cows/none", "cows/b"])
+    assert files.find("cows") == []
+
+
 def test_objects_go_from_bucket_to_bucket(files: BlobFileSystem) -> None:
     files.mkdir("calves")
     files.pipe("cows/a", b"one")
