@@ -68,6 +68,7 @@ class BlobOracle:
         self.kept_ids: dict[str, int] = {}
         """Ids of objects without a name, and which put each is of, until they are deleted."""
         self.answered = 0
+        """How many calls came to an end that their clients know."""
         self._numbers = 0
 
     def next_number(self) -> int:
@@ -84,7 +85,6 @@ class BlobOracle:
     def end(self, number: int, now_s: float, **known: object) -> None:
         """It was answered; `known` is what it was answered."""
         self.calls[number] = replace(self.calls[number], returned=now_s, **known)  # type: ignore[arg-type]
-        self.answered += 1
 
     def forget(self, number: int) -> None:
         """It did not happen, or says nothing."""

@@ -138,6 +138,7 @@ class BlobClient:
         self._rng = rng
         self._etags: dict[str, tuple[str, str]] = {}
         self._kept: list[str] = []
+        self._failures = 0
 
     async def work(self) -> None:
         """Call after call, until the workload stops."""
@@ -165,7 +166,9 @@ class BlobClient:
         )
         while not self._workload.stopped:
             [(_, step)] = self._rng.choices(steps, [weight for weight, _ in steps])
+            failures = self._failures
             await step()
+            self._oracle.answered += failures == self._failures
             await asyncio.sleep(self._load.think_s * self._rng.random())
 
     async def _bucket(self, name: str, settings: BucketSettings) -> AsyncBucket:
@@ -357,6 +360,7 @@ class BlobClient:
 
     def _note(self, error: BlobError, call: int | None = None) -> None:
         """A call failed; unless it is known to have done nothing it may have happened."""
+        self._failures += 1
         self._world.trace.event("failed", self.name, type(error).__name__)
         nothing = isinstance(error, BlobNotStored | NoSuchBucket | MetadataUnavailable)
         if call is not None and nothing and not isinstance(error, CommitOutcomeUnknown):
