@@ -93,7 +93,10 @@ class AsyncBucket:
         """
         asked = self._asked(name, content_type, metadata, if_absent, if_match, expires_ms)
         pool, blobs = self.core.pool_for(asked.expires_ms), self.core.blobs
-        return await self.core.put(asked, lambda: blobs.store(pool, source))
+        if isinstance(source, bytearray | memoryview):
+            source = bytes(source)
+        whole = isinstance(source, bytes)
+        return await self.core.put(asked, lambda: blobs.store(pool, source), repeatable=whole)
 
     async def put_many(self, objects: Iterable[tuple[str, bytes]]) -> Objects:
         """Store many small objects, which share ledgers and commits; each is put on its own.

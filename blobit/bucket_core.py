@@ -211,8 +211,13 @@ class BucketCore:
             return created_ms + self.info.settings.ttl_ms
         return expires_ms
 
-    async def put(self, asked: Asked, store: Callable[[], Awaitable[ObjectId]]) -> ObjectInfo:
-        """Store bytes and give them a name. Raises as `AsyncBucket.put`."""
+    async def put(
+        self, asked: Asked, store: Callable[[], Awaitable[ObjectId]], *, repeatable: bool = False
+    ) -> ObjectInfo:
+        """Store bytes and give them a name; `repeatable`: `store` may be called again.
+
+        Raises as `AsyncBucket.put`.
+        """
         self.check()
         if asked.if_absent or asked.if_match is not None:
             # Told before the bytes are written, where it is known by then.
@@ -224,7 +229,8 @@ class BucketCore:
             info = self.version(asked, object_id, created_ms, known)
             return self.commit(self.put_change(asked, info, known), known)
 
-        return await self.stored(store, self.pool_for(asked.expires_ms), known, commit)
+        pool = self.pool_for(asked.expires_ms)
+        return await self.stored(store, pool, known, commit, repeatable=repeatable)
 
     def version(
         self, asked: Asked, object_id: ObjectId, created_ms: int, known: Known | None = None
@@ -247,6 +253,8 @@ class BucketCore:
         pool: LedgerPool,
         known: Known,
         commit: Callable[[ObjectId], Awaitable[T]],
+        *,
+        repeatable: bool = False,
     ) -> T:
         """Store bytes and commit what names them; where a ledger was collected, all over again."""
         cause: BlobError | None = None
@@ -264,7 +272,8 @@ class BucketCore:
                 cause = error
             for _, part in held:
                 pool.forget(part.ledger_id)
-            store = partial(self.copied, object_id, pool)
+            if not repeatable:
+                store = partial(self.copied, object_id, pool)
         raise BlobNotStored("its ledgers are collected as soon as they are written") from cause
 
     async def copied(self, object_id: ObjectId, pool: LedgerPool) -> ObjectId:
@@ -283,9 +292,7 @@ class BucketCore:
         def decide(found: Found) -> Effect[ObjectInfo]:
             row = found[key]
             self.check_condition(asked, self.alive(row))
-            writes = self.freed(row, known)
-            writes.update(self.placed(info, known))
-            return Effect(writes, info)
+            return Effect(self.replaced(row, info, known), info)
 
         size_bytes = 2 * len(asked.name) + len(asked.packed_metadata)
         return Change((key,), decide, self.confirming(info), size_bytes)
@@ -318,7 +325,32 @@ class BucketCore:
         """The rows of a version that gets its name. Raises `PartsWanted`."""
         owner = owner_of(info.name)
         writes = self.refs(owner, known.of(owner, info.packed_id), known)
-        writes[self.object_key(info.name)] = object_row(self.bucket_id, info)
+        writes.update(self._named(info))
+        return writes
+
+    def replaced(self, row: Row | None, info: ObjectInfo, known: Known) -> dict[RowKey, Row | None]:
+        """A version in place of the one that has its name; what both keep stays as it is.
+
+        Raises `PartsWanted`.
+        """
+        if row is None:
+            return self.placed(info, known)
+        owner = owner_of(info.name)
+        before, after = known.of(owner, row["object_id"]), known.of(owner, info.packed_id)
+        same = frozenset(before).intersection(after)
+        writes: dict[RowKey, Row | None] = {
+            self.ref_key(owner, *pair): None for pair in before if pair not in same
+        }
+        new = [pair for pair in after if pair not in same] if same else after
+        writes.update(self.refs(owner, new, known))
+        writes.update(self._named(info))
+        return writes
+
+    def _named(self, info: ObjectInfo) -> dict[RowKey, Row | None]:
+        """The row of a version, and the hint when it is over."""
+        writes: dict[RowKey, Row | None] = {
+            self.object_key(info.name): object_row(self.bucket_id, info)
+        }
         if info.expires_ms is not None:
             values = (self.bucket_id, info.expires_ms, info.name)
             columns = ("bucket_id", "expires_ms", "name")
@@ -365,12 +397,20 @@ class BucketCore:
             except PartsWanted as wanted:
                 known.held[wanted.packed_id] = await self.held(wanted.owner, wanted.packed_id)
 
-    async def list_of(self, parts: Sequence[ObjectId], pool: LedgerPool) -> ObjectId:
-        """The object of these parts. Raises `BlobNotStored`."""
+    async def list_of(
+        self, parts: Sequence[ObjectId], pool: LedgerPool, known: Known | None = None
+    ) -> ObjectId:
+        """The object of these parts, which are `known` then. Raises `BlobNotStored`."""
         most = self.blobs.settings.parts_max
         if len(parts) > most:
             raise BlobNotStored(f"an object of {len(parts)} parts: {most} are possible; copy it")
-        return await self.blobs.put_list(pool, parts)
+        whole = await self.blobs.put_list(pool, parts)
+        if known is not None:
+            held: Held = [(0, whole)] if whole.length else []
+            if whole.kind is Kind.LIST:
+                held += enumerate((part for part in parts if part.length), 1)
+            known.held[known.pack(whole)] = held
+        return whole
 
 
 def owner_of(name: str) -> str:

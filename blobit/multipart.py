@@ -116,8 +116,7 @@ class Multipart:
                 packed_id = rows[number]["object_id"]
                 parts += data_parts(known.held[packed_id], ObjectId.from_bytes(packed_id))
             expires_ms = upload["object_expires_ms"]
-            whole = await core.list_of(parts, core.pool_for(expires_ms))
-            known.held[whole.to_bytes()] = await core.listed(whole)
+            whole = await core.list_of(parts, core.pool_for(expires_ms), known)
             name, kind, metadata = upload["name"], upload["content_type"], upload["metadata"]
             info = core.version(Asked(name, kind, metadata, expires_ms), whole, core.now_ms)
             try:

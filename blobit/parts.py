@@ -19,7 +19,7 @@ from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.errors import BlobError, BlobNotStored
 from blobit.object_id import ObjectId
 from blobit.sources import Source
-from blobit.tables import ObjectInfo
+from blobit.tables import ObjectInfo, Row, RowKey
 from blobit.writers import LedgerPool
 from engine.limits import MIB
 
@@ -74,8 +74,7 @@ class Parts:
             expires_ms = core.expiry(core.now_ms, None) if before is None else before.expires_ms
             pool = core.pool_for(expires_ms)
             parts = await self._gathered([*old_parts, *new_parts], pool)
-            whole = await core.list_of(parts, pool)
-            known.held[whole.to_bytes()] = await core.listed(whole)
+            whole = await core.list_of(parts, pool, known)
             asked = Asked(name, expires_ms=expires_ms)
             if before is not None:
                 asked = Asked(name, before.content_type, before.packed_metadata, expires_ms)
@@ -137,10 +136,10 @@ class Parts:
         def decide(found: Found) -> Effect[ObjectInfo]:
             for name, was in before.items():
                 _check_same(was, core.alive(found[keys[name]]))
-            writes = core.freed(found[keys[info.name]], known)
-            for name in gone:
+            writes: dict[RowKey, Row | None] = {}
+            for name in gone - {info.name}:
                 writes.update(core.freed(found[keys[name]], known))
-            return Effect(writes | core.placed(info, known), info)
+            return Effect(writes | core.replaced(found[keys[info.name]], info, known), info)
 
         return Change(tuple(keys.values()), decide, core.confirming(info))
 
@@ -162,8 +161,7 @@ class Parts:
         # Bytes in a ledger that goes as a whole stay only as long as they were to stay there.
         ends = [info.expires_ms for info in before.values() if info and info.expires_ms is not None]
         expires_ms = min(ends, default=core.expiry(core.now_ms, None))
-        whole = await core.list_of(parts, core.pool_for(expires_ms))
-        known.held[whole.to_bytes()] = await core.listed(whole)
+        whole = await core.list_of(parts, core.pool_for(expires_ms), known)
         model = replaced or next((before[name] for name in sources), None)
         asked = Asked(target, expires_ms=expires_ms)
         if model is not None:

@@ -23,6 +23,7 @@ from herd.rows import Row as StoredRow
 from herd.store import AsyncHerd
 from herd.table import AsyncTable
 from herd.transaction import Transaction
+from herd.turns import ROWS_AT_ONCE
 from herd.wire.herd import RemoteHerd
 from herd.wire.table import RemoteTable
 
@@ -243,7 +244,9 @@ class _Here(RowsTransaction):
         gone: list[Change] = []
         locked: list[tuple[bytes, StoredRow | None, StoredRow]] = []
         other: list[StoredRow] = []
-        for key, row in rows:
+        for number, (key, row) in enumerate(rows, 1):
+            if number % ROWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             known = self._looked.pop((table, key), None)
             if row is None:
                 whole = known[0] if known else plan.prefix + plan.encode_primary(key)
