@@ -5,7 +5,7 @@ Invariants:
 - Files and plain iterables are read away from the event loop, where there are workers.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, runtime_checkable
 
 from blobit.object_id import ObjectId
@@ -31,18 +31,23 @@ Source = bytes | bytearray | memoryview | AsyncIterable[bytes] | Iterable[bytes]
 """What can be put: bytes, pieces of bytes that come one by one, or an open binary file."""
 
 
-async def put_source(pool: LedgerPool, source: Source, workers: Workers | None = None) -> ObjectId:
+async def put_source(
+    pool: LedgerPool,
+    source: Source,
+    workers: Workers | None = None,
+    part_ended: Callable[[ObjectId], Awaitable[None]] | None = None,
+) -> ObjectId:
     """Store an object in a pool's ledgers and return its id, once it is durable.
 
     A ledger that fails on the way is replaced; the source is read only once. `workers` read files
-    and plain iterables, and compress. Raises `BlobNotStored`, `BlobsClosed`, what the source
-    raises, and `TypeError` for what is no source of bytes.
+    and plain iterables, and compress. `part_ended` is as `Upload` takes it. Raises `BlobNotStored`,
+    `BlobsClosed`, what the source raises, and `TypeError` for what is no source of bytes.
     """
     if isinstance(source, bytearray | memoryview):
         source = bytes(source)
     if isinstance(source, bytes) and len(source) <= pool.settings.shared_object_bytes_max:
         return await put_shared(pool, source, workers)
-    upload = Upload(pool, workers)
+    upload = Upload(pool, workers, part_ended)
     try:
         if isinstance(source, bytes):
             await upload.write(source)

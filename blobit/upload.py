@@ -8,6 +8,7 @@ that were not acknowledged are written again as the beginning of the next part.
 Invariants:
 - A batch stays in memory until it is acknowledged, so no source is ever read twice.
 - Every entry of a part but its last is whole; only the object's last batch may end in a short one.
+- An upload of which a write failed, or was abandoned, makes no object: it might lack bytes.
 - Parts lie in the object one behind the other; each carries its own checksum.
 - Memory stays under `stream_pending_bytes_max` and two batches, whatever the object's length;
   compressed, what is under way is held twice.
@@ -15,7 +16,7 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
@@ -86,7 +87,7 @@ class _Batch(NamedTuple):
     size_bytes: int
     entries: list[bytes]
     stored_bytes: int
-    pending: Awaitable[list[int]]
+    pending: "asyncio.Future[list[int]]"
 
 
 class _Part:
@@ -104,11 +105,21 @@ class _Part:
 class Upload:
     """Takes an object piece by piece. Made by `AsyncBlobs.upload`; ended by `finish` or `abort`."""
 
-    def __init__(self, pool: LedgerPool, workers: Workers | None = None) -> None:
-        """`workers` compress, where the pool's plan says so; without them the event loop does."""
+    def __init__(
+        self,
+        pool: LedgerPool,
+        workers: Workers | None = None,
+        part_ended: Callable[[ObjectId], Awaitable[None]] | None = None,
+    ) -> None:
+        """`workers` compress, where the pool's plan says so; without them the event loop does.
+
+        `part_ended` is awaited with each part that is complete while others are still to come; what
+        it raises `write` and `finish` raise.
+        """
         settings = pool.settings
         self._pool = pool
         self._workers = workers
+        self._part_ended = part_ended
         self._settings = settings
         self._buffer = bytearray()
         self._entry_bytes = settings.stream_entry_bytes
@@ -119,10 +130,20 @@ class Upload:
         self._pending_bytes = 0
         self._failures = 0
         self._ended = False
+        self._broken = False
 
     async def write(self, data: bytes) -> None:
-        """Take the next bytes; waits while too much is under way. Raises `BlobNotStored`."""
+        """Take the next bytes; waits while too much is under way. Raises `BlobNotStored`.
+
+        After a write that failed, or whose wait was abandoned, only `abort` is left.
+        """
         self._check_usable()
+        # Until all of it is taken; whatever ends this call before leaves it so.
+        self._broken = True
+        await self._write(data)
+        self._broken = False
+
+    async def _write(self, data: bytes) -> None:
         batch_bytes = self._batch_bytes
         view = memoryview(data).cast("B")
         start = 0
@@ -151,7 +172,7 @@ class Upload:
                 await self._send(memoryview(bytes(self._buffer)))
             while self._batches:
                 await self._settle_oldest()
-            await self._end_part()
+            await self._end_part(last=True)
         finally:
             await self._drop()
         return await put_list(self._pool, self._parts)
@@ -195,7 +216,7 @@ class Upload:
                 await (self._settle_oldest() if self._batches else self._end_part())
                 continue
             try:
-                pending = part.ledger.append_many(entries, stored_bytes)
+                pending = await self._pool.append_lent(part.ledger, entries, stored_bytes)
             except EngineError as error:
                 self._note_failure(part, error)
                 continue
@@ -248,23 +269,25 @@ class Upload:
         stack = AsyncExitStack()
         return _Part(await stack.enter_async_context(self._pool.lend()), stack)
 
-    async def _end_part(self) -> None:
-        """Give the ledger back and note what it holds."""
+    async def _end_part(self, *, last: bool = False) -> None:
+        """Give the ledger back and note what it holds, and tell of it unless it is the last."""
         part, self._part = self._part, None
         assert part is not None and not self._batches
         await part.stack.aclose()
-        if part.length:
-            self._parts.append(
-                ObjectId(
-                    Kind.ZSTD if self._pool.plan.compression else Kind.DATA,
-                    part.ledger.ledger_id,
-                    part.first,
-                    self._entry_bytes,
-                    part.length,
-                    part.stored_bytes,
-                    part.checksum,
-                )
-            )
+        if not part.length:
+            return
+        ended = ObjectId(
+            Kind.ZSTD if self._pool.plan.compression else Kind.DATA,
+            part.ledger.ledger_id,
+            part.first,
+            self._entry_bytes,
+            part.length,
+            part.stored_bytes,
+            part.checksum,
+        )
+        self._parts.append(ended)
+        if self._part_ended is not None and not last:
+            await self._part_ended(ended)
 
     async def _drop(self) -> None:
         """Give back what an unfinished upload holds. Its ledger may go on with another stream."""
@@ -279,6 +302,8 @@ class Upload:
     def _check_usable(self) -> None:
         if self._ended:
             raise BlobsClosed("this upload has ended")
+        if self._broken:
+            raise BlobNotStored("an earlier write of this upload failed: abort it and begin again")
 
 
 async def _append_alone(pool: LedgerPool, entries: Sequence[bytes]) -> tuple[int, int]:

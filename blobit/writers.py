@@ -11,14 +11,19 @@ Invariants:
   this process has closed.
 - Bytes of shared objects that are not yet durable stay under `shared_pending_bytes_max` in all
   pools together; more wait in the order in which they came.
-- At most `streams_max` ledgers are lent at once, in all pools together.
+- Bytes of streams that are not yet durable stay under `streams_max` streams' worth in all pools
+  together. How many ledgers are lent is not bounded: whoever has many uploads open waits for bytes
+  to become durable, which they do by themselves, and never for another upload to end.
+- While no ledger can be made, all who wait hear so at once; they do not try one after the other.
 - Ledgers without work are closed after `ledger_idle_ms`; more than `ledgers_open_max` never stay.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 
 from blobit.budget import ByteBudget
 from blobit.errors import BlobError, BlobNotStored, BlobsClosed
@@ -26,7 +31,6 @@ from blobit.settings import BlobSettings
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
-from engine.ports.clock import Clock
 
 LEDGER_OWNER = {"owner": b"blobit"}
 """Custom metadata of every ledger made here, so that an orphan tells whose it is."""
@@ -60,17 +64,17 @@ class LedgerPlan:
 class PooledLedger:
     """One open ledger and what the pool must know of it."""
 
-    def __init__(
-        self, writer: LedgerWriter, bytes_max: int, clock: Clock, open_ms_max: int | None
-    ) -> None:
+    def __init__(self, writer: LedgerWriter, bytes_max: int, owner: "LedgerPool") -> None:
         self.writer = writer
+        self.owner = owner
         self.ledger_id = writer.ledger_id
         self.failed = False
         self.retired = False
         self.pending = 0
-        self.idle_since_s = clock.monotonic()
-        self._clock = clock
+        self._clock = owner.pools.client.clock
+        self.idle_since_s = self._clock.monotonic()
         self._room_bytes = bytes_max
+        open_ms_max = owner.plan.open_ms_max
         self._ends_s = None if open_ms_max is None else self.idle_since_s + open_ms_max / 1000
 
     @property
@@ -88,12 +92,15 @@ class PooledLedger:
     def begin(self) -> None:
         """One more works with it."""
         self.pending += 1
+        if self.pending == 1:
+            self.owner.pools.note_busy(self)
 
     def end(self) -> None:
         """One less does."""
         self.pending -= 1
-        if not self.pending:
+        if not self.pending and not self.retired:
             self.idle_since_s = self._clock.monotonic()
+            self.owner.pools.note_idle(self)
 
 
 class LedgerPools:
@@ -103,8 +110,10 @@ class LedgerPools:
         self.client = client
         self.settings = settings
         self.budget = ByteBudget(settings.shared_pending_bytes_max)
-        self.lending = asyncio.Semaphore(settings.streams_max)
+        self.stream_budget = ByteBudget(settings.streams_max * settings.stream_pending_bytes_max)
+        self.open_count = 0
         self._pools: dict[LedgerPool, None] = {}
+        self._idle: OrderedDict[PooledLedger, None] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -116,17 +125,35 @@ class LedgerPools:
             pool.end()
         return pool
 
-    def note_made(self) -> None:
-        """One more ledger is open: keep within bounds, and see to it that it is closed one day."""
-        open_ledgers = sum(pool.open_count for pool in self._pools)
-        while open_ledgers > self.settings.ledgers_open_max and self._retire_oldest():
-            open_ledgers -= 1
-        if self._timer is None:
-            self._arm()
-
     def drop(self, pool: "LedgerPool") -> None:
         """A pool has ended."""
         self._pools.pop(pool, None)
+
+    # What pools tell of their ledgers
+
+    def note_made(self, made: PooledLedger) -> None:
+        """One more is open: keep within bounds, and see to it that it is closed one day."""
+        self.open_count += 1
+        self.note_idle(made)
+        surplus = self.open_count - self.settings.ledgers_open_max
+        for ledger in list(islice(self._idle, max(0, surplus))):
+            if ledger is not made:
+                ledger.owner.retire_idle(ledger)
+        if self._timer is None:
+            self._arm()
+
+    def note_busy(self, ledger: PooledLedger) -> None:
+        """A ledger has work."""
+        self._idle.pop(ledger, None)
+
+    def note_idle(self, ledger: PooledLedger) -> None:
+        """A ledger has no work any more."""
+        self._idle[ledger] = None
+
+    def note_retired(self, ledger: PooledLedger) -> None:
+        """A ledger takes nothing any more."""
+        self.open_count -= 1
+        self._idle.pop(ledger, None)
 
     async def close(self) -> None:
         """Close all pools and their ledgers. Pending shared puts end first."""
@@ -147,20 +174,10 @@ class LedgerPools:
     def _sweep(self) -> None:
         self._timer = None
         before_s = self.client.clock.monotonic() - self.settings.ledger_idle_ms / 1000
-        for pool in self._pools:
-            pool.retire_idle(before_s)
-        if any(pool.open_count for pool in self._pools):
+        for ledger in list(takewhile(lambda each: each.idle_since_s <= before_s, self._idle)):
+            ledger.owner.retire_idle(ledger)
+        if self.open_count:
             self._arm()
-
-    def _retire_oldest(self) -> bool:
-        """Close the ledger that has had no work for longest; False if all of them have some."""
-        idle = [(pool.idle_since_s, pool) for pool in self._pools]
-        times = [(since_s, pool) for since_s, pool in idle if since_s is not None]
-        if not times:
-            return False
-        since_s, pool = min(times, key=lambda each: each[0])
-        pool.retire_idle(since_s)
-        return True
 
 
 class LedgerPool:
@@ -169,9 +186,10 @@ class LedgerPool:
     def __init__(self, pools: LedgerPools, plan: LedgerPlan) -> None:
         self.plan = plan
         self.settings = pools.settings
-        self._pools = pools
+        self.pools = pools
         self._client = pools.client
-        self._making = asyncio.Lock()
+        self._making: asyncio.Task[None] | None = None
+        self._wanted = 0
         self._shared: PooledLedger | None = None
         self._idle: list[PooledLedger] = []
         self._lent: list[PooledLedger] = []
@@ -189,24 +207,17 @@ class LedgerPool:
         every = [*self._idle, *self._lent, *([self._shared] if self._shared else [])]
         return {ledger.ledger_id for ledger in every}
 
-    @property
-    def idle_since_s(self) -> float | None:
-        """Since when its longest idle ledger has had no work; None if none is idle."""
-        return min((ledger.idle_since_s for ledger in self._without_work()), default=None)
-
     async def append_shared(self, entries: Sequence[bytes], size_bytes: int) -> tuple[int, int]:
         """Store entries with consecutive ids beside other objects'; returns ledger and first id.
 
         Where a ledger fails they are stored again in the next. Raises `BlobNotStored`, and what
         the plan's `made` raises.
         """
-        await self._pools.budget.take(size_bytes)
+        await self.pools.budget.take(size_bytes)
         try:
             cause: EngineError | None = None
             for _ in range(self.settings.attempts_max):
-                ledger = self._shared
-                if ledger is None or not ledger.usable:
-                    ledger = await self._next_shared()
+                ledger = await self._shared_ledger()
                 ledger.begin()
                 try:
                     ids = await ledger.append_many(entries, size_bytes)
@@ -221,7 +232,7 @@ class LedgerPool:
                 f"{self.settings.attempts_max} ledgers failed: put the object again"
             ) from cause
         finally:
-            self._pools.budget.give_back(size_bytes)
+            self.pools.budget.give_back(size_bytes)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[PooledLedger]:
@@ -229,21 +240,39 @@ class LedgerPool:
 
         Raises `BlobNotStored`, and what the plan's `made` raises.
         """
-        async with self._pools.lending:
-            self._check_open()
-            ledger = self._take_idle() or await self._make()
-            ledger.begin()
-            self._lent.append(ledger)
-            self._pools.note_made()
-            try:
-                yield ledger
-            finally:
-                ledger.end()
-                self._lent.remove(ledger)
-                if ledger.usable and not self._closed:
-                    self._idle.append(ledger)
-                else:
-                    self._retire(ledger)
+        self._check_open()
+        ledger = self._take_idle()
+        if ledger is None:
+            ledger = await self._make()
+        ledger.begin()
+        self._lent.append(ledger)
+        try:
+            yield ledger
+        finally:
+            ledger.end()
+            self._lent.remove(ledger)
+            if ledger.usable and not self._closed:
+                self._idle.append(ledger)
+            else:
+                self._retire(ledger)
+
+    async def append_lent(
+        self, ledger: PooledLedger, entries: Sequence[bytes], size_bytes: int
+    ) -> "asyncio.Future[list[int]]":
+        """Append to a lent ledger, once there is room under way; await what it returns for the ids.
+
+        The room is given back when the entries are durable or lost, whoever waits for that. Raises
+        what the ledger's writer raises.
+        """
+        budget = self.pools.stream_budget
+        await budget.take(size_bytes)
+        try:
+            pending = asyncio.ensure_future(ledger.append_many(entries, size_bytes))
+        except BaseException:
+            budget.give_back(size_bytes)
+            raise
+        pending.add_done_callback(lambda done: budget.give_back(size_bytes))
+        return pending
 
     def forget(self, ledger_id: int) -> None:
         """Give no more objects to a ledger: nothing in it can be kept any more."""
@@ -251,16 +280,15 @@ class LedgerPool:
             if ledger.ledger_id == ledger_id:
                 ledger.failed = True
 
-    def retire_idle(self, before_s: float) -> None:
-        """Close the ledgers that have had no work since a time, by the client's clock."""
-        for ledger in self._without_work():
-            if ledger.idle_since_s > before_s:
-                continue
-            if ledger is self._shared:
-                self._shared = None
-            else:
-                self._idle.remove(ledger)
-            self._retire(ledger)
+    def retire_idle(self, ledger: PooledLedger) -> None:
+        """Close a ledger that has no work, unless somebody is just about to give it some."""
+        if ledger is self._shared:
+            if self._wanted:
+                return
+            self._shared = None
+        else:
+            self._idle.remove(ledger)
+        self._retire(ledger)
 
     def end(self) -> None:
         """Take nothing more, and begin to close every ledger; a lent one's stream fails."""
@@ -275,12 +303,7 @@ class LedgerPool:
         self.end()
         while self._closings:
             await asyncio.wait(self._closings)
-        self._pools.drop(self)
-
-    def _without_work(self) -> list[PooledLedger]:
-        shared = self._shared
-        idle = [shared] if shared is not None and not shared.pending else []
-        return idle + self._idle
+        self.pools.drop(self)
 
     def _take_idle(self) -> PooledLedger | None:
         while self._idle:
@@ -290,19 +313,32 @@ class LedgerPool:
             self._retire(ledger)
         return None
 
-    async def _next_shared(self) -> PooledLedger:
-        async with self._making:
-            self._check_open()
-            if self._shared is None or not self._shared.usable:
-                fresh = await self._make()
-                if self._shared is not None:
-                    self._retire(self._shared)
-                self._shared = fresh
-                # With work, for else it might be the very one that has to make room.
-                fresh.begin()
-                self._pools.note_made()
-                fresh.end()
-            return self._shared
+    async def _shared_ledger(self) -> PooledLedger:
+        """The ledger that small objects share; made, once for all who wait, if there is none."""
+        # Whoever waits for it has work for it: it must not be closed before it has any.
+        self._wanted += 1
+        try:
+            while (ledger := self._shared) is None or not ledger.usable:
+                self._check_open()
+                if self._making is None:
+                    self._making = asyncio.get_running_loop().create_task(self._make_shared())
+                    self._making.add_done_callback(self._made_shared)
+                await asyncio.shield(self._making)
+            return ledger
+        finally:
+            self._wanted -= 1
+
+    async def _make_shared(self) -> None:
+        fresh = await self._make()
+        if self._shared is not None:
+            self._retire(self._shared)
+        self._shared = fresh
+
+    def _made_shared(self, made: "asyncio.Task[None]") -> None:
+        self._making = None
+        if not made.cancelled():
+            # Who waits hears of a failure; perhaps nobody does any more.
+            made.exception()
 
     async def _make(self) -> PooledLedger:
         plan = self.plan
@@ -319,7 +355,8 @@ class LedgerPool:
                 f"no ledger could be made: {error}: put the object again when it can"
             ) from error
         bytes_max = plan.bytes_max if plan.bytes_max is not None else self.settings.ledger_bytes_max
-        ledger = PooledLedger(writer, bytes_max, self._client.clock, plan.open_ms_max)
+        ledger = PooledLedger(writer, bytes_max, self)
+        self.pools.note_made(ledger)
         if self._closed:
             self._retire(ledger)
             self._check_open()
@@ -334,6 +371,7 @@ class LedgerPool:
         if ledger.retired:
             return
         ledger.retired = True
+        self.pools.note_retired(ledger)
         task = asyncio.get_running_loop().create_task(self._close_ledger(ledger))
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)

@@ -60,7 +60,7 @@ async def test_what_compresses_well_takes_less_than_its_length() -> None:
 
 async def test_plain_and_compressed_parts_make_one_object() -> None:
     _, plain, readers = await pool_and_readers()
-    pool = plain._pools.pool(ZSTD)
+    pool = plain.pools.pool(ZSTD)
     parts = [await put_source(plain, text(30)), await put_source(pool, text(47))]
     joined = await put_list(plain, parts)
     assert await read_whole(readers, joined) == text(30) + text(47)
@@ -78,7 +78,7 @@ async def test_an_id_that_lies_about_what_is_compressed_is_corrupt() -> None:
     other = msgspec.structs.replace(name, checksum=5)
     with pytest.raises(BlobCorrupt, match="checksum"):
         await read_whole(readers, other)
-    plain = await put_source(pool._pools.pool(), text(30))
+    plain = await put_source(pool.pools.pool(), text(30))
     claimed = ObjectId(Kind.ZSTD, plain.ledger_id, 0, 10, 30, 30, plain.checksum)
     with pytest.raises(BlobCorrupt, match="no entry of it"):
         await read_whole(readers, claimed)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from blobit import BlobNotStored, BlobsClosed
+from blobit import BlobNotStored, BlobsClosed, Kind, ObjectId
 from blobit.errors import NoSuchBucket
+from blobit.sources import put_source
 from blobit.upload import Upload, put_shared
 from blobit.writers import LedgerPlan, LedgerPools
 from engine.transport.contract import Status
@@ -156,19 +157,114 @@ async def test_ledgers_with_work_are_never_closed_to_make_room() -> None:
     await pools.close()
 
 
-async def test_streams_of_all_pools_together_are_bounded() -> None:
+async def test_bytes_of_all_streams_together_are_bounded_while_they_are_not_durable() -> None:
+    cluster, pools = await pools_of(streams_max=2)
+    (bookie,) = cluster.bookies
+    uploads = [Upload(pools.pool()) for _ in range(6)]
+    bookie.holding = True
+    writes = [asyncio.ensure_future(upload.write(bytes(60))) for upload in uploads]
+    await turns(100)
+    # Twice sixty bytes may be under way: three batches of forty.
+    assert sum(run.count for run in bookie.runs_taken) == 6
+    bookie.holding = False
+    bookie.release()
+    await asyncio.gather(*writes)
+    ids = await asyncio.gather(*[upload.finish() for upload in uploads])
+    assert [one.length for one in ids] == [60] * 6
+    await pools.close()
+
+
+async def test_any_number_of_uploads_may_be_open_in_one_task() -> None:
     _, pools = await pools_of(streams_max=2)
-    first, second = Upload(pools.pool()), Upload(pools.pool())
-    await first.write(bytes(100))
-    await second.write(bytes(100))
-    third = Upload(pools.pool())
-    waiting = asyncio.ensure_future(third.write(bytes(100)))
-    await turns()
-    assert not waiting.done()
-    await first.finish()
-    await waiting
-    await second.abort()
-    await third.abort()
+    pool = pools.pool()
+    uploads = [Upload(pool) for _ in range(9)]
+    for _ in range(3):
+        for upload in uploads:
+            await upload.write(bytes(100))
+    ids = [await upload.finish() for upload in uploads]
+    assert [one.length for one in ids] == [300] * 9
+    await pools.close()
+
+
+async def test_an_upload_of_which_a_write_failed_makes_no_object() -> None:
+    cluster, pool, _ = await pool_and_readers()
+    upload = Upload(pool)
+    await upload.write(bytes(100))
+    for bookie in cluster.bookies:
+        bookie.append_status = Status.FENCED
+    with pytest.raises(BlobNotStored):
+        for _ in range(5):
+            await upload.write(bytes(100))
+    for bookie in cluster.bookies:
+        bookie.append_status = Status.OK
+    with pytest.raises(BlobNotStored, match="begin again"):
+        await upload.write(bytes(100))
+    with pytest.raises(BlobNotStored, match="begin again"):
+        await upload.finish()
+    await upload.abort()
+    await pool.close()
+
+
+async def test_an_upload_of_which_a_write_was_abandoned_makes_no_object() -> None:
+    cluster, pool, _ = await pool_and_readers()
+    (bookie,) = cluster.bookies
+    upload = Upload(pool)
+    bookie.holding = True
+    write = asyncio.ensure_future(upload.write(bytes(300)))
+    await turns(50)
+    write.cancel()
+    await asyncio.gather(write, return_exceptions=True)
+    bookie.holding = False
+    bookie.release()
+    with pytest.raises(BlobNotStored, match="begin again"):
+        await upload.finish()
+    await upload.abort()
+    await pool.close()
+
+
+async def test_parts_are_told_of_as_they_end_but_the_last_and_a_refusal_ends_the_upload() -> None:
+    _, pool, _ = await pool_and_readers()
+    told: list[ObjectId] = []
+
+    async def hear(part: ObjectId) -> None:
+        told.append(part)
+
+    object_id = await put_source(pool, [bytes(100)] * 7, part_ended=hear)
+    assert object_id.kind is Kind.LIST and len(told) >= 2
+    assert sum(part.length for part in told) < 700
+
+    async def refuse(part: ObjectId) -> None:
+        raise NoSuchBucket("deleted meanwhile")
+
+    with pytest.raises(NoSuchBucket):
+        await put_source(pool, [bytes(100)] * 7, part_ended=refuse)
+    await pool.close()
+
+
+async def test_all_who_wait_for_a_ledger_that_cannot_be_made_hear_so_at_once() -> None:
+    tries = 0
+
+    async def refuse(ledger_id: int) -> None:
+        nonlocal tries
+        tries += 1
+        await asyncio.sleep(0)
+        raise BlobNotStored("names are away")
+
+    _, pool, _ = await pool_and_readers(LedgerPlan({"owner": b"blobit"}, made=refuse))
+    puts = [put_shared(pool, b"moo") for _ in range(20)]
+    outcomes = await asyncio.gather(*puts, return_exceptions=True)
+    assert all(isinstance(outcome, BlobNotStored) for outcome in outcomes)
+    assert tries == 1
+    await pool.close()
+
+
+async def test_a_thousand_buckets_may_put_at_once_though_few_ledgers_stay_open() -> None:
+    _, pools = await pools_of(ledgers_open_max=2, shared_pending_bytes_max=100)
+    many = [pools.pool() for _ in range(1_000)]
+    ids = await asyncio.gather(*[put_shared(pool, b"moo") for pool in many])
+    assert len({one.ledger_id for one in ids}) == 1_000
+    await put_shared(many[0], b"moo")
+    assert sum(pool.open_count for pool in many) <= 3
     await pools.close()
 
 
