@@ -27,8 +27,9 @@ class BlobSettings:
     of an object never crosses it by more than one batch. Objects up to `shared_object_bytes_max`
     share ledgers; bigger ones and streams borrow a ledger alone. `shared_pending_bytes_max` and
     `stream_pending_bytes_max` bound what is written and not yet durable, in all shared puts
-    together and in each stream, and in all streams as if there were `streams_max`. `batch_bytes` is what a stream hands to
-    its ledger at once. `read_ahead_bytes` is what a stream being read holds ahead of its caller;
+    together and in each stream, and in all streams as if there were `streams_max`. `batch_bytes` is
+    what a stream hands to its ledger at once. `read_ahead_bytes` is what a stream being read holds
+    ahead of its caller;
     `readers_max` how many open ledgers are remembered for reading. `ledger_idle_ms` is after how
     long without work an open ledger is closed, `ledgers_open_max` how many stay open without work.
     `attempts_max` is how often a put writes its data before it gives up.
