@@ -11,7 +11,7 @@ Invariants:
 from collections.abc import AsyncGenerator, Sequence
 
 from blobit.bucket import AsyncBucket
-from blobit.bucket_core import BucketCore
+from blobit.bucket_core import BucketCore, PartEnded
 from blobit.committing import Committer
 from blobit.errors import BlobsClosed, MetadataUnavailable
 from blobit.garbage import Collector
@@ -195,15 +195,17 @@ class AsyncBlobs:
         if self._closed:
             raise BlobsClosed("the blob store is closed")
 
-    async def store(self, pool: LedgerPool, source: Source) -> ObjectId:
-        """Store bytes in a pool's ledgers. Raises as `put`."""
+    async def store(
+        self, pool: LedgerPool, source: Source, part_ended: PartEnded | None = None
+    ) -> ObjectId:
+        """Store bytes in a pool's ledgers, telling of parts that have ended. Raises as `put`."""
         self.check_open()
-        return await put_source(pool, source, self._workers)
+        return await put_source(pool, source, self._workers, part_ended)
 
-    def upload_to(self, pool: LedgerPool) -> Upload:
-        """Store bytes in a pool's ledgers piece by piece."""
+    def upload_to(self, pool: LedgerPool, part_ended: PartEnded | None = None) -> Upload:
+        """Store bytes in a pool's ledgers piece by piece, telling of parts that have ended."""
         self.check_open()
-        return Upload(pool, self._workers)
+        return Upload(pool, self._workers, part_ended)
 
     async def put_list(self, pool: LedgerPool, parts: Sequence[ObjectId]) -> ObjectId:
         """The id of the object that parts are together. Raises `BlobNotStored`."""

@@ -15,9 +15,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import aclosing
 from typing import Any, Final
 
-from blobit.bucket_core import Asked, BucketCore, Known
+from blobit.bucket_core import Asked, BucketCore, Known, Store
 from blobit.committing import Change, Effect, Found
 from blobit.errors import BlobNotFound, NoSuchObject, ObjectChanged
+from blobit.holding import Holding
 from blobit.listing import Listing, count_usage, list_objects, scan_objects
 from blobit.locations import Location
 from blobit.multipart import Multipart
@@ -92,11 +93,8 @@ class AsyncBucket:
         `BlobNotStored`, `CommitOutcomeUnknown`, `TypeError` for what is no source of bytes.
         """
         asked = self._asked(name, content_type, metadata, if_absent, if_match, expires_ms)
-        pool, blobs = self.core.pool_for(asked.expires_ms), self.core.blobs
-        if isinstance(source, bytearray | memoryview):
-            source = bytes(source)
-        whole = isinstance(source, bytes)
-        return await self.core.put(asked, lambda: blobs.store(pool, source), repeatable=whole)
+        pool = self.core.pool_for(asked.expires_ms)
+        return await self.core.put(asked, self.core.storing(pool, source))
 
     async def put_many(self, objects: Iterable[tuple[str, bytes]]) -> Objects:
         """Store many small objects, which share ledgers and commits; each is put on its own.
@@ -395,7 +393,9 @@ class NamedUpload:
         core.check()
         self._core = core
         self._asked = asked
-        self._upload: Upload = core.blobs.upload_to(core.pool_for(asked.expires_ms))
+        self._holding = Holding(core)
+        pool = core.pool_for(asked.expires_ms)
+        self._upload: Upload = core.blobs.upload_to(pool, self._holding.part_ended)
 
     async def write(self, data: bytes) -> None:
         """Take the next bytes; waits while too much is under way. Raises `BlobNotStored`."""
@@ -404,14 +404,16 @@ class NamedUpload:
     async def finish(self) -> ObjectInfo:
         """Wait until all of it is durable, and give it its name. Raises as `AsyncBucket.put`."""
         try:
-            return await self._core.put(self._asked, self._upload.finish)
+            store = Store(lambda _: self._upload.finish())
+            return await self._core.put(self._asked, store, holding=self._holding)
         finally:
             # Where it was refused before its end, its ledger goes to another one.
-            await self._upload.abort()
+            await self.abort()
 
     async def abort(self) -> None:
         """Forget the object."""
         await self._upload.abort()
+        await self._holding.drop()
 
 
 def _all_well(answers: Iterable[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ Invariants:
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,9 +25,11 @@ from blobit.errors import (
     NoSuchObject,
     ObjectExists,
 )
+from blobit.holding import Holding
 from blobit.naming import new_etag
 from blobit.object_id import Kind, ObjectId
 from blobit.rows import Rows, told
+from blobit.sources import Source
 from blobit.tables import (
     PART_ROOM,
     BucketInfo,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from blobit.blobs import AsyncBlobs
 
 T = TypeVar("T")
+PartEnded = Callable[[ObjectId], Awaitable[None]]
 
 Held = list[tuple[int, ObjectId]]
 """What an object keeps: the numbers of its parts and where they lie; 0 is the object itself."""
@@ -94,6 +97,13 @@ class Asked(msgspec.Struct, frozen=True):
     expires_ms: int | None = None
     if_absent: bool = False
     if_match: str | None = None
+
+
+class Store(NamedTuple):
+    """Writes an object's bytes, telling of parts that have ended; once, or as often as is asked."""
+
+    write: Callable[[PartEnded], Awaitable[ObjectId]]
+    repeatable: bool = False
 
 
 class BucketCore:
@@ -212,12 +222,9 @@ class BucketCore:
         return expires_ms
 
     async def put(
-        self, asked: Asked, store: Callable[[], Awaitable[ObjectId]], *, repeatable: bool = False
+        self, asked: Asked, store: Store, *, holding: Holding | None = None
     ) -> ObjectInfo:
-        """Store bytes and give them a name; `repeatable`: `store` may be called again.
-
-        Raises as `AsyncBucket.put`.
-        """
+        """Store bytes and give them a name. Raises as `AsyncBucket.put`."""
         self.check()
         if asked.if_absent or asked.if_match is not None:
             # Told before the bytes are written, where it is known by then.
@@ -230,7 +237,7 @@ class BucketCore:
             return self.commit(self.put_change(asked, info, known), known)
 
         pool = self.pool_for(asked.expires_ms)
-        return await self.stored(store, pool, known, commit, repeatable=repeatable)
+        return await self.stored(store, pool, known, commit, holding)
 
     def version(
         self, asked: Asked, object_id: ObjectId, created_ms: int, known: Known | None = None
@@ -247,39 +254,55 @@ class BucketCore:
             asked.packed_metadata,
         )
 
+    def storing(self, pool: LedgerPool, source: Source) -> Store:
+        """What stores a source; bytes again and again, other sources once."""
+        if isinstance(source, bytearray | memoryview):
+            source = bytes(source)
+        repeatable = isinstance(source, bytes)
+        return Store(lambda ended: self.blobs.store(pool, source, ended), repeatable)
+
     async def stored(
         self,
-        store: Callable[[], Awaitable[ObjectId]],
+        store: Store,
         pool: LedgerPool,
         known: Known,
         commit: Callable[[ObjectId], Awaitable[T]],
-        *,
-        repeatable: bool = False,
+        holding: Holding | None = None,
     ) -> T:
-        """Store bytes and commit what names them; where a ledger was collected, all over again."""
+        """Store bytes and commit what names them; where a ledger was collected, all over again.
+
+        What they keep is held meanwhile, however long they take.
+        """
+        holding = holding if holding is not None else Holding(self)
         cause: BlobError | None = None
-        for _ in range(self.blobs.settings.attempts_max):
-            try:
-                object_id = await store()
-            except BlobsClosed:
-                self.check()
-                raise
-            held = await self.listed(object_id)
-            known.held[known.pack(object_id)] = held
-            try:
-                return await commit(object_id)
-            except LedgerGone as error:
-                cause = error
-            for _, part in held:
-                pool.forget(part.ledger_id)
-            if not repeatable:
-                store = partial(self.copied, object_id, pool)
+        write = store.write
+        try:
+            for _ in range(self.blobs.settings.attempts_max):
+                try:
+                    object_id = await write(holding.part_ended)
+                except BlobsClosed:
+                    self.check()
+                    raise
+                held = await self.listed(object_id)
+                known.held[known.pack(object_id)] = held
+                try:
+                    return await commit(object_id)
+                except LedgerGone as error:
+                    cause = error
+                for _, part in held:
+                    pool.forget(part.ledger_id)
+                if not store.repeatable:
+                    write = partial(self._copied, object_id, pool)
+        finally:
+            await holding.drop()
         raise BlobNotStored("its ledgers are collected as soon as they are written") from cause
 
-    async def copied(self, object_id: ObjectId, pool: LedgerPool) -> ObjectId:
+    async def _copied(
+        self, object_id: ObjectId, pool: LedgerPool, ended: PartEnded | None
+    ) -> ObjectId:
         """Write again what was written already, for its source may have been read to the end."""
         try:
-            return await self.blobs.store(pool, self.blobs.stream(object_id))
+            return await self.blobs.store(pool, self.blobs.stream(object_id), ended)
         except BlobNotFound as error:
             raise BlobNotStored("its bytes were collected before it had a name") from error
 

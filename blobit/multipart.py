@@ -16,7 +16,17 @@ from blobit.naming import new_etag
 from blobit.object_id import ObjectId
 from blobit.rows import told
 from blobit.sources import Source
-from blobit.tables import PART_ROOM, ObjectInfo, PartInfo, Row, RowKey, UploadInfo
+from blobit.tables import (
+    HELD,
+    PART_ROOM,
+    ObjectInfo,
+    PartInfo,
+    Row,
+    RowKey,
+    UploadInfo,
+    upload_owner,
+    upload_row,
+)
 from herd.errors import Error
 
 PART_NUMBER_MAX: Final = 10_000
@@ -39,16 +49,11 @@ class Multipart:
         core.check()
         upload_id = new_etag(core.blobs.client.rng)
         key, now_ms = self._key(upload_id), core.now_ms
-        row: Row = {
-            "bucket_id": core.bucket_id,
-            "upload_id": upload_id,
-            "name": asked.name,
+        expires_ms = now_ms + core.blobs.settings.upload_ttl_ms
+        row: Row = upload_row(core.bucket_id, upload_id, asked.name, now_ms, expires_ms) | {
             "content_type": asked.content_type,
             "metadata": asked.packed_metadata,
-            "created_ms": now_ms,
-            "expires_ms": now_ms + core.blobs.settings.upload_ttl_ms,
             "object_expires_ms": asked.expires_ms,
-            "revision": 0,
         }
 
         def decide(_: Found) -> Effect[str]:
@@ -71,7 +76,8 @@ class Multipart:
             change = self._part_change(upload_id, number, object_id, known)
             return await core.commit(change, known)
 
-        return await core.stored(lambda: core.blobs.store(pool, source), pool, known, commit)
+        store = core.storing(pool, source)
+        return await core.stored(store, pool, known, commit)
 
     def _part_change(
         self, upload_id: str, number: int, object_id: ObjectId, known: Known
@@ -83,8 +89,8 @@ class Multipart:
         def decide(found: Found) -> Effect[PartInfo]:
             upload = self._alive(upload_id, found[key])
             writes = self._freed(upload_id, found[part_key], known)
-            held = known.of(_owner(upload_id), object_id.to_bytes())
-            writes.update(core.refs(_owner(upload_id), _numbered(number, held)))
+            held = known.of(upload_owner(upload_id), object_id.to_bytes())
+            writes.update(core.refs(upload_owner(upload_id), _numbered(number, held)))
             writes[key] = {**upload, "revision": upload["revision"] + 1}
             writes[part_key] = {
                 "upload_id": upload_id,
@@ -110,7 +116,7 @@ class Multipart:
             chosen = _chosen(rows, numbers)
             parts: list[ObjectId] = []
             for row in rows.values():
-                held = await core.held(_owner(upload_id), row["object_id"])
+                held = await core.held(upload_owner(upload_id), row["object_id"])
                 known.held[row["object_id"]] = held
             for number in chosen:
                 packed_id = rows[number]["object_id"]
@@ -180,7 +186,7 @@ class Multipart:
         prefix, found = (core.bucket_id,), list[UploadInfo]()
         try:
             async for row in core.rows.scan("uploads", first=prefix, last=prefix):
-                if row["expires_ms"] > core.now_ms:
+                if row["expires_ms"] > core.now_ms and row["revision"] != HELD:
                     found.append(
                         UploadInfo(
                             row["upload_id"], row["name"], row["created_ms"], row["expires_ms"]
@@ -202,7 +208,7 @@ class Multipart:
         return self._alive(upload_id, row)
 
     def _alive(self, upload_id: str, row: Row | None) -> Row:
-        if row is None or row["expires_ms"] <= self._core.now_ms:
+        if row is None or row["expires_ms"] <= self._core.now_ms or row["revision"] == HELD:
             raise NoSuchUpload(f"bucket {self._core.info.name} has no upload {upload_id:.80}")
         return row
 
@@ -217,7 +223,7 @@ class Multipart:
         """Without the rows of a part. Raises `PartsWanted`."""
         if row is None:
             return {}
-        owner = _owner(upload_id)
+        owner = upload_owner(upload_id)
         held = _numbered(row["number"], known.of(owner, row["object_id"]))
         writes: dict[RowKey, Row | None] = {
             self._core.ref_key(owner, number, part): None for number, part in held
@@ -234,10 +240,6 @@ def _chosen(rows: dict[int, Row], numbers: Sequence[int] | None) -> list[int]:
     if missing or len(set(numbers)) != len(numbers):
         raise PartMissing(f"parts {missing[:10] or 'named twice'}: put them, and name each once")
     return list(numbers)
-
-
-def _owner(upload_id: str) -> str:
-    return f"m:{upload_id}"
 
 
 def _part_key(upload_id: str, number: int) -> RowKey:

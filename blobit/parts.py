@@ -46,20 +46,20 @@ class Parts:
         if if_match is not None:
             core.check_match(name, before, if_match)
         expires_ms = core.expiry(core.now_ms, None) if before is None else before.expires_ms
-        pool = core.pool_for(expires_ms)
-        known = Known()
-        added = await core.blobs.store(pool, source)
-        async with self._turn(name):
-            for _ in range(core.blobs.settings.attempts_max):
+        pool, known = core.pool_for(expires_ms), Known()
+
+        async def commit(added: ObjectId) -> ObjectInfo:
+            async with self._turn(name):
                 try:
                     return await self._append(name, added, if_match, known)
-                except LedgerGone as error:
-                    cause = error
-                for held in known.held.values():
-                    for _, part in held:
-                        pool.forget(part.ledger_id)
-                added = await core.copied(added, pool)
-        raise BlobNotStored("its ledgers are collected as soon as they are written") from cause
+                except LedgerGone:
+                    # Whichever of them is gone, nothing more is to come to any.
+                    for held in known.held.values():
+                        for _, part in held:
+                            pool.forget(part.ledger_id)
+                    raise
+
+        return await core.stored(core.storing(pool, source), pool, known, commit)
 
     async def _append(
         self, name: str, added: ObjectId, if_match: str | None, known: Known

@@ -32,6 +32,10 @@ PART_ROOM: Final = 2**20
 """So many refs one part of an upload may take."""
 
 
+HELD: Final = -1
+"""The revision of an upload that only holds the parts of a stream: nobody sees it."""
+
+
 class BucketState(enum.IntEnum):
     """Of a row in `buckets`. Numbers are part of the format."""
 
@@ -213,6 +217,26 @@ def object_row(bucket_id: int, info: ObjectInfo) -> Row:
         "created_ms": info.created_ms,
         "expires_ms": info.expires_ms,
     }
+
+
+def upload_row(bucket_id: int, upload_id: str, name: str, created_ms: int, expires_ms: int) -> Row:
+    """A row of `uploads`, of an object without properties."""
+    return {
+        "bucket_id": bucket_id,
+        "upload_id": upload_id,
+        "name": name,
+        "content_type": "",
+        "metadata": b"",
+        "created_ms": created_ms,
+        "expires_ms": expires_ms,
+        "object_expires_ms": None,
+        "revision": 0,
+    }
+
+
+def upload_owner(upload_id: str) -> str:
+    """Who holds the parts of an upload."""
+    return f"m:{upload_id}"
 
 
 def bucket_info(row: Mapping[str, Any]) -> BucketInfo:

@@ -36,7 +36,7 @@ async def put_unnamed(core: BucketCore, source: Source) -> ObjectId:
             await core.commit(change, known)
         return object_id
 
-    return await core.stored(lambda: core.blobs.store(pool, source), pool, known, commit)
+    return await core.stored(core.storing(pool, source), pool, known, commit)
 
 
 async def delete_unnamed(core: BucketCore, object_id: ObjectId | str) -> bool:

@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
@@ -15,14 +16,16 @@ from blobit import (
     BlobNotStored,
     BlobsClosed,
     ConditionFailed,
+    GarbageSettings,
     InvalidName,
     InvalidObjectId,
     NoSuchObject,
+    NoSuchUpload,
     ObjectExists,
     ObjectId,
     RangeInvalid,
 )
-from tests.blobit.contract.stores import Store
+from tests.blobit.contract.stores import SMALL, Store
 
 
 def body(length: int, seed: int = 0) -> bytes:
@@ -109,17 +112,44 @@ class ObjectsContract(Suite):
             assert (await upload.finish()).content_type == "x/y"
             assert await bucket.get("other") == data
 
+    async def test_what_a_slow_stream_has_stored_is_held_until_it_has_its_name(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store:
+            eager = GarbageSettings(grace_ms=0, settle_ms=0, orphan_ms=0)
+            async with store.another(replace(SMALL, garbage=eager)) as collector:
+                bucket = await store.blobs.create_bucket("photos")
+                upload = bucket.upload("cow")
+                whole = b""
+                for number in range(5):
+                    await upload.write(body(300, number))
+                    whole += body(300, number)
+                    # As if hours had passed: whatever nobody names goes, bytes and all.
+                    await collector.collect()
+                held = await owners_of(bucket)
+                assert held and all(owner.startswith("m:") for owner in held)
+                assert await bucket.uploads() == []
+                with pytest.raises(NoSuchUpload):
+                    await bucket.abort_upload(held[0][2:])
+                await upload.finish()
+                await collector.collect()
+                assert await bucket.get("cow") == whole
+                assert await owners_of(bucket) == ["n:cow"]
+                assert [row async for row in bucket.core.rows.scan("uploads")] == []
+                assert [row async for row in bucket.core.rows.scan("upload_parts")] == []
+
     async def test_a_source_that_breaks_leaves_nothing(self, tmp_path: Path) -> None:
         async with self.bucket(tmp_path) as bucket:
 
             async def source() -> AsyncIterator[bytes]:
-                yield body(300)
+                yield body(900)
                 raise OSError("cut short")
 
             with pytest.raises(OSError, match="cut short"):
                 await bucket.put("cow", source())
             upload = bucket.upload("cow")
-            await upload.write(body(300))
+            await upload.write(body(900))
+            assert await refs_count(bucket) > 1
             await upload.abort()
             with pytest.raises(BlobsClosed):
                 await upload.finish()

@@ -1,0 +1,92 @@
+"""Parts of an object that is still on its way, held so that nobody takes them for garbage.
+
+A stream may take hours. Each part of it that is full is named, at once, by an upload that the
+stream has for itself; when the object has its name, or will never get one, that upload goes.
+
+Invariants:
+- From the moment in which a part has ended until its object has a name there is a row that holds
+  it; how long the stream takes does not matter.
+- What a process held that is gone is let go when the upload has expired.
+- An object of one part, as most are, costs nothing here.
+"""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from blobit.committing import Change, Effect, Found, LedgerGone
+from blobit.errors import BlobNotStored, MetadataUnavailable, NoSuchBucket
+from blobit.naming import new_etag
+from blobit.object_id import ObjectId
+from blobit.tables import HELD, PART_ROOM, Row, RowKey, upload_owner, upload_row
+
+if TYPE_CHECKING:
+    from blobit.bucket_core import BucketCore
+
+
+class Holding:
+    """Holds the parts of one put."""
+
+    def __init__(self, core: "BucketCore") -> None:
+        self._core = core
+        self._upload_id = ""
+        self._parts: list[ObjectId] = []
+
+    async def part_ended(self, part: ObjectId) -> None:
+        """Hold a part. Raises `BlobNotStored`, `MetadataUnavailable`, `NoSuchBucket`."""
+        core = self._core
+        if not self._upload_id:
+            self._upload_id = new_etag(core.blobs.client.rng)
+        number = len(self._parts) + 1
+        key, part_key = self._key, self._part_key(number)
+        now_ms = core.now_ms
+        upload = upload_row(
+            core.bucket_id, self._upload_id, "", now_ms, now_ms + core.blobs.settings.upload_ttl_ms
+        )
+        writes: dict[RowKey, Row | None] = {
+            key: {**upload, "revision": HELD},
+            part_key: {
+                "upload_id": self._upload_id,
+                "number": number,
+                "object_id": part.to_bytes(),
+                "length": part.length,
+                "etag": self._upload_id,
+            },
+            **core.refs(upload_owner(self._upload_id), [(number * PART_ROOM, part)]),
+        }
+
+        def confirm(found: Found) -> bool | None:
+            return True if found[part_key] is not None else None
+
+        change = Change((key, part_key), lambda _: Effect(writes, True), confirm)
+        try:
+            await core.committer.change(change)
+        except LedgerGone as error:
+            raise BlobNotStored("a part was collected before it was held: put it again") from error
+        self._parts.append(part)
+
+    async def drop(self) -> None:
+        """Let go of all parts: others hold them now, or nobody needs them."""
+        if not self._parts:
+            return
+        key, owner = self._key, upload_owner(self._upload_id)
+        writes: dict[RowKey, Row | None] = {key: None}
+        for number, part in enumerate(self._parts, 1):
+            writes[self._part_key(number)] = None
+            writes[self._core.ref_key(owner, number * PART_ROOM, part)] = None
+        self._parts, self._upload_id = [], ""
+
+        def confirm(found: Found) -> bool | None:
+            return True if found[key] is None else None
+
+        # What stays now goes when the upload has expired.
+        with suppress(MetadataUnavailable, NoSuchBucket):
+            await self._core.committer.change(
+                Change((key,), lambda _: Effect(writes, True), confirm)
+            )
+
+    @property
+    def _key(self) -> RowKey:
+        return "uploads", (self._core.bucket_id, self._upload_id)
+
+    def _part_key(self, number: int) -> RowKey:
+        return "upload_parts", (self._upload_id, number)
