@@ -232,14 +232,13 @@ class Collector:
         return True
 
     async def _find_orphans(self, report: GarbageReport, known: set[int]) -> None:
-        spaces: dict[int, str] = {}
-        registry = await self._blobs.rows(REGISTRY)
-        for table in ("buckets", "deleted_buckets"):
-            async for row in registry.scan(table):
-                spaces[row["bucket_id"]] = row["tablespace"]
+        spaces: dict[int, str | None] = {}
 
         async def rows_of(bucket_id: int) -> Rows | None:
-            tablespace = spaces.get(bucket_id)
+            if bucket_id not in spaces:
+                # Only now: its ledger was seen, so it is here, or it is gone for good.
+                spaces.update(await self._tablespaces())
+            tablespace = spaces.setdefault(bucket_id, None)
             return None if tablespace is None else (await self._blobs.committer(tablespace)).rows
 
         now_ms = self._client.clock.wall_ms()
@@ -248,6 +247,15 @@ class Collector:
         except EngineError as error:
             raise MetadataUnavailable(f"ledgers cannot be listed now: {error}") from error
         report.orphan_ledgers = len(found) if report.dry_run else await self._orphans.delete(found)
+
+    async def _tablespaces(self) -> dict[int, str]:
+        """Where the rows of all buckets are, of deleted ones too, by their ids."""
+        registry = await self._blobs.rows(REGISTRY)
+        return {
+            row["bucket_id"]: row["tablespace"]
+            for table in ("buckets", "deleted_buckets")
+            async for row in registry.scan(table)
+        }
 
 
 def _is_worth_moving(row: Row, weight: Weight, live_share_min: float) -> bool:

@@ -7,7 +7,8 @@ be committed to it, whenever its writer wakes up. Its age is asked for out of po
 Invariants:
 - Only ledgers that say that they belong to a bucket are looked at, never those of objects without a
   bucket, of logs, or of anybody else.
-- The rows are asked for after the ledger was seen, the living before the dying.
+- The rows, and where they are, are asked for after the ledger was seen, the living before the
+  dying.
 - A ledger whose bucket's rows cannot be read is left alone.
 """
 

@@ -24,7 +24,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "nothing is written for a bucket without a home",
         "blobit/tables.py",
         """PRIMARY KEY (bucket_id, name),
-        CONSTRAINT objects_home FOREIGN KEY (bucket_id) REFERENCES homes (bucket_id))""",
+        CONSTRAINT objects_open FOREIGN KEY (bucket_id) REFERENCES open_buckets (bucket_id))""",
         "PRIMARY KEY (bucket_id, name))",
         by_test(
             _ORPHANS,
@@ -171,6 +171,17 @@ BLOB_GARBAGE_MUTANTS: Final = (
         '    return await rows.get("dying", (ledger_id,)) is None',
         "    return True",
         by_test(_ORPHANS, "test_a_dying_ledger_of_a_deleted_bucket_is_no_orphan"),
+    ),
+    Mutant(
+        "a-bucket-that-is-new-has-only-orphans",
+        "where a ledger's row is is asked for after the ledger was seen",
+        "blobit/garbage.py",
+        """            if bucket_id not in spaces:
+                # Only now: its ledger was seen, so it is here, or it is gone for good.
+                spaces.update(await self._tablespaces())
+""",
+        "",
+        by_test(_ORPHANS, "test_a_bucket_that_is_made_while_a_round_goes_on_loses_nothing"),
     ),
     Mutant(
         "a-bucket-is-forgotten-before-its-ledgers-are-gone",

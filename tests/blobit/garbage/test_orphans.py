@@ -52,6 +52,26 @@ async def test_ledgers_of_others_and_of_objects_without_a_bucket_are_never_touch
         assert await ground.blobs.get(loose) == b"loose"
 
 
+async def test_a_bucket_that_is_made_while_a_round_goes_on_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with grounds(tmp_path, orphan_ms=0, grace_ms=0) as ground:
+        listed = ground.blobs.client.list_ledgers
+
+        async def late() -> list[int]:
+            fresh = await ground.blobs.create_bucket("fresh")
+            await fresh.put("heidi", b"meh")
+            await orphan(ground, 4711)
+            return await listed()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ground.blobs.client, "list_ledgers", late)
+            assert (await ground.blobs.collect()).orphan_ledgers == 1
+        fresh = await ground.blobs.bucket("fresh")
+        assert await ground.ledgers_there() == await ground.ledgers()
+        assert await fresh.get("heidi") == b"meh"
+
+
 async def test_a_ledger_that_is_dying_is_no_orphan(tmp_path: Path) -> None:
     async with grounds(tmp_path, orphan_ms=0) as ground:
         await ground.sealed({"elsa": b"moo"})
