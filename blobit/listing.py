@@ -6,6 +6,7 @@ Invariants:
 - A page costs what it shows: names behind a delimiter are passed over by one look, however many.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -19,6 +20,7 @@ from blobit.tables import LedgerState, ObjectInfo, Usage
 from herd.errors import Error
 
 _FEW_ROWS: Final = 50
+_SCAN_ROWS: Final = 250
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -56,10 +58,12 @@ async def scan_objects(core: BucketCore, prefix: str) -> AsyncIterator[ObjectInf
     _check_text(prefix)
     first: str | None = prefix
     while first is not None:
-        page = _Page(core, prefix, "", PAGE_ROWS)
+        page = _Page(core, prefix, "", _SCAN_ROWS)
         first = await page.add_from(first)
         for info in page.objects:
             yield info
+        # Where the names are here nothing above has to wait, and others have work.
+        await asyncio.sleep(0)
 
 
 async def count_usage(core: BucketCore) -> Usage:

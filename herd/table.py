@@ -54,6 +54,8 @@ Prepare = Callable[[BoundTable], Prepared]
 """What a table, as it is defined, makes of a call: the whole key, and the change of its row."""
 
 _PAGE_ROWS: Final = 1_000
+_TURN_ROWS: Final = 250
+"""So many rows of a scan are read without letting others run."""
 _BATCH_ROWS: Final = 1_000
 """So many rows of `put_many` are changed without letting others run."""
 
@@ -130,7 +132,7 @@ class AsyncTable:
         left = limit
         while left is None or left > 0:
             await self._readable()
-            count = _PAGE_ROWS if left is None else min(_PAGE_ROWS, left)
+            count = _TURN_ROWS if left is None else min(_TURN_ROWS, left)
             page = self.space.rows_scan(begin, end, count)
             for _, value in page:
                 yield bound.as_dict(value)
@@ -138,6 +140,8 @@ class AsyncTable:
                 return
             begin = page[-1][0] + b"\x00"
             left = None if left is None else left - len(page)
+            # Nothing above has to wait, and others have work.
+            await asyncio.sleep(0)
 
     # Writing
 
