@@ -31,16 +31,21 @@ _LARGE_AHEAD: Final = 2
 
 
 class _Pace(NamedTuple):
-    """How much is asked for with one read, and how much is fetched ahead of the caller."""
+    """How much is asked for with one read, and how much is fetched ahead of the caller.
+
+    Ahead of the first piece little is fetched, so that it comes soon.
+    """
 
     chunk_bytes: int
     ahead_bytes: int
+    first_ahead_bytes: int = 0
 
 
 def _large(readers: Readers) -> _Pace:
     """The pace for who wants all of it at once: fewer trips, more under way."""
     chunk_bytes = _LARGE_READS * readers.chunk_bytes
-    return _Pace(chunk_bytes, _LARGE_AHEAD * chunk_bytes)
+    ahead_bytes = _LARGE_AHEAD * chunk_bytes
+    return _Pace(chunk_bytes, ahead_bytes, ahead_bytes)
 
 
 class _Chunk(NamedTuple):
@@ -210,13 +215,14 @@ class _Ahead:
         self._readers = readers
         self._chunks = chunks
         self._pace = pace
+        self._room_bytes = pace.first_ahead_bytes
         self._held_bytes = 0
         self._more = True
         self._loop = asyncio.get_running_loop()
 
     async def fill(self) -> None:
         """Begin reads as long as there is room; one is always under way."""
-        while self._more and (not self.reads or self._held_bytes < self._pace.ahead_bytes):
+        while self._more and (not self.reads or self._held_bytes < self._room_bytes):
             try:
                 chunk = await anext(self._chunks)
             except StopAsyncIteration:
@@ -235,6 +241,8 @@ class _Ahead:
         """The caller has the first one."""
         _, chunk = self.reads.popleft()
         self._held_bytes -= chunk.wanted_bytes
+        wider_bytes = max(self._pace.chunk_bytes, 2 * self._room_bytes)
+        self._room_bytes = min(wider_bytes, self._pace.ahead_bytes)
 
     async def close(self) -> None:
         """Read nothing on."""
