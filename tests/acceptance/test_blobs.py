@@ -26,9 +26,8 @@ FULL: Final = os.environ.get("HERDBOOK_ACCEPTANCE") == "full"
 KILLS: Final = 8 if FULL else 1
 WRITERS: Final = 4
 NAMES: Final = 20
-_BETWEEN: Final = 60
+_BETWEEN: Final = 40
 _PAUSE_S: Final = 0.02
-SPACE: Final = "blobs_cows"
 
 
 class Writer:
@@ -96,12 +95,13 @@ async def test_the_leader_of_names_is_killed_and_no_answered_put_is_lost(tmp_pat
             first = nodes[1]
             settings = BucketSettings(leader=ids[first.address])
             bucket = await blobs.create_bucket("cows", settings)
-            await commands.until_led(SPACE, 30_000, first.address)
+            space = bucket.core.rows.tablespace
+            await commands.until_led(space, 30_000, first.address)
             writers = [Writer(bucket, number) for number in range(WRITERS)]
             working = [asyncio.create_task(writer.work()) for writer in writers]
             await more(writers)
             for _ in range(KILLS):
-                leader = await leader_of(commands, SPACE, nodes)
+                leader = await leader_of(commands, space, nodes)
                 leader.kill()
                 await more(writers)
                 leader.start()
