@@ -44,7 +44,12 @@ async def test_parts_that_stay_where_they_are_are_not_written_again(tmp_path: Pa
             await bucket.append("cow", body(30, number))
         changed: list[int] = []
         space = await store.herd.tablespace("blobs")
-        space.watch(lambda _, command: changed.append(len(command.rows)))  # type: ignore[union-attr]
+
+        def count(_position: object, command: object) -> None:
+            assert isinstance(command, Write)
+            changed.append(len(command.rows))
+
+        space.watch(count)
         for number in range(20, 30):
             await bucket.append("cow", body(30, number))
         # The new part, the list in place of the old one, and the object; or a ledger's row.
