@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.linearizability import Kind, Operation, check
 from tests.simulation.oracles import Violation
@@ -32,6 +33,16 @@ def number_of(body: bytes) -> int:
     if body != body_of(number, length):
         raise Violation(f"a body of {len(body)} bytes is none that was put: {body[:16]!r}")
     return number
+
+
+def numbers_in(body: bytes) -> list[int]:
+    """Which puts joined bodies are of, in order. Raises `Violation`."""
+    found: list[int] = []
+    while body:
+        length = _HEADER_BYTES + int.from_bytes(body[4:_HEADER_BYTES])
+        found.append(number_of(body[:length]))
+        body = body[length:]
+    return found
 
 
 def token_of(number: int) -> bytes:
@@ -82,9 +93,9 @@ class BlobOracle:
         self.calls[number] = replace(call, returned=math.inf)
         return number
 
-    def end(self, number: int, now_s: float, **known: object) -> None:
+    def end(self, number: int, now_s: float, **known: Any) -> None:
         """It was answered; `known` is what it was answered."""
-        self.calls[number] = replace(self.calls[number], returned=now_s, **known)  # type: ignore[arg-type]
+        self.calls[number] = replace(self.calls[number], returned=now_s, **known)
 
     def forget(self, number: int) -> None:
         """It did not happen, or says nothing."""

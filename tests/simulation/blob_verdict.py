@@ -18,7 +18,7 @@ from blobit.rows import Rows
 from blobit.tables import REGISTRY, LedgerState
 from engine.metadata.ledgers import LEDGERS, decode_metadata
 from tests.simulation.blob_nodes import StoreNode
-from tests.simulation.blob_oracle import BlobOracle, number_of
+from tests.simulation.blob_oracle import BlobOracle, number_of, numbers_in
 from tests.simulation.blob_workload import BUCKET, DOOMED, BlobWorkload
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
@@ -80,7 +80,7 @@ class BlobVerdict:
                 if found.name.startswith("log"):
                     self._oracle.on_tokens(found.name, body, whole=True)
                 elif found.name.startswith("copy/"):
-                    number_of(body)
+                    numbers_in(body)
                 elif info.name != DOOMED:
                     self._oracle.on_body(found.name, body, self._world.loop.now)
         present = {found.name async for found in (await blobs.bucket(BUCKET)).scan("log")}

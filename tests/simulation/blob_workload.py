@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from blobit.bucket import AsyncBucket
+from blobit.bucket_core import PartEnded
 from blobit.errors import (
+    BlobCorrupt,
     BlobError,
     BlobNotFound,
     BlobNotStored,
     BlobUnreadable,
+    BucketNotEmpty,
     CommitOutcomeUnknown,
     ConditionFailed,
     MetadataUnavailable,
     NoSuchBucket,
     NoSuchObject,
+    NoSuchUpload,
     ObjectChanged,
 )
 from blobit.object_id import ObjectId
@@ -31,7 +35,14 @@ from blobit.sources import Source
 from blobit.writers import LedgerPool
 from tests.linearizability import Kind, Operation
 from tests.simulation.blob_nodes import StoreNode
-from tests.simulation.blob_oracle import Appended, BlobOracle, body_of, number_of, token_of
+from tests.simulation.blob_oracle import (
+    Appended,
+    BlobOracle,
+    body_of,
+    number_of,
+    numbers_in,
+    token_of,
+)
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
 
@@ -113,8 +124,10 @@ def _let_sleep(node: StoreNode, load: BlobLoad, rng: random.Random) -> None:
     """Some puts sleep when their data are durable, and their row is not written yet."""
     store = node.blobs.store
 
-    async def sleepy(pool: LedgerPool, source: Source) -> ObjectId:
-        stored = await store(pool, source)
+    async def sleepy(
+        pool: LedgerPool, source: Source, part_ended: PartEnded | None = None
+    ) -> ObjectId:
+        stored = await store(pool, source, part_ended)
         if rng.random() < load.sleeping_share:
             node.world.trace.fault("sleeps before its row", node.name, stored.ledger_id)
             await asyncio.sleep(rng.choice(load.sleeps_s))
@@ -161,6 +174,8 @@ class BlobClient:
             (3, lambda: self._keep(bucket)),
             (2, lambda: self._read_kept(bucket)),
             (2, lambda: self._put_in_parts(bucket)),
+            (2, lambda: self._put_slowly(bucket)),
+            (1, lambda: self._join(bucket)),
             (4, lambda: self._mortal(buckets[MORTAL])),
             (4, lambda: self._doomed(buckets[DOOMED])),
         )
@@ -250,6 +265,41 @@ class BlobClient:
         else:
             self._end(call)
 
+    async def _put_slowly(self, bucket: AsyncBucket) -> None:
+        """Write piece by piece, with pauses that are longer than anything a round waits for."""
+        name = f"cow{self._rng.randrange(NAMES)}"
+        put, length = self._oracle.next_number(), 3 * self._rng.choice(self._load.lengths)
+        body, value = body_of(put, length), str(put)
+        self._oracle.put_under[put] = name
+        call = self._begin(Operation(self.name, name, Kind.WRITE, self._now, 0.0, value))
+        upload = bucket.upload(name)
+        try:
+            for start in range(0, len(body), 1 + len(body) // 3):
+                await upload.write(body[start : start + 1 + len(body) // 3])
+                await asyncio.sleep(self._rng.choice((0.0, 0.1, *self._load.sleeps_s[:2])))
+            await upload.finish()
+        except BlobError as error:
+            self._note(error, call)
+            await upload.abort()
+        else:
+            self._end(call)
+
+    async def _join(self, bucket: AsyncBucket) -> None:
+        """Make one object of two, without copying a byte."""
+        name = self._workload.next_copy()
+        sources = [f"{name}/{number}" for number in range(2)]
+        puts = [self._oracle.next_number() for _ in sources]
+        try:
+            for source, put in zip(sources, puts, strict=True):
+                await bucket.put(source, body_of(put, self._rng.choice(self._load.lengths)))
+            await bucket.concat(name, sources)
+            if numbers_in(await bucket.get(name)) != puts:
+                raise Violation(f"{name} is not what was joined")
+            if self._rng.random() < 0.7:
+                await bucket.delete(name)
+        except BlobError as error:
+            self._note(error)
+
     # What is appended, copied or kept by its id
 
     async def _append(self, bucket: AsyncBucket) -> None:
@@ -334,13 +384,20 @@ class BlobClient:
             self._note(error)
 
     async def _doomed(self, bucket: AsyncBucket) -> None:
-        """Put into a bucket that somebody deletes."""
+        """Put into a bucket that somebody deletes, by force or when it is empty."""
         try:
-            await bucket.put(f"drop{self._rng.randrange(NAMES)}", b"milk", if_absent=False)
-            if self._rng.random() < 0.05:
-                await self._node.blobs.delete_bucket(DOOMED, force=True)
+            name = f"drop{self._rng.randrange(NAMES)}"
+            if self._rng.random() < 0.5:
+                await bucket.put(name, b"milk")
+            else:
+                await bucket.delete(name)
+            if self._rng.random() < 0.1:
+                force = self._rng.random() < 0.5
+                await self._node.blobs.delete_bucket(DOOMED, force=force)
                 self._world.trace.event("deleted bucket", self._node.name)
                 self._workload.doomed_deleted = True
+        except BucketNotEmpty:
+            return
         except BlobError as error:
             self._note(error)
 
@@ -366,8 +423,9 @@ class BlobClient:
         if call is not None and nothing and not isinstance(error, CommitOutcomeUnknown):
             self._oracle.forget(call)
         allowed = (
-            *(BlobNotStored, BlobNotFound, BlobUnreadable),
-            *(MetadataUnavailable, ObjectChanged, ConditionFailed),
+            *(NoSuchBucket, NoSuchObject, NoSuchUpload),
+            *(BlobNotStored, BlobUnreadable, MetadataUnavailable, ObjectChanged, ConditionFailed),
         )
-        if not isinstance(error, allowed):
+        # What has a name is there, and as it was put: nothing but its row may say that it is gone.
+        if isinstance(error, BlobCorrupt) or not isinstance(error, allowed):
             raise Violation(f"{self.name} is told {error!r}") from error

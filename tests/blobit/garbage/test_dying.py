@@ -1,11 +1,13 @@
 """The rule of dying: what nobody names goes, and nothing else, whoever sleeps for how long ever."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from blobit import BlobNotFound, BlobNotStored, ObjectId
+from blobit.bucket_core import PartEnded
 from blobit.sources import Source
 from blobit.writers import LedgerPool
 from engine.errors import MetadataUnavailable, NoSuchLedger
@@ -85,9 +87,11 @@ class Sleeper:
         self._store = ground.blobs.store
         ground.blobs.store = self.sleep  # type: ignore[method-assign]
 
-    async def sleep(self, pool: LedgerPool, source: Source) -> ObjectId:
+    async def sleep(
+        self, pool: LedgerPool, source: Source, part_ended: PartEnded | None = None
+    ) -> ObjectId:
         """As `AsyncBlobs.store`, the first time."""
-        found = await self._store(pool, source)
+        found = await self._store(pool, source, part_ended)
         if not self.stored.done():
             self.stored.set_result(found)
             await self.awake.wait()
@@ -127,22 +131,44 @@ async def test_a_put_whose_ledger_died_while_it_slept_writes_its_data_again(
         assert await ground.bucket.get("elsa") == b"moo"
 
 
-async def test_a_put_whose_bytes_are_gone_when_it_wakes_up_is_refused(tmp_path: Path) -> None:
+async def test_a_put_whose_bytes_are_gone_when_it_wakes_up_stores_them_again(
+    tmp_path: Path,
+) -> None:
     async with grounds(tmp_path) as ground:
         sleeper = Sleeper(ground)
         put = asyncio.create_task(ground.bucket.put("elsa", b"moo"))
         await sleeper.stored
-        async with ground.store.another(ground.settings) as other:
-            for _ in range(3):
-                ground.clock.pass_ms(2 * HOUR_MS)
-                await other.collect()
-        assert await ground.ledgers_there() == []
+        await _collect_all(ground)
+        sleeper.awake.set()
+        await put
+        assert await ground.bucket.get("elsa") == b"moo"
+
+
+async def test_a_stream_whose_bytes_are_gone_when_it_wakes_up_is_refused(tmp_path: Path) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"mo"
+        yield b"o"
+
+    async with grounds(tmp_path) as ground:
+        sleeper = Sleeper(ground)
+        put = asyncio.create_task(ground.bucket.put("elsa", pieces()))
+        await sleeper.stored
+        await _collect_all(ground)
         sleeper.awake.set()
         with pytest.raises(BlobNotStored):
             await put
         assert not await ground.bucket.exists("elsa")
-        await ground.bucket.put("elsa", b"again")
-        assert await ground.bucket.get("elsa") == b"again"
+        await ground.bucket.put("elsa", pieces())
+        assert await ground.bucket.get("elsa") == b"moo"
+
+
+async def _collect_all(ground: Ground) -> None:
+    """Collect until no ledger is left, in another process."""
+    async with ground.store.another(ground.settings) as other:
+        for _ in range(3):
+            ground.clock.pass_ms(2 * HOUR_MS)
+            await other.collect()
+    assert await ground.ledgers_there() == []
 
 
 async def test_a_round_that_was_cut_short_behind_the_row_is_finished_by_the_next(
