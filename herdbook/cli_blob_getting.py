@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple
 import google_crc32c
 
 from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
-from blobit.errors import BlobCorrupt, BlobNotFound, NoSuchObject, ObjectChanged
+from blobit.errors import BlobCorrupt, BlobNotFound, NoSuchObject, ObjectChanged, RangeInvalid
 from engine.ports.workers import Workers
 from herdbook.cli_blob_folders import LINK, Destination, UnsafeName, checksum_of, length_of
 from herdbook.cli_blob_moving import (
@@ -191,21 +191,26 @@ class Getting:
             return file, part, had, checksum_of(part, had)
 
         file, part, had, checksum = await self._workers.run(begin)
+        changed = False
         try:
             self._telling.moved(had)
-            async with aclosing(self._bucket.stream(info.name, had)) as pieces:
-                async for piece in pieces:
-                    checksum = _extend(checksum, piece)
-                    await self._workers.run(partial(file.write, piece))
-                    self._telling.moved(len(piece))
+            try:
+                async with aclosing(self._bucket.stream(info.name, had)) as pieces:
+                    async for piece in pieces:
+                        checksum = _extend(checksum, piece)
+                        await self._workers.run(partial(file.write, piece))
+                        self._telling.moved(len(piece))
+            except (RangeInvalid, ObjectChanged):
+                # What is there now ends before, or the version that was read has gone.
+                changed = True
             length = await self._workers.run(file.tell)
         finally:
             await self._workers.run(file.close)
-        if (length, checksum) != (info.length, info.object_id.checksum):
+        if changed or (length, checksum) != (info.length, info.object_id.checksum):
             await self._workers.run(lambda: os.unlink(part))
             self._telling.moved(-length)
             now = await self._bucket.stat(info.name)
-            if now.etag == info.etag and not had:
+            if now.etag == info.etag and not had and not changed:
                 raise BlobCorrupt(f"{info.name}: its bytes do not have its checksum")
             return False
         await self._workers.run(lambda: destination.complete(path, part, info.metadata))

@@ -106,6 +106,8 @@ def put(
     if append or sources == [_STDIO]:
         if len(sources) != 1 or recursive:
             raise typer.BadParameter("one source at a time is appended, or read from -")
+        if append and (content_type is not None or pairs or if_absent or ttl_ms is not None):
+            raise typer.BadParameter("what is appended to keeps its type, metadata and expiry")
         if sources == [_STDIO] and (not address.name or address.name.endswith("/")):
             raise typer.BadParameter(f"{target} is no object's name, and - has none of its own")
         put_piped(sources[0], address, options, url, append=append, as_json=as_json)
@@ -120,12 +122,21 @@ def put(
         planned, left_out = await workers.run(
             lambda: _planned(sources, address, recursive=recursive, links=follow)
         )
+        _check_names(planned)
         for each in left_out:
             told.tell(_not_stored(each))
         putting = Putting(bucket, workers, told, options.begun(blobs.client.clock), jobs)
         await putting.put_all(planned)
 
     told.through(lambda: with_blobs(url, work), f"in {address}")
+
+
+def _check_names(planned: list[Planned]) -> None:
+    """End the command if two files would become one object."""
+    paths: dict[str, str] = {}
+    for item, name in planned:
+        if (other := paths.setdefault(name, item.path)) != item.path:
+            raise typer.BadParameter(f"{other} and {item.path} would both be {name}")
 
 
 def _not_stored(left_out: LeftOut) -> Outcome:

@@ -154,6 +154,8 @@ def test_bytes_are_appended(blobs: Blobs, tmp_path: Path) -> None:
     said("put", "--append", "-", "cows/a", typed=b" three")
     assert blobs.bucket("cows").get("a") == b"one two three"
     assert "one source" in failed("put", "--append", str(file), str(file), "cows/a", status=2)
+    for option in (["--if-absent"], ["--metadata", "k=v"], ["--content-type", "x/y"]):
+        assert "keeps its" in failed("put", "--append", str(file), "cows/a", *option, status=2)
 
 
 def test_names_are_listed_by_beginning_delimiter_and_page(blobs: Blobs) -> None:

@@ -330,6 +330,41 @@ def test_an_object_that_is_overwritten_while_it_is_got_comes_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["big"]
 
 
+def test_a_download_goes_on_though_a_shorter_object_is_there_now(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = body(3_000_000), body(1_500_000)
+    etag = bucket.put("a/big", old).etag
+    bucket.put("a/other", b"x")
+    back = tmp_path / "back"
+    back.mkdir()
+    place = cli_blob_folders.Destination(str(back))
+    part = Path(place.part_of(str(back / "big"), etag))
+    part.write_bytes(old[:2_500_000])
+    real = cli_blob_getting.Getting._get_big
+
+    async def overwritten(self: Any, wanted: Any, destination: Any) -> None:
+        await self._bucket.put("a/big", new)
+        await real(self, wanted, destination)
+
+    monkeypatch.setattr(cli_blob_getting.Getting, "_get_big", overwritten)
+    assert "2 got" in said("get", "-r", "cows/a", str(back))
+    assert (back / "big").read_bytes() == new
+    assert sorted(path.name for path in back.iterdir()) == ["big", "other"]
+
+
+def test_two_files_never_become_one_object(bucket: Bucket, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "docs").mkdir(parents=True)
+        (tmp_path / name / "docs" / "x").write_text(name)
+    files = [str(tmp_path / name / "docs" / "x") for name in "ab"]
+    folders = [str(tmp_path / name / "docs") for name in "ab"]
+    for sources in (files, ["-r", *folders]):
+        answer = call("put", *sources, "cows/")
+        assert answer.exit_code == 2 and "would both be" in answer.stderr
+    assert list(bucket.scan()) == []
+
+
 def test_small_objects_deleted_or_moved_while_they_are_got(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

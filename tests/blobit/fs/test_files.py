@@ -134,6 +134,23 @@ def test_a_transaction_makes_all_files_or_none(files: BlobFileSystem) -> None:
     assert files.find("cows") == ["cows/a", "cows/b"]
 
 
+def test_many_big_files_may_be_open_at_once(files: BlobFileSystem) -> None:
+    piece = body(5_000_000)
+    opened = [files.open(f"cows/{number}", "wb") for number in range(12)]
+    for file in opened:
+        file.write(piece)
+    for number, file in enumerate(opened):
+        file.write(str(number).encode())
+        file.close()
+    with files.transaction:
+        for number in range(12):
+            with files.open(f"cows/later/{number}", "wb") as file:
+                file.write(piece)
+    assert len(files.find("cows")) == 24
+    assert files.cat("cows/11") == piece + b"11"
+    assert files.cat("cows/later/3") == piece
+
+
 def test_a_reader_keeps_its_version_or_says_that_it_went(files: BlobFileSystem) -> None:
     data = body(3_000_000)
     files.pipe("cows/a", data)
