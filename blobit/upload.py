@@ -8,6 +8,8 @@ that were not acknowledged are written again as the beginning of the next part.
 Invariants:
 - A batch stays in memory until it is acknowledged, so no source is ever read twice.
 - Every entry of a part but its last is whole; only the object's last batch may end in a short one.
+- An upload that rests for `ledger_idle_ms` ends its part, and somebody hears of parts, so that
+  whoever holds them does so from then on; its next bytes begin another one.
 - An upload of which a write failed, or was abandoned, makes no object: it might lack bytes.
 - Parts lie in the object one behind the other; each carries its own checksum.
 - Memory stays under `stream_pending_bytes_max` and two batches, whatever the object's length;
@@ -131,17 +133,23 @@ class Upload:
         self._failures = 0
         self._ended = False
         self._broken = False
+        self._turn = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes) -> None:
         """Take the next bytes; waits while too much is under way. Raises `BlobNotStored`.
 
         After a write that failed, or whose wait was abandoned, only `abort` is left.
         """
-        self._check_usable()
-        # Until all of it is taken; whatever ends this call before leaves it so.
-        self._broken = True
-        await self._write(data)
-        self._broken = False
+        self._stir()
+        async with self._turn:
+            self._check_usable()
+            # Until all of it is taken; whatever ends this call before leaves it so.
+            self._broken = True
+            await self._write(data)
+            self._broken = False
+        self._rest_later()
 
     async def _write(self, data: bytes) -> None:
         batch_bytes = self._batch_bytes
@@ -163,8 +171,13 @@ class Upload:
 
     async def finish(self) -> ObjectId:
         """Wait until all of it is durable, and return its id. Raises `BlobNotStored`."""
-        self._check_usable()
-        self._ended = True
+        self._stir()
+        async with self._turn:
+            self._check_usable()
+            self._ended = True
+            return await self._finish()
+
+    async def _finish(self) -> ObjectId:
         if self._part is None and not self._parts:
             return await put_shared(self._pool, bytes(self._buffer), self._workers)
         try:
@@ -180,7 +193,43 @@ class Upload:
     async def abort(self) -> None:
         """Forget the object. What was written of it has no id."""
         self._ended = True
+        self._stir()
+        if self._resting is not None:
+            self._resting.cancel()
+            await asyncio.wait([self._resting])
         await self._drop()
+
+    def _stir(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rest_later(self) -> None:
+        """If nothing more comes for a while, end the part: a ledger is not kept open for nobody."""
+        self._stir()
+        if self._part is not None and self._part_ended is not None and not self._ended:
+            idle_s = self._settings.ledger_idle_ms / 1000
+            self._timer = asyncio.get_running_loop().call_later(idle_s, self._rest)
+
+    def _rest(self) -> None:
+        self._resting = asyncio.get_running_loop().create_task(self._end_idle_part())
+        # Who writes next hears that it failed.
+        self._resting.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _end_idle_part(self) -> None:
+        async with self._turn:
+            if self._ended or self._broken or not self._has_part():
+                return
+            self._broken = True
+            while self._batches:
+                await self._settle_oldest()
+            # Where its ledger failed, settling has ended the part already.
+            if self._has_part():
+                await self._end_part()
+            self._broken = False
+
+    def _has_part(self) -> bool:
+        return self._part is not None
 
     async def _send_buffered(self) -> None:
         """Send the whole batches of the buffer."""

@@ -241,6 +241,36 @@ async def test_parts_are_told_of_as_they_end_but_the_last_and_a_refusal_ends_the
     await pool.close()
 
 
+def test_an_upload_that_rests_ends_its_part_and_goes_on_in_another() -> None:
+    async def script() -> None:
+        _, pools = await pools_of(ledger_idle_ms=5_000)
+        pool = pools.pool()
+        told: list[ObjectId] = []
+
+        async def hear(part: ObjectId) -> None:
+            told.append(part)
+
+        upload = Upload(pool, part_ended=hear)
+        await upload.write(bytes(100))
+        await elapse(4.0)
+        await upload.write(bytes(20))
+        await elapse(4.0)
+        assert told == []
+        await elapse(2.0)
+        assert [part.length for part in told] == [80]
+        await upload.write(bytes(60))
+        object_id = await upload.finish()
+        assert object_id.kind is Kind.LIST and object_id.length == 180
+        rested = Upload(pool, part_ended=hear)
+        await rested.write(bytes(100))
+        await elapse(10.0)
+        await rested.abort()
+        assert sum(part.length for part in told[1:]) == 80
+        await pools.close()
+
+    virtually(script())
+
+
 async def test_all_who_wait_for_a_ledger_that_cannot_be_made_hear_so_at_once() -> None:
     tries = 0
 

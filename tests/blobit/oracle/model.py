@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from blobit.bucket import NamedUpload
+
 Key = tuple[str, str]
 """A bucket's name and an object's."""
 
@@ -31,6 +33,19 @@ class Pending:
     busy: bool = False
 
 
+@dataclass(slots=True)
+class Open:
+    """An upload that is written piece by piece, round after round."""
+
+    key: Key
+    expires_ms: int | None
+    serial: int
+    upload: NamedUpload
+    leaps: int
+    data: bytes = b""
+    busy: bool = True
+
+
 class Unnamed(NamedTuple):
     """What an object without a name holds."""
 
@@ -47,6 +62,9 @@ class Operation:
     after: dict[Key, Object | None] = field(default_factory=dict)
     expect: Callable[[Any], bool] | None = None
     error: type[Exception] | None = None
+    may_refuse: type[Exception] | None = None
+    refused: Callable[[], Awaitable[None]] | None = None
+    """Told that it was refused, though it might have been taken."""
     done: Callable[[Any], None] | None = None
     """Told of the answer when all is well."""
     upload: str | None = None
@@ -61,6 +79,8 @@ class Model:
         self.objects: dict[Key, Object] = {}
         self.unnamed: dict[tuple[str, str], Unnamed] = {}
         self.uploads: dict[str, Pending] = {}
+        self.open: dict[int, Open] = {}
+        self.leaps = 0
 
     def apply(self, after: dict[Key, Object | None]) -> None:
         """Take what an operation has made."""
@@ -83,6 +103,7 @@ class Model:
         """Whether something expires just about now."""
         ends = [found.expires_ms for found in self.objects.values()]
         ends += [found.expires_ms for found in self.uploads.values()]
+        ends += [found.expires_ms for found in self.open.values()]
         ends += [found.ends_ms for found in self.uploads.values()]
         return any(end is not None and abs(end - now_ms) < FEW_MS for end in ends)
 

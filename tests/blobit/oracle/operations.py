@@ -13,13 +13,23 @@ from typing import Final
 
 from blobit import (
     AsyncBucket,
+    BlobNotStored,
     ConditionFailed,
     NoSuchObject,
     ObjectExists,
     ObjectId,
     RangeInvalid,
 )
-from tests.blobit.oracle.model import Key, Model, Object, Operation, Pending, Unnamed, together
+from tests.blobit.oracle.model import (
+    Key,
+    Model,
+    Object,
+    Open,
+    Operation,
+    Pending,
+    Unnamed,
+    together,
+)
 from tests.blobit.oracle.store import HOUR_MS, TTL_MS, UPLOAD_TTL_MS, Store
 
 NAMES: Final = [f"{folder}/{name}" for folder in ("a", "b", "ä/c") for name in range(24)]
@@ -34,7 +44,9 @@ _WEIGHTS: Final = {
     "read": 18,
     "upload": 8,
     "unnamed": 6,
+    "open": 6,
 }
+_OPEN_MAX: Final = 6
 
 
 class Draw:
@@ -58,6 +70,7 @@ class Draw:
             "read": self._read,
             "upload": self._upload,
             "unnamed": self._unnamed,
+            "open": self._open,
         }
 
     def round(self, count: int, *, crashing: bool = False) -> list[Operation]:
@@ -66,7 +79,9 @@ class Draw:
         self.crashing = crashing
         for pending in self._model.uploads.values():
             pending.busy = False
-        kinds = [kind for kind in _WEIGHTS if not (crashing and kind == "unnamed")]
+        for held in self._model.open.values():
+            held.busy = False
+        kinds = [kind for kind in _WEIGHTS if not (crashing and kind in ("unnamed", "open"))]
         weights = [_WEIGHTS[kind] for kind in kinds]
         return [self._kinds[kind]() for kind in self.rng.choices(kinds, weights, k=count)]
 
@@ -326,6 +341,67 @@ class Draw:
             self._model.uploads[upload_id] = pending
 
         return Operation(f"begin {key}", lambda: bucket.create_upload(key[1]), done=begun)
+
+    def _open(self) -> Operation:
+        """Begin an upload, write more of one, finish or abort it; hours may lie between."""
+        model, choice = self._model, self.rng.random()
+        idle = {
+            serial: held
+            for serial, held in model.open.items()
+            if not held.busy and held.key not in self._taken
+        }
+        if len(model.open) < _OPEN_MAX or not idle:
+            key = self._key()
+            held = Open(
+                key,
+                self._expiry(key),
+                self._next_serial(),
+                self._bucket(key).upload(key[1]),
+                model.leaps,
+            )
+            model.open[held.serial] = held
+        else:
+            held = idle[self.rng.choice(sorted(idle))]
+            held.busy = True
+            if choice < 0.3:
+                return self._finish(held)
+            if choice < 0.4:
+                del model.open[held.serial]
+                return Operation(f"abandon {held.key}", held.upload.abort)
+        data = self.rng.randbytes(self.rng.randint(0, 9_000))
+
+        def written(_: object) -> None:
+            held.data += data
+
+        return Operation(
+            f"write {len(data)} to {held.key}",
+            lambda: held.upload.write(data),
+            done=written,
+            may_refuse=self._patience(held),
+            refused=lambda: self._forget(held),
+        )
+
+    def _patience(self, held: Open) -> type[Exception] | None:
+        """Hours that pass at once let an upload no time to rest: it may be refused, never mixed."""
+        leapt, held.leaps = held.leaps != self._model.leaps, self._model.leaps
+        return BlobNotStored if leapt else None
+
+    async def _forget(self, held: Open) -> None:
+        self._model.open.pop(held.serial, None)
+        await held.upload.abort()
+
+    def _finish(self, held: Open) -> Operation:
+        self._taken.add(held.key)
+        del self._model.open[held.serial]
+        made = None
+        if held.expires_ms is None or held.expires_ms > self._store.clock.wall_ms():
+            made = Object(held.data, held.expires_ms)
+        return Operation(
+            f"finish {held.key} {len(held.data)}",
+            held.upload.finish,
+            {held.key: made},
+            may_refuse=self._patience(held),
+        )
 
     def _unnamed(self) -> Operation:
         model, rng = self._model, self.rng

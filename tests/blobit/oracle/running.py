@@ -70,6 +70,7 @@ class Run:
             await self._crash()
         elif choice < _CRASH_SHARE + _REOPEN_SHARE:
             report.reopenings += 1
+            self.model.open.clear()
             await self.store.close()
             await self.store.open()
             await self._compare()
@@ -87,6 +88,11 @@ class Run:
         try:
             answer = await operation.run()
         except Exception as error:
+            if operation.may_refuse is not None and isinstance(error, operation.may_refuse):
+                self.report.refused += 1
+                if operation.refused is not None:
+                    await operation.refused()
+                return
             expected = operation.error is not None and isinstance(error, operation.error)
             assert expected, f"{operation.label} raised {error!r}"
             self.report.refused += 1
@@ -111,6 +117,7 @@ class Run:
 
     def _leap(self, hours: float) -> None:
         clock, model = self.store.clock, self.model
+        model.leaps += 1
         clock.ahead_ms += int(hours * HOUR_MS)
         while model.doubtful(clock.wall_ms()):
             clock.ahead_ms += 3 * FEW_MS
@@ -132,6 +139,7 @@ class Run:
     async def _crash(self) -> None:
         """Crash in the middle of a round; every operation has happened, or has not."""
         self.report.crashes += 1
+        self.model.open.clear()
         self._note("* crashed")
         operations = self._draw.round(self._rng.randint(1, AT_ONCE), crashing=True)
         tasks = [asyncio.ensure_future(_attempt(operation)) for operation in operations]
@@ -224,12 +232,14 @@ class Run:
             await bucket.delete_many(list(self.model.of_bucket(name)))
             for upload in await bucket.uploads():
                 await bucket.abort_upload(upload.upload_id)
+        for held in self.model.open.values():
+            await held.upload.abort()
         for name, object_id in self.model.unnamed:
             await self.store.buckets[name].delete_unnamed(object_id)
         await self.store.close()
         await self.store.open()
         for _ in range(_LAST_ROUNDS_MAX):
-            self.store.clock.ahead_ms += 4 * HOUR_MS
+            self.store.clock.ahead_ms += 8 * HOUR_MS
             await self._collect()
             if not await self.store.ledgers_of_buckets():
                 break
