@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from engine.ports.system_loop import new_event_loop
 from tests.blobit.oracle.running import Run
 
 
@@ -25,7 +26,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="herdbook-oracle-", dir=chosen.folder) as folder:
         run = Run(chosen.seed, Path(folder))
         try:
-            asyncio.run(run.run(chosen.operations))
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(run.run(chosen.operations))
         except AssertionError as error:
             print(f"after {run.report.operations} operations: {error}")
             print(f"again: python -m tests.blobit.oracle --seed {chosen.seed}")

@@ -23,7 +23,7 @@ UPLOAD_TTL_MS: Final = 40 * HOUR_MS
 SETTINGS: Final = BlobSettings(
     entry_bytes=256,
     stream_entry_bytes=512,
-    ledger_bytes_max=48 * KIB,
+    ledger_bytes_max=96 * KIB,
     shared_object_bytes_max=2 * KIB,
     shared_pending_bytes_max=64 * KIB,
     stream_pending_bytes_max=4 * KIB,
@@ -31,7 +31,7 @@ SETTINGS: Final = BlobSettings(
     read_ahead_bytes=2 * KIB,
     readers_max=8,
     streams_max=3,
-    ledgers_open_max=6,
+    ledgers_open_max=14,
     upload_ttl_ms=UPLOAD_TTL_MS,
     garbage=GarbageSettings(
         grace_ms=HOUR_MS, settle_ms=60_000, abandoned_ms=2 * HOUR_MS, orphan_ms=HOUR_MS
