@@ -17,7 +17,7 @@ from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.errors import BlobNotStored, MetadataUnavailable, NoSuchBucket
 from blobit.naming import new_etag
 from blobit.object_id import ObjectId
-from blobit.tables import HELD, PART_ROOM, Row, RowKey, upload_owner, upload_row
+from blobit.tables import PART_ROOM, Row, RowKey, upload_owner, upload_row
 
 if TYPE_CHECKING:
     from blobit.bucket_core import BucketCore
@@ -43,7 +43,8 @@ class Holding:
             core.bucket_id, self._upload_id, "", now_ms, now_ms + core.blobs.settings.upload_ttl_ms
         )
         writes: dict[RowKey, Row | None] = {
-            key: {**upload, "revision": HELD},
+            # Another one with each part: whoever aborts the upload meanwhile looks again.
+            key: {**upload, "revision": HELD - len(self._parts)},
             part_key: {
                 "upload_id": self._upload_id,
                 "number": number,
@@ -57,12 +58,13 @@ class Holding:
         def confirm(found: Found) -> bool | None:
             return True if found[part_key] is not None else None
 
+        # Also where nobody knows whether it is held: what is let go once too often does no harm.
+        self._parts.append(part)
         change = Change((key, part_key), lambda _: Effect(writes, True), confirm)
         try:
             await core.committer.change(change)
         except LedgerGone as error:
             raise BlobNotStored("a part was collected before it was held: put it again") from error
-        self._parts.append(part)
 
     async def drop(self) -> None:
         """Let go of all parts: others hold them now, or nobody needs them."""

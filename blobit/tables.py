@@ -33,7 +33,8 @@ PART_ROOM: Final = 2**20
 
 
 HELD: Final = -1
-"""The revision of an upload that only holds the parts of a stream: nobody sees it."""
+"""The first revision of an upload that only holds the parts of a stream, which nobody sees; the
+next ones are below."""
 
 
 class BucketState(enum.IntEnum):
@@ -41,6 +42,7 @@ class BucketState(enum.IntEnum):
 
     BEING_MADE = 0
     ACTIVE = 1
+    CLOSING = 2
 
 
 class LedgerState(enum.IntEnum):
@@ -232,6 +234,14 @@ def upload_row(bucket_id: int, upload_id: str, name: str, created_ms: int, expir
         "object_expires_ms": None,
         "revision": 0,
     }
+
+
+def holds_a_stream(upload: Mapping[str, Any]) -> bool:
+    """Whether a row of `uploads` only holds the parts of a stream: no user knows of it.
+
+    Its revision falls with each part; those of others rise.
+    """
+    return bool(upload["revision"] < 0)
 
 
 def upload_owner(upload_id: str) -> str:
