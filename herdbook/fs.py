@@ -253,6 +253,15 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         source_is_one = isinstance(path1, str)
         is_pattern = source_is_one and has_magic(path1) and not self.exists(path1)
         paths = self.expand_path(path1, recursive=recursive, maxdepth=maxdepth)
+        objects = set(self.run(lambda blobs: objects_among(blobs, paths)))
+        folders = {path for path in paths if path not in objects and self.isdir(path)}
+        if lost := [path for path in paths if path not in objects | folders]:
+            raise FileNotFoundError(errno.ENOENT, "no such object", lost[0])
+        if source_is_one and (not recursive or maxdepth is not None):
+            # Folders that nobody asked for are not carried, nor do they say where others go.
+            paths = [path for path in paths if path in objects]
+        if not paths:
+            return []
         into = path2.endswith("/") or self.isdir(path2)
         exists = source_is_one and (
             (is_pattern and len(paths) == 1)
@@ -260,10 +269,7 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         )
         target = self._strip_protocol(path2)
         targets = other_paths(paths, target, exists=exists, flatten=not source_is_one)
-        objects = set(self.run(lambda blobs: objects_among(blobs, paths)))
         pairs = [pair for pair in zip(paths, targets, strict=True) if pair[0] in objects]
-        if not pairs:
-            raise FileNotFoundError(errno.ENOENT, "no object there", str(path1))
         check_apart(pairs)
         return pairs
 
@@ -371,6 +377,8 @@ class BlobFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
             sink = AppendSink(self, path)
         else:
             conditions = {"if_absent": True} if mode == "xb" else {}
+            if conditions and self.exists(path):
+                raise FileExistsError(errno.EEXIST, "there is such an object", path)
             sink = UploadSink(self, path, **conditions, **kwargs)
         return BlobWriter(path, sink, autocommit=autocommit)
 

@@ -217,6 +217,22 @@ def test_a_missing_one_of_several_is_told_when_the_others_are_gone(
     assert files.find("cows") == []
 
 
+def test_folders_are_carried_only_where_that_is_said(files: BlobFileSystem) -> None:
+    files.pipe({f"cows/{name}": b"x" for name in ("a/x", "a/z", "a/b/y", "c")})
+    files.copy("cows/a", "cows/d")
+    assert not files.exists("cows/d")
+    files.copy("cows/a/*", "cows/d/")
+    assert files.find("cows/d") == ["cows/d/x", "cows/d/z"]
+    files.mv("cows/a", "cows/e", recursive=True, maxdepth=1)
+    assert files.find("cows/e") == ["cows/e/x", "cows/e/z"] and files.find("cows/a") == [
+        "cows/a/b/y"
+    ]
+    with pytest.raises(FileNotFoundError):
+        files.copy("cows/none", "cows/f")
+    with pytest.raises(FileNotFoundError):
+        files.mv(["cows/c", "cows/none"], "cows/f/")
+
+
 def test_objects_go_from_bucket_to_bucket(files: BlobFileSystem) -> None:
     files.mkdir("calves")
     files.pipe("cows/a", b"one")
@@ -245,9 +261,12 @@ def test_creating_is_refused_where_something_is(files: BlobFileSystem) -> None:
     files.pipe("cows/a", b"one", mode="create")
     with pytest.raises(FileExistsError):
         files.pipe("cows/a", b"two", mode="create")
-    with pytest.raises(FileExistsError), files.open("cows/a", "xb") as file:
+    with pytest.raises(FileExistsError):
+        files.open("cows/a", "xb")
+    with pytest.raises(FileExistsError), files.open("cows/b", "xb") as file:
         file.write(b"three")
-    assert files.cat("cows/a") == b"one"
+        files.pipe("cows/b", b"meanwhile")
+    assert (files.cat("cows/a"), files.cat("cows/b")) == (b"one", b"meanwhile")
 
 
 def test_files_go_up_and_down(files: BlobFileSystem, tmp_path: Path) -> None:
