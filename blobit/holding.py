@@ -44,7 +44,7 @@ class Holding:
         )
         writes: dict[RowKey, Row | None] = {
             # Another one with each part: whoever aborts the upload meanwhile looks again.
-            key: {**upload, "revision": HELD - len(self._parts)},
+            key: {**upload, "revision": -number},
             part_key: {
                 "upload_id": self._upload_id,
                 "number": number,

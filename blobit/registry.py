@@ -32,7 +32,7 @@ from blobit.tables import (
     RowKey,
     bucket_info,
 )
-from herd.errors import Error, ForeignKeyViolation, ProgrammingError
+from herd.errors import CommitUnknown, Error, ForeignKeyViolation, ProgrammingError
 from herd.store import AsyncHerd
 
 if TYPE_CHECKING:
@@ -56,15 +56,22 @@ class Registry:
         check_bucket_name(name)
         wanted = settings if settings is not None else BucketSettings()
         committer = await self._committer()
+        if (there := await self._find(name)) is not None:
+            # One that is being made is finished, and then there, too.
+            info = await self._usable(there)
+            if exist_ok:
+                return info
+            raise _exists(name)
         bucket_id = 1 + self._blobs.client.rng.getrandbits(_ID_BITS)
         tablespace = self._tablespace(name, bucket_id, wanted)
         shared = tablespace == REGISTRY
-        # One that cannot be used is found out before anything names it.
-        await self._blobs.committer(tablespace, create=True)
+        if wanted.tablespace is not None:
+            # One that cannot be used is found out before anything names it.
+            await self._blobs.committer(tablespace, create=True)
         row: Row = {
             "name": name,
             "bucket_id": bucket_id,
-            "state": BucketState.ACTIVE if shared else BucketState.BEING_MADE,
+            "state": int(BucketState.ACTIVE if shared else BucketState.BEING_MADE),
             "tablespace": tablespace,
             "settings": msgspec.json.encode(wanted),
             "created_ms": self._blobs.client.clock.wall_ms(),
@@ -73,8 +80,6 @@ class Registry:
 
         def decide(found: Found) -> Effect[Row]:
             present = found[key]
-            if present is not None and present["state"] == BucketState.ACTIVE and not exist_ok:
-                raise BucketExists(f"there is a bucket {name} already: take it with bucket()")
             if present is not None:
                 return Effect({}, present)
             writes: dict[RowKey, Row | None] = {key: row}
@@ -88,20 +93,23 @@ class Registry:
 
         info = await self._usable(await committer.change(Change((key,), decide, confirm)))
         if info.bucket_id != bucket_id and not exist_ok:
-            raise BucketExists(f"there is a bucket {name} already: somebody made it meanwhile")
+            raise _exists(name)
         return info
 
     async def find(self, name: str) -> BucketInfo:
         """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
         return await self._usable(await self._row(name))
 
-    async def _row(self, name: str) -> Row:
+    async def _find(self, name: str) -> Row | None:
         check_bucket_name(name)
         committer = await self._committer()
         try:
-            row = await committer.rows.get("buckets", (name,))
+            return await committer.rows.get("buckets", (name,))
         except Error as error:
             raise told(error) from error
+
+    async def _row(self, name: str) -> Row:
+        row = await self._find(name)
         if row is None:
             raise NoSuchBucket(f"there is no bucket {name}: create it first")
         return row
@@ -113,13 +121,20 @@ class Registry:
             rows = [row async for row in committer.rows.scan("buckets")]
         except Error as error:
             raise told(error) from error
-        return [_info(row) for row in rows if row["state"] == BucketState.ACTIVE]
+        return [_info(row) for row in rows if row["state"] != BucketState.BEING_MADE]
 
     async def delete(self, name: str, *, force: bool) -> BucketInfo:
         """Take a bucket's name away. Raises `NoSuchBucket`, `BucketNotEmpty`."""
-        info = _info(await self._row(name))
+        row = await self._row(name)
+        info = _info(row)
+        expected = None if force else BucketState.CLOSING
         if not force:
-            await self._close(info)
+            await self._set_state(info, BucketState.CLOSING)
+            try:
+                await self._close(info)
+            except BucketNotEmpty:
+                await self._set_state(info, BucketState.ACTIVE)
+                raise
         committer = await self._committer()
         key: RowKey = ("buckets", (name,))
         gone: Row = {
@@ -135,12 +150,19 @@ class Registry:
             present = found[key]
             if present is None or present["bucket_id"] != info.bucket_id:
                 raise NoSuchBucket(f"bucket {name} was deleted by somebody else")
+            if expected is not None and present["state"] != expected:
+                raise _not_empty(info)
             return Effect({key: None, ("deleted_buckets", (info.bucket_id,)): gone}, True)
 
         def confirm(found: Found) -> bool | None:
             return True if found[key] is None else None
 
-        await committer.change(Change((key,), decide, confirm))
+        try:
+            await committer.change(Change((key,), decide, confirm))
+        except BucketNotEmpty:
+            # Somebody has opened it meanwhile, and is to find it open.
+            await self._open(info)
+            raise
         return info
 
     async def forget(self, info: BucketInfo) -> None:
@@ -200,28 +222,42 @@ class Registry:
         info = _info(row)
         if row["state"] == BucketState.ACTIVE:
             return info
-        rows = _homes(info.bucket_id)
-        own = await self._blobs.committer(info.tablespace, create=True)
+        if row["state"] == BucketState.CLOSING:
+            # Who was about to delete it is gone, or will see that it is in use.
+            await self._set_state(info, BucketState.ACTIVE)
+            await self._open(info)
+            return info
+        await self._blobs.committer(info.tablespace, create=True)
         await self._place(info)
+        await self._open(info)
+        await self._set_state(info, BucketState.ACTIVE)
+        return info
 
-        def confirm_homes(found: Found) -> bool | None:
+    async def _open(self, info: BucketInfo) -> None:
+        """See that a bucket lives in its tablespace and takes objects."""
+        rows = _homes(info.bucket_id)
+
+        def confirm(found: Found) -> bool | None:
             return True if all(found[key] for key in rows) else None
 
-        await own.change(Change(tuple(rows), lambda _: Effect(dict(rows), True), confirm_homes))
+        own = await self._blobs.committer(info.tablespace, create=True)
+        await own.change(Change(tuple(rows), lambda _: Effect(dict(rows), True), confirm))
+
+    async def _set_state(self, info: BucketInfo, state: BucketState) -> None:
+        """Raises `NoSuchBucket`, `MetadataUnavailable`."""
         key: RowKey = ("buckets", (info.name,))
 
         def decide(found: Found) -> Effect[bool]:
             present = found[key]
             if present is None or present["bucket_id"] != info.bucket_id:
                 raise NoSuchBucket(f"bucket {info.name} was deleted by somebody else")
-            return Effect({key: {**present, "state": BucketState.ACTIVE}}, True)
+            return Effect({key: {**present, "state": int(state)}}, True)
 
         def confirm(found: Found) -> bool | None:
             present = found[key]
-            return True if present is not None and present["state"] else None
+            return True if present is not None and present["state"] == state else None
 
         await (await self._committer()).change(Change((key,), decide, confirm))
-        return info
 
     async def _place(self, info: BucketInfo) -> None:
         """See that the node leads that is to lead the bucket's tablespace."""
@@ -255,7 +291,9 @@ class Registry:
             except ForeignKeyViolation as error:
                 raise _not_empty(info) from error
             except Error as error:
-                if not error.retryable or attempt == _ATTEMPTS_MAX - 1:
+                # Whether a commit that is unknown was made is seen when it is done again.
+                again = error.retryable or isinstance(error, CommitUnknown)
+                if not again or attempt == _ATTEMPTS_MAX - 1:
                     raise told(error) from error
             await asyncio.sleep(_PAUSE_S)
 
@@ -272,6 +310,10 @@ class Registry:
 def _homes(bucket_id: int) -> dict[RowKey, Row | None]:
     """The rows with which a bucket begins to live in its tablespace."""
     return {(table, (bucket_id,)): {"bucket_id": bucket_id} for table in ("homes", "open_buckets")}
+
+
+def _exists(name: str) -> BucketExists:
+    return BucketExists(f"there is a bucket {name} already: take it with bucket()")
 
 
 def _not_empty(info: BucketInfo) -> BucketNotEmpty:

@@ -188,7 +188,8 @@ class Rows:
                 return
             except Error as error:
                 # Others make them at the same time, or another node begins to lead.
-                if not error.retryable or attempt == _ATTEMPTS_MAX - 1:
+                again = error.retryable or isinstance(error, CommitUnknown)
+                if not again or attempt == _ATTEMPTS_MAX - 1:
                     raise
             finally:
                 await session.close()

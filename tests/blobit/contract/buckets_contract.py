@@ -94,6 +94,39 @@ class BucketsContract(Suite):
             await store.blobs.delete_bucket("photos")
             assert await store.blobs.buckets() == []
 
+    async def test_a_bucket_whose_deletion_was_cut_short_takes_objects_again(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("photos")
+            registry = store.blobs._registry
+            await registry._set_state(bucket.core.info, BucketState.CLOSING)
+            await registry._close(bucket.core.info)
+            with pytest.raises(NoSuchBucket):
+                await bucket.put("cow", b"")
+            assert [info.name for info in await store.blobs.buckets()] == ["photos"]
+            async with store.another() as other:
+                await (await other.bucket("photos")).put("cow", b"moo")
+            assert await bucket.get("cow") == b"moo"
+            with pytest.raises(BucketNotEmpty):
+                await store.blobs.delete_bucket("photos")
+            await bucket.put("calf", b"")
+            await bucket.delete_many(["cow", "calf"])
+            await store.blobs.delete_bucket("photos")
+            assert await store.blobs.buckets() == []
+
+    async def test_buckets_that_are_there_leave_no_tablespace_when_made_again(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store:
+            await store.blobs.create_bucket("photos")
+            before = await store.blobs.herd.names()
+            for _ in range(3):
+                await store.blobs.create_bucket("photos", exist_ok=True)
+                with pytest.raises(BucketExists):
+                    await store.blobs.create_bucket("photos")
+            assert await store.blobs.herd.names() == before
+
     async def test_a_put_that_meets_the_end_of_its_bucket_prevents_it_or_is_refused(
         self, tmp_path: Path
     ) -> None:
@@ -168,6 +201,8 @@ class BucketsContract(Suite):
                 await transaction.commit()
             assert await store.blobs.buckets() == []
             async with store.another() as other:
+                with pytest.raises(BucketExists):
+                    await other.create_bucket("photos")
                 await (await other.bucket("photos")).put("cow", b"moo")
             assert [info.name for info in await store.blobs.buckets()] == ["photos"]
             assert await bucket.get("cow") == b"moo"
