@@ -186,7 +186,7 @@ class Multipart:
         prefix, found = (core.bucket_id,), list[UploadInfo]()
         try:
             async for row in core.rows.scan("uploads", first=prefix, last=prefix):
-                if row["expires_ms"] > core.now_ms and row["revision"] > HELD:
+                if row["expires_ms"] > core.now_ms and not holds_a_stream(row):
                     found.append(
                         UploadInfo(
                             row["upload_id"], row["name"], row["created_ms"], row["expires_ms"]
@@ -208,7 +208,7 @@ class Multipart:
         return self._alive(upload_id, row)
 
     def _alive(self, upload_id: str, row: Row | None) -> Row:
-        if row is None or row["expires_ms"] <= self._core.now_ms or row["revision"] <= HELD:
+        if row is None or row["expires_ms"] <= self._core.now_ms or holds_a_stream(row):
             raise NoSuchUpload(f"bucket {self._core.info.name} has no upload {upload_id:.80}")
         return row
 

@@ -31,10 +31,6 @@ REGISTRY: Final = "blobs"
 PART_ROOM: Final = 2**20
 """So many refs one part of an upload may take."""
 
-HELD: Final = -1
-"""The revision, or the highest one, of an upload that only holds the parts of a stream: nobody sees
-it, and its revision falls with each part, as that of others rises."""
-
 
 class BucketState(enum.IntEnum):
     """Of a row in `buckets`. Numbers are part of the format."""
