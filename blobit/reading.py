@@ -6,13 +6,15 @@ Invariants:
   anything less is "unreadable".
 - A reader that was remembered may be out of date: a newer one has the last word.
 - Reading never disturbs a ledger's writer.
+- Of big objects at most `CHUNKS_BYTES_MAX` are asked for at once, however many are read.
 """
 
 import asyncio
 from collections import OrderedDict
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from blobit.budget import ByteBudget
 from blobit.compressing import decompress
 from blobit.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnreadable
 from blobit.nearby import Nearby, Shelf
@@ -20,8 +22,12 @@ from blobit.object_id import Kind, ObjectId
 from engine.errors import EngineError, NoSuchEntry, NoSuchLedger, Unauthorized, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
+from engine.limits import MIB
 from engine.ports.workers import Workers
 from engine.run import Entry
+
+CHUNKS_BYTES_MAX: Final = 16 * MIB
+"""What is asked for at once of big objects, by all who read them."""
 
 
 class _Opened(NamedTuple):
@@ -42,6 +48,7 @@ class Readers:
         """About so much is asked of a bookie at once."""
         self._client = client
         self._shelf = Shelf(client.clock)
+        self._chunks = ByteBudget(CHUNKS_BYTES_MAX)
         self._readers_max = readers_max
         self.workers = workers
         """Decompress, and make memory ready."""
@@ -58,6 +65,19 @@ class Readers:
                 return body
         (body,) = await self.read(name, first, first)
         return body
+
+    async def read_chunk(
+        self, part: ObjectId, first: int, last: int, size_bytes: int, max_bytes: int
+    ) -> list[bytes]:
+        """As `read`, for `size_bytes` at once; all such reads together are bounded.
+
+        What is under way has to come before a bookie is taken for slow, and others are asked too.
+        """
+        await self._chunks.take(size_bytes)
+        try:
+            return await self.read(part, first, last, max_bytes)
+        finally:
+            self._chunks.give_back(size_bytes)
 
     async def read(
         self, part: ObjectId, first: int, last: int, max_bytes: int | None = None

@@ -231,8 +231,8 @@ class _Ahead:
                 # The caller gets what was read before it first.
                 self._more, self.failure = False, error
             else:
-                reading = self._readers.read(
-                    chunk.part, chunk.first, chunk.last, self._pace.chunk_bytes
+                reading = self._readers.read_chunk(
+                    chunk.part, chunk.first, chunk.last, chunk.wanted_bytes, self._pace.chunk_bytes
                 )
                 self.reads.append((self._loop.create_task(reading), chunk))
                 self._held_bytes += chunk.wanted_bytes
