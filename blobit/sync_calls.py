@@ -6,6 +6,7 @@ Invariants:
 - What is uploaded in pieces is read in its caller's thread, one hop a piece.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
@@ -70,9 +71,19 @@ class Calls:
 
     def stream(self, pieces: AsyncGenerator[bytes, None]) -> Iterator[bytes]:
         """The pieces of a stream of the loop."""
+        taking: asyncio.Task[Any] | None = None
 
         async def following() -> bytes:
+            nonlocal taking
+            taking = asyncio.current_task()
             return await anext(pieces, _END)
+
+        async def end() -> None:
+            # Whoever was interrupted while it waited has left its wait behind.
+            if taking is not None and not taking.done():
+                taking.cancel()
+                await asyncio.wait([taking])
+            await pieces.aclose()
 
         try:
             while piece := self.run(following):
@@ -80,7 +91,7 @@ class Calls:
         finally:
             # An iterator thrown away in a wrong place ends without its source being closed.
             with suppress(BlobsClosed):
-                self.run(pieces.aclose)
+                self.run(end)
 
 
 def pieces_of(source: SyncSource) -> Iterator[bytes]:

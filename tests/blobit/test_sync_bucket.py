@@ -1,7 +1,10 @@
 """Buckets without an event loop, in a real folder: the same calls, the same answers."""
 
+import asyncio
 import io
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,8 @@ from blobit import (
     NoSuchObject,
     ObjectExists,
 )
+from blobit.sync_calls import Calls
+from engine.ports.system_loop import background_loop
 
 BODY = bytes(range(256)) * 40
 
@@ -125,6 +130,32 @@ def test_objects_without_a_name_are_kept_by_their_bucket(
     assert bucket.delete_unnamed(object_id) and not bucket.delete_unnamed(object_id)
     with pytest.raises(BlobError):
         bucket.delete_unnamed("no id")
+
+
+def test_an_interrupt_while_a_piece_is_awaited_ends_the_stream_and_is_heard() -> None:
+    main, closed = threading.main_thread().ident, threading.Event()
+    assert main is not None
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"first"
+            signal.pthread_kill(main, signal.SIGUSR1)
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        stream = Calls(background_loop()).stream(pieces())
+        assert next(stream) == b"first"
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert closed.is_set()
 
 
 def test_a_folder_opened_again_has_everything(tmp_path: Path) -> None:
