@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from blobit.assembling import assembly_of
+from blobit.assembling import Assembly, assembly_of
 from blobit.errors import BlobCorrupt, BlobError, InvalidObjectId, RangeInvalid
 from blobit.object_id import Kind, ObjectId, PartsParser
 from blobit.reading import Readers
@@ -66,16 +66,17 @@ async def read_whole(readers: Readers, name: ObjectId) -> bytes:
             raise _wrong_checksum(name)
         return body
     # Pieces are let go as they come: held to the end, they would take the memory a second time.
-    whole = assembly_of(name.length, readers.workers)
+    whole: Assembly | None = None
     checksum = 0
     async with aclosing(_bodies(readers, name, 0, name.length, _large(readers))) as chunks:
         async for bodies in chunks:
+            whole = whole or assembly_of(name.length, readers.workers)
             for body in bodies:
                 checksum = _extend(checksum, body)
                 whole.write(body)
     if checksum != name.checksum:
         raise _wrong_checksum(name)
-    return whole.getvalue()
+    return b"" if whole is None else whole.getvalue()
 
 
 async def read_span(readers: Readers, name: ObjectId, offset: int, length: int) -> bytes:
@@ -84,12 +85,13 @@ async def read_span(readers: Readers, name: ObjectId, offset: int, length: int) 
     Raises `RangeInvalid`, and what `read_whole` raises; entries are checked, the whole is not.
     """
     check_range(name, offset, length)
-    span = assembly_of(length, readers.workers)
+    span: Assembly | None = None
     async with aclosing(_bodies(readers, name, offset, offset + length, _large(readers))) as chunks:
         async for bodies in chunks:
+            span = span or assembly_of(length, readers.workers)
             for body in bodies:
                 span.write(body)
-    return span.getvalue()
+    return b"" if span is None else span.getvalue()
 
 
 async def stream_span(

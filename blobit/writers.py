@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
+from typing import Final
 
 from blobit.budget import ByteBudget
 from blobit.errors import BlobError, BlobNotStored, BlobsClosed
@@ -31,6 +32,8 @@ from blobit.settings import BlobSettings
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
+
+_OPEN_MS_MIN: Final = 1_000
 
 LEDGER_OWNER = {"owner": b"blobit"}
 """Custom metadata of every ledger made here, so that an orphan tells whose it is."""
@@ -75,7 +78,9 @@ class PooledLedger:
         self.idle_since_s = self._clock.monotonic()
         self._room_bytes = bytes_max
         open_ms_max = owner.plan.open_ms_max
-        self._ends_s = None if open_ms_max is None else self.idle_since_s + open_ms_max / 1000
+        # A ledger that is too old when it is made would be replaced for ever.
+        open_s = None if open_ms_max is None else max(open_ms_max, _OPEN_MS_MIN) / 1000
+        self._ends_s = None if open_s is None else self.idle_since_s + open_s
 
     @property
     def usable(self) -> bool:
