@@ -33,15 +33,15 @@ from tests.simulation.replica_nodes import ReplicaPlan
 from tests.simulation.replicas import (
     BOOKIES,
     FAULTS_MIN,
-    FAULTY_S_MAX,
     PEACE_S_MAX,
     REPLICAS,
     ReplicaScenario,
 )
 from tests.simulation.running import Outcome, Show, check_tasks, play
 
-CALLS_MIN: Final = 120
+CALLS_MIN: Final = 70
 STORES: Final = 3
+FAULTY_S_MAX: Final = 25.0
 RUN_S_MAX: Final = 3_000.0
 _ROUNDS_MAX: Final = 12
 
@@ -222,5 +222,5 @@ def _load(rng: random.Random) -> BlobLoad:
         think_s=rng.choice([0.05, 0.3]),
         collect_s=rng.choice([0.3, 2.0]),
         ttl_ms=rng.choice([500, 3_000]),
-        at_once=rng.choice([1, 2]),
+        at_once=rng.choice([2, 4]),
     )
