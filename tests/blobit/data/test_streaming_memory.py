@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-STREAM_MIB = int(os.environ.get("HERDBOOK_BLOB_STREAM_MIB", "320"))
+STREAM_MIB = int(os.environ.get("HERDBOOK_BLOB_STREAM_MIB", "160"))
 GROWN_KIB_MAX = 100 * 1024
 
 
