@@ -24,6 +24,7 @@ from blobit.errors import (
     ObjectExists,
     PartMissing,
     RangeInvalid,
+    SettingsInvalid,
 )
 from blobit.garbage_report import GarbageReport
 from blobit.garbage_settings import GarbageSettings
@@ -77,6 +78,7 @@ __all__ = [
     "PartMissing",
     "RangeInvalid",
     "ReadableFile",
+    "SettingsInvalid",
     "Source",
     "SyncSource",
     "SyncUpload",

@@ -3,6 +3,7 @@
     BlobError
     ├── InvalidObjectId       the text is no object id; nothing was looked up
     ├── InvalidName           no bucket or object can be called so; nothing was looked up
+    ├── SettingsInvalid       no bucket can be kept so; nothing was made
     ├── InvalidToken          the continuation token is not one of this listing
     ├── RangeInvalid          the range does not lie within the object
     ├── BlobNotFound          looked for, and positively not there: deleted, or another cluster's id
@@ -36,6 +37,10 @@ class InvalidObjectId(BlobError):
 
 class InvalidName(BlobError):
     """A bucket, an object or its metadata cannot be so. Do not retry; choose another one."""
+
+
+class SettingsInvalid(BlobError, ValueError):
+    """A bucket cannot be kept so, here or anywhere. Do not retry; choose other settings."""
 
 
 class InvalidToken(BlobError):

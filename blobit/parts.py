@@ -112,15 +112,20 @@ class Parts:
         names = list(dict.fromkeys([target, *sources]))
         gone = frozenset(names) if not keep else frozenset()
         async with self._turn(target):
-            for _ in range(core.blobs.settings.attempts_max):
+            refused = 0
+            while True:
                 before = {name: await core.find(name) for name in names}
                 info = await self._whole(target, sources, before, known)
-                change = self._change(info, before, gone, known)
                 try:
-                    return await core.commit(change, known)
-                except (_Overtaken, LedgerGone) as error:
-                    cause: BlobError = error
-        raise BlobNotStored(f"others change the sources all the time: {cause}: try again")
+                    return await core.commit(self._change(info, before, gone, known), known)
+                except _Overtaken:
+                    # Whoever came first has got on; so it ends.
+                    continue
+                except LedgerGone as error:
+                    refused += 1
+                    core.pool_for(info.expires_ms).forget(info.object_id.ledger_id)
+                    if refused >= core.blobs.settings.attempts_max:
+                        raise BlobNotStored("its ledgers are collected at once: retry") from error
 
     def _change(
         self,

@@ -18,6 +18,7 @@ from blobit.errors import (
     BucketNotEmpty,
     MetadataUnavailable,
     NoSuchBucket,
+    SettingsInvalid,
 )
 from blobit.naming import check_bucket_name, check_tablespace_name, tablespace_name
 from blobit.rows import told
@@ -52,7 +53,10 @@ class Registry:
     async def create(
         self, name: str, settings: BucketSettings | None, *, exist_ok: bool
     ) -> BucketInfo:
-        """Make a bucket. Raises `InvalidName`, `BucketExists`, `MetadataUnavailable`."""
+        """Make a bucket.
+
+        Raises `InvalidName`, `SettingsInvalid`, `BucketExists`, `MetadataUnavailable`.
+        """
         check_bucket_name(name)
         wanted = settings if settings is not None else BucketSettings()
         committer = await self._committer()
@@ -65,9 +69,7 @@ class Registry:
         bucket_id = 1 + self._blobs.client.rng.getrandbits(_ID_BITS)
         tablespace = self._tablespace(name, bucket_id, wanted)
         shared = tablespace == REGISTRY
-        if wanted.tablespace is not None:
-            # One that cannot be used is found out before anything names it.
-            await self._blobs.committer(tablespace, create=True)
+        await self._check(wanted, tablespace)
         row: Row = {
             "name": name,
             "bucket_id": bucket_id,
@@ -91,7 +93,15 @@ class Registry:
             present = found[key]
             return row if present is not None and present["bucket_id"] == bucket_id else None
 
-        info = await self._usable(await committer.change(Change((key,), decide, confirm)))
+        made = await committer.change(Change((key,), decide, confirm))
+        try:
+            info = await self._usable(made)
+        except MetadataUnavailable as error:
+            if made is row and isinstance(error.__cause__, ProgrammingError):
+                # No node is called so: what is there of the bucket by now is collected.
+                await self.delete(name, force=True)
+                raise SettingsInvalid(f"bucket {name}: {error.__cause__.message}") from error
+            raise
         if info.bucket_id != bucket_id and not exist_ok:
             raise _exists(name)
         return info
@@ -188,6 +198,20 @@ class Registry:
 
     async def _committer(self) -> Committer:
         return await self._blobs.committer(REGISTRY, create=True)
+
+    async def _check(self, wanted: BucketSettings, tablespace: str) -> None:
+        """Find out what can never work before anything names it. Raises `SettingsInvalid`."""
+        if wanted.leader is not None and (
+            isinstance(self._blobs.herd, AsyncHerd) or tablespace == REGISTRY
+        ):
+            raise SettingsInvalid("a leader is chosen for a tablespace of a bucket's own on nodes")
+        if wanted.tablespace is not None:
+            try:
+                await self._blobs.committer(tablespace, create=True)
+            except MetadataUnavailable as error:
+                if isinstance(error.__cause__, ProgrammingError):
+                    raise SettingsInvalid(error.__cause__.message) from error
+                raise
 
     def _tablespace(self, name: str, bucket_id: int, wanted: BucketSettings) -> str:
         """Which tablespace a new bucket has."""

@@ -343,4 +343,6 @@ def told(error: Error) -> BlobError:
     """What a user of the store hears of an error of the database."""
     if isinstance(error, CommitUnknown):
         return CommitOutcomeUnknown(f"{error.message}: look at the object, then try again")
-    return MetadataUnavailable(f"names cannot be used now: {error.message}: try again later")
+    # What is wrong with the statement itself will not be better later.
+    later = "look into it" if isinstance(error, ProgrammingError) else "try again later"
+    return MetadataUnavailable(f"names cannot be used now: {error.message}: {later}")

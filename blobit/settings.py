@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from blobit.errors import SettingsInvalid
 from blobit.garbage_settings import GarbageSettings
 from engine import limits
 
@@ -76,7 +77,7 @@ class BucketSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `ttl_ms` objects expire so long after they were put, unless a put says otherwise.
     `ledger_bytes_max` is where a ledger ends. `compression` is "" or "zstd". `tablespace` holds
     the bucket's names, None: the store's choice; `leader` is the node that is to lead it.
-    Raises `ValueError` for what does not fit together.
+    Raises `SettingsInvalid` for what does not fit together.
     """
 
     ensemble: int | None = None
@@ -91,8 +92,20 @@ class BucketSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         numbers = (self.ensemble, self.write_quorum, self.ack_quorum, self.ttl_ms)
         if any(number is not None and number < 1 for number in numbers):
-            raise ValueError("quorums and times are at least 1")
+            raise SettingsInvalid("quorums and times are at least 1")
+        _check_quorums(self.ensemble, self.write_quorum, self.ack_quorum)
         if self.ledger_bytes_max < limits.MIB:
-            raise ValueError("ledgers of a bucket hold at least a mebibyte")
+            raise SettingsInvalid("ledgers of a bucket hold at least a mebibyte")
         if self.compression not in ("", "zstd"):
-            raise ValueError(f"compression is '' or 'zstd', not {self.compression!r}")
+            raise SettingsInvalid(f"compression is '' or 'zstd', not {self.compression!r}")
+
+
+def _check_quorums(ensemble: int | None, write: int | None, ack: int | None) -> None:
+    """Raise `SettingsInvalid` unless the ensemble holds the write quorum, and that the other."""
+    given = [number for number in (ensemble, write, ack) if number is not None]
+    if given != sorted(given, reverse=True):
+        raise SettingsInvalid(
+            f"ensemble {ensemble}, write quorum {write}, ack quorum {ack}: each holds the next one"
+        )
+    if ensemble is not None and ensemble > limits.ENSEMBLE_SIZE_MAX:
+        raise SettingsInvalid(f"an ensemble has at most {limits.ENSEMBLE_SIZE_MAX} bookies")

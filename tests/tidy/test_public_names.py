@@ -69,6 +69,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "PartMissing",
         "RangeInvalid",
         "ReadableFile",
+        "SettingsInvalid",
         "Source",
         "SyncSource",
         "SyncUpload",

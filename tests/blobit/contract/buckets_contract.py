@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from blobit import (
     InvalidName,
     MetadataUnavailable,
     NoSuchBucket,
+    SettingsInvalid,
 )
 from blobit.tables import REGISTRY, BucketState, key_of
 from tests.blobit.contract.objects_contract import Suite, body
@@ -168,10 +170,30 @@ class BucketsContract(Suite):
     async def test_what_is_no_setting_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError):
             BucketSettings(checksum=True)  # type: ignore[call-arg]
-        for wrong in ({"ensemble": 0}, {"compression": "lzo"}, {"ledger_bytes_max": 5}):
-            with pytest.raises(ValueError, match=r"least|compression"):
+        wrongs: list[dict[str, Any]] = [
+            {"ensemble": 0},
+            {"ensemble": 9_999},
+            {"write_quorum": 1, "ack_quorum": 3},
+            {"ensemble": 2, "write_quorum": 3},
+            {"compression": "lzo"},
+            {"ledger_bytes_max": 5},
+        ]
+        for wrong in wrongs:
+            with pytest.raises(SettingsInvalid):
                 BucketSettings(**wrong)
         async with self.open(tmp_path) as store:
+            for never in (
+                BucketSettings(tablespace="Ä"),
+                BucketSettings(tablespace="spaces", leader="nobody"),
+            ):
+                try:
+                    with pytest.raises(SettingsInvalid):
+                        await store.blobs.create_bucket("photos", never)
+                except MetadataUnavailable:
+                    # Whether a folder that is reached elsewhere has nodes is not known here.
+                    assert never.leader
+                    await store.blobs.delete_bucket("photos", force=True)
+                assert await store.blobs.buckets() == []
             await store.blobs.create_bucket("photos")
             rows = await store.blobs.rows(REGISTRY)
             async with rows.transaction() as transaction:
@@ -238,7 +260,7 @@ class BucketsContract(Suite):
             session = await herd.session("shop")
             await session.execute("CREATE TABLE objects (id BIGINT PRIMARY KEY, name TEXT)")
             await session.close()
-            with pytest.raises(MetadataUnavailable, match="somebody else's"):
+            with pytest.raises(SettingsInvalid, match="somebody else's"):
                 await store.blobs.create_bucket("photos", BucketSettings(tablespace="shop"))
             assert await store.blobs.buckets() == []
             with pytest.raises(NoSuchBucket):
