@@ -28,7 +28,7 @@ from blobit.copying import copy_part
 from blobit.errors import BlobError, MetadataUnavailable
 from blobit.garbage_scope import BucketScope, in_batches
 from blobit.object_id import Kind, ObjectId
-from blobit.tables import LedgerKind, ObjectInfo, Row, RowKey, object_info, object_row
+from blobit.tables import LedgerKind, ObjectInfo, Row, RowKey, object_info
 from blobit.writers import LedgerPool
 from engine.errors import EngineError
 from engine.ledger.reader import LedgerReader
@@ -182,12 +182,7 @@ class Compaction:
             row = found[key]
             if row is None or row["object_id"] != info.packed_id or row["etag"] != info.etag:
                 return Effect({}, False)
-            writes = core.freed(row, known)
-            writes.update(core.refs(owner_of(info.name), known.held[moved.packed_id]))
-            writes[key] = object_row(
-                core.bucket_id, msgspec.structs.replace(object_info(row), packed_id=moved.packed_id)
-            )
-            return Effect(writes, True)
+            return Effect(core.replaced(row, moved, known), True)
 
         def confirm(found: Found) -> bool | None:
             row = found[key]
