@@ -152,11 +152,14 @@ class Rows:
             return
         # Sessions are used again: to open one costs as much as what is done in it.
         session = self._idle.pop() if self._idle else await self.herd.session(self.tablespace)
+        clean = False
         try:
             yield await _Elsewhere.begin(self._tables, session)
-        finally:
             await session.rollback()
-            if len(self._idle) < _SESSIONS_IDLE_MAX and not self._closed:
+            clean = True
+        finally:
+            # Of one that was cut short nobody knows what its server still does.
+            if clean and len(self._idle) < _SESSIONS_IDLE_MAX and not self._closed:
                 self._idle.append(session)
             else:
                 await session.close()
