@@ -323,6 +323,13 @@ class AsyncBucket:
         """The uploads in parts that are not completed."""
         return await self._multipart.uploads()
 
+    async def parts(self, upload_id: str) -> "Sequence[PartInfo]":
+        """The parts that an upload has, by number: who goes on with one puts only the others.
+
+        Raises `NoSuchUpload`.
+        """
+        return await self._multipart.parts(upload_id)
+
     # Inside
 
     def _asked(

@@ -84,7 +84,8 @@ class Multipart:
     ) -> Change[PartInfo]:
         core = self._core
         key, part_key = self._key(upload_id), _part_key(upload_id, number)
-        info = PartInfo(number, object_id.length, new_etag(core.blobs.client.rng))
+        etag = new_etag(core.blobs.client.rng)
+        info = PartInfo(number, object_id.length, etag, object_id.checksum)
 
         def decide(found: Found) -> Effect[PartInfo]:
             upload = self._alive(upload_id, found[key])
@@ -189,12 +190,31 @@ class Multipart:
                 if row["expires_ms"] > core.now_ms and not holds_a_stream(row):
                     found.append(
                         UploadInfo(
-                            row["upload_id"], row["name"], row["created_ms"], row["expires_ms"]
+                            row["upload_id"],
+                            row["name"],
+                            row["created_ms"],
+                            row["expires_ms"],
+                            row["content_type"],
+                            row["metadata"],
                         )
                     )
         except Error as error:
             raise told(error) from error
         return found
+
+    async def parts(self, upload_id: str) -> list[PartInfo]:
+        """The parts that an upload has, by number. Raises `NoSuchUpload`."""
+        await self._find(upload_id)
+        rows = await self._parts(upload_id)
+        return [
+            PartInfo(
+                number,
+                row["length"],
+                row["etag"],
+                ObjectId.from_bytes(row["object_id"]).checksum,
+            )
+            for number, row in sorted(rows.items())
+        ]
 
     def _key(self, upload_id: str) -> RowKey:
         return "uploads", (self._core.bucket_id, upload_id)

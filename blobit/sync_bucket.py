@@ -208,6 +208,10 @@ class Bucket:
         """The uploads in parts that are not completed."""
         return self._run(self._bucket.uploads)
 
+    def parts(self, upload_id: str) -> Sequence[PartInfo]:
+        """The parts that an upload has, by number."""
+        return self._run(lambda: self._bucket.parts(upload_id))
+
 
 class SyncUpload:
     """Takes an object piece by piece. Made by `Bucket.upload`."""

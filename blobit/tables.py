@@ -162,11 +162,12 @@ class BucketInfo(msgspec.Struct, frozen=True):
 
 
 class PartInfo(msgspec.Struct, frozen=True):
-    """One part of an upload that is not completed."""
+    """One part of an upload that is not completed; `checksum` is the CRC32C of its bytes."""
 
     number: int
     length: int
     etag: str
+    checksum: int = 0
 
 
 class UploadInfo(msgspec.Struct, frozen=True):
@@ -176,6 +177,13 @@ class UploadInfo(msgspec.Struct, frozen=True):
     name: str
     created_ms: int
     expires_ms: int
+    content_type: str = ""
+    packed_metadata: bytes = b""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the user keeps with the object."""
+        return unpacked_metadata(self.packed_metadata)
 
 
 class Usage(msgspec.Struct, frozen=True):

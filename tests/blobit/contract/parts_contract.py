@@ -158,6 +158,22 @@ class PartsContract(Suite):
             await bucket.delete("cow")
             assert await refs_count(bucket) == 0
 
+    async def test_who_goes_on_with_an_upload_learns_what_it_has(self, tmp_path: Path) -> None:
+        async with self.bucket(tmp_path) as bucket:
+            upload = await bucket.create_upload("cow", content_type="x", metadata={"a": "b"})
+            assert await bucket.parts(upload) == []
+            put = [await bucket.put_part(upload, n, body(300 * n, n)) for n in (2, 1)]
+            assert await bucket.parts(upload) == sorted(put, key=lambda part: part.number)
+            assert [part.checksum for part in put] == [
+                google_crc32c.value(body(600, 2)),
+                google_crc32c.value(body(300, 1)),
+            ]
+            (begun,) = await bucket.uploads()
+            assert (begun.content_type, begun.metadata) == ("x", {"a": "b"})
+            await bucket.complete_upload(upload)
+            with pytest.raises(NoSuchUpload):
+                await bucket.parts(upload)
+
     async def test_an_aborted_upload_leaves_nothing(self, tmp_path: Path) -> None:
         async with self.bucket(tmp_path) as bucket:
             upload = await bucket.create_upload("cow")
