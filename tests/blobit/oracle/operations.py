@@ -383,8 +383,7 @@ class Draw:
 
     def _patience(self, held: Open) -> type[Exception] | None:
         """Hours that pass at once let an upload no time to rest: it may be refused, never mixed."""
-        leapt, held.leaps = held.leaps != self._model.leaps, self._model.leaps
-        return BlobNotStored if leapt else None
+        return BlobNotStored if held.leaps != self._model.leaps else None
 
     async def _forget(self, held: Open) -> None:
         self._model.open.pop(held.serial, None)
