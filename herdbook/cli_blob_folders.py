@@ -153,11 +153,12 @@ def read_file(path: str) -> bytes:
         return file.readall()
 
 
-def checksum_of(path: str, length: int | None = None) -> int:
-    """The CRC32C of a file, or of its first bytes. Raises `OSError`."""
+def checksum_of(path: str, length: int | None = None, start: int = 0) -> int:
+    """The CRC32C of a file, or of some bytes of it. Raises `OSError`."""
     checksum = 0
     left = length
     with open(path, "rb", buffering=0) as file:
+        file.seek(start)
         while left is None or left > 0:
             piece = file.read(_READ_BYTES if left is None else min(_READ_BYTES, left))
             if not piece:

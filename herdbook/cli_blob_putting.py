@@ -9,8 +9,9 @@ Invariants:
 import asyncio
 import mimetypes
 from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -18,6 +19,7 @@ from blobit import AsyncBucket, ObjectInfo
 from blobit.errors import BlobNotFound
 from engine.ports.clock import Clock
 from engine.ports.workers import Workers
+from herdbook import cli_blob_parts
 from herdbook.cli_blob_folders import LINK, LocalItem, checksum_of, read_file
 from herdbook.cli_blob_moving import (
     BIG_BYTES,
@@ -164,11 +166,14 @@ class Putting:
         self._telling.tell(Outcome("put", name, item.path, info.length, info))
 
     async def _put_big(self, item: LocalItem, name: str) -> ObjectInfo:
-        file = await self._workers.run(lambda: Counted(_open(item.path), self._telling))
-        try:
+        asked = self._options.of(name, item.metadata)
+        # An upload in parts has no condition, and one that is gone on with has its own expiry.
+        plain = asked.pop("if_absent") or asked["expires_ms"] is not None
+        if item.size_bytes >= cli_blob_parts.PARTED_BYTES_MIN and not plain:
+            parted = cli_blob_parts.PartedPut(self._bucket, self._workers, self._telling)
+            return await parted.put(item.path, item.size_bytes, name, asked)
+        with closing(cli_blob_parts.Slice(item.path, self._telling)) as file:
             return await self._bucket.put(name, file, **self._options.of(name, item.metadata))
-        finally:
-            await self._workers.run(file.close)
 
 
 class ClosingFile(Protocol):
@@ -207,10 +212,6 @@ class _Same:
 
 class _Big:
     """The file is put piece by piece."""
-
-
-def _open(path: str) -> BinaryIO:
-    return open(path, "rb")
 
 
 def _read(planned: Planned, known: _Known | None) -> bytes | _Same | _Big | OSError:
