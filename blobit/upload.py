@@ -26,7 +26,7 @@ import google_crc32c
 
 from blobit.checksum import combine
 from blobit.compressing import compress
-from blobit.errors import BlobNotStored, BlobsClosed
+from blobit.errors import BlobError, BlobNotStored, BlobsClosed
 from blobit.object_id import EMPTY, Kind, ObjectId, pack_parts
 from blobit.writers import LedgerPool, PooledLedger
 from engine.errors import EngineError
@@ -128,6 +128,7 @@ class Upload:
         self._batch_bytes = settings.batch_bytes - settings.batch_bytes % self._entry_bytes
         self._part: _Part | None = None
         self._parts: list[ObjectId] = []
+        self._untold: deque[ObjectId] = deque()
         self._batches: deque[_Batch] = deque()
         self._pending_bytes = 0
         self._failures = 0
@@ -185,7 +186,9 @@ class Upload:
                 await self._send(memoryview(bytes(self._buffer)))
             while self._batches:
                 await self._settle_oldest()
-            await self._end_part(last=True)
+            # One that rested has ended it already.
+            if self._has_part():
+                await self._close_part(last=True)
         finally:
             await self._drop()
         return await put_list(self._pool, self._parts)
@@ -225,8 +228,13 @@ class Upload:
                 await self._settle_oldest()
             # Where its ledger failed, settling has ended the part already.
             if self._has_part():
-                await self._end_part()
+                await self._close_part()
             self._broken = False
+            try:
+                await self._tell_parts()
+            except BlobError:
+                # It lacks no byte; whoever holds parts is told again with the next one.
+                return
 
     def _has_part(self) -> bool:
         return self._part is not None
@@ -318,8 +326,13 @@ class Upload:
         stack = AsyncExitStack()
         return _Part(await stack.enter_async_context(self._pool.lend()), stack)
 
-    async def _end_part(self, *, last: bool = False) -> None:
-        """Give the ledger back and note what it holds, and tell of it unless it is the last."""
+    async def _end_part(self) -> None:
+        """End the part while others are still to come, and tell of it."""
+        await self._close_part()
+        await self._tell_parts()
+
+    async def _close_part(self, *, last: bool = False) -> None:
+        """Give the ledger back and note what it holds; of the last part nobody is told."""
         part, self._part = self._part, None
         assert part is not None and not self._batches
         await part.stack.aclose()
@@ -335,8 +348,13 @@ class Upload:
             part.checksum,
         )
         self._parts.append(ended)
-        if self._part_ended is not None and not last:
-            await self._part_ended(ended)
+        if not last:
+            self._untold.append(ended)
+
+    async def _tell_parts(self) -> None:
+        while self._untold and self._part_ended is not None:
+            await self._part_ended(self._untold[0])
+            self._untold.popleft()
 
     async def _drop(self) -> None:
         """Give back what an unfinished upload holds. Its ledger may go on with another stream."""

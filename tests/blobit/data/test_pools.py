@@ -271,6 +271,48 @@ def test_an_upload_that_rests_ends_its_part_and_goes_on_in_another() -> None:
     virtually(script())
 
 
+def test_an_upload_of_whole_batches_that_rested_is_finished_as_any_other() -> None:
+    async def script() -> None:
+        _, pools = await pools_of(ledger_idle_ms=5_000)
+        told: list[ObjectId] = []
+
+        async def hear(part: ObjectId) -> None:
+            told.append(part)
+
+        pool = pools.pool()
+        upload = Upload(pool, part_ended=hear)
+        await upload.write(bytes(80))
+        await elapse(10.0)
+        assert [part.length for part in told] == [80]
+        assert (await upload.finish()).length == 80
+        await pools.close()
+
+    virtually(script())
+
+
+def test_an_upload_is_finished_while_it_is_about_to_rest() -> None:
+    async def script() -> None:
+        cluster, pools = await pools_of(ledger_idle_ms=100)
+        (bookie,) = cluster.bookies
+
+        async def hear(part: ObjectId) -> None:
+            raise BlobNotStored("names are away")
+
+        upload = Upload(pools.pool(), part_ended=hear)
+        await upload.write(bytes(80))
+        bookie.holding = True
+        await upload.write(bytes(40))
+        await elapse(0.15)
+        finishing = asyncio.ensure_future(upload.finish())
+        await turns()
+        bookie.holding = False
+        bookie.release()
+        assert (await finishing).length == 120
+        await pools.close()
+
+    virtually(script())
+
+
 async def test_all_who_wait_for_a_ledger_that_cannot_be_made_hear_so_at_once() -> None:
     tries = 0
 
