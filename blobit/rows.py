@@ -28,6 +28,7 @@ from herd.wire.herd import RemoteHerd
 from herd.wire.table import RemoteTable
 
 if TYPE_CHECKING:
+    from herd.sql.session import Session
     from herd.wire.session import RemoteSession, RemoteTransaction
 
 AnyHerd = AsyncHerd | RemoteHerd
@@ -68,6 +69,7 @@ class Rows:
         self._tables: dict[str, AsyncTable] = {}
         self._opening = asyncio.Lock()
         self._idle: list[Any] = []
+        self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def open(self, *, create: bool = False) -> None:
@@ -162,13 +164,22 @@ class Rows:
             if clean and len(self._idle) < _SESSIONS_IDLE_MAX and not self._closed:
                 self._idle.append(session)
             else:
-                await session.close()
+                await self._end(session)
 
     async def close(self) -> None:
         """Let go of what is kept for the next transaction."""
         self._closed = True
         while self._idle:
-            await self._idle.pop().close()
+            await self._end(self._idle.pop())
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _end(self, session: "Session | RemoteSession") -> None:
+        """Close a session, also if whoever waits for that is cancelled: it may hold locks."""
+        ending = asyncio.get_running_loop().create_task(session.close())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        await asyncio.shield(ending)
 
     async def _found(self) -> dict[str, AsyncTable]:
         tables = {name: await self.herd.table(name, self.tablespace) for name in TABLES}

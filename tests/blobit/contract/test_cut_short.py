@@ -25,11 +25,17 @@ async def test_whoever_is_cancelled_at_whatever_moment_stops_nobody_else(
                 await transaction.write({key: found[key]})
                 await transaction.commit()
 
-        for turns in range(40):
-            working = asyncio.ensure_future(cut_short())
-            for _ in range(turns):
+        async def refused() -> None:
+            async with rows.transaction() as transaction:
+                home = ("open_buckets", (bucket.bucket_id,))
+                await transaction.lock([home])
+                await transaction.write({home: None})
+
+        for turns in range(80):
+            working = asyncio.ensure_future((refused if turns % 2 else cut_short)())
+            for _ in range(turns // 2):
                 await asyncio.sleep(0)
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             await bucket.put("cow", body(30, turns))
-        assert await bucket.get("cow") == body(30, 39)
+        assert await bucket.get("cow") == body(30, 79)
