@@ -23,6 +23,7 @@ from engine.errors import EngineError, NoSuchEntry, NoSuchLedger, Unauthorized, 
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
 from engine.limits import MIB
+from engine.ports.switching import long_turns
 from engine.ports.workers import Workers
 from engine.run import Entry
 
@@ -75,7 +76,8 @@ class Readers:
         """
         await self._chunks.take(size_bytes)
         try:
-            return await self.read(part, first, last, max_bytes)
+            with long_turns():
+                return await self.read(part, first, last, max_bytes)
         finally:
             self._chunks.give_back(size_bytes)
 

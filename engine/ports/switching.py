@@ -1,6 +1,9 @@
 """How often the interpreter lets threads take turns, while something of ours is open.
 
-Beside a thread that only computes, an append would otherwise wait for several turns of 5 ms.
+Beside a thread that only computes, an append would otherwise wait for several turns of 5 ms. Where
+much is copied, by several threads of ours at once, short turns are dear: each of them takes the
+interpreter from the others in the middle of a copy, and a hand-over costs more than what was copied
+meanwhile. So as long as that goes on turns are as long as they were before.
 
 Invariants:
 - The interval is set back when the last who asked for another one is done.
@@ -14,6 +17,7 @@ from typing import Final
 SWITCH_INTERVAL_S: Final = 50e-6
 
 _asked: list[float] = []
+_copying: list[object] = []
 _before_s = 0.0
 
 
@@ -27,9 +31,31 @@ def switching_every(interval_s: float | None) -> Iterator[None]:
     if not _asked:
         _before_s = sys.getswitchinterval()
     _asked.append(interval_s)
-    sys.setswitchinterval(min(_asked))
+    _settle()
     try:
         yield
     finally:
         _asked.remove(interval_s)
-        sys.setswitchinterval(min(_asked, default=_before_s))
+        _settle()
+
+
+@contextmanager
+def long_turns() -> Iterator[None]:
+    """Let threads take turns as if nothing of ours were open, as long as the block lasts."""
+    _copying.append(None)
+    _settle_if_asked()
+    try:
+        yield
+    finally:
+        _copying.pop()
+        _settle_if_asked()
+
+
+def _settle_if_asked() -> None:
+    if _asked and len(_copying) < 2:
+        _settle()
+
+
+def _settle() -> None:
+    interval_s = min(_asked, default=_before_s)
+    sys.setswitchinterval(max(interval_s, _before_s) if _copying else interval_s)
