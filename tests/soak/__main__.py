@@ -127,6 +127,13 @@ PARTS: tuple[Part, ...] = (
         lines=5,
     ),
     Part(
+        "blobit-kills",
+        "Fifty processes killed with kill -9 in the middle of changes to a bucket",
+        ("-m", "pytest", "-q", "-p", "no:randomly", "tests/blobit/oracle/test_kill.py"),
+        lines=1,
+        environment=(("HERDBOOK_BLOB_KILLS", "50"), ("HERDBOOK_TEST_DEADLINE_S", "1800")),
+    ),
+    Part(
         "blobit-stream",
         "A stream of 5 GiB in and out of a bucket in at most 100 MiB of memory",
         ("-m", "pytest", "-q", "-s", "tests/blobit/data/test_streaming_memory.py"),
