@@ -148,7 +148,9 @@ class AsyncBucket:
         """Make `target` of the bytes of other objects, one behind the other; no byte is copied.
 
         What was there before is replaced, unless it is one of the sources itself. The sources are
-        removed, unless `keep`. Raises `NoSuchObject`, `BlobNotStored`, `CommitOutcomeUnknown`.
+        removed, unless `keep`. It expires when the last of its sources does.
+
+        Raises `NoSuchObject`, `BlobNotStored`, `CommitOutcomeUnknown`.
         """
         check_object_name(target)
         for name in sources:

@@ -163,9 +163,12 @@ class Parts:
                 raise core.missing(name)
             parts += await self._parts_of(info, known)
         replaced = before[target]
-        # Bytes in a ledger that goes as a whole stay only as long as they were to stay there.
-        ends = [info.expires_ms for info in before.values() if info and info.expires_ms is not None]
-        expires_ms = min(ends, default=core.expiry(core.now_ms, None))
+        # No byte ends before its time: the last of them says when all do, if ever.
+        ends = [info.expires_ms for name in sources if (info := before[name]) is not None]
+        known_ends = [end for end in ends if end is not None]
+        expires_ms = core.expiry(core.now_ms, None) if not ends else None
+        if ends and len(known_ends) == len(ends):
+            expires_ms = max(known_ends)
         whole = await core.list_of(parts, core.pool_for(expires_ms), known)
         model = replaced or next((before[name] for name in sources), None)
         asked = Asked(target, expires_ms=expires_ms)

@@ -78,22 +78,7 @@ class Registry:
             "settings": msgspec.json.encode(wanted),
             "created_ms": self._blobs.client.clock.wall_ms(),
         }
-        key: RowKey = ("buckets", (name,))
-
-        def decide(found: Found) -> Effect[Row]:
-            present = found[key]
-            if present is not None:
-                return Effect({}, present)
-            writes: dict[RowKey, Row | None] = {key: row}
-            if shared:
-                writes.update(_homes(bucket_id))
-            return Effect(writes, row)
-
-        def confirm(found: Found) -> Row | None:
-            present = found[key]
-            return row if present is not None and present["bucket_id"] == bucket_id else None
-
-        made = await committer.change(Change((key,), decide, confirm))
+        made = await committer.change(_making(row, _homes(bucket_id) if shared else {}))
         try:
             info = await self._usable(made)
         except MetadataUnavailable as error:
@@ -329,6 +314,22 @@ class Registry:
                 if await rows.page("refs", first=key, last=key, limit=1):
                     return True
         return False
+
+
+def _making(row: Row, homes: dict[RowKey, Row | None]) -> Change[Row]:
+    """Name a bucket; answers the row of the one that has the name then."""
+    key: RowKey = ("buckets", (row["name"],))
+
+    def decide(found: Found) -> Effect[Row]:
+        present = found[key]
+        return Effect({key: row, **homes}, row) if present is None else Effect({}, present)
+
+    def confirm(found: Found) -> Row | None:
+        present = found[key]
+        mine = present is not None and present["bucket_id"] == row["bucket_id"]
+        return row if mine else None
+
+    return Change((key,), decide, confirm)
 
 
 def _homes(bucket_id: int) -> dict[RowKey, Row | None]:

@@ -13,8 +13,10 @@ import engine
 from blobit import (
     AsyncBlobs,
     AsyncBucket,
+    BlobSettings,
     BucketSettings,
     CommitOutcomeUnknown,
+    GarbageSettings,
     MetadataUnavailable,
     NoSuchObject,
 )
@@ -91,7 +93,8 @@ async def more(writers: list[Writer]) -> None:
 async def test_the_leader_of_names_is_killed_and_no_answered_put_is_lost(tmp_path: Path) -> None:
     async with herds(tmp_path) as (nodes, herd, commands, url), engine.connect(url) as client:
         ids = await ids_of(nodes, commands)
-        async with AsyncBlobs(client, herd=herd) as blobs:
+        eager = GarbageSettings(grace_ms=0, settle_ms=0)
+        async with AsyncBlobs(client, BlobSettings(garbage=eager), herd=herd) as blobs:
             first = nodes[1]
             settings = BucketSettings(leader=ids[first.address])
             bucket = await blobs.create_bucket("cows", settings)
@@ -113,6 +116,12 @@ async def test_the_leader_of_names_is_killed_and_no_answered_put_is_lost(tmp_pat
             await refs_are_right(bucket)
             await blobs.delete_bucket("cows", force=True)
             assert await blobs.buckets() == []
+            report = await blobs.collect()
+            assert report.cleaned_buckets == ["cows"]
+            assert space not in await herd.names()
+            again = await blobs.create_bucket("cows")
+            await again.put("cow", b"moo")
+            assert await again.get("cow") == b"moo"
 
 
 async def refs_are_right(bucket: AsyncBucket) -> None:

@@ -116,6 +116,21 @@ class PartsContract(Suite):
                 assert await bucket.delete(name)
             assert await refs_count(bucket) == 0
 
+    async def test_what_is_put_together_lasts_as_long_as_the_last_of_its_sources(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.bucket(tmp_path) as bucket:
+            hour = bucket.core.now_ms + 3_600_000
+            await bucket.put("all", b"gone", expires_ms=hour)
+            await bucket.put("lasting", b"lasting")
+            assert (await bucket.concat("all", ["lasting"])).expires_ms is None
+            await bucket.put("soon", b"1", expires_ms=hour)
+            await bucket.put("later", b"2", expires_ms=2 * hour)
+            both = await bucket.concat("both", ["soon", "later"], keep=True)
+            assert both.expires_ms == 2 * hour
+            assert (await bucket.concat("mixed", ["soon", "all"])).expires_ms is None
+            assert await bucket.get("mixed") == b"1lasting"
+
     async def test_an_upload_in_parts_is_made_in_the_order_of_its_numbers(
         self, tmp_path: Path
     ) -> None:
