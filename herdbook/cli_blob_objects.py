@@ -110,12 +110,14 @@ def rm(
 
 
 async def _remove_below(bucket: AsyncBucket, prefix: str) -> int:
-    deleted = 0
+    # Onwards only: who puts meanwhile does not keep it busy for ever.
+    deleted, token = 0, ""
     while True:
-        page = await bucket.list(prefix, limit=DELETED_AT_ONCE)
-        if not page.objects:
-            return deleted
+        page = await bucket.list(prefix, token=token, limit=DELETED_AT_ONCE)
         deleted += await bucket.delete_many([info.name for info in page.objects])
+        token = page.token
+        if not token:
+            return deleted
 
 
 def cp(
