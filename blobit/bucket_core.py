@@ -136,13 +136,21 @@ class BucketCore:
         return "objects", (self.bucket_id, name)
 
     async def find(self, name: str) -> ObjectInfo | None:
-        """The object of a name, or None. Raises `MetadataUnavailable`."""
+        """The object of a name, or None. Raises `NoSuchBucket`, `MetadataUnavailable`."""
         self.check()
         try:
             row = await self.rows.get("objects", (self.bucket_id, name))
+            if row is None:
+                await self.check_home()
         except Error as error:
-            raise told(error) from error
+            raise await self.rows.why(error) from error
         return self.alive(row)
+
+    async def check_home(self) -> None:
+        """Raise `NoSuchBucket` if others have deleted the bucket, and what is in `herd.errors`."""
+        if await self.rows.get("homes", (self.bucket_id,)) is None:
+            self.deleted = True
+            self.check()
 
     async def stat(self, name: str) -> ObjectInfo:
         """The object of a name. Raises `NoSuchObject`, `MetadataUnavailable`."""

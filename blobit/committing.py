@@ -170,9 +170,11 @@ class Committer:
                 return
             except Error as error:
                 waited_ms = (self._clock.monotonic() - began_s) * 1_000
-                if not error.retryable or waited_ms > self._patience_ms:
+                heard = await self.rows.why(error)
+                over = isinstance(heard, NoSuchBucket)
+                if over or not error.retryable or waited_ms > self._patience_ms:
                     for pending in batch:
-                        pending.fail(_caused(told(error), error))
+                        pending.fail(_caused(heard, error))
                     return
             await asyncio.sleep(pause_ms / 1_000)
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)

@@ -111,8 +111,10 @@ class _Page:
         count = min(room if not self._delimiter else max(_FEW_ROWS, room), PAGE_ROWS)
         try:
             rows = await self._core.rows.listed(self._core.bucket_id, self._prefix, first, count)
+            if not rows:
+                await self._core.check_home()
         except Error as error:
-            raise told(error) from error
+            raise await self._core.rows.why(error) from error
         for row in rows:
             if self.full:
                 return str(row["name"])

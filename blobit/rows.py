@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable
+from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
 from blobit.tables import INDEXES, OBJECT_COLUMNS, PRIMARY, REF_COLUMNS, TABLES, Row, RowKey
 from herd.binding import BoundTable
 from herd.changing import Change, Changer
@@ -89,6 +89,16 @@ class Rows:
                     raise
                 await self._make()
                 self._tables = await self._found()
+
+    async def why(self, error: Error) -> BlobError:
+        """What a user hears of an error; perhaps that the whole tablespace has gone."""
+        try:
+            gone = self.tablespace not in await self.herd.names()
+        except Error:
+            gone = False
+        if not gone:
+            return told(error)
+        return NoSuchBucket(f"tablespace {self.tablespace} was dropped, and its buckets with it")
 
     async def get(self, table: str, key: Sequence[Any]) -> Row | None:
         """The row with a primary key, or None. Raises what is in `herd.errors`."""

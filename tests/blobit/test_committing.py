@@ -11,6 +11,7 @@ import pytest
 
 from blobit.committing import Change, Committer, Effect, Found, LedgerGone
 from blobit.errors import (
+    BlobError,
     BlobNotStored,
     BlobsClosed,
     CommitOutcomeUnknown,
@@ -18,13 +19,14 @@ from blobit.errors import (
     MetadataUnavailable,
     NoSuchBucket,
 )
-from blobit.rows import Rows, RowsTransaction
+from blobit.rows import Rows, RowsTransaction, told
 from blobit.settings import BlobSettings
 from blobit.tables import Row, RowKey
 from engine.ports.clock import SystemClock
 from herd.errors import (
     CommitUnknown,
     Deadlock,
+    Error,
     ForeignKeyViolation,
     InternalError,
     LeaderUnavailable,
@@ -46,6 +48,7 @@ class Table(RowsTransaction):
         self.commits: list[int] = []
         self.applies_unknown = False
         self.closed = False
+        self.dropped = False
         self.locking = asyncio.Lock()
         self._writes: dict[RowKey, Row | None] = {}
 
@@ -64,6 +67,9 @@ class Table(RowsTransaction):
             if key in self.refused:
                 raise self.refused[key]
         self._writes = dict(rows)
+
+    async def why(self, error: Error) -> BlobError:
+        return NoSuchBucket("dropped") if self.dropped else told(error)
 
     async def close(self) -> None:
         self.closed = True
@@ -143,6 +149,14 @@ async def test_nobody_leading_for_too_long_is_told_and_nothing_was_changed() -> 
     assert isinstance(caught.value.__cause__, LeaderUnavailable)
     assert not isinstance(caught.value, CommitOutcomeUnknown)
     assert table.rows == {}
+
+
+async def test_a_tablespace_that_was_dropped_is_waited_for_no_longer() -> None:
+    table = Table()
+    table.dropped = True
+    table.failures += [LeaderUnavailable("nobody")] * 1_000
+    with pytest.raises(NoSuchBucket, match="dropped"):
+        await committer_of(table, BlobSettings()).change(put("cow"))
 
 
 async def test_one_that_is_refused_by_the_database_leaves_the_others_alone() -> None:

@@ -1,6 +1,7 @@
 """What the store promises of buckets themselves, however their names are reached."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from blobit import (
     BucketExists,
     BucketNotEmpty,
     BucketSettings,
+    GarbageSettings,
     InvalidName,
     MetadataUnavailable,
     NoSuchBucket,
@@ -19,6 +21,7 @@ from blobit import (
 )
 from blobit.tables import REGISTRY, BucketState, key_of
 from tests.blobit.contract.objects_contract import Suite, body
+from tests.blobit.contract.stores import SMALL
 
 
 class BucketsContract(Suite):
@@ -81,6 +84,27 @@ class BucketsContract(Suite):
             assert [info async for info in new.scan()] == []
             await new.put("cow", b"new")
             assert await new.get("cow") == b"new"
+
+    async def test_a_bucket_that_another_process_deleted_and_collected_is_gone_here(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store:
+            eager = GarbageSettings(grace_ms=0, settle_ms=0)
+            async with store.another(replace(SMALL, garbage=eager)) as other:
+                bucket = await store.blobs.create_bucket("photos")
+                await bucket.put("cow", b"moo")
+                await other.delete_bucket("photos", force=True)
+                for _ in range(3):
+                    await other.collect()
+                for call in (
+                    bucket.put("calf", b""),
+                    bucket.get("cow"),
+                    bucket.exists("cow"),
+                    bucket.list(),
+                    bucket.delete("cow"),
+                ):
+                    with pytest.raises(NoSuchBucket):
+                        await call
 
     async def test_only_an_empty_bucket_goes_without_force(self, tmp_path: Path) -> None:
         async with self.open(tmp_path) as store:

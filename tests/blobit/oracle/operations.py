@@ -199,11 +199,12 @@ class Draw:
         label = f"concat {target} of {names}" + (" kept" if keep else "")
         if any(key not in objects for key in keys):
             return Operation(label, run, error=NoSuchObject)
-        touched = [objects[key] for key in {target, *keys} if key in objects]
-        ends = [each.expires_ms for each in touched if each.expires_ms is not None]
+        ends = [objects[key].expires_ms for key in keys]
+        known_ends = [end for end in ends if end is not None]
+        expires_ms = max(known_ends) if len(known_ends) == len(ends) else None
         whole = together(objects[key].data for key in keys)
         model = objects.get(target) or objects[keys[0]]
-        made = Object(whole, min(ends, default=self._expiry(target)), model.content_type)
+        made = Object(whole, expires_ms, model.content_type)
         after: dict[Key, Object | None] = {} if keep else dict.fromkeys(keys)
         return Operation(label, run, {**after, target: made})
 
