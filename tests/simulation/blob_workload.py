@@ -46,7 +46,7 @@ from tests.simulation.blob_oracle import (
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
 
-NAMES: Final = 5
+NAMES: Final = 3
 LOGS: Final = 2
 SETTINGS: Final = BucketSettings(tablespace="blobs")
 BUCKET: Final = "cows"

@@ -13,12 +13,19 @@ Invariants:
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
+from unittest.mock import patch
 
+from blobit import compaction
+from blobit.copying import copy_part
 from blobit.errors import BlobError
 from blobit.garbage_settings import GarbageSettings
+from blobit.object_id import ObjectId
 from blobit.settings import BlobSettings
+from blobit.writers import LedgerPool
+from engine.ledger.reader import LedgerReader
 from engine.ledger.settings import ClientSettings
 from herd.settings import HerdSettings
 from tests.simulation.blob_faults import BlobNemesis
@@ -50,9 +57,22 @@ def run_blob_seed(seed: int, show: Show = None) -> Outcome:
     """Run one seed. `show` is given each event in words."""
     logging.disable(logging.CRITICAL)
     try:
-        return play(seed, BlobScenario, RUN_S_MAX, show)
+        with patch.object(compaction, "copy_part", _slow_copies(seed)):
+            return play(seed, BlobScenario, RUN_S_MAX, show)
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _slow_copies(seed: int) -> Callable[[LedgerReader, ObjectId, LedgerPool], Awaitable[ObjectId]]:
+    """What compaction copies it commits a while later: names change meanwhile."""
+    rng = random.Random(f"copies {seed}")
+
+    async def copy(reader: LedgerReader, part: ObjectId, pool: LedgerPool) -> ObjectId:
+        copied = await copy_part(reader, part, pool)
+        await asyncio.sleep(rng.choice((0.0, 0.5, 3.0)))
+        return copied
+
+    return copy
 
 
 class BlobScenario(ReplicaScenario):
@@ -198,7 +218,7 @@ def _store_settings(rng: random.Random) -> BlobSettings:
         shared_pending_bytes_max=4_000,
         stream_pending_bytes_max=2_000,
         batch_bytes=500,
-        ledger_idle_ms=rng.choice([500, 3_000]),
+        ledger_idle_ms=rng.choice([200, 1_000]),
         ledgers_open_max=rng.choice([2, 64]),
         commit_patience_ms=8_000,
         upload_ttl_ms=3_000,
@@ -207,7 +227,7 @@ def _store_settings(rng: random.Random) -> BlobSettings:
             settle_ms=rng.choice([0, 0, 300]),
             abandoned_ms=rng.choice([500, 2_000, 4_000]),
             orphan_ms=rng.choice([0, 0, 3_000]),
-            live_share_min=rng.choice([0.5, 0.8, 1.0]),
+            live_share_min=rng.choice([0.5, 1.0, 1.0]),
             batch_rows=rng.choice([1, 3, 500]),
             batch_bytes=rng.choice([300, 100_000]),
         ),
@@ -220,7 +240,7 @@ def _load(rng: random.Random) -> BlobLoad:
         sleeping_share=rng.choice([0.0, 0.05, 0.2]),
         sleeps_s=(0.5, 3.0, 12.0),
         think_s=rng.choice([0.05, 0.3]),
-        collect_s=rng.choice([0.3, 2.0]),
+        collect_s=rng.choice([0.3, 1.0]),
         ttl_ms=rng.choice([500, 3_000]),
         at_once=rng.choice([2, 4]),
     )
