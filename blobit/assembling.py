@@ -20,13 +20,15 @@ import io
 import sys
 from typing import Final, Protocol
 
-from engine.limits import MIB
+from engine.limits import KIB, MIB
 from engine.ports.workers import Workers
 
 IN_PLACE_BYTES_MIN: Final = 4 * MIB
 READY_BYTES: Final = 32 * MIB
 _IN_PLACE: Final = sys.platform == "linux" and sys.implementation.name == "cpython"
 _PAGE_BYTES: Final = 4096
+_STEP_BYTES: Final = 512 * KIB
+"""As long as one call lasts no other thread is given memory by the kernel."""
 _POPULATE_WRITE: Final = 23
 """MADV_POPULATE_WRITE. A kernel that does not know it says so, and nothing else happens."""
 
@@ -98,8 +100,8 @@ class _InPlace:
 def _map_pages(address: int, length: int) -> None:
     first = -(-address // _PAGE_BYTES) * _PAGE_BYTES
     size_bytes = (address + length - first) // _PAGE_BYTES * _PAGE_BYTES
-    if size_bytes > 0:
-        _advise(first, size_bytes, _POPULATE_WRITE)
+    for start in range(first, first + size_bytes, _STEP_BYTES):
+        _advise(start, min(_STEP_BYTES, first + size_bytes - start), _POPULATE_WRITE)
 
 
 if _IN_PLACE:
