@@ -20,6 +20,15 @@ BLOB_GARBAGE_MUTANTS: Final = (
         by_test(_DYING, "test_a_put_whose_ledger_died_while_it_slept_writes_its_data_again"),
     ),
     Mutant(
+        "a-ledger-dies-whoever-names-it-in-the-simulation",
+        "a transaction that names a ledger whose row has gone is refused",
+        "blobit/tables.py",
+        """PRIMARY KEY (ledger_id, bucket_id, owner, part),
+        CONSTRAINT refs_ledger FOREIGN KEY (ledger_id) REFERENCES ledgers (ledger_id))""",
+        "PRIMARY KEY (ledger_id, bucket_id, owner, part))",
+        by_seeds(4, kind="--blobs"),
+    ),
+    Mutant(
         "an-empty-object-is-put-into-no-bucket",
         "nothing is written for a bucket without a home",
         "blobit/tables.py",
