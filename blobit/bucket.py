@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import aclosing
 from typing import Any, Final
 
+from msgspec import structs
+
 from blobit.bucket_core import Asked, BucketCore, Known, Store
 from blobit.committing import Change, Effect, Found
 from blobit.errors import BlobNotFound, NoSuchObject, ObjectChanged
@@ -299,7 +301,8 @@ class AsyncBucket:
     ) -> str:
         """Begin an upload whose parts may come in any order, from anywhere; returns its id."""
         asked = self._asked(name, content_type, metadata, False, None, expires_ms)
-        return await self._multipart.create(asked)
+        # What a bucket's time to live says counts from the moment in which the object is made.
+        return await self._multipart.create(structs.replace(asked, expires_ms=expires_ms))
 
     async def put_part(self, upload_id: str, number: int, source: Source) -> PartInfo:
         """Store a part, in place of the one of its number, 1 to 10,000.
@@ -309,13 +312,19 @@ class AsyncBucket:
         return await self._multipart.put_part(upload_id, number, source)
 
     async def complete_upload(
-        self, upload_id: str, numbers: Sequence[int] | None = None
+        self,
+        upload_id: str,
+        numbers: Sequence[int] | None = None,
+        *,
+        parts: Sequence[PartInfo] | None = None,
     ) -> ObjectInfo:
         """Make the object of its parts, in the order of their numbers, or of those given.
 
-        Parts that are not named are let go. Raises `NoSuchUpload`, `PartMissing`.
+        With `parts` it is made of exactly these, as their puts or `parts` have told them: one that
+        somebody put again raises `ConditionFailed`. Parts that are not named are let go. Raises
+        `NoSuchUpload`, `PartMissing`.
         """
-        return await self._multipart.complete(upload_id, numbers)
+        return await self._multipart.complete(upload_id, numbers, parts)
 
     async def abort_upload(self, upload_id: str) -> None:
         """Forget an upload and its parts. Raises `NoSuchUpload`."""

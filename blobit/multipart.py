@@ -11,7 +11,13 @@ from typing import Final
 
 from blobit.bucket_core import Asked, BucketCore, Held, Known, data_parts
 from blobit.committing import Change, Effect, Found, LedgerGone
-from blobit.errors import BlobError, NoSuchUpload, PartMissing, RangeInvalid
+from blobit.errors import (
+    BlobError,
+    ConditionFailed,
+    NoSuchUpload,
+    PartMissing,
+    RangeInvalid,
+)
 from blobit.naming import new_etag
 from blobit.object_id import ObjectId
 from blobit.rows import told
@@ -70,7 +76,7 @@ class Multipart:
         if not 1 <= number <= PART_NUMBER_MAX:
             raise RangeInvalid(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
         row = await self._find(upload_id)
-        pool = core.pool_for(row["object_expires_ms"])
+        pool = core.pool_for(core.expiry(core.now_ms, row["object_expires_ms"]))
 
         async def commit(object_id: ObjectId) -> PartInfo:
             change = self._part_change(upload_id, number, object_id, known)
@@ -108,13 +114,21 @@ class Multipart:
 
         return Change((key, part_key), decide, confirm)
 
-    async def complete(self, upload_id: str, numbers: Sequence[int] | None) -> ObjectInfo:
-        """Make the object of its parts. Raises `NoSuchUpload`, `PartMissing`."""
+    async def complete(
+        self,
+        upload_id: str,
+        numbers: Sequence[int] | None,
+        versions: Sequence[PartInfo] | None = None,
+    ) -> ObjectInfo:
+        """Make the object of its parts. Raises `NoSuchUpload`, `PartMissing`, `ConditionFailed`."""
         core, known = self._core, Known()
+        if versions is not None:
+            numbers = [part.number for part in versions]
         for _ in range(_ATTEMPTS_MAX):
             upload = await self._find(upload_id)
             rows = await self._parts(upload_id)
             chosen = _chosen(rows, numbers)
+            _check_versions(rows, versions or ())
             parts: list[ObjectId] = []
             for row in rows.values():
                 held = await core.held(upload_owner(upload_id), row["object_id"])
@@ -122,7 +136,7 @@ class Multipart:
             for number in chosen:
                 packed_id = rows[number]["object_id"]
                 parts += data_parts(known.held[packed_id], ObjectId.from_bytes(packed_id))
-            expires_ms = upload["object_expires_ms"]
+            expires_ms = core.expiry(core.now_ms, upload["object_expires_ms"])
             whole = await core.list_of(parts, core.pool_for(expires_ms), known)
             name, kind, metadata = upload["name"], upload["content_type"], upload["metadata"]
             info = core.version(Asked(name, kind, metadata, expires_ms), whole, core.now_ms)
@@ -260,6 +274,16 @@ def _chosen(rows: dict[int, Row], numbers: Sequence[int] | None) -> list[int]:
     if missing or len(set(numbers)) != len(numbers):
         raise PartMissing(f"parts {missing[:10] or 'named twice'}: put them, and name each once")
     return list(numbers)
+
+
+def _check_versions(rows: dict[int, Row], versions: Sequence[PartInfo]) -> None:
+    """Raise `ConditionFailed` where somebody else has put another part meanwhile."""
+    changed = [part.number for part in versions if rows[part.number]["etag"] != part.etag]
+    if changed:
+        raise ConditionFailed(
+            f"parts {changed[:10]} were put again by somebody else: put them again, in an upload "
+            "of your own"
+        )
 
 
 def _part_key(upload_id: str, number: int) -> RowKey:

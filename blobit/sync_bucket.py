@@ -196,9 +196,15 @@ class Bucket:
         """Store a part, in place of the one of its number, 1 to 10,000."""
         return self._run(lambda: self._bucket.put_part(upload_id, number, _whole(source)))
 
-    def complete_upload(self, upload_id: str, numbers: Sequence[int] | None = None) -> ObjectInfo:
+    def complete_upload(
+        self,
+        upload_id: str,
+        numbers: Sequence[int] | None = None,
+        *,
+        parts: Sequence[PartInfo] | None = None,
+    ) -> ObjectInfo:
         """Make the object of its parts, in the order of their numbers, or of those given."""
-        return self._run(lambda: self._bucket.complete_upload(upload_id, numbers))
+        return self._run(lambda: self._bucket.complete_upload(upload_id, numbers, parts=parts))
 
     def abort_upload(self, upload_id: str) -> None:
         """Forget an upload and its parts."""

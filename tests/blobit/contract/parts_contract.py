@@ -168,7 +168,11 @@ class PartsContract(Suite):
             for number in (0, 10_001):
                 with pytest.raises(RangeInvalid):
                     await bucket.put_part(upload, number, b"x")
-            await bucket.complete_upload(upload, [3, 1])
+            one, _, three = await bucket.parts(upload)
+            again = await bucket.put_part(upload, 3, body(60, 3))
+            with pytest.raises(ConditionFailed):
+                await bucket.complete_upload(upload, parts=[three, one])
+            await bucket.complete_upload(upload, parts=[again, one])
             assert await bucket.get("cow") == body(60, 3) + body(60, 1)
             await bucket.delete("cow")
             assert await refs_count(bucket) == 0
