@@ -3,6 +3,7 @@
 Invariants:
 - The object appears when all parts are there; until then the upload keeps them, a week by default.
 - A part is passed over only if it has the length and the checksum of the file's bytes at its place.
+- The object is made of the parts that this run has put or looked at, whoever else puts others.
 - What is taken up again was begun for the same name with the same type and metadata, so also for a
   file that was not changed since.
 """
@@ -13,7 +14,14 @@ from contextlib import closing
 from functools import partial
 from typing import Any, BinaryIO, Final
 
-from blobit import AsyncBucket, ObjectInfo
+from blobit import (
+    AsyncBucket,
+    ConditionFailed,
+    NoSuchUpload,
+    ObjectInfo,
+    PartInfo,
+    PartMissing,
+)
 from engine.limits import MIB
 from engine.ports.workers import Workers
 from herdbook.cli_blob_folders import checksum_of
@@ -24,6 +32,7 @@ PARTED_BYTES_MIN: Final = 256 * MIB
 PART_BYTES_MIN: Final = 64 * MIB
 PARTS_MAX: Final = 8_000
 PARTS_AT_ONCE: Final = 2
+ATTEMPTS_MAX: Final = 3
 
 
 class Slice:
@@ -43,11 +52,14 @@ class Slice:
 
     def read(self, size: int, /) -> bytes:
         """The next bytes; none at the end. Raises `OSError`, also for a slice cut short."""
-        with self._reading:
-            data = self._next(size) if not self._closed else b""
+        try:
+            with self._reading:
+                data = b"" if self._closed else self._next(size)
+        finally:
+            if self._closed:
+                # Whoever closed it could not wait for this thread.
+                self.close()
         if self._closed:
-            # Whoever closed it could not wait for this thread.
-            self.close()
             raise OSError(f"{self._path} was closed while it was read")
         self._telling.moved(len(data))
         return data
@@ -85,11 +97,23 @@ class PartedPut:
 
     async def put(self, path: str, size_bytes: int, name: str, asked: dict[str, Any]) -> ObjectInfo:
         """Put a file; `asked` is what `create_upload` takes. Raises what a put raises."""
+        upload_id = await self._begun(name, asked)
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return await self._go_on(upload_id, path, size_bytes)
+            except (ConditionFailed, NoSuchUpload, PartMissing):
+                # Another run went on with it, too, or has completed it: this one takes its own,
+                # which only those go on with who begin later.
+                upload_id = await self._bucket.create_upload(name, **asked)
+        return await self._go_on(upload_id, path, size_bytes)
+
+    async def _go_on(self, upload_id: str, path: str, size_bytes: int) -> ObjectInfo:
+        """Put the parts that an upload has not, and make the object of those seen here alone."""
         part_bytes = _part_bytes(size_bytes)
         starts = range(0, size_bytes, part_bytes)
-        upload_id = await self._begun(name, asked)
         there = {part.number: part for part in await self._bucket.parts(upload_id)}
         turns = asyncio.Semaphore(PARTS_AT_ONCE)
+        parts: dict[int, PartInfo] = {}
 
         async def put_one(number: int, start: int) -> None:
             length = min(part_bytes, size_bytes - start)
@@ -99,20 +123,17 @@ class PartedPut:
                     look = partial(checksum_of, path, length, start)
                     if await self._workers.run(look) == found.checksum:
                         self._telling.moved(length)
+                        parts[number] = found
                         return
-                await self._put_part(upload_id, number, path, start, length)
+                with closing(Slice(path, self._telling, start, length)) as piece:
+                    parts[number] = await self._bucket.put_part(upload_id, number, piece)
 
         with first_error():
             async with asyncio.TaskGroup() as group:
                 for number, start in enumerate(starts, 1):
                     group.create_task(put_one(number, start))
-        return await self._bucket.complete_upload(upload_id, range(1, len(starts) + 1))
-
-    async def _put_part(
-        self, upload_id: str, number: int, path: str, start: int, length: int
-    ) -> None:
-        with closing(Slice(path, self._telling, start, length)) as piece:
-            await self._bucket.put_part(upload_id, number, piece)
+        named = [parts[number] for number in sorted(parts)]
+        return await self._bucket.complete_upload(upload_id, parts=named)
 
     async def _begun(self, name: str, asked: dict[str, Any]) -> str:
         """An upload that was cut short and can be gone on with; else a new one."""

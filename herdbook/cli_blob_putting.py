@@ -167,8 +167,9 @@ class Putting:
 
     async def _put_big(self, item: LocalItem, name: str) -> ObjectInfo:
         asked = self._options.of(name, item.metadata)
-        # An upload in parts has no condition, and one that is gone on with has its own expiry.
-        plain = asked.pop("if_absent") or asked["expires_ms"] is not None
+        # An upload in parts has no condition, and its object expires counted from its beginning.
+        expires = asked["expires_ms"] is not None or self._bucket.settings.ttl_ms is not None
+        plain = asked.pop("if_absent") or expires
         if item.size_bytes >= cli_blob_parts.PARTED_BYTES_MIN and not plain:
             parted = cli_blob_parts.PartedPut(self._bucket, self._workers, self._telling)
             return await parted.put(item.path, item.size_bytes, name, asked)

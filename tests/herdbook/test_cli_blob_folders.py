@@ -16,7 +16,7 @@ import herdbook
 from blobit import BlobNotStored
 from blobit.bucket import AsyncBucket
 from blobit.sync_bucket import Bucket
-from herdbook import cli_blob_folders, cli_blob_getting, cli_blob_parts, cli_blob_putting
+from herdbook import cli_blob_folders, cli_blob_getting, cli_blob_putting
 from herdbook.cli_blob import app
 
 COMMAND: Any = get_command(app)
@@ -306,91 +306,6 @@ def test_a_big_object_goes_on_where_an_earlier_run_ended(
     part.write_bytes(bytes(3_000_000))
     assert "1 got" in said("get", "cows/big", str(file))
     assert file.read_bytes() == data and asked == [2_000_000, 3_000_000, 0]
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_blob_parts, "PARTED_BYTES_MIN", 2_000_000)
-    monkeypatch.setattr(cli_blob_parts, "PART_BYTES_MIN", 1_000_000)
-
-
-def fail_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[int]:
-    """The store takes only so many parts more; what parts it was given."""
-    real, given = AsyncBucket.put_part, list[int]()
-
-    async def put(self: AsyncBucket, upload_id: str, number: int, source: Any) -> Any:
-        given.append(number)
-        if len(given) > parts:
-            raise BlobNotStored("no bookie answers")
-        return await real(self, upload_id, number, source)
-
-    monkeypatch.setattr(AsyncBucket, "put_part", put)
-    return given
-
-
-def test_a_big_file_is_put_in_parts_and_a_later_run_goes_on(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
-) -> None:
-    data = body(5_500_000)
-    (tmp_path / "big.bin").write_bytes(data)
-    put = ("put", str(tmp_path / "big.bin"), "cows/big", "--metadata", "k=v")
-    with monkeypatch.context() as failing:
-        fail_after(failing, 3)
-        answer = call(*put)
-    assert answer.exit_code == 1 and "BlobNotStored" in answer.stderr
-    assert not bucket.exists("big")
-    (upload,) = bucket.uploads()
-    kept = {part.number for part in bucket.parts(upload.upload_id)}
-    assert kept
-    with monkeypatch.context() as watched:
-        given = fail_after(watched, 10)
-        assert said(*put) == "in cows/big: 1 put (5.5 MB)\n"
-    assert sorted(given) == sorted(set(range(1, 7)) - kept)
-    info = bucket.stat("big")
-    assert bucket.get("big") == data and bucket.uploads() == []
-    assert info.metadata["k"] == "v" and "file-mtime-ns" in info.metadata
-    assert info.content_type == ""
-    assert said(*put) == "in cows/big: 1 there already\n"
-
-
-def test_a_file_that_was_changed_is_not_gone_on_with(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
-) -> None:
-    file = tmp_path / "big"
-    file.write_bytes(body(3_500_000))
-    status = file.stat()
-    with monkeypatch.context() as failing:
-        fail_after(failing, 2)
-        assert call("put", str(file), "cows").exit_code == 1
-    file.write_bytes(body(3_500_001))
-    said("put", str(file), "cows")
-    assert bucket.get("big") == body(3_500_001)
-    assert len(bucket.uploads()) == 1
-    # The same time, other bytes: the checksums of the parts tell.
-    file.write_bytes(bytes(3_500_000))
-    os.utime(file, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    said("put", str(file), "cows")
-    assert bucket.get("big") == bytes(3_500_000) and bucket.uploads() == []
-    assert "ObjectExists" in call("put", "--if-absent", str(file), "cows").stderr
-
-
-def test_a_big_file_that_becomes_shorter_fails_and_the_others_go(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
-) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "big").write_bytes(body(3_500_000))
-    (root / "small").write_bytes(b"x")
-    real = cli_blob_parts.PartedPut.put
-
-    async def cut(self: Any, path: str, *arguments: Any) -> Any:
-        os.truncate(path, 2_500_000)
-        return await real(self, path, *arguments)
-
-    monkeypatch.setattr(cli_blob_parts.PartedPut, "put", cut)
-    answer = call("put", "-r", str(root), "cows")
-    assert answer.exit_code == 1 and "became shorter" in answer.stderr
-    assert [info.name for info in bucket.scan()] == ["small"]
 
 
 def test_an_object_that_is_overwritten_while_it_is_got_comes_whole(
