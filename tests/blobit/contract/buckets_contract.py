@@ -298,8 +298,14 @@ class BucketsContract(Suite):
             assert info.expires_ms is not None
             assert 0 <= info.expires_ms - info.created_ms - 60_000 < 5_000
             assert (await bucket.append("cow", b"!")).expires_ms == info.expires_ms
+            upload = await bucket.create_upload("parts")
+            await bucket.put_part(upload, 1, b"1")
+            made = await bucket.complete_upload(upload)
+            assert made.expires_ms is not None
+            assert made.expires_ms >= made.created_ms + 60_000 - 5_000
+            await bucket.delete("parts")
             hints = [row["name"] async for row in bucket.core.rows.scan("expiries")]
-            assert set(hints) == {"cow"}
+            assert set(hints) == {"cow", "parts"}
 
     async def test_usage_counts_objects_and_ledgers(self, tmp_path: Path) -> None:
         async with self.open(tmp_path) as store:
