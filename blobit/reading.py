@@ -27,7 +27,7 @@ from engine.ports.switching import long_turns
 from engine.ports.workers import Workers
 from engine.run import Entry
 
-CHUNKS_BYTES_MAX: Final = 8 * MIB
+CHUNKS_BYTES_MAX: Final = 16 * MIB
 """What is asked for at once of big objects, by all who read them."""
 
 

@@ -26,7 +26,7 @@ from blobit.reading import Readers
 
 _extend = google_crc32c.extend
 
-_LARGE_READS: Final = 2
+_LARGE_READS: Final = 4
 _LARGE_AHEAD: Final = 2
 
 
