@@ -26,7 +26,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
         """PRIMARY KEY (ledger_id, bucket_id, owner, part),
         CONSTRAINT refs_ledger FOREIGN KEY (ledger_id) REFERENCES ledgers (ledger_id))""",
         "PRIMARY KEY (ledger_id, bucket_id, owner, part))",
-        by_seeds(4, kind="--blobs"),
+        by_seeds(1, 6, "--blobs"),
     ),
     Mutant(
         "an-empty-object-is-put-into-no-bucket",
@@ -104,14 +104,6 @@ BLOB_GARBAGE_MUTANTS: Final = (
         'row["object_id"] != info.packed_id or row["etag"] != info.etag:',
         "False:",
         by_test(_COMPACTION, "test_what_changes_while_it_is_copied_stays_as_it_was_changed"),
-    ),
-    Mutant(
-        "what-was-written-meanwhile-is-moved-away-in-the-simulation",
-        "a name moves by compare-and-set on the old id",
-        "blobit/compaction.py",
-        'row["object_id"] != info.packed_id or row["etag"] != info.etag:',
-        "False:",
-        by_seeds(8, kind="--blobs"),
     ),
     Mutant(
         "what-expires-is-compacted",
