@@ -23,11 +23,10 @@ class Object(NamedTuple):
 
 @dataclass(slots=True)
 class Pending:
-    """An upload in parts that is under way: until when, and until when its object is to stay."""
+    """An upload in parts that is under way, and until when."""
 
     key: Key
     ends_ms: int
-    expires_ms: int | None
     serial: int
     parts: dict[int, bytes] = field(default_factory=dict)
     busy: bool = False
@@ -102,7 +101,6 @@ class Model:
     def doubtful(self, now_ms: int) -> bool:
         """Whether something expires just about now."""
         ends = [found.expires_ms for found in self.objects.values()]
-        ends += [found.expires_ms for found in self.uploads.values()]
         ends += [found.expires_ms for found in self.open.values()]
         ends += [found.ends_ms for found in self.uploads.values()]
         return any(end is not None and abs(end - now_ms) < FEW_MS for end in ends)

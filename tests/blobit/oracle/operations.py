@@ -321,9 +321,7 @@ class Draw:
         whole = together(
             pending.parts[number] for number in (numbers if chosen is None else chosen)
         )
-        ends_ms, made = pending.expires_ms, None
-        if ends_ms is None or ends_ms > self._store.clock.wall_ms():
-            made = Object(whole, ends_ms)
+        made = Object(whole, self._expiry(pending.key))
         return Operation(
             f"complete {upload_id} {chosen} as {pending.key}",
             lambda: bucket.complete_upload(upload_id, chosen),
@@ -336,7 +334,7 @@ class Draw:
         key = self._key()
         bucket = self._bucket(key)
         ends_ms = self._store.clock.wall_ms() + UPLOAD_TTL_MS
-        pending = Pending(key, ends_ms, self._expiry(key), self._next_serial())
+        pending = Pending(key, ends_ms, self._next_serial())
 
         def begun(upload_id: str) -> None:
             self._model.uploads[upload_id] = pending
