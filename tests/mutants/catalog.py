@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.mutants.blob_garbage import BLOB_GARBAGE_MUTANTS
+from tests.mutants.blob_names import BLOB_NAME_MUTANTS
 from tests.mutants.blob_ways import BLOB_WAY_MUTANTS
 from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
 from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
@@ -60,5 +61,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *NODE_MUTANTS,
     *HERD_WIRE_MUTANTS,
     *BLOB_GARBAGE_MUTANTS,
+    *BLOB_NAME_MUTANTS,
     *BLOB_WAY_MUTANTS,
 )

@@ -260,8 +260,10 @@ class BucketsContract(Suite):
             session = await herd.session("crm")
             await session.execute("CREATE TABLE customers (id BIGINT PRIMARY KEY)")
             await session.execute("INSERT INTO customers VALUES (1)")
-            for name in ("photos", "own.one"):
-                settings = BucketSettings(tablespace="crm") if name == "photos" else None
+            await herd.make("plain")
+            named = {"photos": "crm", "own.one": None, "videos": "plain"}
+            for name, tablespace in named.items():
+                settings = BucketSettings(tablespace=tablespace)
                 bucket = await blobs.create_bucket(name, settings)
                 await bucket.put("cow", b"moo")
                 own = bucket.core.rows.tablespace
@@ -272,7 +274,7 @@ class BucketsContract(Suite):
                         await transaction.write(dict.fromkeys(keys))
                         await transaction.commit()
                 await blobs.forget_bucket(bucket.core.info)
-                assert (own in await herd.names()) is (own in ("crm", REGISTRY))
+                assert (own in await herd.names()) is (own in ("crm", "plain", REGISTRY))
             found = await session.execute("SELECT id FROM customers")
             assert list(found.rows) == [(1,)]
             await session.close()

@@ -1,5 +1,6 @@
 """What buckets promise of listings, however their names are reached."""
 
+import string
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,9 @@ class ListingContract(Suite):
                 changed = token[:place] + ("A" if letter != "A" else "B") + token[place + 1 :]
                 with pytest.raises(InvalidToken):
                     await bucket.list("p/", token=changed)
+            for letter in {*string.ascii_letters, *string.digits, "-", "_"} - {token[-1]}:
+                with pytest.raises(InvalidToken):
+                    await bucket.list("p/", token=token[:-1] + letter)
             with pytest.raises(InvalidToken):
                 await bucket.list("p", token=token)
             with pytest.raises(InvalidToken):

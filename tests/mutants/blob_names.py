@@ -1,0 +1,70 @@
+"""Mutants of buckets and of the names of objects."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_COMMITTING: Final = "blobit/test_committing.py"
+_OBJECTS: Final = "blobit/contract/test_objects.py::TestEmbedded"
+_BUCKETS: Final = "blobit/contract/test_buckets.py::TestEmbedded"
+_LISTING: Final = "blobit/contract/test_listing.py::TestEmbedded"
+_LOST: Final = "blobit/contract/test_lost_answers.py"
+
+BLOB_NAME_MUTANTS: Final = (
+    Mutant(
+        "an-overwritten-object-keeps-what-it-had",
+        "what a row of objects named before is let go in the transaction that replaces it",
+        "blobit/bucket_core.py",
+        "            self.ref_key(owner, *pair): None for pair in before if pair not in same\n",
+        "            self.ref_key(owner, *pair): None for pair in before if pair in same\n",
+        by_test(_OBJECTS, "test_overwriting_frees_what_was_there"),
+    ),
+    Mutant(
+        "a-change-is-decided-by-what-was-there-before-the-batch",
+        "a change is decided on the rows as the one before it leaves them",
+        "blobit/committing.py",
+        "for key, row in effect.writes.items() if key in found)",
+        "for key, row in effect.writes.items() if not key)",
+        by_test(_COMMITTING, "test_a_change_is_decided_by_what_the_one_before_leaves"),
+    ),
+    Mutant(
+        "an-unknown-outcome-is-taken-for-a-failure",
+        "what carries the change's own mark has happened",
+        "blobit/committing.py",
+        "            shown = pending.change.confirm(found) if found else None\n",
+        "            shown = None\n",
+        by_test(_COMMITTING, "test_a_commit_of_unknown_outcome_is_found_out_by_its_own_mark"),
+    ),
+    Mutant(
+        "a-rename-takes-anothers-object-for-its-own",
+        "a rename is done only if the target carries the moved version's etag",
+        "blobit/renaming.py",
+        'if row is not None and row["etag"] == moved.etag]',
+        "if row is not None]",
+        by_test(_LOST, "test_a_rename_that_was_not_done_is_not_taken_for_done_by_what_others_do"),
+    ),
+    Mutant(
+        "a-token-has-many-texts",
+        "a token with one character changed is refused",
+        "blobit/naming.py",
+        '    canonical = base64.urlsafe_b64encode(packed).rstrip(b"=") == token.encode()\n',
+        "    canonical = True\n",
+        by_test(_LISTING, "test_a_token_that_is_not_of_this_listing_is_refused"),
+    ),
+    Mutant(
+        "a-tablespace-that-somebody-named-is-dropped",
+        "a tablespace that the store did not make itself is never dropped",
+        "blobit/registry.py",
+        "        if info.settings.tablespace is not None or info.tablespace == REGISTRY:\n",
+        "        if info.tablespace == REGISTRY:\n",
+        by_test(_BUCKETS, "test_a_tablespace_that_somebody_named_is_never_dropped"),
+    ),
+    Mutant(
+        "a-slow-stream-is-held-by-nothing",
+        "a part is held from the moment in which it has ended until its object has a name",
+        "blobit/holding.py",
+        "            **core.refs(upload_owner(self._upload_id), [(number * PART_ROOM, part)]),\n",
+        "",
+        by_test(_OBJECTS, "test_what_a_slow_stream_has_stored_is_held_until_it_has_its_name"),
+    ),
+)
