@@ -45,15 +45,13 @@ class Weight:
         self.names: dict[str, None] = {}
         """The objects that hold ranges, in the order of their names."""
         self.movable = True
-        self._ranges: set[bytes] = set()
-
-    @property
-    def is_empty(self) -> bool:
+        self.is_empty = True
         """Whether nothing holds any range of it."""
-        return not self._ranges
+        self._ranges: set[bytes] = set()
 
     def add(self, ref: Row) -> None:
         """Count one row of `refs`."""
+        self.is_empty = False
         packed_id: bytes = ref["object_id"]
         size_bytes: int = ref["stored_bytes"]
         if packed_id not in self._ranges:
@@ -65,12 +63,17 @@ class Weight:
         else:
             self.movable = False
 
+    def end(self) -> None:
+        """All were counted: what told shared ranges from others is not needed any more."""
+        self._ranges.clear()
+
 
 async def weigh(scope: BucketScope, ledger_id: int) -> Weight:
     """Weigh a ledger. Raises what is in `herd.errors`."""
     weight = Weight()
     async for ref in scope.rows.scan("refs", first=(ledger_id,), last=(ledger_id,)):
         weight.add(ref)
+    weight.end()
     return weight
 
 

@@ -135,6 +135,7 @@ class Collector:
         """The ledgers of which nothing is live, and those of which so little is that they move."""
         dead: list[int] = []
         half_dead: dict[int, Weight] = {}
+        names_count = 0
         report = scope.report
         for row in ledgers:
             sealed = row if row["state"] == LedgerState.SEALED else await self._sealed(scope, row)
@@ -151,6 +152,10 @@ class Collector:
                 report.dead_bytes += stored_bytes
                 dead.append(ledger_id)
             elif _is_worth_moving(sealed, weight, self._settings.live_share_min):
+                names_count += len(weight.names)
+                if half_dead and names_count > self._settings.names_max:
+                    # The next round goes on.
+                    continue
                 half_dead[ledger_id] = weight
                 report.dead_bytes += stored_bytes - weight.live_bytes
         return dead, half_dead

@@ -19,6 +19,8 @@ class GarbageSettings:
     alive it takes another. A ledger without a row is deleted when it is older than `orphan_ms`.
     A ledger is compacted when less than `live_share_min` of it is live. `batch_rows` is how many
     rows are removed or moved together, `batch_bytes` how many bytes of objects are copied at once.
+    A round moves the objects of at most `names_max` names out of a bucket's ledgers, or those of
+    one ledger; the next one goes on.
     """
 
     grace_ms: int = 3_600_000
@@ -28,6 +30,7 @@ class GarbageSettings:
     live_share_min: float = 0.5
     batch_rows: int = 500
     batch_bytes: int = 4 * 1024 * 1024
+    names_max: int = 100_000
 
     def __post_init__(self) -> None:
         assert min(self.grace_ms, self.settle_ms, self.abandoned_ms, self.orphan_ms) >= 0

@@ -56,6 +56,19 @@ async def test_a_ledger_of_which_half_is_live_is_left_as_it_is(tmp_path: Path) -
         assert (report.compacted_ledgers, report.moved_objects, report.live_bytes) == (0, 0, 20)
 
 
+async def test_a_round_moves_so_many_names_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    async with grounds(tmp_path, grace_ms=0, names_max=4) as ground:
+        for turn in range(3):
+            await ground.sealed({f"cow{turn}-{number}": b"%04d" % number for number in range(10)})
+            gone = [f"cow{turn}-{number}" for number in range(7)]
+            await ground.bucket.delete_many(gone)
+        for _ in range(3):
+            report = await ground.collect()
+            assert (report.compacted_ledgers, report.moved_objects) == (1, 3)
+        assert (await ground.collect()).compacted_ledgers == 0
+        assert await ground.bucket.get("cow2-9") == b"0009"
+
+
 async def test_what_changes_while_it_is_copied_stays_as_it_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
