@@ -276,7 +276,14 @@ class LedgerPool:
         except BaseException:
             budget.give_back(size_bytes)
             raise
-        pending.add_done_callback(lambda done: budget.give_back(size_bytes))
+
+        def settled(done: "asyncio.Future[list[int]]") -> None:
+            budget.give_back(size_bytes)
+            if not done.cancelled():
+                # Who waits for the ids hears of a failure; an upload that rests may never ask.
+                done.exception()
+
+        pending.add_done_callback(settled)
         return pending
 
     def forget(self, ledger_id: int) -> None:

@@ -7,7 +7,7 @@ whatever was on its way, rows say what they said.
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from blobit import AsyncBlobs, AsyncBucket, BlobSettings, BucketSettings
 from blobit.garbage_settings import GarbageSettings
@@ -87,7 +87,11 @@ class Store:
         await self._stack.aclose()
 
     async def crash(self) -> None:
-        """End it without closing anything of the store of objects."""
+        """End it without closing anything of the store of objects; what it was doing ends, too."""
+        doing = [task for task in asyncio.all_tasks() if _is_of_the_store(task)]
+        for task in doing:
+            task.cancel()
+        await asyncio.gather(*doing, return_exceptions=True)
         await self._stack.aclose()
 
     async def ledgers_of_buckets(self) -> list[int]:
@@ -98,3 +102,8 @@ class Store:
             if "bucket" in metadata.custom:
                 found.append(ledger_id)
         return found
+
+
+def _is_of_the_store(task: "asyncio.Task[Any]") -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and Path(code.co_filename).parent.name == "blobit"
