@@ -291,9 +291,9 @@ class BucketCore:
                 except BlobsClosed:
                     self.check()
                     raise
-                held = await self.listed(object_id)
-                known.held[known.pack(object_id)] = held
+                held: Held = [(0, object_id)]
                 try:
+                    held = known.held[known.pack(object_id)] = await self._listed_anew(object_id)
                     return await commit(object_id)
                 except LedgerGone as error:
                     cause = error
@@ -304,6 +304,13 @@ class BucketCore:
         finally:
             await holding.drop()
         raise BlobNotStored("its ledgers are collected as soon as they are written") from cause
+
+    async def _listed_anew(self, object_id: ObjectId) -> Held:
+        """What an object keeps that was stored just now. Raises `LedgerGone`."""
+        try:
+            return await self.listed(object_id)
+        except BlobNotFound as error:
+            raise LedgerGone("the list of its parts was collected meanwhile") from error
 
     async def _copied(
         self, object_id: ObjectId, pool: LedgerPool, ended: PartEnded | None

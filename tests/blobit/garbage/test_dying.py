@@ -144,6 +144,23 @@ async def test_a_put_whose_bytes_are_gone_when_it_wakes_up_stores_them_again(
         assert await ground.bucket.get("elsa") == b"moo"
 
 
+async def test_a_put_whose_list_of_parts_is_gone_when_it_wakes_up_stores_it_again(
+    tmp_path: Path,
+) -> None:
+    async with grounds(tmp_path) as ground:
+        sleeper, body = Sleeper(ground), bytes(range(250)) * 2
+        put = asyncio.create_task(ground.bucket.put("elsa", body))
+        slept_on = await sleeper.stored
+        async with ground.store.another(ground.settings) as other:
+            for _ in range(3):
+                ground.clock.pass_ms(2 * HOUR_MS)
+                await other.collect()
+        assert slept_on.ledger_id not in await ground.ledgers_there()
+        sleeper.awake.set()
+        await put
+        assert await ground.bucket.get("elsa") == body
+
+
 async def test_a_stream_whose_bytes_are_gone_when_it_wakes_up_is_refused(tmp_path: Path) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"mo"
