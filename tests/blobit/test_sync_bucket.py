@@ -133,19 +133,24 @@ def test_objects_without_a_name_are_kept_by_their_bucket(
 
 
 def test_an_interrupt_while_a_piece_is_awaited_ends_the_stream_and_is_heard() -> None:
-    main, closed = threading.main_thread().ident, threading.Event()
+    main, heard, closed = threading.main_thread().ident, threading.Event(), threading.Event()
     assert main is not None
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         try:
             yield b"first"
-            signal.pthread_kill(main, signal.SIGUSR1)
+            # A signal that comes just before its thread begins to wait does not wake it.
+            while not heard.is_set():
+                signal.pthread_kill(main, signal.SIGUSR1)
+                await asyncio.to_thread(heard.wait, 0.02)
             await asyncio.Event().wait()
         finally:
             closed.set()
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        if not heard.is_set():
+            heard.set()
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
