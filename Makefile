@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 FOLDER      ?=
 SEEDS       ?= 200
 KIND        ?=
-JOBS        ?= 2
+JOBS        ?= 3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
