@@ -6,7 +6,7 @@ from tests.simulation.blobs import run_blob_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
 
 KIND: Final = "--blobs"
-SEEDS: Final = 8
+SEEDS: Final = 5
 _JOBS: Final = 2
 
 

@@ -10,7 +10,7 @@ from tests.simulation.replicas import run_replica_seed
 
 KIND: Final = "--replicas"
 SEEDS: Final = 100
-DETERMINISM_SEEDS: Final = 4
+DETERMINISM_SEEDS: Final = 2
 _JOBS: Final = 2
 
 
