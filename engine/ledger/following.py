@@ -8,6 +8,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from engine.errors import BookieUnavailable, MetadataUnavailable, Unavailable
 from engine.ledger.context import LedgerContext
@@ -15,6 +16,9 @@ from engine.ledger.quorum import covered
 from engine.metadata.ledgers import Held, LedgerMetadata
 from engine.run import NO_ENTRY
 from engine.transport.contract import LacReply, Status
+
+PAUSE_MS_MAX: Final = 1_000
+"""Between two questions to a bookie that does not answer."""
 
 
 class LacFollower:
@@ -25,6 +29,7 @@ class LacFollower:
         self._held = held
         self.lac = NO_ENTRY
         self._changed = asyncio.Event()
+        self._pauses_ms: dict[str, int] = {}
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._waiting = 0
@@ -127,10 +132,18 @@ class LacFollower:
                     return
                 known = self.lac
                 reply = await self._ask(bookie_id, known, settings.long_poll_ms)
-                self._learn(reply)
-                if self.lac == known:
+                # One that is away is asked ever less often: the others tell what is new, and
+                # each try costs a look at the metadata.
+                if self._learn(reply):
+                    self._pauses_ms.pop(bookie_id, None)
+                else:
+                    before_ms = self._pauses_ms.get(bookie_id, settings.retry_pause_ms)
+                    self._pauses_ms[bookie_id] = min(2 * before_ms, PAUSE_MS_MAX)
+                silent = bookie_id in self._pauses_ms
+                if silent or self.lac == known:
                     self._refresh()
-                    await asyncio.sleep(settings.retry_pause_ms / 1000)
+                    pause_ms = self._pauses_ms.get(bookie_id, settings.retry_pause_ms)
+                    await asyncio.sleep(pause_ms / 1000)
         finally:
             self._polls.pop(bookie_id, None)
 

@@ -160,11 +160,17 @@ class LedgerReader:
                 raise
         return await self._fetch(first, last, max_bytes)
 
+    def _fetch_ahead(self, first: int, last: int) -> asyncio.Future[list[Entry]]:
+        ahead = asyncio.ensure_future(self._fetch(first, last))
+        # Who asks for no more never hears what became of it, and need not.
+        ahead.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return ahead
+
     async def _batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         """Fetch one batch ahead of the caller."""
         if first > last:
             return
-        ahead = asyncio.ensure_future(self._fetch(first, last))
+        ahead = self._fetch_ahead(first, last)
         try:
             while True:
                 batch = await ahead
@@ -172,7 +178,7 @@ class LedgerReader:
                 if first > last:
                     yield batch
                     return
-                ahead = asyncio.ensure_future(self._fetch(first, last))
+                ahead = self._fetch_ahead(first, last)
                 yield batch
         finally:
             if not ahead.done():

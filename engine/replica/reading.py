@@ -15,6 +15,7 @@ from engine.replica.contract import ReadRows, Role
 from engine.replica.following import Following
 from engine.replica.leading import Leading
 from engine.replica.settings import ReplicaSettings
+from engine.replica.waiting import Waiting
 from engine.state.contract import Snapshot, State
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Reading:
     _leading: Leading | None
     _state: State
     _rows: ReadRows
+    _waiting: Waiting
 
     @property
     def leader(self) -> str:
@@ -98,6 +100,15 @@ class Reading:
         """The epoch in which this replica leads, 0 while it does not."""
         leading = self._leading
         return leading.writer.epoch if leading is not None and self.role is Role.LEADER else 0
+
+    async def until_other_term(self, term: int) -> int:
+        """Wait until the replica is in another term than this one; which, 0 if it leads no more.
+
+        Raises `NotLeader` when the replica is closed, and what stopped it.
+        """
+        while self.term == term:
+            await self._waiting.for_change()
+        return self.term
 
     @property
     def replaced(self) -> int:

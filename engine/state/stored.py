@@ -3,6 +3,7 @@
     uncommitted    what has changed since the last commit
     gathered       commits that nobody has begun to write; the newest change of a key is kept
     sealed ones    on their way into the storage, oldest last
+    recent ones    what was written lately, for those who ask for one row
     the storage    everything else
 
 A read looks through them in this order. Nothing is written on the event loop.
@@ -37,6 +38,7 @@ from engine.state.cutting import (
     misfit,
 )
 from engine.state.overlay import PART_ROWS_MAX, Overlay, laid_over
+from engine.state.recent import Recent
 from engine.state.storage import Change, Mark, Storage, View
 
 _ABSENT: Final = bytes(bytearray(b"absent"))
@@ -51,6 +53,8 @@ class StateSettings:
     gather_ms: int = 50
     cache_bytes: int = 32 * MIB
     """For blocks of rows that were read. Beside it up to 128 MiB hold what was written lately."""
+    recent_bytes: int = 8 * MIB
+    """For rows written lately, as they are: they are found without a look into the storage."""
 
 
 class _Job(NamedTuple):
@@ -82,6 +86,7 @@ class StoredState:
         self._uncommitted = Overlay()
         self._gathered = Overlay()
         self._sealed: list[Overlay] = []
+        self._recent = Recent(self._settings.recent_bytes)
         self._overlays: tuple[Overlay, ...] = ()
         self._layers: tuple[dict[bytes, bytes | None], ...] = ()
         self._unwritten_bytes = 0
@@ -292,7 +297,8 @@ class StoredState:
     def _relayer(self) -> None:
         """Which overlays a read looks through, the newest first."""
         self._overlays = (self._uncommitted, self._gathered, *self._sealed)
-        self._layers = tuple(overlay.rows for overlay in self._overlays)
+        rows = [overlay.rows for overlay in self._overlays]
+        self._layers = (*rows, *self._recent.layers)
 
     async def _do(self, job: _Job) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
@@ -343,10 +349,12 @@ class StoredState:
             dropped = self._sealed.pop()
             assert dropped is job.overlay, "overlays are written in their order"
             self._unwritten_bytes -= dropped.size_bytes
+            self._recent.take(dropped.rows, dropped.size_bytes)
         if job.position is not None:
             self._written = job.position
         if job.wipe:
             self._position = START
+            self._recent.clear()
         if job.flush:
             self._durable = self._written
 

@@ -1,6 +1,7 @@
 """What a reader promises: intact entries, in order, never past the LAC unless asked."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -15,8 +16,9 @@ from engine.errors import (
 from engine.ledger.reader import LedgerReader
 from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
-from engine.transport.contract import LacReply, Status
+from engine.transport.contract import Bookie, LacReply, Status
 from tests.engine.ledger.scripted import Cluster, turns
+from tests.simulation.virtual import elapse, virtually
 
 
 async def written(cluster: Cluster, count: int) -> LedgerWriter:
@@ -218,6 +220,69 @@ async def test_a_follower_ends_at_the_end_that_a_recoverer_found() -> None:
     assert await follower == [0, 1, 2]
 
 
+def test_a_follower_asks_a_bookie_that_is_away_ever_less_often_and_hears_of_it_again() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(3)
+        writer = await written(cluster, 3)
+        settings = ClientSettings(retry_pause_ms=50)
+        reader = await cluster.client(settings).open_ledger(writer.ledger_id, recover=False)
+        tail = reader.tail()
+        assert [(await anext(tail)).entry_id for _ in range(3)] == [0, 1, 2]
+        for bookie in cluster.bookies:
+            bookie.down = True
+        asked: list[str] = []
+        connect = cluster.transport.connect
+
+        async def counting(bookie_id: str) -> Bookie:
+            asked.append(bookie_id)
+            return await connect(bookie_id)
+
+        cluster.transport.connect = counting  # type: ignore[method-assign]
+        waiting = asyncio.ensure_future(anext(tail))
+        await elapse(60.0)
+        assert 3 * 55 <= len(asked) <= 3 * 70, "once a second, after a few quick tries"
+        for bookie in cluster.bookies:
+            bookie.down = False
+        await writer.append(b"news")
+        await writer.close()
+        await elapse(1.5)
+        assert (await waiting).body == b"news"
+
+    virtually(script())
+
+
+def test_a_bookie_that_is_away_is_asked_as_rarely_while_the_others_tell_news() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(3)
+        writer = await written(cluster, 3)
+        settings = ClientSettings(retry_pause_ms=50)
+        reader = await cluster.client(settings).open_ledger(writer.ledger_id, recover=False)
+        away = cluster.bookies[0]
+        away.down = True
+        asked: list[str] = []
+        connect = cluster.transport.connect
+
+        async def slowly(bookie_id: str) -> Bookie:
+            asked.append(bookie_id)
+            await elapse(0.005)
+            return await connect(bookie_id)
+
+        cluster.transport.connect = slowly  # type: ignore[method-assign]
+
+        async def follow() -> int:
+            return len([entry async for entry in reader.tail()])
+
+        following = asyncio.ensure_future(follow())
+        for _ in range(2_000):
+            await writer.append(b"news")
+            await elapse(0.002)
+        assert asked.count(away.bookie_id) < 20
+        await writer.close()
+        assert await following == 2_003
+
+    virtually(script())
+
+
 async def test_following_a_deleted_ledger_says_so() -> None:
     cluster = await Cluster.of(3)
     client = cluster.client()
@@ -255,3 +320,21 @@ async def test_ledgers_are_listed_with_their_custom_metadata() -> None:
     ]
     assert await client.list_ledgers() == [writer.ledger_id for writer in writers]
     assert (await client.ledger_metadata(writers[1].ledger_id)).custom == {"app": b"1"}
+
+
+async def test_what_was_read_ahead_for_nobody_fails_in_silence() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 700)
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    unheard: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    for bookie in cluster.bookies:
+        bookie.down = True
+    ahead = reader._fetch_ahead(0, 699)
+    await asyncio.wait([ahead])
+    del ahead
+    gc.collect()
+    await asyncio.sleep(0)
+    await reader.close()
+    assert not unheard

@@ -129,3 +129,17 @@ async def test_the_largest_row_goes_through_the_log_and_through_a_snapshot() -> 
         await three.wait_for(one.position)
         for replica in (one, two, three):
             assert replica.stale_read(lambda rows: rows.get(b"a"))[0] == value
+
+
+async def test_who_waits_for_another_term_hears_of_each_and_of_the_end() -> None:
+    async with yard() as made:
+        one = await made.start("one")
+        term = await one.until_other_term(0)
+        assert term == one.term > 0
+        assert await one.until_other_term(0) == term
+        await one.give_way(1_000)
+        assert await one.until_other_term(term) != term
+        await one.close()
+        with pytest.raises(NotLeader, match="closed"):
+            while True:
+                await one.until_other_term(one.term)
