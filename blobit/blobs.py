@@ -8,7 +8,7 @@ Invariants:
 - Objects that were put here, without a bucket, are nobody's garbage: nothing collects them.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 
 from blobit.bucket import AsyncBucket
 from blobit.bucket_core import BucketCore, PartEnded
@@ -26,7 +26,7 @@ from blobit.settings import BlobSettings, BucketSettings
 from blobit.sources import Source, put_source
 from blobit.streaming import check_range, parts_of, read_span, read_whole, stream_span
 from blobit.tables import BucketInfo, LedgerKind
-from blobit.upload import Upload, put_list
+from blobit.upload import Upload, put_list, put_shared
 from blobit.writers import LedgerPool, LedgerPools
 from engine.ledger.client import LedgerClient
 from engine.ports.workers import Workers
@@ -201,6 +201,11 @@ class AsyncBlobs:
         """Store bytes in a pool's ledgers, telling of parts that have ended. Raises as `put`."""
         self.check_open()
         return await put_source(pool, source, self._workers, part_ended)
+
+    def store_shared(self, pool: LedgerPool, data: bytes) -> Awaitable[ObjectId]:
+        """Store bytes beside those of others, which may not be many. Raises as `put`."""
+        self.check_open()
+        return put_shared(pool, data, self._workers)
 
     def upload_to(self, pool: LedgerPool, part_ended: PartEnded | None = None) -> Upload:
         """Store bytes in a pool's ledgers piece by piece, telling of parts that have ended."""

@@ -32,6 +32,7 @@ from blobit.naming import (
 )
 from blobit.object_id import ObjectId
 from blobit.parts import Parts
+from blobit.putting import put_small
 from blobit.renaming import copy, rename
 from blobit.settings import BucketSettings
 from blobit.sources import Source
@@ -95,8 +96,11 @@ class AsyncBucket:
         `BlobNotStored`, `CommitOutcomeUnknown`, `TypeError` for what is no source of bytes.
         """
         asked = self._asked(name, content_type, metadata, if_absent, if_match, expires_ms)
-        pool = self.core.pool_for(asked.expires_ms)
-        return await self.core.put(asked, self.core.storing(pool, source))
+        core = self.core
+        pool = core.pool_for(asked.expires_ms)
+        if type(source) is bytes and len(source) <= pool.settings.shared_object_bytes_max:
+            return await put_small(core, asked, source, pool)
+        return await core.put(asked, core.storing(pool, source))
 
     async def put_many(self, objects: Iterable[tuple[str, bytes]]) -> Objects:
         """Store many small objects, which share ledgers and commits; each is put on its own.
@@ -141,7 +145,7 @@ class AsyncBucket:
 
         Raises `ConditionFailed`, `BlobNotStored`, `CommitOutcomeUnknown`.
         """
-        check_object_name(name)
+        name = check_object_name(name)
         return await self._parts.append(name, source, if_match)
 
     async def concat(
@@ -154,18 +158,17 @@ class AsyncBucket:
 
         Raises `NoSuchObject`, `BlobNotStored`, `CommitOutcomeUnknown`.
         """
-        check_object_name(target)
-        for name in sources:
-            check_object_name(name)
-        return await self._parts.concat(target, list(sources), keep=keep)
+        target = check_object_name(target)
+        names = [check_object_name(name) for name in sources]
+        return await self._parts.concat(target, names, keep=keep)
 
     async def rename(self, source: str, target: str, *, if_absent: bool = False) -> ObjectInfo:
         """Give an object another name, at once; it keeps its etag.
 
         Raises `NoSuchObject`, `ObjectExists`, `CommitOutcomeUnknown`.
         """
-        check_object_name(source)
-        check_object_name(target)
+        source = check_object_name(source)
+        target = check_object_name(target)
         return await rename(self.core, source, target, if_absent=if_absent)
 
     async def copy(
@@ -180,8 +183,8 @@ class AsyncBucket:
 
         In one bucket no byte is copied. Raises `NoSuchObject`, `ObjectExists`, `BlobNotStored`.
         """
-        check_object_name(source)
-        check_object_name(target)
+        source = check_object_name(source)
+        target = check_object_name(target)
         if to is not None and to.bucket_id != self.bucket_id:
             return await self._copy_to(to, source, target, if_absent=if_absent)
         return await copy(self.core, source, target, if_absent=if_absent)
@@ -190,7 +193,7 @@ class AsyncBucket:
 
     async def get(self, name: str) -> bytes:
         """The whole object. Raises `NoSuchObject`, `BlobUnreadable`, `BlobCorrupt`."""
-        check_object_name(name)
+        name = check_object_name(name)
         info = await self.core.stat(name)
         while True:
             try:
@@ -200,7 +203,7 @@ class AsyncBucket:
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset` on. Raises `RangeInvalid`, and what `get` raises."""
-        check_object_name(name)
+        name = check_object_name(name)
         info = await self.core.stat(name)
         while True:
             try:
@@ -216,7 +219,7 @@ class AsyncBucket:
         All pieces are of one version. Raises `RangeInvalid`, what `get` raises, and
         `ObjectChanged` if the version went while it was read.
         """
-        check_object_name(name)
+        name = check_object_name(name)
         info = await self.core.stat(name)
         async with aclosing(self._version(info, offset, length)) as pieces:
             async for piece in pieces:
@@ -224,12 +227,12 @@ class AsyncBucket:
 
     async def stat(self, name: str) -> ObjectInfo:
         """What is known of an object. Raises `NoSuchObject`."""
-        check_object_name(name)
+        name = check_object_name(name)
         return await self.core.stat(name)
 
     async def exists(self, name: str) -> bool:
         """Whether there is an object of that name."""
-        check_object_name(name)
+        name = check_object_name(name)
         return await self.core.find(name) is not None
 
     async def list(
@@ -248,7 +251,7 @@ class AsyncBucket:
 
     async def locations(self, name: str) -> Locations:
         """Where the bytes lie, for work that wants to be near them. Raises `NoSuchObject`."""
-        check_object_name(name)
+        name = check_object_name(name)
         info = await self.core.stat(name)
         while True:
             try:
@@ -264,7 +267,7 @@ class AsyncBucket:
 
     async def delete(self, name: str, *, if_match: str | None = None) -> bool:
         """Remove an object; False if there is none of that name. Raises `ConditionFailed`."""
-        check_object_name(name)
+        name = check_object_name(name)
         core, known = self.core, Known()
         core.check()
         key = core.object_key(name)
@@ -352,11 +355,14 @@ class AsyncBucket:
         if_match: str | None,
         expires_ms: int | None,
     ) -> Asked:
-        check_object_name(name)
-        check_content_type(content_type)
-        check_expiry(expires_ms)
-        packed = packed_metadata(metadata)
-        expires_ms = self.core.expiry(self.core.now_ms, expires_ms)
+        name = check_object_name(name)
+        if content_type != "":
+            content_type = check_content_type(content_type)
+        packed = packed_metadata(metadata) if metadata else b""
+        if expires_ms is not None:
+            check_expiry(expires_ms)
+        elif self.core.info.settings.ttl_ms is not None:
+            expires_ms = self.core.expiry(self.core.now_ms, None)
         return Asked(name, content_type, packed, expires_ms, if_absent, if_match)
 
     async def _copy_to(

@@ -39,6 +39,7 @@ from blobit.tables import (
     RowKey,
     object_info,
     object_row,
+    ref_row,
 )
 from blobit.writers import LedgerPool
 from herd.errors import Error
@@ -88,7 +89,7 @@ class Known:
         return found
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """What a put wants: the object's properties, and on what condition it is stored."""
 
     name: str
@@ -207,11 +208,7 @@ class BucketCore:
 
     async def ledger_ids(self) -> list[int]:
         """The ledgers that the bucket has rows of. Raises what is in `herd.errors`."""
-        return [
-            row["ledger_id"]
-            async for row in self.rows.scan("ledgers")
-            if row["bucket_id"] == self.bucket_id
-        ]
+        return [row["ledger_id"] for row in await self.rows.ledgers(self.bucket_id)]
 
     # Storing
 
@@ -363,7 +360,7 @@ class BucketCore:
         """The rows of a version that gets its name. Raises `PartsWanted`."""
         owner = owner_of(info.name)
         writes = self.refs(owner, known.of(owner, info.packed_id), known)
-        writes.update(self._named(info))
+        writes.update(self.named(info))
         return writes
 
     def replaced(self, row: Row | None, info: ObjectInfo, known: Known) -> dict[RowKey, Row | None]:
@@ -381,14 +378,13 @@ class BucketCore:
         }
         new = [pair for pair in after if pair not in same] if same else after
         writes.update(self.refs(owner, new, known))
-        writes.update(self._named(info))
+        writes.update(self.named(info))
         return writes
 
-    def _named(self, info: ObjectInfo) -> dict[RowKey, Row | None]:
+    def named(self, info: ObjectInfo) -> dict[RowKey, Row | None]:
         """The row of a version, and the hint when it is over."""
-        writes: dict[RowKey, Row | None] = {
-            self.object_key(info.name): object_row(self.bucket_id, info)
-        }
+        key = "objects", (self.bucket_id, info.name)
+        writes: dict[RowKey, Row | None] = {key: object_row(self.bucket_id, info)}
         if info.expires_ms is not None:
             values = (self.bucket_id, info.expires_ms, info.name)
             columns = ("bucket_id", "expires_ms", "name")
@@ -412,14 +408,13 @@ class BucketCore:
     ) -> dict[RowKey, Row | None]:
         """The rows that hold what an owner keeps."""
         return {
-            self.ref_key(owner, number, part): {
-                "ledger_id": part.ledger_id,
-                "bucket_id": self.bucket_id,
-                "owner": owner,
-                "part": number,
-                "object_id": part.to_bytes() if known is None else known.pack(part),
-                "stored_bytes": part.stored_bytes,
-            }
+            self.ref_key(owner, number, part): ref_row(
+                self.bucket_id,
+                owner,
+                number,
+                part,
+                part.to_bytes() if known is None else known.pack(part),
+            )
             for number, part in held
         }
 

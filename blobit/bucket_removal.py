@@ -32,7 +32,7 @@ async def remove_bucket(scope: BucketScope, ledgers: Sequence[Row]) -> bool:
         )
         if await _remove_home(scope):
             break
-        ledgers = [row async for row in _own(scope, scope.rows.scan("ledgers"))]
+        ledgers = await scope.rows.ledgers(scope.bucket_id)
     else:
         return False
     dying = [row async for row in _own(scope, scope.rows.scan("dying"))]

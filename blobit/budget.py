@@ -20,10 +20,16 @@ class ByteBudget:
         self._taken_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    def take_now(self, size_bytes: int) -> bool:
+        """Take the bytes if they are free and nobody waits; else False: `take` them."""
+        if self._waiting or not self._fits(size_bytes):
+            return False
+        self._taken_bytes += size_bytes
+        return True
+
     async def take(self, size_bytes: int) -> None:
         """Wait until the bytes are free, and take them."""
-        if not self._waiting and self._fits(size_bytes):
-            self._taken_bytes += size_bytes
+        if self.take_now(size_bytes):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((size_bytes, turn))

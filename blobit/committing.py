@@ -15,9 +15,9 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from blobit.budget import ByteBudget
 from blobit.errors import (
@@ -66,6 +66,28 @@ class Change(Generic[T]):
     size_bytes: int = 0
 
 
+class Deciding(Protocol[T]):
+    """What a committer needs of a change: `Change`, or what does as it does without closures."""
+
+    @property
+    def keys(self) -> tuple[RowKey, ...]:
+        """See `Change`."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """About so much it holds while it waits."""
+        ...
+
+    def decide(self, found: Found, /) -> Effect[T]:
+        """See `Change`."""
+        ...
+
+    def confirm(self, found: Found, /) -> T | None:
+        """See `Change`."""
+        ...
+
+
 class LedgerGone(BlobError):
     """The row of a ledger that holds the object's bytes has gone: they are written again."""
 
@@ -75,7 +97,7 @@ class _Pending:
 
     __slots__ = ("answered", "change")
 
-    def __init__(self, change: Change[Any], answered: "asyncio.Future[Any]") -> None:
+    def __init__(self, change: Deciding[Any], answered: "asyncio.Future[Any]") -> None:
         self.change = change
         self.answered = answered
 
@@ -86,6 +108,35 @@ class _Pending:
     def fail(self, error: BaseException) -> None:
         if not self.answered.done():
             self.answered.set_exception(error)
+
+
+class _Decided:
+    """What the changes of a batch write, one after the other, and what each will hear."""
+
+    def __init__(self, batch: list[_Pending], found: dict[RowKey, Row | None]) -> None:
+        self.writes: dict[RowKey, Row | None] = {}
+        self._made: list[tuple[_Pending, Any]] = []
+        self._refused: list[tuple[_Pending, BlobError]] = []
+        writes, made = self.writes, self._made
+        for pending in batch:
+            try:
+                effect = pending.change.decide(found)
+            except BlobError as error:
+                self._refused.append((pending, error))
+                continue
+            for key, row in effect.writes.items():
+                writes[key] = row
+                if key in found:
+                    # The next one decides by what this one leaves.
+                    found[key] = row
+            made.append((pending, effect.answer))
+
+    def answer(self) -> None:
+        """Tell all of them."""
+        for pending, answer in self._made:
+            pending.answer(answer)
+        for pending, refusal in self._refused:
+            pending.fail(refusal)
 
 
 class Committer:
@@ -101,14 +152,15 @@ class Committer:
         self._patience_ms = settings.commit_patience_ms
         self._closed = False
 
-    async def change(self, change: Change[T]) -> T:
+    async def change(self, change: Deciding[T]) -> T:
         """Make a change, and return its answer once it is durable.
 
         Raises what `decide` raises, `LedgerGone`, `NoSuchBucket`, `MetadataUnavailable` (nothing
         was changed), `CommitOutcomeUnknown`. Who is cancelled abandons the wait, not the change.
         """
         size_bytes = change.size_bytes + _CHANGE_BYTES
-        await self._budget.take(size_bytes)
+        if not self._budget.take_now(size_bytes):
+            await self._budget.take(size_bytes)
         try:
             if self._closed:
                 raise BlobsClosed("the blob store is closed")
@@ -138,6 +190,13 @@ class Committer:
         task.add_done_callback(self._under_way.discard)
 
     async def _work(self) -> None:
+        try:
+            await self._commit_waiting()
+        finally:
+            # Not a turn later: whoever was answered may already have more, and would start nobody.
+            self._under_way.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _commit_waiting(self) -> None:
         while self._waiting:
             count = min(len(self._waiting), self._settings.commit_changes_max)
             batch = [self._waiting.popleft() for _ in range(count)]
@@ -182,33 +241,36 @@ class Committer:
 
     async def _attempt(self, batch: list[_Pending]) -> None:
         """One transaction of a batch. Raises what is in `herd.errors`; then nobody is answered."""
-        keys = {key for pending in batch for key in pending.change.keys}
-        made: list[tuple[_Pending, Any]] = []
-        refused: list[tuple[_Pending, BlobError]] = []
+        keys = dict.fromkeys(key for pending in batch for key in pending.change.keys)
+        if await self._attempt_at_once(batch, keys):
+            return
         async with self.rows.transaction() as transaction:
-            found: dict[RowKey, Row | None] = await transaction.lock(keys) if keys else {}
-            writes: dict[RowKey, Row | None] = {}
-            for pending in batch:
-                try:
-                    effect = pending.change.decide(found)
-                except BlobError as error:
-                    refused.append((pending, error))
-                    continue
-                writes.update(effect.writes)
-                # The next one decides by what this one leaves.
-                found.update((key, row) for key, row in effect.writes.items() if key in found)
-                made.append((pending, effect.answer))
-            if writes:
-                await transaction.write(writes)
+            decided = _Decided(batch, await transaction.lock(keys) if keys else {})
+            if decided.writes:
+                await transaction.write(decided.writes)
                 await transaction.commit()
-        for pending, answer in made:
-            pending.answer(answer)
-        for pending, refusal in refused:
-            pending.fail(refusal)
+        decided.answer()
+
+    async def _attempt_at_once(self, batch: list[_Pending], keys: Collection[RowKey]) -> bool:
+        """The same in one turn of the loop, where that is possible; else nothing was done."""
+        short = self.rows.at_once(keys)
+        if short is None:
+            return False
+        try:
+            decided = _Decided(batch, short.found)
+            logged = short.write(decided.writes) if decided.writes else None
+            if logged is None and decided.writes:
+                return False
+        finally:
+            short.drop()
+        if logged is not None:
+            await logged
+        decided.answer()
+        return True
 
     async def _find_out(self, batch: list[_Pending], error: CommitUnknown) -> None:
         """Tell each of a batch whether its change was made, by what the rows say now."""
-        keys = {key for pending in batch for key in pending.change.keys}
+        keys = dict.fromkeys(key for pending in batch for key in pending.change.keys)
         found: dict[RowKey, Row | None] = {}
         began_s, pause_ms = self._clock.monotonic(), _PAUSE_MS
         while True:

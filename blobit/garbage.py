@@ -230,8 +230,7 @@ class Collector:
         await self._blobs.rows(info.tablespace)
         scope = await self._scope(info, False)
         report.buckets.append(scope.report)
-        ledgers = (await _by_bucket(scope.rows, "ledgers")).get(info.bucket_id, [])
-        if not await remove_bucket(scope, ledgers):
+        if not await remove_bucket(scope, await scope.rows.ledgers(info.bucket_id)):
             return False
         await self._blobs.forget_bucket(info)
         return True

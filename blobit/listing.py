@@ -72,9 +72,7 @@ async def count_usage(core: BucketCore) -> Usage:
     async for info in scan_objects(core, ""):
         objects, length = objects + 1, length + info.length
     try:
-        async for row in core.rows.scan("ledgers"):
-            if row["bucket_id"] != core.bucket_id:
-                continue
+        for row in await core.rows.ledgers(core.bucket_id):
             ledgers += 1
             if row["state"] == LedgerState.SEALED:
                 stored_bytes += row["stored_bytes"] or 0

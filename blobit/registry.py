@@ -308,8 +308,8 @@ class Registry:
 
     async def _has_unnamed(self, info: BucketInfo) -> bool:
         rows = (await self._blobs.committer(info.tablespace)).rows
-        async for row in rows.scan("ledgers"):
-            if (row["bucket_id"], row["kind"]) == (info.bucket_id, LedgerKind.UNNAMED):
+        for row in await rows.ledgers(info.bucket_id):
+            if row["kind"] == LedgerKind.UNNAMED:
                 key = (row["ledger_id"], info.bucket_id)
                 if await rows.page("refs", first=key, last=key, limit=1):
                     return True

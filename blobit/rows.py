@@ -9,20 +9,28 @@ Invariants:
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from blobit.at_once import AtOnce, Batch, storing
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
-from blobit.tables import INDEXES, OBJECT_COLUMNS, PRIMARY, REF_COLUMNS, TABLES, Row, RowKey
-from herd.binding import BoundTable
+from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
 from herd.changing import Change, Changer
 from herd.errors import CommitUnknown, Error, NoSuchTable, ProgrammingError
+from herd.keys import successor
 from herd.rows import Row as StoredRow
 from herd.store import AsyncHerd
 from herd.table import AsyncTable
 from herd.transaction import Transaction
+from herd.translating import translating
 from herd.turns import ROWS_AT_ONCE
 from herd.wire.herd import RemoteHerd
 from herd.wire.table import RemoteTable
@@ -36,8 +44,8 @@ PAGE_ROWS: Final = 1_000
 _SESSIONS_IDLE_MAX: Final = 8
 _ATTEMPTS_MAX: Final = 50
 _PAUSE_S: Final = 0.05
-_HOT_COLUMNS: Final = {"objects": [*OBJECT_COLUMNS], "refs": [*REF_COLUMNS]}
-_HOT: Final = {table: itemgetter(*columns) for table, columns in _HOT_COLUMNS.items()}
+_ENTRIES_AT_ONCE: Final = 250
+_LEDGERS_OF: Final = "SELECT * FROM ledgers WHERE bucket_id = ? ORDER BY ledger_id"
 _ORDER: Final = {table: number for number, table in enumerate(TABLES)}
 
 
@@ -67,6 +75,7 @@ class Rows:
         self.herd = herd
         self.tablespace = tablespace
         self._tables: dict[str, AsyncTable] = {}
+        self._at_once: AtOnce | None = None
         self._opening = asyncio.Lock()
         self._idle: list[Any] = []
         self._ending: set[asyncio.Task[None]] = set()
@@ -89,6 +98,8 @@ class Rows:
                     raise
                 await self._make()
                 self._tables = await self._found()
+            if not any(isinstance(table, RemoteTable) for table in self._tables.values()):
+                self._at_once = AtOnce(self._tables)
 
     async def why(self, error: Error) -> BlobError:
         """What a user hears of an error; perhaps that the whole tablespace has gone."""
@@ -150,6 +161,50 @@ class Rows:
         if low >= high:
             return []
         return [bound.as_dict(value) for _, value in table.space.rows_scan(low, high, limit)]
+
+    async def ledgers(self, bucket_id: int) -> list[Row]:
+        """The rows of `ledgers` of one bucket, by the index: however many others there are."""
+        table = self._tables["ledgers"]
+        if isinstance(table, RemoteTable):
+            return await self._ledgers_elsewhere(bucket_id)
+        bound, space = table.bound, table.space
+        index = bound.plan.index_over((bound.table.column("bucket_id").number,))
+        if index is None:
+            rows = self.scan("ledgers")
+            return [row async for row in rows if row["bucket_id"] == bucket_id]
+        found: list[Row] = []
+        first, prefix = index.beginning([bucket_id]), bound.plan.prefix
+        end = successor(first)
+        while True:
+            await space.until_readable()
+            entries = space.rows_scan(first, end, _ENTRIES_AT_ONCE)
+            with translating():
+                # Of the very state that the entries are of, which the lease was good for.
+                values = [space.get_applied(prefix + primary) for _, primary in entries]
+            for value in values:
+                assert value is not None, "an entry of an index names a row"
+                found.append(bound.as_dict(value))
+            if len(entries) < _ENTRIES_AT_ONCE:
+                return found
+            first = entries[-1][0] + b"\x00"
+            # Nothing above has to wait, and others have work.
+            await asyncio.sleep(0)
+
+    async def _ledgers_elsewhere(self, bucket_id: int) -> list[Row]:
+        session = await self.herd.session(self.tablespace)
+        try:
+            result = await session.execute(_LEDGERS_OF, [bucket_id])
+        finally:
+            await self._end(session)
+        names = [column.name for column in result.columns]
+        return [dict(zip(names, row, strict=True)) for row in result.rows]
+
+    def at_once(self, keys: Collection[RowKey]) -> Batch | None:
+        """Rows locked and looked at, for a change that needs no wait; None: take a transaction.
+
+        Raises what is in `herd.errors`.
+        """
+        return None if self._at_once is None else self._at_once.begin(keys)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[RowsTransaction]:
@@ -255,7 +310,7 @@ class _Here(RowsTransaction):
             for table, keys in _by_table(rows):
                 bound = await self._tables[table].locked(transaction)
                 changer = Changer(transaction, bound.table, bound.verify)
-                stored = _storing(table, bound)
+                stored = storing(table, bound)
                 await self._write(table, changer, [(key, rows[table, key]) for key in keys], stored)
 
     async def _write(
@@ -340,15 +395,6 @@ def _primary(table: AsyncTable) -> tuple[str, ...]:
         return tuple(table.described.primary)
     definition = table.bound.table
     return tuple(definition.by_number[number].name for number in definition.primary)
-
-
-def _storing(table: str, bound: BoundTable) -> Callable[[Row], StoredRow]:
-    """What makes a stored row of one that this store made itself."""
-    pick = _HOT.get(table)
-    if pick is None or [column.name for column in bound.table.visible] != _HOT_COLUMNS[table]:
-        # Values that come from elsewhere are looked at, and so are tables that somebody changed.
-        return bound.row
-    return lambda row: [*pick(row)]
 
 
 def _by_table(keys: Iterable[RowKey]) -> list[tuple[str, list[tuple[Any, ...]]]]:

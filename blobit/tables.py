@@ -125,7 +125,7 @@ PRIMARY: Final[dict[str, tuple[str, ...]]] = {
 """The columns of each table's primary key."""
 
 
-class ObjectInfo(msgspec.Struct, frozen=True):
+class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
     """What is known of one version of a named object. Times in milliseconds of the wall clock.
 
     `etag` names the version: overwriting, appending and copying make another, renaming does not.
@@ -221,6 +221,18 @@ def object_row(bucket_id: int, info: ObjectInfo) -> Row:
         "metadata": info.packed_metadata,
         "created_ms": info.created_ms,
         "expires_ms": info.expires_ms,
+    }
+
+
+def ref_row(bucket_id: int, owner: str, number: int, part: ObjectId, packed: bytes) -> Row:
+    """The row of `refs` that holds a part, which is `packed`."""
+    return {
+        "ledger_id": part.ledger_id,
+        "bucket_id": bucket_id,
+        "owner": owner,
+        "part": number,
+        "object_id": packed,
+        "stored_bytes": part.stored_bytes,
     }
 
 

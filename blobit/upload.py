@@ -48,7 +48,8 @@ async def put_shared(pool: LedgerPool, data: bytes, workers: Workers | None = No
     if not data:
         return EMPTY
     length, entry_bytes = len(data), pool.settings.entry_bytes
-    entries, kind, stored_bytes = cut(data, entry_bytes), Kind.DATA, length
+    entries = [data] if length <= entry_bytes else cut(data, entry_bytes)
+    kind, stored_bytes = Kind.DATA, length
     if pool.plan.compression:
         entries, kind = await compress(entries, workers), Kind.ZSTD
         stored_bytes = sum(map(len, entries))

@@ -89,6 +89,11 @@ class PooledLedger:
             return False
         return self._ends_s is None or self._clock.monotonic() < self._ends_s
 
+    def append(self, entry: bytes) -> Awaitable[int]:
+        """Append one entry, as most small objects are. Raises what the ledger's writer raises."""
+        self._room_bytes -= len(entry)
+        return self.writer.append(entry)
+
     def append_many(self, entries: Sequence[bytes], size_bytes: int) -> Awaitable[list[int]]:
         """Append entries with consecutive ids. Raises what the ledger's writer raises."""
         self._room_bytes -= size_bytes
@@ -218,26 +223,33 @@ class LedgerPool:
         Where a ledger fails they are stored again in the next. Raises `BlobNotStored`, and what
         the plan's `made` raises.
         """
-        await self.pools.budget.take(size_bytes)
+        budget = self.pools.budget
+        if not budget.take_now(size_bytes):
+            await budget.take(size_bytes)
         try:
             cause: EngineError | None = None
             for _ in range(self.settings.attempts_max):
-                ledger = await self._shared_ledger()
+                ledger = self._shared
+                if ledger is None or not ledger.usable:
+                    ledger = await self._shared_ledger()
                 ledger.begin()
                 try:
-                    ids = await ledger.append_many(entries, size_bytes)
+                    if len(entries) == 1:
+                        first = await ledger.append(entries[0])
+                    else:
+                        first = (await ledger.append_many(entries, size_bytes))[0]
                 except EngineError as error:
                     ledger.failed = True
                     cause = error
                 else:
-                    return ledger.ledger_id, ids[0]
+                    return ledger.ledger_id, first
                 finally:
                     ledger.end()
             raise BlobNotStored(
                 f"{self.settings.attempts_max} ledgers failed: put the object again"
             ) from cause
         finally:
-            self.pools.budget.give_back(size_bytes)
+            budget.give_back(size_bytes)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[PooledLedger]:
@@ -260,6 +272,10 @@ class LedgerPool:
                 self._idle.append(ledger)
             else:
                 self._retire(ledger)
+            if ledger.failed:
+                # What befell it, a takeover for example, befell those that lay idle beside it.
+                for other in list(self._idle):
+                    self.retire_idle(other)
 
     async def append_lent(
         self, ledger: PooledLedger, entries: Sequence[bytes], size_bytes: int

@@ -52,6 +52,9 @@ class Table(RowsTransaction):
         self.locking = asyncio.Lock()
         self._writes: dict[RowKey, Row | None] = {}
 
+    def at_once(self, keys: Iterable[RowKey]) -> None:
+        """It is as if these rows were elsewhere."""
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Table"]:
         async with self.locking:
@@ -202,6 +205,21 @@ async def test_a_defect_below_is_told_to_all_and_the_next_ones_go_on() -> None:
     with pytest.raises(MetadataUnavailable, match="a defect"):
         await committer.change(put("cow"))
     assert await committer.change(put("cow", "2")) == "2"
+
+
+@pytest.mark.parametrize("commits_max", [1, 2])
+async def test_who_goes_on_as_soon_as_it_was_answered_is_not_forgotten(commits_max: int) -> None:
+    table = Table()
+    committer = committer_of(table, replace(SETTINGS, commits_max=commits_max))
+
+    async def several(who: int) -> None:
+        for number in range(20):
+            await committer.change(put(f"{who}-{number}"))
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(several(who) for who in range(commits_max)))
+    await committer.close()
+    assert len(table.rows) == 20 * commits_max
 
 
 async def test_who_is_cancelled_leaves_the_others_of_the_batch_alone() -> None:

@@ -83,6 +83,22 @@ def test_a_source_that_breaks_leaves_nothing(bucket: Bucket) -> None:
     assert [info.name for info in bucket.scan()] == ["cow"]
 
 
+class Label(str):
+    """A text of a type of its own, as those of NumPy and of templates are."""
+
+    __slots__ = ()
+
+
+def test_texts_of_types_of_their_own_are_names_as_any_other(bucket: Bucket) -> None:
+    bucket.put(
+        Label("a/cow"), b"moo", content_type=Label("text/x"), metadata={Label("k"): Label("v")}
+    )
+    bucket.rename(Label("a/cow"), Label("b/cow"))
+    info = bucket.stat(Label("b/cow"))
+    assert (info.name, info.content_type, info.metadata) == ("b/cow", "text/x", {"k": "v"})
+    assert type(info.name) is str
+
+
 def test_names_are_listed_renamed_copied_and_deleted(book: herdbook.Book, bucket: Bucket) -> None:
     bucket.put_many((f"a/{n:04}", b"%d" % n) for n in range(1_200))
     bucket.put("b", b"")

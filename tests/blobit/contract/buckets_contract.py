@@ -319,6 +319,39 @@ class BucketsContract(Suite):
             assert (usage.objects, usage.bytes) == (2, 740)
             assert usage.ledgers >= 3 and usage.stored_bytes >= 740
 
+    async def test_a_buckets_ledgers_are_found_among_those_of_others(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            names = ("photos", "films", "none")
+            photos, films, none = [await store.blobs.create_bucket(name) for name in names]
+            rows = photos.core.rows
+            # In a cluster each has a tablespace of its own.
+            together = films.core.info.tablespace == photos.core.info.tablespace
+            other = films if together else photos
+            await photos.put("a", body(40))
+            await films.put("b", body(700))
+            made = {
+                ("ledgers", (2**40 + number,)): {
+                    "ledger_id": 2**40 + number,
+                    "bucket_id": (photos if number % 3 else other).bucket_id,
+                    "state": 2,
+                    "kind": 1,
+                    "created_ms": number,
+                    "sealed_ms": number,
+                    "stored_bytes": 1,
+                    "newest_expiry_ms": None,
+                }
+                for number in range(900)
+            }
+            async with rows.transaction() as transaction:
+                await transaction.write(made)
+                await transaction.commit()
+            every = [row async for row in rows.scan("ledgers")]
+            for bucket in (photos, other):
+                own = [row for row in every if row["bucket_id"] == bucket.bucket_id]
+                assert await rows.ledgers(bucket.bucket_id) == own and len(own) > 300
+                assert (await bucket.usage()).ledgers == len(own)
+            assert await rows.ledgers(none.bucket_id) == []
+
     async def test_copies_between_buckets_stand_alone(self, tmp_path: Path) -> None:
         async with self.open(tmp_path) as store:
             one = await store.blobs.create_bucket("one")

@@ -370,6 +370,24 @@ async def test_ledgers_that_all_fail_end_the_put_with_what_to_do() -> None:
     await pool.close()
 
 
+async def test_a_stream_is_stored_though_all_idle_ledgers_were_taken_over_meanwhile() -> None:
+    cluster, pools = await pools_of(streams_max=8)
+    pool = pools.pool()
+    uploads = [Upload(pool) for _ in range(6)]
+    await asyncio.gather(*(upload.write(bytes(80)) for upload in uploads))
+    stored = await asyncio.gather(*(upload.finish() for upload in uploads))
+    taken_over = {one.ledger_id for one in stored}
+    assert len(taken_over) == 6 and pool.open_count == 6
+    for ledger_id in taken_over:
+        await client_of(cluster).open_ledger(ledger_id)
+    upload = Upload(pool)
+    await upload.write(bytes(80))
+    last = await upload.finish()
+    assert last.ledger_id not in taken_over
+    assert pool.open_count == 1
+    await pool.close()
+
+
 async def test_a_ledger_is_sealed_once_though_its_stream_and_its_pool_end_together() -> None:
     heard = Heard()
     _, pool, _ = await pool_and_readers(heard.plan())

@@ -84,14 +84,21 @@ class Sleeper:
     def __init__(self, ground: Ground) -> None:
         self.awake = asyncio.Event()
         self.stored: asyncio.Future[ObjectId] = asyncio.get_running_loop().create_future()
-        self._store = ground.blobs.store
+        self._store, self._store_shared = ground.blobs.store, ground.blobs.store_shared
         ground.blobs.store = self.sleep  # type: ignore[method-assign]
+        ground.blobs.store_shared = self.sleep_shared  # type: ignore[method-assign]
 
     async def sleep(
         self, pool: LedgerPool, source: Source, part_ended: PartEnded | None = None
     ) -> ObjectId:
         """As `AsyncBlobs.store`, the first time."""
-        found = await self._store(pool, source, part_ended)
+        return await self._slept(await self._store(pool, source, part_ended))
+
+    async def sleep_shared(self, pool: LedgerPool, data: bytes) -> ObjectId:
+        """As `AsyncBlobs.store_shared`, the first time."""
+        return await self._slept(await self._store_shared(pool, data))
+
+    async def _slept(self, found: ObjectId) -> ObjectId:
         if not self.stored.done():
             self.stored.set_result(found)
             await self.awake.wait()
