@@ -55,6 +55,7 @@ _UNSIGNED: Final = struct.Struct(">Q")
 _DOUBLE: Final = struct.Struct(">d")
 _SIGN: Final = 1 << 63
 _ALL: Final = (1 << 64) - 1
+_sign_flipped: Final = _SIGN.__add__
 _pack = _UNSIGNED.pack
 
 
@@ -112,8 +113,35 @@ def key_encoder(types: tuple[ColumnType, ...], nullable: tuple[bool, ...]) -> En
         only = encoders[0]
         return (lambda values: _fitting(only(values[0]))) if variable else lambda v: only(v[0])
 
+    if not any(nullable):
+        around = _around_text(types)
+        if around is not None:
+            return around
+
     def encode(values: Sequence[Any]) -> bytes:
         return _fitting(b"".join([one(value) for one, value in zip(encoders, values, strict=True)]))
+
+    return encode
+
+
+def _around_text(types: tuple[ColumnType, ...]) -> EncodeKey | None:
+    """What makes keys of one text with integers around it, as many are; None for others."""
+    texts = [place for place, kind in enumerate(types) if kind.kind is Kind.VARCHAR]
+    others = {kind.kind for kind in types if kind.kind is not Kind.VARCHAR}
+    if len(texts) != 1 or not others <= {Kind.INTEGER, Kind.BIGINT}:
+        return None
+    place, last = texts[0], texts[0] + 1 == len(types)
+    head, tail = struct.Struct(f">{place}Q").pack, struct.Struct(f">{len(types) - place - 1}Q").pack
+
+    def encode(values: Sequence[Any]) -> bytes:
+        # As `_integer` and `_bytes` do it, without a call for each.
+        text = values[place].encode()
+        if b"\x00" in text:
+            text = text.replace(b"\x00", b"\x00\xff")
+        key = head(*map(_sign_flipped, values[:place])) + text + b"\x00\x01"
+        if not last:
+            key += tail(*map(_sign_flipped, values[place + 1 :]))
+        return key if len(key) <= KEY_ROOM_BYTES else _fitting(key)
 
     return encode
 

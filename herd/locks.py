@@ -13,7 +13,7 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Final
 
 from herd.errors import Deadlock, LockTimeout, TransactionEnded
@@ -92,6 +92,17 @@ class LockTable:
         self._take(found, holder, key, exclusive)
         return True
 
+    def try_all(self, holder: Holder, keys: Iterable[Key]) -> bool:
+        """Take locks alone, if nobody stands in the way of any; else perhaps some of them."""
+        held, locks = self._held, holder.locks
+        for key in keys:
+            if key not in held:
+                held[key] = holder
+                locks.append(key)
+            elif not self.try_lock(holder, key):
+                return False
+        return True
+
     async def lock(self, holder: Holder, key: Key, timeout_ms: int, exclusive: bool = True) -> None:
         """Take a lock, waiting for those who have it. Raises `LockTimeout`, `Deadlock`."""
         if self.try_lock(holder, key, exclusive):
@@ -130,8 +141,12 @@ class LockTable:
                 wait.future.set_exception(
                     TransactionEnded("it was ended while it waited for a lock")
                 )
+        held = self._held
         for key in holder.locks:
-            self._let_go(holder, key)
+            if held.get(key) is holder:
+                del held[key]
+            else:
+                self._let_go(holder, key)
         holder.locks = []
 
     def try_short(self, table: Key, row: Key) -> bool:

@@ -5,29 +5,24 @@ Invariants:
 - What was asked before `close` is answered, as far as the grace time allows; then all sessions end.
 """
 
-import errno
 import random
-from typing import Any
 
 from engine.ports.clock import Clock
-from engine.transport.address import join_host_port, parse_host_port
-from engine.transport.grpc_security import secret_gate, server_credentials
-from engine.transport.grpc_settings import GrpcSettings, server_options
+from engine.transport.grpc_listener import GrpcListener
+from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.security import NO_SECURITY, Security
 from herd.wire.grpc_leases import Leases
-from herd.wire.grpc_service import SERVICE, TablespaceCalls
+from herd.wire.grpc_service import TablespaceCalls
 from herd.wire.service import HerdService
 
 
 class GrpcSessionServer:
     """Serves tablespaces over gRPC, on this event loop. Made by `start`."""
 
-    def __init__(self, server: Any, leases: Leases, health: Any, port: int) -> None:
-        self.port = port
+    def __init__(self, listener: GrpcListener, leases: Leases) -> None:
+        self.port = listener.port
         self.leases = leases
-        self._server = server
-        self._health = health
-        self._closed = False
+        self._listener = listener
 
     @staticmethod
     async def start(
@@ -45,52 +40,19 @@ class GrpcSessionServer:
         certificates that cannot be used, or a secret without TLS beyond this machine; `OSError`
         where one cannot listen.
         """
-        from grpc import aio
+        from herd.wire.grpc_generated import herd_pb2
 
-        settings = settings or GrpcSettings(calls_max=1_024)
-        host, port = parse_host_port(listen)
-        credentials = server_credentials(security, listen)
         leases = Leases(service, clock, rng)
-        server = aio.server(
-            handlers=[TablespaceCalls(leases).handlers()],
-            interceptors=[secret_gate(security.secret, settings)] if security.secret else [],
-            options=server_options(settings),
-            maximum_concurrent_rpcs=settings.calls_max,
+        listener = await GrpcListener.open(
+            herd_pb2.DESCRIPTOR.services_by_name["Tablespaces"],
+            TablespaceCalls(leases).handlers(),
+            listen=listen,
+            security=security,
+            settings=settings or GrpcSettings(calls_max=1_024),
         )
-        health = await _add_health_and_reflection(server)
-        address = join_host_port(host, port)
-        try:
-            if credentials is None:
-                port = server.add_insecure_port(address)
-            else:
-                port = server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            await server.stop(None)
-            raise OSError(errno.EADDRINUSE, f"cannot listen at {address}: {error}") from error
-        await server.start()
-        return GrpcSessionServer(server, leases, health, port)
+        return GrpcSessionServer(listener, leases)
 
     async def close(self, grace_ms: int = 1_000) -> None:
         """Take nothing new, answer what was asked, then end all sessions. May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
-        await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_ms / 1000)
-        await self.leases.close()
-
-
-async def _add_health_and_reflection(server: Any) -> Any:
-    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection
-
-    from herd.wire.grpc_generated import herd_pb2
-
-    servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
-    await servicer.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    assert herd_pb2.DESCRIPTOR.services_by_name["Tablespaces"].full_name == SERVICE
-    reflection.enable_server_reflection(
-        (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
-    return servicer
+        if await self._listener.close(grace_ms):
+            await self.leases.close()
