@@ -1,0 +1,270 @@
+"""What every request goes through: the login, bounded reading, errors in one form, the leader.
+
+Invariants:
+- A body is refused by its announced length before a byte of it is read, and cut off where it grows
+  over its bound; all bodies that are being read together are bounded too.
+- A page of another site cannot ask through a browser that has a login here, or needs none.
+- Whatever goes wrong is one sentence; no reply shows where in the program it happened.
+- A request that a broker cannot answer because another one leads is passed on to that one, once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from broker import errors
+from broker.errors import BrokerError, NotLeader, Overloaded, TooLarge
+from broker.http.desk import Desk
+from broker.http.logins import Asking, Logins
+from broker.http.relay import FORWARDED, Passed, Relay
+
+JSON: Final = "application/json"
+Work = Callable[[Request, bytes, Asking], Awaitable[Response]]
+Refuse = Callable[[BrokerError], Response]
+
+_STATUSES: Final[tuple[tuple[type[BrokerError], int], ...]] = (
+    (errors.TooLarge, 413),
+    (errors.SlotBusy, 409),
+    (errors.DuplicateTask, 409),
+    (errors.TransactionFull, 409),
+    (errors.SubmitRefused, 422),
+    (errors.InvalidTask, 400),
+    (errors.InvalidSetting, 400),
+    (errors.UnknownTask, 404),
+    (errors.UnknownTransaction, 404),
+    (errors.UnknownSchedule, 404),
+    (errors.UnknownRollout, 404),
+    (errors.RolloutChanged, 409),
+    (errors.ClusterBusy, 409),
+    (errors.PayloadMissing, 404),
+    (errors.NotInState, 409),
+    (errors.AccessDenied, 403),
+    (errors.OutcomeUnknown, 504),
+    (errors.BrokerUnavailable, 503),
+)
+_logger = logging.getLogger(__name__)
+
+
+class _BodyLate(Exception):
+    """A body did not come in time; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Bounds. Of one body, of all bodies that are being read, and of long polls, in number.
+
+    A body has to come within `body_timeout_ms`: who dribbles it would keep others out.
+    """
+
+    body_bytes_max: int = 8 * 1024 * 1024
+    bodies_bytes_max: int = 64 * 1024 * 1024
+    body_timeout_ms: int = 30_000
+    waits_max: int = 1_000
+
+    def __post_init__(self) -> None:
+        assert 0 < self.body_bytes_max <= self.bodies_bytes_max
+        assert self.waits_max > 0 and self.body_timeout_ms > 0
+
+
+@dataclass(slots=True)
+class Front:
+    """What stands before all handlers."""
+
+    desk: Desk
+    logins: Logins
+    settings: HttpSettings
+    relay: Relay | None = None
+    _reading_bytes: int = 0
+    _waits: int = 0
+
+    async def serve(self, request: Request, work: Work, refuse: Refuse | None = None) -> Response:
+        """Answer a request by `work`, which gets its body and who asks.
+
+        `refuse` says errors in another form than that of `/api/v1`.
+        """
+        refuse = refuse or refused
+        if _from_elsewhere(request):
+            return refuse(errors.AccessDenied("a page of another site asks through a browser"))
+        who = self.logins.check(request.headers.get("authorization"))
+        if who is None:
+            return login_needed()
+        body = b""
+        try:
+            with self._budget(request) as grow:
+                body = await self._read(request, grow)
+                return await work(request, body, who)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except _BodyLate:
+            return told_error(408, "body_late", "the body did not come in time", retryable=True)
+        except NotLeader as error:
+            return await self._pass_on(request, body, error, refuse)
+        except BrokerError as error:
+            return refuse(error)
+        except Exception:
+            _logger.exception("%s %s", request.method, request.url.path)
+            return told_error(
+                500, "internal", "the broker has a defect; its log says which", retryable=False
+            )
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a long poll as long as the block lasts. Raises `Overloaded`."""
+        if self._waits >= self.settings.waits_max:
+            raise Overloaded(f"{self._waits:,} requests wait for tasks already")
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+
+    @contextmanager
+    def _budget(self, request: Request) -> Iterator[Callable[[int], None]]:
+        """Bytes of this request's body, given back when it is answered."""
+        taken = 0
+        settings = self.settings
+
+        def grow(size_bytes: int) -> None:
+            nonlocal taken
+            if taken + size_bytes > settings.body_bytes_max:
+                raise TooLarge(f"a body has at most {settings.body_bytes_max:,} bytes")
+            if self._reading_bytes + size_bytes > settings.bodies_bytes_max:
+                raise Overloaded("the broker reads as many bytes as it may already")
+            taken += size_bytes
+            self._reading_bytes += size_bytes
+
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and len(announced) < 20:
+            grow_by = int(announced)
+            if grow_by > settings.body_bytes_max:
+                raise TooLarge(f"a body has at most {settings.body_bytes_max:,} bytes")
+        try:
+            yield grow
+        finally:
+            self._reading_bytes -= taken
+
+    async def _read(self, request: Request, grow: Callable[[int], None]) -> bytes:
+        parts = []
+        try:
+            async with asyncio.timeout(self.settings.body_timeout_ms / 1000):
+                async for part in request.stream():
+                    grow(len(part))
+                    parts.append(part)
+        except TimeoutError:
+            raise _BodyLate from None
+        return b"".join(parts)
+
+    async def _pass_on(
+        self, request: Request, body: bytes, error: NotLeader, refuse: Refuse
+    ) -> Response:
+        if self.relay is None or not error.leader or FORWARDED in request.headers:
+            return refuse(error)
+        passed = Passed(request.method, _target(request), dict(request.headers), body)
+        try:
+            replied = await self.relay.ask(error.leader, passed)
+        except BrokerError as unknown:
+            return refuse(unknown)
+        if replied is None:
+            return refuse(error)
+        return Response(replied.body, replied.status, replied.headers)
+
+
+def _target(request: Request) -> str:
+    """Path and query as they came: a name in them may hold what would be read in another way."""
+    path: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
+    query: bytes = request.scope["query_string"]
+    return (path + (b"?" + query if query else b"")).decode("latin-1")
+
+
+def _from_elsewhere(request: Request) -> bool:
+    """Whether a browser asks for a page that did not come from here.
+
+    It sends along whatever login its user has, and a server on the user's own machine needs none.
+    """
+    origin = request.headers.get("origin")
+    return origin is not None and origin.partition("//")[2] != request.headers.get("host")
+
+
+def decoded(body: bytes, kind: Any) -> Any:
+    """JSON as a kind says. Raises `InvalidTask` in one sentence."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise errors.InvalidTask(_sentence("the body", error)) from error
+
+
+def converted(values: Any, kind: Any, where: str) -> Any:
+    """Texts of a path or a query as a kind says. Raises `InvalidTask` in one sentence."""
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise errors.InvalidTask(_sentence(where, error)) from error
+
+
+def _sentence(where: str, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return f"{where} is nested too deeply"
+    head, _, place = str(error).partition(" - at `$")
+    place = place.rstrip("`").lstrip(".")
+    return f"{where}: {place}: {head}" if place else f"{where}: {head}"
+
+
+def json_reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A reply of JSON."""
+    return Response(msgspec.json.encode(value), status, headers, JSON)
+
+
+def status_of(error: BrokerError) -> int:
+    """The HTTP status that an error has."""
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+
+
+def refused(error: BrokerError) -> Response:
+    """What a client gets for an error."""
+    return told_error(
+        status_of(error),
+        error.code,
+        error.message,
+        retryable=error.retryable,
+        remedy=error.remedy,
+        task_id=error.task_id,
+        leader=error.leader,
+    )
+
+
+def told_error(
+    status: int,
+    code: str,
+    message: str,
+    *,
+    retryable: bool = False,
+    remedy: str = "",
+    task_id: int = 0,
+    leader: str = "",
+) -> Response:
+    """An error in the form that all of them have."""
+    said: dict[str, Any] = {"code": code, "message": message, "retryable": retryable}
+    more = {"remedy": remedy, "task_id": task_id, "leader": leader}
+    said.update({name: value for name, value in more.items() if value})
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return json_reply({"error": said}, status, headers)
+
+
+def login_needed() -> Response:
+    """What who has not logged in gets."""
+    reply = told_error(
+        401,
+        "access_denied",
+        "user or password is missing or wrong",
+        remedy="send a user and a password by HTTP Basic authentication",
+    )
+    reply.headers["WWW-Authenticate"] = 'Basic realm="herdbook", charset="UTF-8"'
+    return reply

@@ -1,0 +1,1 @@
+"""What only the broker that leads has: in memory, for one term."""

@@ -1,0 +1,467 @@
+"""The workers of a term: their links, their sessions and what each of them runs.
+
+Invariants:
+- A worker has one session and at most one link; a second process under its name is refused until
+  the first one has said farewell or its lease is over: what it runs may still run until then.
+- What is heard over a link counts for the link's session alone.
+- A place is free again when the worker tells that the attempt has ended, or when its session has:
+  nothing is assigned to it before.
+- A heartbeat renews a lease, and is acknowledged, only if the worker takes in what was sent to it
+  before the last one.
+- Who hands back what it is given, again and again, is given nothing for a growing while.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from broker.commands import Lost, Running, Session, decode_session
+from broker.connection import (
+    VERSION,
+    Acked,
+    Attempt,
+    Config,
+    Done,
+    Ended,
+    FromWorker,
+    Heartbeat,
+    Hello,
+    Interrupt,
+    Leaving,
+    Refused,
+    Welcome,
+    WorkerLimits,
+)
+from broker.connection import Completion as Told
+from broker.errors import BrokerError
+from broker.leading.completing import Completing
+from broker.leading.leases import Leases
+from broker.leading.link import LocalLink
+from broker.leading.proposing import Proposing
+from broker.spec import HELD_MAX, NAME_LENGTH_MAX, SETTING_BYTES_MAX
+from broker.task import SessionState, Task, WorkerSession
+
+HELD_PART: Final = 1_000
+BACKS_MAX: Final = 3
+"""So often in a row a worker may hand back all that it tells of, before it has to rest."""
+REST_MS: Final = 100
+REST_MS_MAX: Final = 10_000
+_HANDED_BACK: Final = Ended.HANDED_BACK
+_logger = logging.getLogger(__name__)
+
+
+class Known(msgspec.Struct, array_like=True):
+    """What is kept of a worker's greeting with its session, for the next leader."""
+
+    types: tuple[str, ...]
+    limits: WorkerLimits
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_known = msgspec.msgpack.Decoder(Known).decode
+
+
+class Member:
+    """One worker, as the leader knows it."""
+
+    __slots__ = (
+        "asked",
+        "attempts",
+        "backs",
+        "beaten_total",
+        "known",
+        "leaving",
+        "link",
+        "location",
+        "process_id",
+        "resting",
+        "sent_total",
+        "session",
+        "since_ms",
+        "taken_total",
+        "told",
+        "worker_id",
+    )
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.session = 0
+        self.process_id = ""
+        self.location = ""
+        self.since_ms = 0
+        self.known = Known((), WorkerLimits(0))
+        self.link: LocalLink | None = None
+        """None: nobody can be told anything at the moment."""
+        self.leaving = False
+        self.backs = 0
+        """How often in a row it has handed back all that it told of."""
+        self.resting = False
+        self.attempts: dict[int, int] = {}
+        """What it runs: the number of each task's attempt."""
+        self.told: dict[int, int] = {}
+        """Attempts whose end it has told and the log has not: their places are free."""
+        self.asked: dict[int, str] = {}
+        """Which of them it was asked to end, and why."""
+        self.sent_total = 0
+        self.beaten_total = 0
+        """How much had been sent when it was last heard of."""
+        self.taken_total = 0
+
+    @property
+    def assignable(self) -> bool:
+        """Whether it takes work."""
+        return self.link is not None and not self.leaving and not self.resting
+
+
+class Places(Protocol):
+    """Who must hear when a worker's places change: the scheduler's side of a member."""
+
+    def came(self, member: Member) -> None:
+        """A worker is there, or has other limits."""
+        ...
+
+    def went(self, member: Member) -> None:
+        """A worker's session is over."""
+        ...
+
+    def freed(self, task_ids: Iterable[int]) -> None:
+        """Attempts have ended; their places are free."""
+        ...
+
+    def under_way(self, worker_id: str) -> list[int]:
+        """Tasks on their way to a worker, of which it has not heard."""
+        ...
+
+    def rests(self, member: Member, rest_ms: int) -> None:
+        """A worker is given nothing for so long."""
+        ...
+
+
+class Crew:
+    """All workers of one term."""
+
+    def __init__(
+        self,
+        proposing: Proposing,
+        completing: Completing,
+        leases: Leases,
+        places: Places,
+        drawn: Callable[[], int],
+    ) -> None:
+        self._proposing = proposing
+        self._completing = completing
+        self._leases = leases
+        self._places = places
+        self._drawn = drawn
+        self._members: dict[str, Member] = {}
+        self._draining = False
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def get(self, worker_id: str) -> Member | None:
+        """A worker that has a session."""
+        return self._members.get(worker_id)
+
+    # The beginning of a term
+
+    def restore(self, row: WorkerSession) -> None:
+        """A session that an earlier leader opened; the worker has a whole lease to come back."""
+        if row.state is not SessionState.CONNECTED:
+            return
+        member = self._members[row.worker_id] = Member(row.worker_id)
+        self._know(member, row)
+
+    def session_began(self, row: WorkerSession) -> None:
+        """The log has it that a worker has a session, whether or not its link comes about."""
+        member = self._members.get(row.worker_id)
+        if member is None:
+            member = self._members[row.worker_id] = Member(row.worker_id)
+        if member.link is not None:
+            member.link.end("the worker has connected again")
+        self._know(member, row)
+        member.leaving = False
+        member.sent_total = member.beaten_total = member.taken_total = 0
+
+    def _know(self, member: Member, row: WorkerSession) -> None:
+        member.session, member.process_id = row.session, row.process_id
+        member.location, member.since_ms = row.location, row.since_ms
+        try:
+            member.known = _decode_known(row.limits)
+        except msgspec.MsgspecError:
+            # Of another version: it tells them again when it comes back.
+            _logger.info("the limits of worker %s are not understood", row.worker_id)
+        self._leases.grant(row.worker_id)
+        self._places.came(member)
+
+    # Connecting
+
+    async def connect(self, hello: Hello) -> LocalLink:
+        """Open a link for a worker. Raises `BrokerError` if the term ends meanwhile."""
+        link = LocalLink(hello.worker_id, self._hear, self._link_ended)
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            link.say(refusal)
+            link.end(refusal.reason)
+            return link
+        before = self._members.get(hello.worker_id)
+        # What is under way was never sent: it is handed back when its assignment is answered.
+        held: list[int] = []
+        if before is not None:
+            held = [*before.attempts, *before.told]
+            if before.link is not None:
+                before.link.end("the worker has connected again")
+        session = Session(
+            hello.worker_id,
+            hello.process_id,
+            hello.location,
+            self._proposing.time.now_ms(),
+            [Running(*attempt) for attempt in hello.running],
+            held,
+            _encode(Known(hello.types, hello.limits)),
+            str(hello.version),
+            self._drawn(),
+        )
+        opened = decode_session(await self._proposing.ask(session))
+        keep = tuple((one.task_id, one.attempt) for one in opened.keep)
+        self._welcome(link, hello, opened.session, keep)
+        return link
+
+    def _refusal(self, hello: Hello) -> Refused | None:
+        if hello.version > VERSION:
+            return Refused(
+                f"the worker speaks version {hello.version}, the broker {VERSION}: upgrade the "
+                "broker first",
+                final=True,
+            )
+        if not 0 < len(hello.worker_id) <= NAME_LENGTH_MAX:
+            text = f"a worker's id has 1 to {NAME_LENGTH_MAX} letters"
+            return Refused(text, final=True)
+        too_long = max(len(hello.process_id), len(hello.location)) > NAME_LENGTH_MAX
+        if too_long or len(hello.running) > HELD_MAX:
+            text = f"a worker says at most {NAME_LENGTH_MAX} letters of its process and its place"
+            return Refused(f"{text}, and that it runs at most {HELD_MAX} tasks", final=True)
+        if len(_encode(Known(hello.types, hello.limits))) > SETTING_BYTES_MAX:
+            return Refused("the worker names too many types or limits", final=True)
+        if self._draining:
+            return Refused("this leader gives way to another one")
+        known = self._members.get(hello.worker_id)
+        if known is not None and known.process_id != hello.process_id:
+            return self._taken(known)
+        return None
+
+    def _taken(self, known: Member) -> Refused:
+        """Another process has the name: what it runs must not begin a second time beside it."""
+        if known.link is not None:
+            return Refused(
+                f"worker {known.worker_id} is connected already, from {known.location}: "
+                "give this one an id of its own"
+            )
+        left_ms = self._leases.left_ms(known.worker_id)
+        return Refused(
+            f"worker {known.worker_id} ran as another process at {known.location}, which did not "
+            f"say farewell: its id comes free in {left_ms:,} ms"
+        )
+
+    def _welcome(
+        self, link: LocalLink, hello: Hello, session: int, keep: tuple[Attempt, ...]
+    ) -> None:
+        member = self._members.get(hello.worker_id) or Member(hello.worker_id)
+        if member.session > session:
+            link.end("the worker has connected again")
+            return
+        if member.link is not None:
+            member.link.end("the worker has connected again")
+        self._members[hello.worker_id] = member
+        kept = dict(keep)
+        asked = {id: why for id, why in member.asked.items() if id in kept}
+        member.session, member.process_id = session, hello.process_id
+        member.location, member.since_ms = hello.location, self._proposing.time.now_ms()
+        member.known = Known(hello.types, hello.limits)
+        member.leaving, member.attempts, member.asked = False, kept, {}
+        member.told = {}
+        member.sent_total = member.beaten_total = member.taken_total = 0
+        member.link, link.session = link, session
+        self._leases.grant(hello.worker_id)
+        drop = tuple(one for one in hello.running if kept.get(one[0]) != one[1])
+        link.say(Welcome(session, self._leases.lease_ms, keep, drop))
+        self._places.came(member)
+        for task_id, reason in asked.items():
+            self.interrupt(task_id, member.worker_id, reason)
+
+    # Hearing
+
+    def _hear(self, link: LocalLink, messages: Sequence[FromWorker]) -> None:
+        member = self._members.get(link.worker_id)
+        if member is None or member.link is not link:
+            link.end("the session is over")
+            return
+        for message in messages:
+            kind = type(message)
+            if kind is Done:
+                self._done(member, link, message)  # type: ignore[arg-type]
+            elif kind is Heartbeat:
+                self._beaten(member, link, message)  # type: ignore[arg-type]
+            elif isinstance(message, Config):
+                member.known = Known(member.known.types, message.limits)
+                self._places.came(member)
+                link.say(Acked(message.sequence))
+            elif isinstance(message, Leaving):
+                self._leaves(member, link, message)
+
+    def _done(self, member: Member, link: LocalLink, done: Done) -> None:
+        if done.session == member.session:
+            # What ends was taken in: as good as a heartbeat.
+            self._leases.grant(member.worker_id)
+            attempts, asked = member.attempts, member.asked
+            ended = [one.id for one in done.completions if attempts.get(one.id) == one.attempt]
+            for task_id in ended:
+                attempt = attempts.pop(task_id, None)
+                if attempt is not None:
+                    member.told[task_id] = attempt
+                if asked:
+                    asked.pop(task_id, None)
+            # The functions have ended: their places are free, whenever the results are durable.
+            self._places.freed(ended)
+            if done.completions:
+                self._handed_back(member, done.completions)
+        self._completing.take(link, done)
+
+    def _beaten(self, member: Member, link: LocalLink, beat: Heartbeat) -> None:
+        if beat.session != member.session:
+            return
+        taken_in = beat.taken_total >= member.beaten_total
+        member.taken_total = beat.taken_total
+        member.beaten_total = member.sent_total
+        if taken_in:
+            self._leases.grant(member.worker_id)
+            # The worker counts its lease from this: without one there is no word of it.
+            link.say(Acked(beat.sequence))
+
+    def _handed_back(self, member: Member, told: Sequence[Told]) -> None:
+        """Let a worker rest that begins nothing of what it is given: each time is two log entries.
+
+        A code pool that it cannot fetch, processes that do not start.
+        """
+        if not all(one.ended is _HANDED_BACK for one in told):
+            member.backs = 0
+            return
+        member.backs += 1
+        if member.backs >= BACKS_MAX and not member.resting and not member.leaving:
+            rest_ms = min(REST_MS << min(member.backs - BACKS_MAX, 20), REST_MS_MAX)
+            _logger.warning(
+                "worker %s at %s hands back all that it is given, %d times by now: it gets "
+                "nothing for %d ms; see to its log",
+                *(member.worker_id, member.location, member.backs, rest_ms),
+            )
+            self._places.rests(member, rest_ms)
+
+    def _leaves(self, member: Member, link: LocalLink, leaving: Leaving) -> None:
+        member.leaving = True
+        if not leaving.ended:
+            link.say(Acked(leaving.sequence))
+            return
+
+        def heard(told: bytes | BrokerError) -> None:
+            if not isinstance(told, BrokerError):
+                link.say(Acked(leaving.sequence))
+                link.end("the worker has left")
+
+        self._end_session(member, left=True, heard=heard)
+
+    def _link_ended(self, link: LocalLink) -> None:
+        member = self._members.get(link.worker_id)
+        if member is not None and member.link is link:
+            member.link = None
+
+    # Running
+
+    def interrupt(self, task_id: int, worker_id: str, reason: str) -> None:
+        """Ask a worker to end a task's attempt; again, should it connect anew."""
+        member = self._members.get(worker_id)
+        attempt = member.attempts.get(task_id) if member is not None else None
+        if member is None or attempt is None or task_id in member.asked:
+            return
+        member.asked[task_id] = reason
+        if member.link is not None:
+            member.link.say(Interrupt(member.session, [(task_id, attempt)], reason))
+
+    def took_back(self, task_id: int, worker_id: str) -> None:
+        """A task is no longer with the worker (empty: it was not), who did not tell so itself."""
+        if worker_id:
+            member = self._members.get(worker_id)
+            if member is not None and member.attempts.pop(task_id, None) is not None:
+                member.asked.pop(task_id, None)
+                self._places.freed((task_id,))
+
+    def heard_all(self, tasks: Iterable[Task]) -> None:
+        """As `heard`, of tasks that their workers have ended."""
+        members = self._members
+        for task in tasks:
+            member = members.get(task.worker_id)
+            if member is not None:
+                member.told.pop(task.id, None)
+
+    def heard(self, task_id: int, worker_id: str) -> None:
+        """The log has the end of an attempt."""
+        member = self._members.get(worker_id)
+        if member is not None:
+            member.told.pop(task_id, None)
+
+    def look(self) -> None:
+        """End the sessions whose lease has run out. Called several times a lease."""
+        for worker_id in self._leases.expired():
+            member = self._members.get(worker_id)
+            if member is not None:
+                _logger.warning(
+                    "worker %s at %s was not heard of for %d ms: its %d tasks are taken back",
+                    worker_id,
+                    member.location,
+                    self._leases.lease_ms,
+                    len(member.attempts),
+                )
+                self._end_session(member, left=False, heard=lambda told: None)
+
+    def _end_session(
+        self, member: Member, *, left: bool, heard: Callable[[bytes | BrokerError], None]
+    ) -> None:
+        if not left and member.link is not None:
+            member.link.end("the session's lease has run out")
+        held = [*member.attempts, *member.told]
+        now_ms = self._proposing.time.now_ms()
+        parts = [held[at : at + HELD_PART] for at in range(0, len(held), HELD_PART)] or [[]]
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            lost = Lost(member.worker_id, member.session, now_ms, part, left, self._drawn())
+            self._proposing.send(lost, heard if last else _unheard)
+
+    def session_ended(self, worker_id: str, session: int) -> None:
+        """The log has it that a session is over."""
+        member = self._members.get(worker_id)
+        if member is not None and member.session == session:
+            if member.link is not None and not member.leaving:
+                member.link.end("the session is over")
+            self._places.freed(member.attempts)
+            del self._members[worker_id]
+            self._leases.end(worker_id)
+            self._places.went(member)
+
+    # The end of a term
+
+    def drain(self) -> None:
+        """Take no more workers."""
+        self._draining = True
+
+    def end(self, refusal: Refused) -> None:
+        """Close all links; the workers ask who leads now."""
+        self._draining = True
+        for member in list(self._members.values()):
+            if member.link is not None:
+                member.link.say(refusal)
+                member.link.end(refusal.reason)
+
+
+def _unheard(told: bytes | BrokerError) -> None:
+    """Nobody waits for it."""

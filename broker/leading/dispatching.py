@@ -1,0 +1,289 @@
+"""From free places to running tasks: take, log, send; once a turn of the loop for all workers.
+
+Invariants:
+- A task is sent to its worker after its assignment is durable, never before.
+- What was taken counts for its worker until the attempt has ended or the assignment was refused.
+- One turn of the loop makes one command of assignments, whoever the tasks are for; while it is on
+  its way the next one gathers, which could not be durable any sooner.
+- Workers are served in turns: who was first in one round is last in the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from broker.commands import (
+    ITEMS_MAX,
+    Assign,
+    Assigned,
+    Assignment,
+    Completion,
+    Ended,
+    Finish,
+    Outcome,
+    decode_lists,
+)
+from broker.connection import Assigned as Sent
+from broker.connection import Run
+from broker.errors import BrokerError
+from broker.leading.crew import Crew, Member
+from broker.leading.measures import TermMeasures
+from broker.leading.proposing import Proposing
+from broker.leading.timers import Handle, Later
+from broker.scheduling import Pick, Scheduler
+from broker.task import Status, Task
+
+TAKEN_A_ROUND: Final = ITEMS_MAX
+"""At most so many tasks are taken in one turn, so that the loop stays free."""
+_logger = logging.getLogger(__name__)
+CANCELLED: Final = "cancelled"
+OVERDUE: Final = "deadline_expired"
+_Taken = list[tuple[Member, int, list[Pick]]]
+"""Whose, in which session, what."""
+
+
+class Dispatching:
+    """Hands out tasks to the workers of one term."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        proposing: Proposing,
+        measures: TermMeasures,
+        payload: Callable[[Task], bytes],
+        later: Later,
+    ) -> None:
+        """`payload` finds what is not in the task's row."""
+        self._scheduler = scheduler
+        self._proposing = proposing
+        self._measures = measures
+        self._payload = payload
+        self._loop = asyncio.get_running_loop()
+        self._crew: Crew
+        self._gather: Callable[[], None]
+        self._scheduled = False
+        self._logging = 0
+        """Commands of assignments that are not answered yet."""
+        self._stopped = True
+        self._call_later = later
+        self._later: Handle | None = None
+        self.under_way_tasks: dict[int, Task | None] = {}
+        """Tasks that were taken and not yet sent: each as the log has told it since, if it has."""
+        self._turn = 0
+
+    def start(self, crew: Crew, gather: Callable[[], None]) -> None:
+        """Hand out from now on. `gather` is called before each round: what came goes to queues."""
+        self._crew = crew
+        self._gather = gather
+        self._stopped = False
+        self.wake()
+
+    def stop(self) -> None:
+        """Hand out nothing more; what is on its way still goes."""
+        self._stopped = True
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def wake(self) -> None:
+        """Something may be handed out: a task came, a place was freed, a limit was changed."""
+        if not (self._scheduled or self._logging or self._stopped):
+            self._scheduled = True
+            self._loop.call_soon(self._round)
+
+    # What the crew tells
+
+    def came(self, member: Member) -> None:
+        """See `Places`."""
+        self._scheduler.connect(member.worker_id, member.known.types, member.known.limits)
+        self.wake()
+
+    def went(self, member: Member) -> None:
+        """See `Places`."""
+        self._scheduler.disconnect(member.worker_id)
+
+    def freed(self, task_ids: Iterable[int]) -> None:
+        """See `Places`."""
+        if self._scheduler.release_many(task_ids):
+            self.wake()
+
+    def under_way(self, worker_id: str) -> list[int]:
+        """See `Places`."""
+        return [task_id for task_id in self.under_way_tasks if self.worker_of(task_id) == worker_id]
+
+    def rests(self, member: Member, rest_ms: int) -> None:
+        """See `Places`."""
+
+        def go_on() -> None:
+            member.resting = False
+            self.wake()
+
+        member.resting = True
+        self._call_later(rest_ms / 1000, go_on)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way and no round is to come."""
+        return not self._scheduled and not self.under_way_tasks
+
+    def worker_of(self, task_id: int) -> str:
+        """Whom a task counts for; empty: nobody."""
+        pick = self._scheduler.running_pick(task_id)
+        return "" if pick is None else pick.worker_id
+
+    # Rounds
+
+    def _round(self) -> None:
+        """Take for every worker that has free places, and log what was taken."""
+        self._scheduled = False
+        if self._stopped:
+            return
+        self._gather()
+        now_ms = self._proposing.time.now_ms()
+        if not self._scheduler.waiting:
+            return
+        members = [member for member in self._crew if member.assignable]
+        if members:
+            self._turn = (self._turn + 1) % len(members)
+            members = members[self._turn :] + members[: self._turn]
+        taken: _Taken = []
+        left = TAKEN_A_ROUND
+        for member, picks in self._shared(members, left, now_ms):
+            left -= len(picks)
+            taken.append((member, member.session, picks))
+            for pick in picks:
+                self.under_way_tasks[pick.id] = None
+        if taken:
+            self._log(taken, now_ms)
+        if not left:
+            self.wake()
+        else:
+            self._wake_later(now_ms)
+
+    def _shared(
+        self, members: list[Member], left: int, now_ms: int
+    ) -> Iterator[tuple[Member, list[Pick]]]:
+        """What each takes: at first no more than its share, so that a burst goes to all of them."""
+        scheduler = self._scheduler
+        while members and left:
+            share = max(1, -(-min(left, scheduler.waiting) // len(members)))
+            again = []
+            for member in members:
+                picks = scheduler.take(member.worker_id, min(share, left), now_ms) if left else []
+                if picks:
+                    left -= len(picks)
+                    yield member, picks
+                    if len(picks) == share and scheduler.free(member.worker_id):
+                        again.append(member)
+            members = again
+
+    def _wake_later(self, now_ms: int) -> None:
+        """Where a rate holds tasks back only time lets them go."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        next_ms = self._scheduler.wake_ms()
+        if next_ms is not None:
+            wait_s = max(1, next_ms - now_ms) / 1000
+            self._later = self._call_later(wait_s, self.wake)
+
+    def _log(self, taken: _Taken, now_ms: int) -> None:
+        assignments = [
+            Assignment(
+                member.worker_id,
+                session,
+                [Assigned(pick.id, pick.group, pick.resources) for pick in picks],
+            )
+            for member, session, picks in taken
+        ]
+        self._logging += 1
+        self._proposing.send(Assign(assignments, now_ms), lambda told: self._logged(taken, told))
+
+    def _logged(self, taken: _Taken, told: bytes | BrokerError) -> None:
+        """The assignments are durable, or the term is over."""
+        self._logging -= 1
+        try:
+            answers = None if isinstance(told, BrokerError) else decode_lists(told)
+        except (msgspec.MsgspecError, BrokerError) as error:
+            _logger.error("assignments cannot be logged: %s", error)
+            answers = None
+        if not isinstance(answers, list):
+            _logger.info("assignments came to nothing: %s", told)
+            answers = [[0] * len(picks) for _, _, picks in taken]
+        for (member, session, picks), attempts in zip(taken, answers, strict=True):
+            self._send(member, session, picks, attempts)
+        self.wake()
+
+    def _send(self, member: Member, session: int, picks: list[Pick], attempts: list[int]) -> None:
+        under_way = self.under_way_tasks
+        runs: list[Run] = []
+        tasks: list[Task] = []
+        back: list[int] = []
+        for pick, attempt in zip(picks, attempts, strict=True):
+            task = under_way.pop(pick.id)
+            if task is None:
+                back.append(pick.id)
+            elif attempt and task.status is Status.RUNNING:
+                tasks.append(task)
+                runs.append(self._run(task))
+            else:
+                # It has gone another way meanwhile.
+                self._scheduler.release(pick.id)
+        self._scheduler.restore(back)
+        link = member.link
+        if not runs:
+            if len(back) == len(picks) and link is not None and member.session == session:
+                # The log knows of another session than this: it has to connect anew.
+                link.end("the session is over")
+            return
+        gone = self._crew.get(member.worker_id) is not member
+        if gone or link is None or member.leaving or member.session != session:
+            self._hand_back(member.worker_id, session, runs)
+            return
+        for run in runs:
+            member.attempts[run.id] = run.attempt
+        member.sent_total += len(runs)
+        self._measures.dispatched.add(len(runs))
+        self._measures.sent(tasks)
+        link.say(Sent(session, runs))
+        self._interrupt_late(tasks)
+
+    def _interrupt_late(self, tasks: list[Task]) -> None:
+        """End at once what was cancelled, or passed its deadline, on its way to the worker."""
+        now_ms = self._proposing.time.now_ms()
+        for task in tasks:
+            if task.cancel_asked:
+                self._crew.interrupt(task.id, task.worker_id, CANCELLED)
+            elif task.deadline_ms and task.deadline_ms <= now_ms:
+                self._crew.interrupt(task.id, task.worker_id, OVERDUE)
+
+    def _hand_back(self, worker_id: str, session: int, runs: list[Run]) -> None:
+        """The worker went away before anything was sent to it: the attempts never began."""
+        ended = [Ended(run.id, run.attempt, Outcome.HANDED_BACK) for run in runs]
+        for run in runs:
+            self._scheduler.release(run.id)
+
+        def propose() -> None:
+            now_ms = self._proposing.time.now_ms()
+            finish = Finish([Completion(worker_id, session, ended)], now_ms)
+            self._proposing.send(finish, lambda told: None)
+
+        self._loop.call_soon(propose)
+
+    def _run(self, task: Task) -> Run:
+        return Run(
+            task.id,
+            task.attempt,
+            task.tenant,
+            task.type,
+            self._payload(task) if task.payload_bytes else task.payload,
+            task.time_limit_ms,
+            task.deadline_ms,
+            task.mode,
+            task.codepool,
+            task.execution,
+            task.payload_object,
+        )

@@ -1,0 +1,193 @@
+"""What a leader does from time to time: leases, purging, children to be told, hints.
+
+Invariants:
+- Each look is short; what has more to do goes on in a later turn of the loop.
+- Nothing is proposed when there is nothing to do: an idle broker writes no log.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from broker import reading
+from broker.commands import ITEMS_MAX, Forget, Lost, Purge, Settle, decode_one
+from broker.errors import BrokerError
+from broker.leading.measures import TermMeasures
+from broker.leading.timers import Handle, Later
+from broker.replicating import Replicated
+from broker.scheduling import Hints
+from broker.settings import BrokerSettings
+from broker.task import SessionState, WorkerSession
+from engine.errors import EngineError
+from engine.replica import ReadRows
+
+if TYPE_CHECKING:
+    from broker.leading.term import Term
+
+PURGE_LOOK_S: Final = 1.0
+HINT_LOOK_S: Final = 1.0
+SWEEP_MS: Final = 60_000
+"""Code pools go when a purge meets them: so often one is proposed, where there are any."""
+FORGET_WORKERS_MS: Final = 3_600_000
+"""For so long a worker that has gone is still listed."""
+_HELD_PART: Final = 1_000
+_logger = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """The duties of one term."""
+
+    def __init__(
+        self,
+        term: "Term",
+        replica: Replicated,
+        settings: BrokerSettings,
+        measures: TermMeasures,
+        later: Later,
+    ) -> None:
+        self._term = term
+        self._replica = replica
+        self._measures = measures
+        self._loop = asyncio.get_running_loop()
+        self._later = later
+        self._orphans: dict[tuple[str, int], list[int]] = {}
+        self._ended: dict[str, int] = {}
+        """Workers whose session is over, since when."""
+        self._settling = True
+        self._hints = Hints(term.scheduler, settings.hint_after_ms)
+        self._told = ""
+        self._swept_ms = 0
+        self._handles: dict[str, Handle] = {}
+        self._stopped = True
+
+    def restore(self, orphans: dict[tuple[str, int], list[int]]) -> None:
+        """Tasks that run in sessions that are over: whoever led before did not come to them."""
+        self._orphans = orphans
+
+    def start(self) -> None:
+        """Begin."""
+        self._stopped = False
+        now_ms = self._term.time.now_ms()
+        for (worker_id, session), held in self._orphans.items():
+            for at in range(0, len(held), _HELD_PART):
+                part = held[at : at + _HELD_PART]
+                lost = Lost(worker_id, session, now_ms, part, drawn=self._term.drawn())
+                self._term.proposing.send(lost, _unheard)
+        self._orphans = {}
+        self._look()
+        self._hint()
+        self._purge()
+        self._settle()
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self._stopped = True
+        for handle in self._handles.values():
+            handle.cancel()
+
+    def session(self, worker: WorkerSession, *, gone: bool) -> None:
+        """A worker's session began or ended."""
+        if gone or worker.state is SessionState.CONNECTED:
+            self._ended.pop(worker.worker_id, None)
+        else:
+            self._ended[worker.worker_id] = worker.since_ms
+            if worker.state is SessionState.LOST and not self._stopped:
+                self._measures.lost.add()
+
+    def settle(self) -> None:
+        """Children wait to be told of their parents' end."""
+        if not self._settling and not self._stopped:
+            self._settling = True
+            self._soon("settle", self._settle)
+
+    def _settle(self) -> None:
+        def heard(told: bytes | BrokerError) -> None:
+            self._settling = False
+            if _number(told):
+                self.settle()
+
+        self._settling = True
+        if self._look_at(reading.unsettled):
+            self._term.proposing.send(Settle(self._term.time.now_ms()), heard)
+        else:
+            self._settling = False
+
+    def _look(self) -> None:
+        term = self._term
+        term.crew.look()
+        term.events.flush()
+        ended, term.ended_lately = term.ended_lately, {}
+        self._measures.ran(ended.values())
+        jump_ms = term.time.jump_ms()
+        if jump_ms:
+            self._measures.jumps.add()
+            _logger.warning(
+                "the wall clock has jumped by %d s; the broker's time goes on without it: see to "
+                "the machine's clock, the next leader begins with its own",
+                jump_ms // 1000,
+            )
+        self._after(term.leases.look_s, "look", self._look)
+
+    def _hint(self) -> None:
+        """Tell the operator what no limit explains."""
+        for hint in self._hints.look(self._term.time.now_ms()):
+            _logger.warning("%s", hint.text)
+        failure = self._term.scheduler.index.mapping.failure
+        if failure and failure != self._told:
+            _logger.warning("where tasks run is not as wished: %s", failure)
+        self._told = failure
+        self._after(HINT_LOOK_S, "hint", self._hint)
+
+    def _purge(self) -> None:
+        """Remove what was kept long enough, if anything was."""
+        now_ms = self._term.time.now_ms()
+
+        def heard(told: bytes | BrokerError) -> None:
+            again = _number(told) >= ITEMS_MAX
+            self._after(0.0 if again else PURGE_LOOK_S, "purge", self._purge)
+
+        pools = now_ms - self._swept_ms >= SWEEP_MS and self._look_at(_has_pools)
+        if pools or self._look_at(lambda rows: reading.purgeable(rows, now_ms)):
+            self._swept_ms = now_ms
+            self._term.proposing.send(Purge(now_ms), heard)
+        else:
+            self._after(PURGE_LOOK_S, "purge", self._purge)
+        old = [id for id, since_ms in self._ended.items() if since_ms + FORGET_WORKERS_MS < now_ms]
+        if old:
+            self._term.proposing.send(Forget(old[:ITEMS_MAX], now_ms), _unheard)
+
+    def _look_at(self, look: Callable[[ReadRows], bool]) -> bool:
+        try:
+            return self._replica.stale_read(look)[0]
+        except EngineError:
+            # The term is over; its end is told by others.
+            return False
+
+    def _soon(self, name: str, call: Callable[[], None]) -> None:
+        if not self._stopped:
+            self._handles[name] = self._loop.call_soon(call)
+
+    def _after(self, seconds: float, name: str, call: Callable[[], None]) -> None:
+        if not self._stopped:
+            self._handles[name] = self._later(seconds, call)
+
+
+def _has_pools(rows: ReadRows) -> bool:
+    return bool(reading.list_pools(rows, limit=1))
+
+
+def _number(told: bytes | BrokerError) -> int:
+    if isinstance(told, BrokerError):
+        return 0
+    try:
+        found = decode_one(told)
+    except msgspec.MsgspecError:
+        return 0
+    return found if isinstance(found, int) else 0
+
+
+def _unheard(told: bytes | BrokerError) -> None:
+    """What came of it is told by changes."""

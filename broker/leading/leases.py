@@ -1,0 +1,57 @@
+"""How long the leader waits for a worker that is not heard of.
+
+A lease counts by the leader's monotonic clock and is in no log: a new leader grants each worker a
+whole one. Only the verdict, that a session is lost, is a command.
+
+Invariants:
+- A session is found expired only after a whole lease without a word of it.
+- A look that comes late, because the event loop was busy, blames nobody: words may wait unread
+  behind it, so all leases last longer by as much.
+"""
+
+from typing import Final
+
+from engine.ports.clock import Clock
+
+LOOKS_A_LEASE: Final = 8
+
+
+class Leases:
+    """The leases of the workers of one term."""
+
+    def __init__(self, clock: Clock, lease_ms: int) -> None:
+        self.lease_ms = lease_ms
+        self._clock = clock
+        self._ends_s: dict[str, float] = {}
+        self._looked_s = clock.monotonic()
+
+    @property
+    def look_s(self) -> float:
+        """How often `expired` should be asked, in seconds."""
+        return self.lease_ms / 1000 / LOOKS_A_LEASE
+
+    def grant(self, worker_id: str) -> None:
+        """A whole lease from now on: the worker was heard of."""
+        self._ends_s[worker_id] = self._clock.monotonic() + self.lease_ms / 1000
+
+    def left_ms(self, worker_id: str) -> int:
+        """How much longer a worker that is not heard of is waited for; 0: its time is up."""
+        left_s = self._ends_s.get(worker_id, 0.0) - self._clock.monotonic()
+        return max(0, int(left_s * 1000))
+
+    def end(self, worker_id: str) -> None:
+        """Nobody waits for this worker any more."""
+        self._ends_s.pop(worker_id, None)
+
+    def expired(self) -> list[str]:
+        """The workers whose lease has run out, each told once."""
+        now_s = self._clock.monotonic()
+        late_s = now_s - self._looked_s - 2 * self.look_s
+        self._looked_s = now_s
+        if late_s > 0:
+            for worker_id in self._ends_s:
+                self._ends_s[worker_id] += late_s
+        found = [worker_id for worker_id, end_s in self._ends_s.items() if end_s <= now_s]
+        for worker_id in found:
+            del self._ends_s[worker_id]
+        return found

@@ -1,0 +1,191 @@
+"""The numbers of a leader, for whoever watches it.
+
+Invariants:
+- Nothing is counted once a task but dead letters: counters hear of batches, gauges are asked.
+- Latencies are samples: of each batch that is sent one task a tenant and type, of ends the newest
+  one of each whenever it is looked at.
+- At most so many tenants, and so many types, have numbers of their own; all later ones share one.
+- Queues are counted at most once a second, however many numbers of them are asked for.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.task import Status, Task
+from engine.ports.metrics import Histogram, Metrics
+
+if TYPE_CHECKING:
+    from broker.leading.term import Term
+
+_SHOWN: Final = (
+    Status.WAITING,
+    Status.DELAYED,
+    Status.BLOCKED,
+    Status.PREPARED,
+    Status.RUNNING,
+)
+
+
+LABELS_MAX: Final = 50
+"""So many tenants, and so many types; so latencies have at most the square of this and a few."""
+OTHER: Final = "other"
+_FRESH_MS: Final = 1_000
+_Waiting = dict[tuple[str, str], tuple[int, int]]
+"""How many wait of a tenant or a type, and since when the first one does."""
+
+
+class TermMeasures:
+    """Counters that last as long as the broker, and gauges of whatever term it has."""
+
+    def __init__(self, metrics: Metrics, term: "Callable[[], Term | None]") -> None:
+        self.dispatched = metrics.counter(
+            "herdbook_broker_dispatched_total", "Attempts that were sent to workers."
+        )
+        self.completed = metrics.counter(
+            "herdbook_broker_completed_total", "Ends of attempts that workers told."
+        )
+        self.lost = metrics.counter(
+            "herdbook_broker_leases_expired_total", "Sessions of workers that were lost."
+        )
+        self.jumps = metrics.counter(
+            "herdbook_broker_clock_jumps_total", "Jumps of the wall clock by over a minute."
+        )
+        self.dead = metrics.counter(
+            "herdbook_broker_dead_letters_total", "Tasks that failed for good."
+        )
+        self._metrics = metrics
+        self._term = term
+        self._waited: dict[tuple[str, str], Histogram] = {}
+        self._ran: dict[tuple[str, str], Histogram] = {}
+        self._labels: dict[str, set[str]] = {"tenant": set(), "type": set()}
+        self._counted: tuple[Term | None, int, _Waiting] = (None, 0, {})
+        self._ends: list[Callable[[], None]] = []
+        self._ends.append(
+            metrics.gauge(
+                "herdbook_broker_oldest_waiting_seconds",
+                "Since when the task waits that has waited longest.",
+                lambda: self._oldest_s("", ""),
+            )
+        )
+        for status in _SHOWN:
+            self._ends.append(
+                metrics.gauge(
+                    "herdbook_broker_tasks",
+                    "Tasks that have not ended, by their state.",
+                    partial(_count, term, status),
+                    state=status.name.lower(),
+                )
+            )
+        self._ends.append(
+            metrics.gauge(
+                "herdbook_broker_workers",
+                "Workers with a session.",
+                lambda: _asked(term, lambda one: len(list(one.crew))),
+            )
+        )
+
+    def came(self, tenant: str, type_: str) -> None:
+        """Tasks of a tenant and a type wait."""
+        if tenant not in self._labels["tenant"]:
+            self._label("tenant", tenant)
+        if type_ not in self._labels["type"]:
+            self._label("type", type_)
+
+    def sent(self, tasks: Sequence[Task]) -> None:
+        """A batch of attempts was sent to a worker."""
+        for task in newest(tasks).values():
+            waited_ms = task.started_ms - max(task.created_ms, task.due_ms)
+            self._histogram(
+                self._waited,
+                "herdbook_broker_dispatch_seconds",
+                "How long tasks waited from when they might begin until they were assigned.",
+                task,
+            ).observe(waited_ms / 1000)
+
+    def ran(self, tasks: Iterable[Task]) -> None:
+        """These ended lately."""
+        for task in tasks:
+            self._histogram(
+                self._ran,
+                "herdbook_broker_run_seconds",
+                "How long attempts took from their assignment to their end.",
+                task,
+            ).observe((task.finished_ms - task.started_ms) / 1000)
+
+    def _histogram(
+        self, known: dict[tuple[str, str], Histogram], name: str, says: str, task: Task
+    ) -> Histogram:
+        tenant = self._label("tenant", task.tenant)
+        type_ = self._label("type", task.type)
+        found = known.get((tenant, type_))
+        if found is None:
+            found = self._metrics.histogram(name, says, tenant=tenant, type=type_)
+            known[tenant, type_] = found
+        return found
+
+    def _label(self, kind: str, name: str) -> str:
+        """The name, while there are few; gauges of its queues begin with the first look."""
+        known = self._labels[kind]
+        if name in known:
+            return name
+        if len(known) >= LABELS_MAX:
+            return OTHER
+        known.add(name)
+        labels = {kind: name}
+        self._ends += [
+            self._metrics.gauge(
+                f"herdbook_broker_{kind}_waiting",
+                f"Tasks that wait for a worker, by {kind}.",
+                lambda: self._waiting().get((kind, name), (0, 0))[0],
+                **labels,
+            ),
+            self._metrics.gauge(
+                f"herdbook_broker_{kind}_oldest_waiting_seconds",
+                f"Since when the task waits that has waited longest, by {kind}.",
+                lambda: self._oldest_s(kind, name),
+                **labels,
+            ),
+        ]
+        return name
+
+    def _waiting(self) -> _Waiting:
+        """What waits, as it was counted within the last second; ("", ""): everything."""
+        term = self._term()
+        if term is None:
+            return {}
+        now_ms = term.time.now_ms()
+        whose, at_ms, found = self._counted
+        if whose is not term or now_ms >= at_ms + _FRESH_MS:
+            found = {}
+            for queue in term.scheduler.queues():
+                key, since_ms = queue.key, queue.since_ms
+                for one in (("", ""), ("tenant", key.tenant), ("type", key.type)):
+                    count, oldest_ms = found.get(one, (0, since_ms))
+                    found[one] = count + queue.length, min(oldest_ms, since_ms)
+            self._counted = term, now_ms, found
+        return found
+
+    def _oldest_s(self, kind: str, name: str) -> float:
+        since_ms = self._waiting().get((kind, name), (0, 0))[1]
+        term = self._term()
+        return (term.time.now_ms() - since_ms) / 1000 if since_ms and term is not None else 0.0
+
+    def end(self) -> None:
+        """Answer nobody any more."""
+        for end in self._ends:
+            end()
+
+
+def newest(tasks: Iterable[Task]) -> dict[tuple[str, str], Task]:
+    """Of each tenant and type the last one."""
+    return {(task.tenant, task.type): task for task in tasks}
+
+
+def _count(term: "Callable[[], Term | None]", status: Status) -> float:
+    return _asked(term, lambda one: one.counts[status])
+
+
+def _asked(term: "Callable[[], Term | None]", ask: "Callable[[Term], float]") -> float:
+    found = term()
+    return 0.0 if found is None else ask(found)

@@ -1,0 +1,229 @@
+"""The leader's way to the log: what gathers in one turn of the loop is one command.
+
+Invariants:
+- Submits, assignments and completions of a turn become one command each, however many asked.
+- Who asked is answered when the command is applied, in the order of the asking.
+- Commands keep their order of a kind; what finds no room in the log waits here, within bounds.
+- A batch that is atomic, part of a transaction, or has children of its own is a command by itself.
+- Who is told that nothing was taken may submit again: of a batch in parts that is said only if it
+  is so of every part.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from broker.batching import BATCH_BYTES_MAX, EncodedSubmit
+from broker.commands import ITEMS_MAX, Command, Refusal, decode_items, encode
+from broker.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    CommandUnknown,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    TooLarge,
+)
+from broker.leading.clock import BrokerTime
+from broker.replicating import Replicated
+from broker.translating import after_logging, translated
+from engine.errors import EngineError
+from engine.errors import Overloaded as LogFull
+from engine.limits import MIB
+
+_ROOM_PAUSE_S: Final = 0.005
+GATHERED_BYTES_MAX: Final = 64 * MIB
+
+Answers = list[int | Refusal]
+Heard = Callable[[bytes | BrokerError], None]
+
+
+class _Waiter:
+    """Hears what became of one command."""
+
+    __slots__ = ("_heard", "_open")
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+        self._open = True
+
+    def done(self) -> bool:
+        """Whether it has heard."""
+        return not self._open
+
+    def set_result(self, result: bytes, /) -> None:
+        """The command is applied."""
+        self._open = False
+        self._heard(result)
+
+    def set_exception(self, error: EngineError, /) -> None:
+        """Its outcome is not known, or it was never sent."""
+        self._open = False
+        self._heard(after_logging(error))
+
+
+class Proposing:
+    """Commands of one term."""
+
+    def __init__(self, replica: Replicated, time: BrokerTime) -> None:
+        self.time = time
+        self._replica = replica
+        self._term = replica.term
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[msgspec.Raw] = []
+        self._gathered_bytes = 0
+        self._asked: list[tuple[int, asyncio.Future[Answers]]] = []
+        self._late: list[tuple[bytes, Heard]] = []
+        self._late_bytes = 0
+        self._ended: BrokerError | None = None
+
+    def end(self, error: BrokerError) -> None:
+        """Propose nothing more; who waits for room is told."""
+        if self._ended is None:
+            self._ended = error
+            late, self._late = self._late, []
+            for _, heard in late:
+                heard(error)
+            self.flush()
+
+    def send(self, command: Command, heard: Heard) -> None:
+        """Propose a command of the leader's own; `heard` is told what became of it.
+
+        It may be told at once, and must not propose anything in that call.
+        """
+        self._send(encode(command), heard)
+
+    def ask(self, command: Command) -> Awaitable[bytes]:
+        """Propose a command; await its answer. Raises `BrokerError`."""
+        return self.ask_encoded(encode(command))
+
+    def ask_encoded(self, command: bytes) -> Awaitable[bytes]:
+        """As `ask`, for bytes."""
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        if self._late_bytes > GATHERED_BYTES_MAX:
+            raise Overloaded(f"{self._late_bytes} bytes of commands wait for room in the log")
+        self._send(command, lambda told: _tell(future, told))
+        return future
+
+    def submit(self, specs: Sequence[bytes]) -> "asyncio.Future[Answers]":
+        """Take tasks, each encoded and checked; those of one turn share a command.
+
+        Raises `Overloaded`, with nothing taken.
+        """
+        self._check_room(0)
+        return self._gather(specs)
+
+    async def submit_parts(self, parts: Sequence[Sequence[bytes]]) -> Answers:
+        """As `submit`, of a batch that takes several commands, which may be taken in part.
+
+        Raises `TooLarge`, `Overloaded`, `NotLeader` with nothing taken, `OutcomeUnknown` where
+        that is not so, or not known, of every part.
+        """
+        size_bytes = sum(sum(map(len, part)) for part in parts)
+        if size_bytes > GATHERED_BYTES_MAX:
+            raise TooLarge(f"{size_bytes:,} bytes at once; {GATHERED_BYTES_MAX:,} fit")
+        self._check_room(size_bytes)
+        asked = [self._gather(part) for part in parts]
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        failed = [one for one in told if isinstance(one, BaseException)]
+        answers = [answer for one in told if isinstance(one, list) for answer in one]
+        if not failed:
+            return answers
+        if len(failed) == len(parts):
+            if all(isinstance(one, BrokerUnavailable) for one in failed):
+                raise failed[0]
+        count = sum(map(len, parts))
+        known = f"{len(answers):,} of {count:,} tasks were answered; of the others it is not known"
+        raise OutcomeUnknown(f"{known}: {failed[0]}") from failed[0]
+
+    def _check_room(self, size_bytes: int) -> None:
+        waiting = self._late_bytes + self._gathered_bytes
+        if waiting > GATHERED_BYTES_MAX or (waiting and waiting + size_bytes > GATHERED_BYTES_MAX):
+            raise Overloaded(f"{self._late_bytes} bytes of commands wait for room in the log")
+
+    def _gather(self, specs: Sequence[bytes]) -> "asyncio.Future[Answers]":
+        assert 0 < len(specs) <= ITEMS_MAX
+        size_bytes = sum(map(len, specs))
+        full = self._gathered_bytes + size_bytes > BATCH_BYTES_MAX
+        if full or len(self._gathered) + len(specs) > ITEMS_MAX:
+            self.flush()
+        if not self._gathered:
+            self._loop.call_soon(self.flush)
+        future: asyncio.Future[Answers] = self._loop.create_future()
+        self._gathered += map(msgspec.Raw, specs)
+        self._gathered_bytes += size_bytes
+        self._asked.append((len(specs), future))
+        return future
+
+    def flush(self) -> None:
+        """Send what was submitted in this turn."""
+        specs, self._gathered = self._gathered, []
+        asked, self._asked = self._asked, []
+        self._gathered_bytes = 0
+        if specs:
+            command = encode(EncodedSubmit(specs, self.time.now_ms()))
+            self._send(command, lambda told: _share(asked, told))
+
+    def _send(self, command: bytes, heard: Heard) -> None:
+        if self._ended is not None:
+            heard(self._ended)
+        elif self._late:
+            self._wait(command, heard)
+        elif not self._proposed(command, heard):
+            self._wait(command, heard)
+            self._loop.call_later(_ROOM_PAUSE_S, self._again)
+
+    def _proposed(self, command: bytes, heard: Heard) -> bool:
+        """Whether the log had room. What else goes wrong is told."""
+        if self._replica.term != self._term:
+            heard(NotLeader("the leader's term is over", leader=self._replica.leader))
+            return True
+        try:
+            self._replica.propose_for(command, _Waiter(heard))
+        except LogFull:
+            return False
+        except EngineError as error:
+            heard(translated(error))
+        return True
+
+    def _wait(self, command: bytes, heard: Heard) -> None:
+        self._late.append((command, heard))
+        self._late_bytes += len(command)
+
+    def _again(self) -> None:
+        late, self._late = self._late, []
+        for number, (command, heard) in enumerate(late):
+            if not self._proposed(command, heard):
+                self._late = late[number:] + self._late
+                self._loop.call_later(_ROOM_PAUSE_S, self._again)
+                break
+            self._late_bytes -= len(command)
+
+
+def _tell(future: "asyncio.Future[bytes]", told: bytes | BrokerError) -> None:
+    if future.done():
+        return
+    if isinstance(told, BrokerError):
+        future.set_exception(told)
+    else:
+        future.set_result(told)
+
+
+def _share(asked: list[tuple[int, "asyncio.Future[Answers]"]], told: bytes | BrokerError) -> None:
+    """Give each who asked in a turn its part of the answer."""
+    answers: Answers = []
+    if not isinstance(told, BrokerError):
+        try:
+            answers = decode_items(told)
+        except msgspec.MsgspecError:
+            told = CommandUnknown(f"tasks were not taken: {told!r:.100}")
+    start = 0
+    for count, future in asked:
+        if not future.done():
+            if isinstance(told, BrokerError):
+                future.set_exception(told)
+            else:
+                future.set_result(answers[start : start + count])
+        start += count

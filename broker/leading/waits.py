@@ -1,0 +1,60 @@
+"""Who waits for the end of a task.
+
+Invariants:
+- Only a task that somebody waits for has a future; all others cost nothing here.
+- Who gave up waiting leaves nothing behind. When the term ends, everybody is told.
+"""
+
+import asyncio
+
+from broker.errors import BrokerError
+from broker.task import Task
+
+
+class Waits:
+    """The waits of one term."""
+
+    def __init__(self) -> None:
+        self._futures: dict[int, list[asyncio.Future[Task]]] = {}
+        self._over: BrokerError | None = None
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def __contains__(self, task_id: int) -> bool:
+        return task_id in self._futures
+
+    async def until_final(self, task_id: int) -> Task:
+        """The task, when it has ended: it has not yet. Raises `BrokerError` when the term ends."""
+        if self._over is not None:
+            raise self._over
+        future: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
+        futures = self._futures.setdefault(task_id, [])
+        futures.append(future)
+        try:
+            return await future
+        finally:
+            if future in futures:
+                futures.remove(future)
+                if not futures and self._futures.get(task_id) is futures:
+                    del self._futures[task_id]
+
+    def ended(self, task: Task) -> None:
+        """A task has ended: tell who waits for it, if anybody does."""
+        futures = self._futures.pop(task.id, None)
+        if futures is not None:
+            for future in futures:
+                if not future.done():
+                    future.set_result(task)
+
+    def gone(self, task_id: int, error: BrokerError) -> None:
+        """A task is no longer there."""
+        for future in self._futures.pop(task_id, ()):
+            if not future.done():
+                future.set_exception(error)
+
+    def end(self, error: BrokerError) -> None:
+        """The term is over."""
+        self._over = error
+        for task_id in list(self._futures):
+            self.gone(task_id, error)

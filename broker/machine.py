@@ -1,0 +1,90 @@
+"""The broker's state machine: commands in, rows and answers out.
+
+Invariants:
+- `apply` looks at the command and the rows, at nothing else, and always ends with an answer.
+- Bytes that are no command are answered and change nothing.
+- A listener is told after the fact, in order, and changes nothing here.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from broker import (
+    assigning,
+    commands,
+    finishing,
+    graphs,
+    interventions,
+    pools,
+    purging,
+    rollout_commands,
+    rollout_rows,
+    schedules_rows,
+    sessions,
+    settings_rows,
+    submitting,
+    transactions,
+)
+from broker.applying import Listener, Step
+from broker.commands import UNKNOWN_COMMAND, decode_command
+from engine.log.position import Position
+from engine.replica.contract import Rows
+
+_Apply = Callable[[Step, Any], bytes]
+
+_APPLY: Final[dict[type, _Apply]] = {
+    commands.Submit: submitting.submit,
+    commands.Begin: transactions.begin,
+    commands.Commit: transactions.commit,
+    commands.Rollback: transactions.rollback,
+    commands.ExpireTransactions: transactions.expire_transactions,
+    commands.Assign: assigning.assign,
+    commands.Finish: finishing.finish,
+    commands.Due: interventions.due,
+    commands.Expire: interventions.expire_some,
+    commands.Cancel: interventions.cancel,
+    commands.Retry: interventions.retry,
+    commands.Delete: interventions.delete,
+    commands.Session: sessions.open_session,
+    commands.Lost: sessions.lose,
+    commands.Forget: sessions.forget,
+    commands.Purge: purging.purge,
+    commands.Set: settings_rows.change,
+    commands.ScheduleSet: schedules_rows.define,
+    commands.ScheduleDelete: schedules_rows.remove,
+    commands.SchedulePause: schedules_rows.pause,
+    commands.Fire: schedules_rows.fire,
+    commands.Settle: transactions.go_on,
+    commands.PoolPut: pools.put,
+    commands.PoolDelete: pools.delete,
+    rollout_commands.RolloutPut: rollout_rows.put,
+    rollout_commands.RolloutRemove: rollout_rows.remove,
+}
+
+
+class BrokerMachine:
+    """The state machine of one broker replica."""
+
+    level: Final = 1
+
+    def __init__(self) -> None:
+        self.listener: Listener | None = None
+
+    def apply(self, rows: Rows, command: bytes, position: Position) -> bytes:
+        """Do a command."""
+        try:
+            wanted = decode_command(command)
+        except (msgspec.MsgspecError, RecursionError):
+            return UNKNOWN_COMMAND
+        listener = self.listener
+        step = Step(rows, wanted.now_ms, listener is not None, getattr(wanted, "drawn", 0))
+        answer = _APPLY[type(wanted)](step, wanted)
+        if step.settling:
+            graphs.settle(step)
+        step.close()
+        if listener is not None and step.changes:
+            for change in step.changes:
+                listener(change)
+        return answer or graphs.left(step)

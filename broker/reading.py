@@ -1,0 +1,331 @@
+"""What the broker's rows tell whoever asks.
+
+All are functions over rows to read from: a replica's own ones, or those of a snapshot. Lists come
+in pages; one goes on above the last key of the page before.
+
+Invariants:
+- No call looks at more than a bounded number of rows, however little of them is wanted.
+- A task is found where it is, whether it has ended or not; nothing is told twice within a page.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from heapq import merge
+from typing import Final
+
+import msgspec
+
+from broker.commands import Schedule, decode_schedule
+from broker.errors import PayloadMissing
+from broker.keys import (
+    ACTIVE,
+    CLUSTER,
+    COUNTERS,
+    ENDING,
+    EXPIRY,
+    FINAL,
+    ID_MAX,
+    PAYLOAD,
+    POOL,
+    RESULT,
+    ROLLOUT,
+    SCHEDULE,
+    SETTING,
+    SLOT,
+    TRANSACTION,
+    UNSETTLED,
+    WORKER,
+    end_of,
+    name_of,
+    named,
+    note_key,
+    note_number,
+    note_prefix,
+    number_of,
+    numbered,
+    paired,
+    part_prefix,
+    setting_prefix,
+    split_setting,
+    unpack_id,
+)
+from broker.rollout_commands import Note, RolloutRow, decode_notes, decode_row
+from broker.spec import POOL_PARTS_MAX
+from broker.task import (
+    FINAL_STATES,
+    CodePool,
+    Counters,
+    Event,
+    EventKind,
+    Setting,
+    Status,
+    Task,
+    Transaction,
+    WorkerSession,
+    decode_counters,
+    decode_pool,
+    decode_setting,
+    decode_task,
+    decode_transaction,
+    decode_worker,
+)
+from engine.replica.contract import ReadRows
+from engine.state.contract import Row
+
+LOOKS_MAX: Final = 2_000
+ROLLOUTS_BYTES_MAX: Final = 2 * 1024 * 1024
+_PAGE_ROWS: Final = 200
+
+Tally = Counter[tuple[Status, str, str]]
+"""How many tasks by status, tenant and type."""
+
+
+class TaskFilter(msgspec.Struct, frozen=True):
+    """Which tasks; what is empty does not matter. `statuses` and `dead` both hold."""
+
+    statuses: frozenset[Status] = frozenset()
+    tenant: str = ""
+    type: str = ""
+    worker_id: str = ""
+    slot: str = ""
+    dead: bool = False
+    """Dead letters only."""
+
+    def fits(self, task: Task) -> bool:
+        """Whether a task is one of them."""
+        return (
+            (not self.statuses or task.status in self.statuses)
+            and (not self.tenant or task.tenant == self.tenant)
+            and (not self.type or task.type == self.type)
+            and (not self.worker_id or task.worker_id == self.worker_id)
+            and (not self.slot or task.slot == self.slot)
+            and (not self.dead or task.dead)
+        )
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Tasks in the order of their ids. `above` is where the next page begins; None: no more."""
+
+    tasks: list[Task]
+    above: int | None
+
+
+def get_task(rows: ReadRows, task_id: int) -> Task | None:
+    """A task, or None if there is none or none any more."""
+    if not 0 <= task_id <= ID_MAX:
+        return None
+    row = rows.get(numbered(ACTIVE, task_id)) or rows.get(numbered(FINAL, task_id))
+    return None if row is None else decode_task(row)
+
+
+def payload_of(rows: ReadRows, task: Task) -> bytes:
+    """A task's payload, empty if it is kept outside. Raises `PayloadMissing` if it has gone."""
+    if not task.payload_bytes:
+        return task.payload
+    return _there(rows.get(numbered(PAYLOAD, task.id)), task, "payload")
+
+
+def result_of(rows: ReadRows, task: Task) -> bytes:
+    """A task's result, empty if it is kept outside. Raises `PayloadMissing` if it has gone."""
+    if not task.result_bytes:
+        return task.result
+    return _there(rows.get(numbered(RESULT, task.id)), task, "result")
+
+
+def _there(found: bytes | None, task: Task, what: str) -> bytes:
+    if found is None:
+        raise PayloadMissing(f"the {what} of task {task.id} has been removed", task_id=task.id)
+    return found
+
+
+def history(task: Task) -> list[Event]:
+    """What happened to a task, from its submit on."""
+    return [(task.created_ms, int(EventKind.SUBMITTED), 0, task.submitter, ""), *task.events]
+
+
+def list_tasks(
+    rows: ReadRows,
+    wanted: TaskFilter,
+    above: int = 0,
+    limit: int = 100,
+    looks_max: int = LOOKS_MAX,
+) -> TaskPage:
+    """Tasks with ids over `above` that fit, at most `limit`.
+
+    A page may have fewer, even none, and still not be the last: it ends after `looks_max` rows.
+    """
+    found: list[Task] = []
+    above = task_id = max(above, 0)
+    if limit <= 0:
+        return TaskPage([], above)
+    for looks, (key, value) in enumerate(_tasks(rows, wanted, above), 1):
+        task_id = number_of(key)
+        task = decode_task(value)
+        if wanted.fits(task):
+            found.append(task)
+        if len(found) >= limit or looks >= looks_max:
+            return TaskPage(found, task_id)
+    return TaskPage(found, None)
+
+
+def _tasks(rows: ReadRows, wanted: TaskFilter, above: int) -> Iterator[Row]:
+    statuses = wanted.statuses
+    kinds = []
+    if not wanted.dead and (not statuses or statuses - FINAL_STATES):
+        kinds.append(_rows(rows, ACTIVE, above))
+    if not statuses or statuses & FINAL_STATES:
+        kinds.append(_rows(rows, FINAL, above))
+    return merge(*kinds, key=lambda row: row[0][1:])
+
+
+def _rows(rows: ReadRows, kind: bytes, above: int) -> Iterator[Row]:
+    while above < ID_MAX:
+        page = rows.scan(numbered(kind, above + 1), end_of(kind), _PAGE_ROWS)
+        yield from page
+        if len(page) < _PAGE_ROWS:
+            return
+        above = number_of(page[-1][0])
+
+
+def active_tasks(rows: ReadRows, above: int = 0, limit: int = 1_000) -> list[Task]:
+    """Tasks that have not ended, over an id: for who builds a queue of them page by page."""
+    if above >= ID_MAX:
+        return []
+    page = rows.scan(numbered(ACTIVE, max(above, 0) + 1), end_of(ACTIVE), limit)
+    return [decode_task(value) for _, value in page]
+
+
+def tally(
+    rows: ReadRows, into: Tally, *, final: bool, above: int = 0, looks_max: int = LOOKS_MAX
+) -> int | None:
+    """Count tasks over an id, those that have ended or the others. Returns where to go on."""
+    kind = FINAL if final else ACTIVE
+    page = rows.scan(numbered(kind, above + 1), end_of(kind), looks_max)
+    for _, value in page:
+        task = decode_task(value)
+        into[task.status, task.tenant, task.type] += 1
+    return None if len(page) < looks_max else number_of(page[-1][0])
+
+
+def list_slots(rows: ReadRows, above: str = "", limit: int = 1_000) -> list[tuple[str, int]]:
+    """Slots that are held, and the task in each."""
+    page = _named(rows, SLOT, above, limit)
+    return [(name_of(key), unpack_id(value)) for key, value in page]
+
+
+def list_workers(
+    rows: ReadRows, above: str = "", limit: int = 1_000, prefix: str = ""
+) -> list[WorkerSession]:
+    """Workers' newest sessions, those that ended too; with a prefix, of names that begin so."""
+    first = named(WORKER, above) + b"\0" if above else named(WORKER, prefix)
+    page = rows.scan(first, end_of(named(WORKER, prefix)), max(limit, 0))
+    return [decode_worker(value) for _, value in page]
+
+
+def get_worker(rows: ReadRows, worker_id: str) -> WorkerSession | None:
+    """A worker's newest session."""
+    row = rows.get(named(WORKER, worker_id))
+    return None if row is None else decode_worker(row)
+
+
+def list_schedules(rows: ReadRows, above: str = "", limit: int = 1_000) -> list[Schedule]:
+    """Schedules by name."""
+    return [decode_schedule(value) for _, value in _named(rows, SCHEDULE, above, limit)]
+
+
+def list_pools(rows: ReadRows, above: str = "", limit: int = 1_000) -> list[CodePool]:
+    """Code pools by name, those too whose parts are still coming."""
+    return [decode_pool(value) for _, value in _named(rows, POOL, above, limit)]
+
+
+def get_pool(rows: ReadRows, name: str) -> CodePool | None:
+    """A code pool that is whole."""
+    row = rows.get(named(POOL, name))
+    pool = None if row is None else decode_pool(row)
+    return pool if pool is not None and pool.parts_stored == pool.parts else None
+
+
+def pool_parts(rows: ReadRows, name: str) -> list[bytes]:
+    """The bytes of a code pool, part by part."""
+    prefix = part_prefix(name)
+    return [value for _, value in rows.scan(prefix, end_of(prefix), POOL_PARTS_MAX)]
+
+
+def list_transactions(rows: ReadRows, above: int = 0, limit: int = 1_000) -> list[Transaction]:
+    """Open transactions, those that have passed their time and wait to be rolled back too."""
+    if above >= ID_MAX:
+        return []
+    first = numbered(TRANSACTION, max(above, 0) + 1)
+    page = rows.scan(first, end_of(TRANSACTION), max(limit, 0))
+    return [decode_transaction(value) for _, value in page]
+
+
+def list_settings(
+    rows: ReadRows, kind: str = "", above: tuple[str, str] | None = None, limit: int = 1_000
+) -> list[tuple[str, str, Setting]]:
+    """Settings of a kind, or of all: kind, name, value."""
+    prefix = setting_prefix(kind) if kind else SETTING
+    first = prefix if above is None else setting_prefix(above[0]) + above[1].encode() + b"\0"
+    return [
+        (*split_setting(key), decode_setting(value))
+        for key, value in rows.scan(first, end_of(prefix), max(limit, 0))
+    ]
+
+
+def get_counters(rows: ReadRows) -> Counters:
+    """What was given away last, and the newest time that a command told."""
+    row = rows.get(COUNTERS)
+    return Counters() if row is None else decode_counters(row)
+
+
+def purgeable(rows: ReadRows, now_ms: int) -> bool:
+    """Whether there are tasks that `Purge` would look at."""
+    first = paired(EXPIRY, get_counters(rows).purged_ms, 0)
+    return bool(rows.scan(first, paired(EXPIRY, now_ms + 1, 0), 1))
+
+
+def unsettled(rows: ReadRows) -> bool:
+    """Whether something of graphs or transactions is left: then `Settle` is to be sent."""
+    return any(rows.scan(kind, end_of(kind), 1) for kind in (UNSETTLED, ENDING))
+
+
+def _named(rows: ReadRows, kind: bytes, above: str, limit: int) -> list[Row]:
+    first = named(kind, above) + b"\0" if above else kind
+    return rows.scan(first, end_of(kind), max(limit, 0))
+
+
+def get_rollout(rows: ReadRows, name: str) -> RolloutRow | None:
+    """A roll-out, or None if there is none or none any more."""
+    row = rows.get(named(ROLLOUT, name))
+    return None if row is None else decode_row(row)
+
+
+def list_rollouts(rows: ReadRows, above: str = "", limit: int = 100) -> list[RolloutRow]:
+    """Roll-outs by name, those too that have ended: a page, which ends early if they are big.
+
+    There are no more only if there is none.
+    """
+    found: list[RolloutRow] = []
+    size_bytes = 0
+    while len(found) < limit and size_bytes < ROLLOUTS_BYTES_MAX:
+        page = _named(rows, ROLLOUT, above, 1)
+        if not page:
+            break
+        found.append(decode_row(page[0][1]))
+        size_bytes += len(page[0][1])
+        above = found[-1].name
+    return found
+
+
+def held_clusters(rows: ReadRows, above: str = "", limit: int = 1_000) -> list[tuple[str, str]]:
+    """Clusters, and the roll-out that holds each."""
+    return [(name_of(key), value.decode()) for key, value in _named(rows, CLUSTER, above, limit)]
+
+
+def rollout_notes(
+    rows: ReadRows, name: str, above: int = 0, limit: int = 1_000
+) -> list[tuple[int, list[Note]]]:
+    """What was noted of a roll-out, change by change; `above` is the last change seen."""
+    first = note_key(name, max(above, 0) + 1)
+    page = rows.scan(first, end_of(note_prefix(name)), max(limit, 0))
+    return [(note_number(key), decode_notes(value)) for key, value in page]

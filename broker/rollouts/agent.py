@@ -1,0 +1,111 @@
+"""The agent of a node: a worker that takes the steps and pings of this node and nothing else.
+
+Invariants:
+- Only the node's own types and its own group come here; its children know them by one type each.
+- There is one agent of a node: a second one is another process of the same worker.
+"""
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from broker.connection import Attempt, Completion, Run, WorkerLimits, WorkerPort
+from broker.rollouts.document import check_node
+from broker.rollouts.performing import PING_TYPE, STEP_TYPE
+from broker.rollouts.steps import agent_id, group_of, ping_type, step_type
+from broker.worker.pool import Pool, PoolSettings
+from broker.worker.worker import Worker, WorkerSettings
+from engine.ports.clock import Clock
+
+PLACES = 4
+"""A step of the node, one about another node, a ping, and one more."""
+PROCESSES = 2
+PERFORMING = "broker.rollouts.performing"
+
+
+class AgentPlaces:
+    """The pool's places, under the types that its processes know."""
+
+    def __init__(self, pool: Pool, node: str) -> None:
+        self._pool = pool
+        self._types = {step_type(node): STEP_TYPE, ping_type(node): PING_TYPE}
+
+    @property
+    def running(self) -> list[Attempt]:
+        """What has not ended."""
+        return self._pool.running
+
+    def __len__(self) -> int:
+        return len(self._pool)
+
+    def run(self, runs: list[Run]) -> None:
+        """Run these; each is answered by a completion."""
+        self._pool.run([replace(run, type=self._types[run.type]) for run in runs])
+
+    def interrupt(self, attempts: Iterable[Attempt], reason: str) -> None:
+        """End these."""
+        self._pool.interrupt(list(attempts), reason)
+
+    def give_back(self) -> None:
+        """Begin nothing more of what has not begun."""
+        self._pool.give_back()
+
+    async def end_all(self) -> None:
+        """End everything; returns when nothing runs."""
+        await self._pool.end_all()
+
+    async def idle(self) -> None:
+        """Wait until nothing runs."""
+        await self._pool.idle()
+
+
+async def serve_agent(
+    port: WorkerPort,
+    node: str,
+    settings: WorkerSettings,
+    pool_settings: PoolSettings,
+    clock: Clock,
+    rng: random.Random,
+    started: Callable[[Worker, Pool], None] | None = None,
+) -> bool:
+    """Run a node's agent until it is drained; returns whether all that ran could end by itself.
+
+    The modules of `pool_settings` register its actions. Of both settings the agent itself says
+    what it is called, how many processes it has, and what it takes. Raises as `serve_worker` does.
+    """
+    check_node(node)
+    workers: list[Worker] = []
+
+    def done(completions: list[Completion]) -> None:
+        workers[0].done(completions)
+
+    limits = WorkerLimits(PLACES, groups=(group_of(node),))
+    settings = dataclasses.replace(settings, worker_id=agent_id(node), limits=limits)
+    modules = (PERFORMING, *pool_settings.modules)
+    pool_settings = dataclasses.replace(
+        pool_settings, modules=modules, processes=PROCESSES, places=PLACES, ahead=0
+    )
+    pool = Pool(pool_settings, done)
+    try:
+        await pool.start()
+        worker = Worker(port, settings, (step_type(node), ping_type(node)), clock, rng)
+        workers.append(worker)
+        if started is not None:
+            started(worker, pool)
+        standing = asyncio.create_task(_stand(worker, pool))
+        try:
+            return await worker.run(AgentPlaces(pool, node))
+        finally:
+            standing.cancel()
+            await asyncio.gather(standing, return_exceptions=True)
+    finally:
+        await pool.close()
+
+
+async def _stand(worker: Worker, pool: Pool) -> None:
+    """Take no more than the processes that stand can run; without any, the pings say so."""
+    while True:
+        worker.stand(await pool.until_other_standing())

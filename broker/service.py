@@ -1,0 +1,464 @@
+"""The broker: one replica of its state machine, and what the one that leads does for all.
+
+    broker = await Broker.open(client, state, elect=False)
+    [task_id] = await broker.submit([Spec("resize", payload=b"...")])
+    task = await broker.wait(task_id)
+
+Invariants:
+- What a call acknowledged is durable in the log and applied here.
+- Only the leader serves, and only when all that it holds in memory is built; the others say who
+  leads.
+- A call that raises `NotLeader` or `Overloaded` changed nothing; one that raises `OutcomeUnknown`
+  may have.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from hashlib import sha256
+from random import Random
+from typing import Final
+
+import msgspec
+
+from broker import commands
+from broker.batching import EncodedSubmit, bounded, encode_specs, is_full, parts_of
+from broker.commands import (
+    ITEMS_MAX,
+    Answer,
+    Command,
+    Refusal,
+    Schedule,
+    Spec,
+    checked,
+    decode_items,
+    decode_one,
+    encode,
+)
+from broker.connection import Hello, Refused
+from broker.errors import (
+    CommandUnknown,
+    InvalidTask,
+    NotLeader,
+    TooLarge,
+    UnknownTransaction,
+    WaitTimedOut,
+)
+from broker.keys import ID_MAX
+from broker.leading.cron import check_cron
+from broker.leading.firing import next_due_ms
+from broker.leading.link import LocalLink
+from broker.leading.measures import TermMeasures
+from broker.leading.term import Term
+from broker.leading.timers import Later
+from broker.machine import BrokerMachine
+from broker.replicating import Replicated
+from broker.rolling_out import RollingOut
+from broker.scheduling import Scheduler, UserMapping
+from broker.settings import BrokerSettings, Setting, check_setting, encode_setting
+from broker.task import FINAL_STATES, Task
+from broker.translating import translating
+from engine.errors import EngineError
+from engine.ledger.client import LedgerClient
+from engine.log.settings import LogSettings
+from engine.ports.clock import Clock
+from engine.ports.metrics import NO_METRICS, Metrics
+from engine.replica import Replica, ReplicaSettings
+from engine.state.contract import State
+
+LOG: Final = "broker"
+_RETRY_PAUSE_S: Final = 0.05
+_logger = logging.getLogger(__name__)
+
+
+class Broker(RollingOut):
+    """One replica of a broker. Made by `open`; all methods on the event loop."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: Random,
+        machine: BrokerMachine,
+        settings: BrokerSettings,
+        mapping: UserMapping | None = None,
+        metrics: Metrics = NO_METRICS,
+        later: Later | None = None,
+    ) -> None:
+        """`later` is what calls at a moment; without it the event loop does."""
+        self.settings = settings
+        self.replica: Replicated
+        self.machine = machine
+        self._clock = clock
+        self._rng = rng
+        self._later = later or asyncio.get_running_loop().call_later
+        self._mapping = mapping
+        self._metrics = metrics
+        self._measures = TermMeasures(metrics, lambda: self._term)
+        self._term: Term | None = None
+        self._serving = asyncio.Condition()
+        self._keeping: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        client: LedgerClient,
+        state: State,
+        *,
+        name: str = LOG,
+        settings: BrokerSettings | None = None,
+        mapping: UserMapping | None = None,
+        address: str = "",
+        elect: bool = False,
+        candidate: bool = True,
+        replica_settings: ReplicaSettings | None = None,
+        log_settings: LogSettings | None = None,
+        metrics: Metrics = NO_METRICS,
+    ) -> "Broker":
+        """Start a replica of a broker on a state, which it closes in the end.
+
+        `elect=False` is for the only replica there is: it serves when this returns. `mapping` says
+        where tenants' tasks run. Raises `BrokerUnavailable`, `NotLeader`.
+        """
+        machine = BrokerMachine()
+        settings = settings or BrokerSettings()
+        broker = cls(client.clock, client.rng, machine, settings, mapping, metrics)
+        with translating():
+            replica = await Replica.open(
+                client,
+                name,
+                machine,
+                state,
+                address=address,
+                elect=elect,
+                candidate=candidate,
+                settings=replica_settings,
+                log_settings=log_settings,
+                metrics=metrics,
+            )
+        broker.start(replica)
+        if not elect:
+            try:
+                await broker._until_begun(replica.settings.stall_ms)
+            except BaseException:
+                await broker.close()
+                raise
+        return broker
+
+    def start(self, replica: Replicated) -> None:
+        """Serve whenever this replica leads. It is closed with the broker."""
+        self.replica = replica
+        self._keeping = asyncio.create_task(self._keep(), name=f"broker {replica.name}")
+
+    async def close(self) -> None:
+        """Let another replica lead. May be called twice. Raises `BrokerUnavailable`."""
+        self._closed = True
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        await self._end_term("the broker was closed")
+        self._measures.end()
+        with translating():
+            await self.replica.close()
+
+    async def give_way(self, patience_ms: int = 10_000) -> None:
+        """Let another replica lead: nothing more is assigned, what is under way is answered.
+
+        Workers keep what they run and connect to the next leader. Does nothing unless this one
+        leads; with no other replica there it will lead again.
+        """
+        term = self._term
+        if term is not None:
+            term.drain()
+            with translating():
+                await self.replica.give_way(patience_ms)
+
+    # Terms
+
+    async def _keep(self) -> None:
+        """Serve whenever this replica leads."""
+        number = 0
+        while not self._closed:
+            try:
+                number = await self.replica.until_other_term(number)
+                await self._end_term("another replica leads")
+                if number:
+                    await self._begin_term()
+            except EngineError as error:
+                await self._end_term(str(error))
+                if self.replica.failure is not None or self._closed:
+                    return
+                _logger.info("broker %s: %s", self.replica.name, error)
+                await asyncio.sleep(_RETRY_PAUSE_S)
+            except Exception:
+                # A defect: who leads and does not serve must let others lead.
+                _logger.exception("broker %s cannot serve", self.replica.name)
+                await self.replica.give_way(0)
+
+    async def _begin_term(self) -> None:
+        rng = self._rng
+        scheduler = Scheduler(aging_ms=self.settings.aging_ms, mapping=self._mapping)
+        term = Term(
+            self.replica,
+            self._clock,
+            self._later,
+            lambda: rng.getrandbits(63),
+            self.settings,
+            scheduler,
+            self._measures,
+        )
+        await term.build()
+        if self.replica.term != term.number:
+            return
+        self.machine.listener = term.changed
+        self._term = term
+        term.start()
+        async with self._serving:
+            self._serving.notify_all()
+
+    async def _end_term(self, why: str) -> None:
+        term, self._term = self._term, None
+        if term is not None:
+            self.machine.listener = None
+            leader = self.replica.leader
+            term.end(NotLeader(why, leader=leader))
+            async with self._serving:
+                self._serving.notify_all()
+
+    @property
+    def serving(self) -> bool:
+        """Whether this replica leads and serves."""
+        return self._term is not None and self.replica.term == self._term.number
+
+    @property
+    def leader(self) -> str:
+        """The address of who leads as far as is known, "" if nobody does."""
+        return self.replica.leader
+
+    @property
+    def term(self) -> Term:
+        """What this leader has in memory. Raises `NotLeader`."""
+        term = self._term
+        if term is None or self.replica.term != term.number:
+            leader = "" if self.replica.term else self.replica.leader
+            text = "this broker does not lead" if not self.replica.term else "it begins to lead"
+            raise NotLeader(text, leader=leader)
+        return term
+
+    async def until_serving(self, timeout_ms: int) -> None:
+        """Wait until this replica serves. Raises `NotLeader` when the time is over."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000), self._serving:
+                await self._serving.wait_for(lambda: self.serving)
+        except TimeoutError:
+            raise NotLeader("it does not lead", leader=self.replica.leader) from None
+
+    async def _until_begun(self, timeout_ms: int) -> None:
+        """Wait until the only replica serves, for as long as it takes to read what there is."""
+        while True:
+            try:
+                await self.until_serving(timeout_ms)
+                return
+            except NotLeader:
+                if not self.replica.term:
+                    raise
+
+    # Submitting
+
+    async def submit(
+        self,
+        specs: Sequence[Spec],
+        *,
+        transaction: int = 0,
+        atomic: bool = False,
+        owner: str = "",
+    ) -> list[int | Refusal]:
+        """Take tasks; for each its id, or why it was not taken, in their order.
+
+        `atomic`: all or none; `transaction`: they go when it is committed, which must be that of
+        `owner` if one is named. A batch of more than a
+        thousand is taken in parts. Raises `InvalidTask` (nothing is taken), `TooLarge`,
+        `NotLeader`, `Overloaded`, `OutcomeUnknown`.
+        """
+        encoded = encode_specs(specs)
+        return await self.submit_encoded(
+            encoded,
+            transaction=transaction,
+            atomic=atomic,
+            related=any(spec.parents for spec in specs),
+            owner=owner,
+        )
+
+    async def submit_encoded(
+        self,
+        specs: Sequence[bytes],
+        *,
+        transaction: int = 0,
+        atomic: bool = False,
+        related: bool = False,
+        owner: str = "",
+    ) -> list[int | Refusal]:
+        """As `submit`, for specs that are encoded and checked.
+
+        `related`: some have parents, perhaps in the same batch.
+        """
+        if not specs:
+            return []
+        proposing = self.term.proposing
+        if transaction or atomic or related:
+            if len(specs) > ITEMS_MAX:
+                raise TooLarge(f"{len(specs)} tasks at once; {ITEMS_MAX} fit")
+            if not 0 <= transaction <= ID_MAX:
+                raise UnknownTransaction(f"there is no transaction {transaction}")
+            raw = [msgspec.Raw(spec) for spec in specs]
+            command = EncodedSubmit(raw, self.term.time.now_ms(), transaction, atomic, owner)
+            return decode_items(_known(await proposing.ask_encoded(encode(command))))
+        if not is_full(specs):
+            return await proposing.submit(specs)
+        return await proposing.submit_parts(parts_of(specs))
+
+    async def begin(self, owner: str = "", ttl_ms: int | None = None) -> int:
+        """Open a transaction of submits; its number."""
+        now_ms = self.term.time.now_ms()
+        ttl_ms = self.settings.transaction_ttl_ms if ttl_ms is None else ttl_ms
+        return await self._number(commands.Begin(now_ms + ttl_ms, now_ms, owner))
+
+    async def commit(self, transaction: int, owner: str = "") -> int:
+        """Let all tasks of a transaction go; how many. Raises `UnknownTransaction`."""
+        return await self._number(commands.Commit(transaction, self.term.time.now_ms(), owner))
+
+    async def rollback(self, transaction: int, owner: str = "") -> int:
+        """Forget a transaction and its tasks; how many. Raises `UnknownTransaction`."""
+        return await self._number(commands.Rollback(transaction, self.term.time.now_ms(), owner))
+
+    # Tasks
+
+    async def wait(self, task_id: int, timeout_ms: int | None = None) -> Task:
+        """A task when it has ended. Raises `UnknownTask`, `WaitTimedOut`, `NotLeader`."""
+        term = self.term
+        task = self.get(task_id)
+        if task.status in FINAL_STATES:
+            return task
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                return await term.waits.until_final(task_id)
+        except TimeoutError:
+            text = f"task {task_id} has not ended after {timeout_ms} ms"
+            raise WaitTimedOut(text, task_id=task_id) from None
+
+    async def cancel(self, task_ids: Sequence[int], by: str = "") -> list[Answer]:
+        """End tasks: at once, or ask their workers to. Raises `TooLarge`, `NotLeader`."""
+        now_ms = self.term.time.now_ms()
+        answers = await self._items(commands.Cancel(bounded(task_ids), by, now_ms))
+        return [Answer(answer) for answer in answers if isinstance(answer, int)]
+
+    async def retry(self, task_ids: Sequence[int], by: str = "") -> list[Answer | Refusal]:
+        """Begin ended tasks anew, or say what another task holds. Raises `TooLarge`."""
+        now_ms = self.term.time.now_ms()
+        answers = await self._items(commands.Retry(bounded(task_ids), by, now_ms))
+        return [Answer(answer) if isinstance(answer, int) else answer for answer in answers]
+
+    async def delete(self, task_ids: Sequence[int]) -> list[Answer]:
+        """Remove ended tasks and their results now. Raises `TooLarge`."""
+        now_ms = self.term.time.now_ms()
+        answers = await self._items(commands.Delete(bounded(task_ids), now_ms))
+        return [Answer(answer) for answer in answers if isinstance(answer, int)]
+
+    # Settings and schedules
+
+    async def set(self, kind: str, name: str, setting: Setting | None, by: str = "") -> bool:
+        """Change a setting; None takes it away. Counts from the next assignment on.
+
+        Whether that changed anything. Raises `InvalidSetting`.
+        """
+        if setting is not None:
+            check_setting(kind, name, setting)
+        value = None if setting is None else encode_setting(setting)
+        command = commands.Set(kind, name, value, by, self.term.time.now_ms())
+        return bool(await self._number(command))
+
+    async def set_schedule(self, schedule: Schedule, by: str = "") -> None:
+        """Add or replace a schedule. Raises `InvalidTask`, `InvalidSetting`."""
+        checked(schedule)
+        if schedule.cron:
+            check_cron(schedule.cron, schedule.zone)
+        now_ms = self.term.time.now_ms()
+        if not schedule.next_due_ms:
+            due_ms = next_due_ms(schedule, now_ms) if schedule.cron or schedule.interval_ms else 0
+            schedule = msgspec.structs.replace(schedule, next_due_ms=due_ms)
+        await self._number(commands.ScheduleSet(schedule, by, now_ms))
+
+    async def delete_schedule(self, name: str) -> None:
+        """Remove a schedule. Raises `UnknownSchedule`."""
+        await self._number(commands.ScheduleDelete(name, self.term.time.now_ms()))
+
+    async def pause_schedule(self, name: str, *, paused: bool = True, by: str = "") -> None:
+        """Stop a schedule, or let it go on from its next due time. Raises `UnknownSchedule`."""
+        now_ms = self.term.time.now_ms()
+        known = self.term.firing.schedules.get(name)
+        due_ms = next_due_ms(known, now_ms) if known is not None else 0
+        await self._number(commands.SchedulePause(name, paused, due_ms, by, now_ms))
+
+    # Code
+
+    async def put_code(
+        self, name: str, archive: bytes, ttl_ms: int | None = None, by: str = ""
+    ) -> None:
+        """See `Calls`."""
+        size_bytes = commands.POOL_PART_BYTES_MAX
+        starts = range(0, max(1, len(archive)), size_bytes)
+        if len(starts) > commands.POOL_PARTS_MAX:
+            raise TooLarge(f"{len(archive)} bytes of code; {commands.POOL_PARTS_MAX} MiB fit")
+        now_ms = self.term.time.now_ms()
+        digest = sha256(archive).digest()
+        expires_ms = 0 if ttl_ms is None else now_ms + ttl_ms
+        for part, start in enumerate(starts):
+            content = archive[start : start + size_bytes]
+            await self._number(
+                commands.PoolPut(name, part, len(starts), content, digest, expires_ms, by, now_ms)
+            )
+
+    async def delete_code(self, name: str) -> None:
+        """See `Calls`."""
+        await self._number(commands.PoolDelete(name, self.term.time.now_ms()))
+
+    # Workers
+
+    async def connect(self, hello: Hello) -> LocalLink:
+        """See `WorkerPort`: a worker's link. Refused in words where another replica leads."""
+        try:
+            link = await self.term.crew.connect(hello)
+            link.code = self.code
+            return link
+        except NotLeader as error:
+            link = LocalLink(hello.worker_id, lambda *_: None, lambda _: None)
+            link.say(Refused(error.message, error.leader))
+            link.end(error.message)
+            return link
+
+    # Asking
+
+    async def ask(self, command: Command) -> bytes:
+        """Put any command into the log; its answer. Raises `InvalidTask` for one that is none."""
+        encoded = encode(command)
+        try:
+            commands.decode_command(encoded)
+        except msgspec.MsgspecError as error:
+            kind = type(command).__name__.lower()
+            raise InvalidTask(f"that cannot be asked for ({kind}): {error}") from error
+        return _known(await self.term.proposing.ask_encoded(encoded))
+
+    async def _items(self, command: Command) -> list[int | Refusal]:
+        return decode_items(await self.ask(command))
+
+    async def _number(self, command: Command) -> int:
+        answer = decode_one(await self.ask(command))
+        if isinstance(answer, Refusal):
+            raise answer.error
+        return answer
+
+
+def _known(answer: bytes) -> bytes:
+    if answer == commands.UNKNOWN_COMMAND:
+        raise CommandUnknown("the state machine does not know the command")
+    return answer

@@ -1,0 +1,148 @@
+"""Tasks that are taken all together or not at all.
+
+Invariants:
+- Tasks of an open transaction are never given to a worker, and hold their slots already.
+- A transaction that has passed its time is never committed, whether or not it was rolled back yet.
+- What is rolled back leaves nothing: no task, no slot, no unique key, no payload, no edge.
+- One command decides; the tasks follow, at most `ITEMS_MAX` a command, and nothing stops them.
+"""
+
+from broker import graphs
+from broker.applying import Step, TransactionChanged
+from broker.commands import (
+    ITEMS_MAX,
+    Begin,
+    Commit,
+    ExpireTransactions,
+    Refusal,
+    Rollback,
+    Settle,
+)
+from broker.ending import end, free, remove
+from broker.graphs import release, unlink
+from broker.keys import ACTIVE, ENDING, PARENTS, TRANSACTION, end_of, numbered
+from broker.spec import TRANSACTIONS_MAX
+from broker.submitting import foreign, open_transaction
+from broker.task import EventKind, Status, Task, Transaction, decode_transaction, encode, note
+
+
+def begin(step: Step, wanted: Begin) -> bytes:
+    """Answers the transaction's id, or why there is none."""
+    if step.counters.transactions_open >= TRANSACTIONS_MAX:
+        return encode(Refusal("overloaded", f"{TRANSACTIONS_MAX:,} transactions are open"))
+    step.counters.transactions_open += 1
+    step.counters.transaction += 1
+    transaction = Transaction(
+        step.counters.transaction, step.now_ms, wanted.expires_ms, owner=wanted.owner
+    )
+    step.put(numbered(TRANSACTION, transaction.id), encode(transaction))
+    step.changed(TransactionChanged(transaction.id, transaction))
+    return encode(transaction.id)
+
+
+def commit(step: Step, wanted: Commit) -> bytes:
+    """Answers how many tasks go."""
+    transaction = open_transaction(step, wanted.transaction, wanted.owner)
+    if isinstance(transaction, Refusal):
+        return encode(transaction)
+    transaction.committed = True
+    _end(step, transaction, ITEMS_MAX)
+    return encode(transaction.tasks)
+
+
+def rollback(step: Step, wanted: Rollback) -> bytes:
+    """Answers how many tasks are forgotten. One that has passed its time may be rolled back."""
+    row = step.get(numbered(TRANSACTION, wanted.transaction))
+    if row is None:
+        return encode(
+            Refusal("unknown_transaction", f"no transaction {wanted.transaction} is open")
+        )
+    transaction: Transaction = decode_transaction(row)
+    if wanted.owner not in ("", transaction.owner):
+        return encode(foreign(transaction))
+    _end(step, transaction, ITEMS_MAX)
+    return encode(transaction.tasks)
+
+
+def expire_transactions(step: Step, wanted: ExpireTransactions) -> bytes:
+    """Answers how many have ended."""
+    count, left = 0, ITEMS_MAX
+    for _, row in step.scan(TRANSACTION, end_of(TRANSACTION), TRANSACTIONS_MAX):
+        transaction: Transaction = decode_transaction(row)
+        if transaction.expires_ms <= step.now_ms:
+            count += 1
+            left -= _end(step, transaction, left)
+    return encode(count)
+
+
+def go_on(step: Step, wanted: Settle) -> bytes:
+    """Go on with what earlier commands have left, of graphs and of transactions."""
+    left = ITEMS_MAX
+    for _, row in step.scan(ENDING, end_of(ENDING), ITEMS_MAX):
+        if left:
+            left -= _move(step, decode_transaction(row), left)
+    return graphs.go_on(step, wanted)
+
+
+def _end(step: Step, transaction: Transaction, most: int) -> int:
+    """It is decided; at most so many of its tasks go, or are undone, in this command."""
+    step.delete(numbered(TRANSACTION, transaction.id))
+    step.counters.transactions_open -= 1
+    step.changed(TransactionChanged(transaction.id, None))
+    return _move(step, transaction, most)
+
+
+def _move(step: Step, transaction: Transaction, most: int) -> int:
+    ids = transaction.ids()
+    for task_id in ids[:most]:
+        task = step.active(task_id)
+        assert task is not None and task.status is Status.PREPARED
+        if transaction.committed:
+            _let_go(step, task)
+        else:
+            _undo(step, task)
+    key = numbered(ENDING, transaction.id)
+    if len(ids) > most:
+        transaction.ranges = _without(transaction.ranges, most)
+        step.put(key, encode(transaction))
+        step.pending = True
+    else:
+        step.delete(key)
+    return min(most, len(ids))
+
+
+def _without(ranges: list[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """Ranges without their first so many ids.
+
+    >>> _without([(1, 3), (7, 5)], 4)
+    [(8, 4)]
+    """
+    left = []
+    for first, size in ranges:
+        gone = min(size, count)
+        count -= gone
+        if size > gone:
+            left.append((first + gone, size - gone))
+    return left
+
+
+def _let_go(step: Step, task: Task) -> None:
+    task.transaction = 0
+    if task.parents_left:
+        step.delete(numbered(PARENTS, task.id))
+    if task.cancel_asked:
+        end(step, task, Status.CANCELLED, EventKind.CANCELLED)
+    elif task.error:
+        end(step, task, Status.CANCELLED, EventKind.CANCELLED, "", task.error)
+    elif task.parents_left:
+        note(task, step.now_ms, EventKind.COMMITTED)
+        task.status = Status.BLOCKED
+        step.store(Status.PREPARED, task)
+    else:
+        release(step, task, Status.PREPARED, EventKind.COMMITTED)
+
+
+def _undo(step: Step, task: Task) -> None:
+    free(step, task)
+    unlink(step, task)
+    remove(step, task, ACTIVE)

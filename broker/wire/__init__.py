@@ -1,0 +1,1 @@
+"""Other languages, processes and machines: the broker over gRPC."""

@@ -1,0 +1,87 @@
+"""Channels to brokers, one an address.
+
+Invariants:
+- A channel is made when it is first asked for, and closed with all others, or when so many newer
+  ones were used that nobody can need it: addresses change for as long as a program runs.
+- What a call fails with is an error of the broker's, in words, whatever gRPC calls it.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from broker.errors import AccessDenied, BrokerError, BrokerUnavailable, InvalidTask, Overloaded
+from engine.errors import InvalidRequest
+from engine.transport.grpc_security import call_metadata, channel_credentials
+from engine.transport.grpc_settings import GrpcSettings, client_options
+from engine.transport.security import NO_SECURITY, Security
+
+_NEVER: Final = "failed to connect to all addresses"
+_CHANNELS_MAX: Final = 64
+
+
+class Channels:
+    """gRPC channels of one client, by "host:port"."""
+
+    def __init__(self, security: Security = NO_SECURITY, settings: GrpcSettings | None = None):
+        self.metadata = call_metadata(security)
+        self._security = security
+        self._settings = settings or GrpcSettings()
+        self._channels: dict[str, Any] = {}
+        self._closing: set[asyncio.Future[Any]] = set()
+
+    def get(self, address: str) -> Any:
+        """The channel to an address. Raises `InvalidTask` for one that is none."""
+        channel = self._channels.pop(address, None)
+        if channel is None:
+            channel = self._made(address)
+        # The one used last stands last.
+        self._channels[address] = channel
+        if len(self._channels) > _CHANNELS_MAX:
+            oldest = self._channels.pop(next(iter(self._channels)))
+            closing = asyncio.ensure_future(oldest.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        return channel
+
+    async def close(self) -> None:
+        """Close all of them."""
+        channels, self._channels = list(self._channels.values()), {}
+        closing = [*(each.close() for each in channels), *self._closing]
+        await asyncio.gather(*closing, return_exceptions=True)
+
+    def _made(self, address: str) -> Any:
+        from grpc import aio
+
+        options = client_options(self._settings)
+        try:
+            credentials = channel_credentials(self._security, address)
+        except InvalidRequest as error:
+            raise InvalidTask(str(error)) from error
+        if credentials is None:
+            return aio.insecure_channel(address, options)
+        return aio.secure_channel(address, credentials, options)
+
+
+def never_sent(error: Any) -> bool:
+    """Whether a call that failed cannot have reached anybody: in the words of gRPC itself.
+
+    Proxies speak of connecting, too, when they have passed on a call whose answer got lost.
+    """
+    from grpc import StatusCode
+
+    return error.code() is StatusCode.UNAVAILABLE and (error.details() or "").startswith(_NEVER)
+
+
+def error_of_call(address: str, error: Any) -> BrokerError:
+    """What a call that failed means to its caller."""
+    from grpc import StatusCode
+
+    code = error.code()
+    text = f"{address}: {error.details() or code.name}"
+    if code is StatusCode.UNAUTHENTICATED:
+        return AccessDenied(text)
+    if code is StatusCode.INVALID_ARGUMENT:
+        return InvalidTask(text)
+    if code is StatusCode.RESOURCE_EXHAUSTED:
+        return Overloaded(text)
+    return BrokerUnavailable(text)

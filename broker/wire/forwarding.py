@@ -1,0 +1,49 @@
+"""Passing calls on to who leads.
+
+Invariants:
+- A call that was passed on is marked, so that no two brokers pass it to and fro.
+- Nothing is asked twice here: a call whose answer got lost is answered by what is known of it.
+"""
+
+from typing import Any, Final
+
+from broker.errors import BrokerError, OutcomeUnknown
+from broker.wire.channels import Channels, never_sent
+
+FORWARDED: Final = "herdbook-forwarded"
+_TIMEOUT_S: Final = 70.0
+
+
+def was_forwarded(context: Any) -> bool:
+    """Whether a broker passed the call on."""
+    return any(name == FORWARDED for name, _ in context.invocation_metadata() or ())
+
+
+class Forwarder:
+    """Asks leaders in place of clients."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+
+    async def ask(self, address: str, method: str, data: bytes) -> bytes | None:
+        """The leader's reply, as bytes; None: it was not reached.
+
+        Raises `OutcomeUnknown` if it may have acted.
+        """
+        from grpc import aio
+
+        try:
+            call = self._channels.get(address).unary_unary(method, None, None)
+            reply = await call(
+                data,
+                metadata=(*self._channels.metadata, (FORWARDED, "1")),
+                timeout=_TIMEOUT_S,
+            )
+        except aio.AioRpcError as error:
+            if never_sent(error):
+                return None
+            raise OutcomeUnknown(f"the leader at {address} did not answer") from error
+        except BrokerError:
+            return None
+        assert isinstance(reply, bytes)
+        return reply

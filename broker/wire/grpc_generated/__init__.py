@@ -1,0 +1,1 @@
+"""Generated from `proto/`; `tests/broker/wire/test_grpc_generated.py` says how."""

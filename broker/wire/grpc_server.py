@@ -1,0 +1,54 @@
+"""The server of the broker's public wire, with health and reflection.
+
+Invariants:
+- Nothing is served before `start` returns, and nothing new after `close` was called.
+- What was asked before `close` is answered, as far as the grace time allows.
+"""
+
+from broker.service import Broker
+from broker.wire.channels import Channels
+from broker.wire.forwarding import Forwarder
+from broker.wire.grpc_service import BrokerCalls
+from engine.transport.grpc_listener import GrpcListener
+from engine.transport.grpc_settings import GrpcSettings
+from engine.transport.security import NO_SECURITY, Security
+
+
+class GrpcBrokerServer:
+    """Serves a broker over gRPC, on this event loop. Made by `start`."""
+
+    def __init__(self, listener: GrpcListener, channels: Channels) -> None:
+        self.port = listener.port
+        self._listener = listener
+        self._channels = channels
+
+    @staticmethod
+    async def start(
+        broker: Broker,
+        *,
+        listen: str,
+        security: Security = NO_SECURITY,
+        settings: GrpcSettings | None = None,
+    ) -> "GrpcBrokerServer":
+        """Listen at `host:port` (port 0: a free one).
+
+        Raises `InvalidRequest`, of the engine, for certificates that cannot be used, or a secret
+        without TLS beyond this machine; `OSError` where one cannot listen.
+        """
+        from broker.wire.grpc_generated import broker_pb2
+
+        settings = settings or GrpcSettings(calls_max=4_096)
+        channels = Channels(security, settings)
+        listener = await GrpcListener.open(
+            broker_pb2.DESCRIPTOR.services_by_name["Broker"],
+            BrokerCalls(broker, Forwarder(channels)).handlers(),
+            listen=listen,
+            security=security,
+            settings=settings,
+        )
+        return GrpcBrokerServer(listener, channels)
+
+    async def close(self, grace_ms: int = 1_000) -> None:
+        """Take nothing new and answer what was asked. May be called twice."""
+        if await self._listener.close(grace_ms):
+            await self._channels.close()

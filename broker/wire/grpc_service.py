@@ -1,0 +1,254 @@
+"""The calls of `proto/broker.proto`, answered by a broker or, if it does not lead, by its leader.
+
+Invariants:
+- A call fails, as gRPC sees it, only for what is wrong with the call; what the broker decides is a
+  `Failure` in the reply.
+- A call is passed on once at most: the leader of a moment ago says so itself.
+- Calls that wait are few enough, and short enough, to leave room for workers.
+- A worker's stream ends with its link, and the link with the stream.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from broker import reading
+from broker.commands import ITEMS_MAX, Refusal
+from broker.errors import (
+    BrokerError,
+    InvalidTask,
+    NotLeader,
+    Overloaded,
+    PayloadMissing,
+    TooLarge,
+    UnknownCodePool,
+    UnknownTask,
+    WaitTimedOut,
+)
+from broker.service import Broker
+from broker.task import FINAL_STATES
+from broker.wire.asking import METHODS, WAIT_MS_MAX
+from broker.wire.forwarding import Forwarder, was_forwarded
+from broker.wire.task_messages import acted_to, failure_to, info_to, spec_of
+from broker.wire.worker_messages import WorkerMessages
+
+SERVICE: Final = "herdbook.broker.v1.Broker"
+_WAITS_MAX: Final = 1_000
+_REPLY_BYTES: Final = 4 * 1024 * 1024
+Act = Callable[[Any, Any], Awaitable[None]]
+
+
+class BrokerCalls:
+    """All calls of one server."""
+
+    def __init__(self, broker: Broker, forwarder: Forwarder) -> None:
+        from broker.wire.grpc_generated import broker_pb2
+
+        self._wire: Any = broker_pb2
+        self._broker = broker
+        self._forwarder = forwarder
+        self._messages = WorkerMessages()
+        self._waiting = 0
+
+    def handlers(self) -> Any:
+        """The service, as gRPC wants it."""
+        import grpc
+
+        wire = self._wire
+        calls: dict[str, tuple[Any, Act, Any]] = {
+            "Submit": (wire.SubmitRequest, self._submit, wire.SubmitReply),
+            "Tasks": (wire.TasksRequest, self._tasks, wire.TasksReply),
+            "Cancel": (wire.IdsRequest, self._cancel, wire.ActedReply),
+            "Retry": (wire.IdsRequest, self._retry, wire.ActedReply),
+            "BeginTransaction": (wire.BeginTransactionRequest, self._begin, wire.TransactionReply),
+            "CommitTransaction": (wire.TransactionRequest, self._commit, wire.TransactionReply),
+            "RollbackTransaction": (wire.TransactionRequest, self._rollback, wire.TransactionReply),
+            "Ask": (wire.AskRequest, self._ask, wire.AskReply),
+        }
+        made = {
+            name: grpc.unary_unary_rpc_method_handler(self._one(name, *call))
+            for name, call in calls.items()
+        }
+        made["Work"] = grpc.stream_stream_rpc_method_handler(self.work)
+        made["FetchCode"] = grpc.unary_stream_rpc_method_handler(self.fetch_code)
+        return grpc.method_handlers_generic_handler(SERVICE, made)
+
+    def _one(
+        self, name: str, kind: Any, act: Act, reply_kind: Any
+    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        """A call with one request and one reply."""
+
+        async def call(data: bytes, context: Any) -> bytes:
+            said = await self._parsed(kind, data, context)
+            reply = reply_kind()
+            waits = _waits(said)
+            self._waiting += waits
+            try:
+                if self._waiting > _WAITS_MAX and waits:
+                    raise Overloaded(f"{_WAITS_MAX} calls wait for tasks already")
+                await act(said, reply)
+            except NotLeader as error:
+                if error.leader and not was_forwarded(context):
+                    passed = await self._forwarder.ask(error.leader, f"/{SERVICE}/{name}", data)
+                    if passed is not None:
+                        return passed
+                failure_to(reply.failure, error)
+            except BrokerError as error:
+                reply.Clear()
+                failure_to(reply.failure, error)
+            finally:
+                self._waiting -= waits
+            packed: bytes = reply.SerializeToString()
+            return packed
+
+        return call
+
+    # Submitting
+
+    async def _submit(self, said: Any, reply: Any) -> None:
+        specs = [spec_of(each) for each in said.tasks]
+        answers = await self._broker.submit(specs, transaction=said.transaction, atomic=said.atomic)
+        for answer in answers:
+            if isinstance(answer, Refusal):
+                failure_to(reply.tasks.add().refusal, answer.error)
+            else:
+                reply.tasks.add(task_id=answer)
+
+    async def _begin(self, said: Any, reply: Any) -> None:
+        reply.transaction = await self._broker.begin(said.owner, said.ttl_ms or None)
+
+    async def _commit(self, said: Any, reply: Any) -> None:
+        reply.tasks = await self._broker.commit(said.transaction)
+        reply.transaction = said.transaction
+
+    async def _rollback(self, said: Any, reply: Any) -> None:
+        reply.tasks = await self._broker.rollback(said.transaction)
+        reply.transaction = said.transaction
+
+    # Looking and acting
+
+    async def _tasks(self, said: Any, reply: Any) -> None:
+        ids = _bounded(said.ids)
+        if said.wait_ms:
+            await self._until_one_ended(ids, min(said.wait_ms, WAIT_MS_MAX))
+        size_bytes = 0
+        for task_id in ids:
+            try:
+                task = self._broker.get(task_id)
+            except UnknownTask:
+                continue
+            if size_bytes > _REPLY_BYTES:
+                reply.more = True
+                return
+            to = reply.tasks.add()
+            info_to(to, task)
+            try:
+                if said.with_payload:
+                    to.payload = self._broker.payload_of(task)
+                if said.with_result and task.status in FINAL_STATES:
+                    to.result = self._broker.result_of(task)
+            except PayloadMissing:
+                # It was purged just now: as if it had been before.
+                del reply.tasks[-1]
+                continue
+            size_bytes += len(to.payload) + len(to.result) + len(to.error)
+
+    async def _until_one_ended(self, ids: list[int], wait_ms: int) -> None:
+        waits = [asyncio.create_task(self._broker.wait(each, wait_ms)) for each in ids]
+        try:
+            if waits:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+            ended = await asyncio.gather(*waits, return_exceptions=True)
+        for end in ended:
+            if isinstance(end, BrokerError) and not isinstance(end, WaitTimedOut | UnknownTask):
+                raise end
+
+    async def _cancel(self, said: Any, reply: Any) -> None:
+        acted_to(reply, list(await self._broker.cancel(_bounded(said.ids), said.by)))
+
+    async def _retry(self, said: Any, reply: Any) -> None:
+        acted_to(reply, await self._broker.retry(_bounded(said.ids), said.by))
+
+    async def _ask(self, said: Any, reply: Any) -> None:
+        method = METHODS.get(said.name)
+        if method is None:
+            raise InvalidTask(f"a broker cannot be asked {said.name!r}")
+        reply.result = await method.answer(self._broker, said.arguments)
+
+    # Workers
+
+    async def work(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """A worker's link, as long as the stream lasts."""
+        try:
+            hello = self._messages.unpack_hello(await anext(requests))
+        except StopAsyncIteration:
+            return
+        except InvalidTask as error:
+            await self._abort(context, error)
+            return
+        link = await self._broker.connect(hello)
+        reading_it = asyncio.create_task(self._pass_on(requests, link, context))
+        try:
+            while True:
+                for data in self._messages.pack_from_broker(await link.receive()):
+                    yield data
+        except BrokerError:
+            return
+        finally:
+            reading_it.cancel()
+            await asyncio.gather(reading_it, return_exceptions=True)
+            await link.close()
+
+    async def _pass_on(self, requests: AsyncIterator[bytes], link: Any, context: Any) -> None:
+        try:
+            async for data in requests:
+                await link.send(self._messages.unpack_from_worker(data))
+        except InvalidTask as error:
+            await self._abort(context, error)
+        except BrokerError:
+            return
+        finally:
+            await link.close()
+
+    async def fetch_code(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        """A code pool's archive."""
+        said = await self._parsed(self._wire.FetchCodeRequest, data, context)
+        reply = self._wire.FetchCodeReply
+        try:
+            if self._broker.read(lambda rows: reading.get_pool(rows, said.name)) is None:
+                raise UnknownCodePool(f"there is no code pool {said.name}")
+            for part in self._broker.read(lambda rows: reading.pool_parts(rows, said.name)):
+                yield reply(data=part).SerializeToString()
+        except BrokerError as error:
+            failed = reply()
+            failure_to(failed.failure, error)
+            yield failed.SerializeToString()
+
+    # Inside
+
+    async def _parsed(self, kind: Any, data: bytes, context: Any) -> Any:
+        from google.protobuf.message import DecodeError
+
+        try:
+            return kind.FromString(data)
+        except DecodeError:
+            await self._abort(context, InvalidTask(f"{kind.DESCRIPTOR.name} cannot be read"))
+
+    async def _abort(self, context: Any, error: BrokerError) -> None:
+        import grpc
+
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+def _waits(said: Any) -> bool:
+    """Whether a call may wait long for its answer."""
+    return bool(getattr(said, "wait_ms", 0)) or getattr(said, "name", "") == "wait"
+
+
+def _bounded(ids: Any) -> list[int]:
+    if len(ids) > ITEMS_MAX:
+        raise TooLarge(f"{len(ids)} tasks at once; {ITEMS_MAX} fit")
+    return list(ids)

@@ -1,0 +1,109 @@
+"""A broker far away: `Calls` over gRPC.
+
+Invariants:
+- What was not taken anywhere is asked again, of the leader if somebody names one, until the time
+  for that is up; what may have been done is never asked again here.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from broker.connection import Hello, WorkerLink
+from broker.errors import BrokerError, BrokerUnavailable, NotLeader, OutcomeUnknown
+from broker.wire.asking import METHODS
+from broker.wire.calling import READS, WAIT_STEP_MS, CallsByName, error_told
+from broker.wire.channels import Channels, error_of_call, never_sent
+from broker.wire.grpc_port import GrpcWorkerPort
+from engine.ports.clock import Clock
+from engine.transport.grpc_settings import GrpcSettings
+from engine.transport.security import NO_SECURITY, Security
+
+_PATH: Final = "/herdbook.broker.v1.Broker/Ask"
+
+
+class RemoteCalls(CallsByName):
+    """The brokers at some addresses, each "host:port". `leaderless_ms`: how long to look for one
+    that leads before a call fails."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        clock: Clock,
+        rng: random.Random,
+        *,
+        security: Security = NO_SECURITY,
+        settings: GrpcSettings | None = None,
+        leaderless_ms: int = 10_000,
+    ) -> None:
+        from broker.wire.grpc_generated import broker_pb2
+
+        self._wire = broker_pb2
+        self._addresses = list(addresses)
+        super().__init__(clock)
+        self._rng = rng
+        self._leaderless_ms = leaderless_ms
+        self._timeout_s = (settings or GrpcSettings()).request_timeout_ms / 1000
+        self._channels = Channels(security, settings)
+        self._port = GrpcWorkerPort(addresses, security, settings)
+        self._at = self._addresses[0] if self._addresses else ""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._channels.close()
+        await self._port.close()
+
+    async def _ask(self, name: str, *arguments: Any, **named: Any) -> Any:
+        method = METHODS[name]
+        request = self._wire.AskRequest(name=name, arguments=method.pack(arguments, named))
+        data = request.SerializeToString()
+        until_s = self._clock.monotonic() + self._leaderless_ms / 1000
+        pause_s = 0.02
+        while True:
+            try:
+                return method.unpack(await self._ask_at(await self._address(), name, data))
+            except BrokerUnavailable as error:
+                if self._clock.monotonic() >= until_s:
+                    raise
+                await self._elsewhere(error)
+            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, 0.5)
+
+    async def _address(self) -> str:
+        """Whom to ask. Raises `BrokerUnavailable` if that is not known."""
+        if not self._at:
+            raise BrokerUnavailable("no broker's address is known")
+        return self._at
+
+    async def _elsewhere(self, error: BrokerError) -> None:
+        """Ask somebody else next."""
+        if isinstance(error, NotLeader) and error.leader and error.leader != self._at:
+            self._at = error.leader
+            return
+        others = [each for each in self._addresses if each != self._at] or self._addresses
+        self._at = self._rng.choice(others)
+
+    async def _ask_at(self, address: str, name: str, data: bytes) -> bytes:
+        from grpc import StatusCode, aio
+
+        call = self._channels.get(address).unary_unary(_PATH, None, None)
+        timeout_s = self._timeout_s + WAIT_STEP_MS / 1000 if name == "wait" else self._timeout_s
+        try:
+            answer = await call(data, metadata=self._channels.metadata, timeout=timeout_s)
+        except aio.AioRpcError as error:
+            down = error.code() is StatusCode.UNAVAILABLE
+            if never_sent(error) or (down and name in READS):
+                raise BrokerUnavailable(f"{address}: {error.details()}") from error
+            if down or error.code() is StatusCode.DEADLINE_EXCEEDED:
+                raise OutcomeUnknown(f"{address}: {error.details()}") from error
+            raise error_of_call(address, error) from error
+        reply = self._wire.AskReply.FromString(answer)
+        if reply.HasField("failure"):
+            said = reply.failure
+            raise error_told(said.code, said.message, said.task_id, said.leader)
+        return reply.result
+
+    async def connect(self, hello: Hello) -> WorkerLink:
+        """See `WorkerPort`."""
+        return await self._port.connect(hello)

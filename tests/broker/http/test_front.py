@@ -1,0 +1,304 @@
+"""What every request goes through: bounds, logins, methods, followers, defects."""
+
+import base64
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from broker.errors import NotLeader, OutcomeUnknown
+from broker.http import Desk, HttpSettings, Logins, create_app, desk_of
+from broker.http.desk import FOLLOWER, Standing
+from broker.http.relay import FORWARDED, HttpRelay, Passed, Replied
+from tests.broker.http.asking import ACME, ELSA, Client, asked
+from tests.broker.service.yard import opened
+from tests.simulation.virtual import elapse, virtually
+
+SMALL = HttpSettings(body_bytes_max=1_000, bodies_bytes_max=1_000)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "the body"),
+        (b"{", "the body"),
+        (b"null", "Expected `object`"),
+        (b"\xff", "the body"),
+        (b"[" * 100_000, "the body"),
+        (b'{"type":"t","tenant":5}', "tenant: Expected `str`, got `int`"),
+        (b'{"type":"t","priority":"5"}', "priority: Expected `int`, got `str`"),
+        (b'{"type":"t","priority":1e300}', "priority"),
+        (b'{"type":"t","attempts_max":-1}', "attempts_max"),
+        (b'{"type":"t","color":"red"}', "color"),
+        (b'{"type":""}', "type: Expected `str` of length >= 1"),
+        (b'{"type":"t","payload":"a","arguments":{}}', "once"),
+        (b'{"type":"t","payload_base64":"!"}', "no base64"),
+        (b'{"type":"t","delay_ms":1,"due_ms":1}', "not both"),
+        (b'{"type":"t","parents":[{"rule":"perhaps"}]}', "rule"),
+    ],
+)
+async def test_a_wrong_task_is_one_clear_sentence_and_changes_nothing(
+    body: bytes, says: str
+) -> None:
+    async with asked() as client:
+        before = client.broker.replica.position
+        told = await client.v1("POST", "/tasks", body, expect=400)
+        assert says in told["error"]["message"]
+        assert "\n" not in told["error"]["message"] and told["error"]["retryable"] is False
+        assert client.broker.replica.position == before
+
+
+async def test_refusals_have_the_status_that_fits() -> None:
+    async with asked() as client:
+        await client.v1("POST", "/tasks", {"type": "t", "slot": "s"}, expect=201)
+        for more, status, code in (
+            ({"slot": "s"}, 409, "slot_busy"),
+            ({"due_ms": 9, "deadline_ms": 5}, 422, "deadline_before_start"),
+            ({"parents": [{"task_id": 77}]}, 422, "unknown_parent"),
+            ({"codepool": "none"}, 422, "unknown_code_pool"),
+        ):
+            told = await client.v1("POST", "/tasks", {"type": "t", **more}, expect=status)
+            assert told["error"]["code"] == code
+        big = {"type": "t", "payload": "x" * (1024 * 1024 + 1)}
+        assert (await client.v1("POST", "/tasks", big, expect=400))["error"]["code"]
+        for path in ("/tasks/x", "/tasks/-1", f"/tasks/{2**70}", "/tasks/" + "9" * 5_000):
+            await client.v1("GET", path, expect=400)
+        await client.v1("GET", "/tasks/12", expect=404)
+        for query in ({"limit": "0"}, {"limit": "ten"}, {"token": "-4"}, {"status": "asleep"}):
+            reply = await client.http.get("/api/v1/tasks", params=query)
+            assert reply.status_code == 400
+        await client.v1("GET", "/nothing", expect=404)
+        reply = await client.http.delete("/api/v1/tasks")
+        assert reply.status_code == 405
+        assert set(reply.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+
+
+async def test_a_body_over_its_bound_is_refused_before_it_is_read_whole() -> None:
+    async with asked(settings=SMALL) as client:
+        read = 0
+
+        async def endless() -> AsyncIterator[bytes]:
+            nonlocal read
+            while read < 10_000_000:
+                read += 300
+                yield b"x" * 300
+
+        reply = await client.http.post("/api/v1/tasks", content=endless())
+        assert (reply.status_code, reply.json()["error"]["code"]) == (413, "too_large")
+        assert read <= 2_000
+        told = await client.v1("POST", "/tasks", b"x" * 1_001, expect=413)
+        assert "1,000 bytes" in told["error"]["message"]
+        told = await client.ask("POST", "/majordodo", b"x" * 1_001, expect=413)
+        assert told["ok"] is False
+        await client.v1("POST", "/tasks", {"type": "t"}, expect=201)
+
+
+async def test_bodies_that_are_read_together_are_bounded_together() -> None:
+    async with asked(settings=SMALL) as client:
+        answers: list[int] = []
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b'{"type":"t","payload":"' + b"x" * 600
+            reply = await client.http.post("/api/v1/tasks", content=b" " * 600)
+            answers.append(reply.status_code)
+            yield b'"}'
+
+        reply = await client.http.post("/api/v1/tasks", content=slow())
+        assert (reply.status_code, answers) == (201, [503])
+
+
+def basic(credentials: str) -> str:
+    return "Basic " + base64.b64encode(credentials.encode()).decode()
+
+
+async def test_wrong_credentials_are_told_to_log_in_and_nothing_else() -> None:
+    async with asked(ELSA, ACME) as client:
+        wrong = (
+            None,
+            "Basic !",
+            "Basic " + "x" * 5_000,
+            "Bearer moo",
+            basic("elsa:ox"),
+            basic("acme:moo"),
+            basic(":"),
+        )
+        said = set()
+        for header in wrong:
+            headers = {"Authorization": header} if header else {}
+            http = Client(client.app).http
+            for method, path in (("GET", "/api/v1/tasks"), ("POST", "/api/v1/tasks")):
+                reply = await http.request(method, path, headers=headers)
+                assert reply.status_code == 401
+                said.add(reply.text)
+        assert len(said) == 1
+        await client.v1("GET", "/tasks")
+        reply = await Client(client.app).http.get("/healthz")
+        assert reply.json() == {"mode": "leader", "leader": ""}
+        assert "moo" not in repr(ELSA)
+
+
+def test_a_body_that_does_not_come_is_given_up() -> None:
+    async def script() -> None:
+        async with asked(settings=HttpSettings(body_timeout_ms=5_000)) as client:
+
+            async def dribble() -> AsyncIterator[bytes]:
+                for _ in range(100):
+                    yield b" "
+                    await elapse(1.0)
+
+            reply = await client.http.post("/api/v1/tasks", content=dribble())
+            assert (reply.status_code, reply.json()["error"]["retryable"]) == (408, True)
+
+    virtually(script())
+
+
+async def test_a_page_of_another_site_cannot_ask_through_a_browser() -> None:
+    async with asked() as client:
+        for origin, status in (
+            ("http://broker", 201),
+            ("http://evil", 403),
+            ("null", 403),
+        ):
+            reply = await client.http.post(
+                "/api/v1/tasks", json={"type": "t"}, headers={"Origin": origin}
+            )
+            assert reply.status_code == status
+
+
+async def test_metrics_are_prometheus_text_where_there_are_any() -> None:
+    async with opened() as broker:
+        client = Client(create_app(desk_of(broker), metrics=lambda: b"tasks 1\n"))
+        reply = await client.http.get("/metrics")
+        assert (reply.status_code, reply.text) == (200, "tasks 1\n")
+        without = Client(create_app(desk_of(broker)))
+        assert (await without.http.get("/metrics")).status_code == 404
+
+
+class Following:
+    """The calls of a broker that does not lead."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        async def refuse(*_: Any, **__: Any) -> Any:
+            raise self.error
+
+        return refuse
+
+
+def follower(error: Exception) -> Desk:
+    calls: Any = Following(error)
+    return Desk(calls, calls, lambda: Standing(FOLLOWER, "leader:7"))
+
+
+NOT_HERE = NotLeader("this broker does not lead", leader="leader:7")
+
+
+async def test_a_follower_without_a_way_to_the_leader_says_who_leads() -> None:
+    client = Client(create_app(follower(NOT_HERE)))
+    told = await client.v1("POST", "/tasks", {"type": "t"}, expect=503)
+    assert (told["error"]["code"], told["error"]["leader"]) == ("not_leader", "leader:7")
+    told = await client.act("submitTask", tasktype="t")
+    assert told["ok"] is False and "broker_not_leader" in told["error"]
+    assert told["status"]["clusterMode"] == "FOLLOWER"
+    told = await client.view("status")
+    assert (told["ok"], told["status"]) == (True, "FOLLOWER")
+
+
+async def test_a_follower_passes_requests_on_and_their_replies_back() -> None:
+    async with asked(ELSA) as leader:
+        transport = httpx.ASGITransport(app=leader.app)
+        async with httpx.AsyncClient(transport=transport) as http:
+            relay = HttpRelay(http)
+            app = create_app(follower(NOT_HERE), Logins([ELSA]), relay=relay)
+            client = Client(app, login=ELSA)
+            made = await client.v1("POST", "/tasks", {"type": "t", "payload": "x"}, expect=201)
+            assert leader.broker.get(made["id"]).payload == b"x"
+            page = await client.v1("GET", "/tasks", limit=1)
+            assert [each["id"] for each in page["tasks"]] == [made["id"]]
+            await client.v1("GET", "/tasks/77", expect=404)
+            assert (await client.act("submitTask", tasktype="t"))["taskId"] == made["id"] + 1
+
+
+@pytest.mark.parametrize("name", ["50%2541", "a%2Fb", "%C3%BC", "a%20b?above=%2541&limit=1"])
+async def test_a_request_is_passed_on_as_it_came(name: str) -> None:
+    relay = Scripted(None)
+    client = Client(create_app(follower(NOT_HERE), relay=relay))
+    await client.http.get(f"http://broker/api/v1/schedules/{name}")
+    assert [passed.target for passed in relay.asked] == [f"/api/v1/schedules/{name}"]
+
+
+async def test_what_was_done_is_not_done_again_when_the_leader_goes_before_its_reply() -> None:
+    relay = Scripted(None)
+    async with opened() as broker:
+
+        async def gone() -> Any:
+            raise NOT_HERE
+
+        broker.counts = gone  # type: ignore[method-assign]
+        client = Client(create_app(desk_of(broker), relay=relay))
+        told = await client.act("submitTask", tasktype="t")
+        assert (told["ok"], told["taskId"], relay.asked) == (True, 1, [])
+
+
+async def test_a_call_that_takes_too_long_is_no_body_that_came_late() -> None:
+    client = Client(create_app(follower(TimeoutError())))
+    told = await client.v1("GET", "/status", expect=500)
+    assert told["error"]["code"] == "internal"
+
+
+class Scripted:
+    """A way to a leader that does as it is told."""
+
+    def __init__(self, reply: Replied | Exception | None) -> None:
+        self.reply = reply
+        self.asked: list[Passed] = []
+
+    async def ask(self, leader: str, request: Passed) -> Replied | None:
+        self.asked.append(request)
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return self.reply
+
+
+async def test_what_was_passed_on_once_is_not_passed_on_again() -> None:
+    relay = Scripted(None)
+    client = Client(create_app(follower(NOT_HERE), relay=relay))
+    reply = await client.http.get("/api/v1/status", headers={FORWARDED: "1"})
+    assert (reply.status_code, relay.asked) == (503, [])
+    await client.v1("GET", "/status", expect=503)
+    assert len(relay.asked) == 1
+    lost = Scripted(OutcomeUnknown("the leader did not answer"))
+    client = Client(create_app(follower(NOT_HERE), relay=lost))
+    told = await client.v1("POST", "/tasks", {"type": "t"}, expect=504)
+    assert told["error"]["code"] == "outcome_unknown"
+    told = await client.act("submitTask", tasktype="t")
+    assert told["ok"] is False
+
+
+async def test_a_leader_that_is_not_reached_or_breaks_off_is_told_apart() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise (httpx.ConnectError if request.url.host == "gone" else httpx.ReadError)("no")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        relay = HttpRelay(http)
+        request = Passed("GET", "/api/v1/status", {"authorization": "x", "cookie": "y"}, b"")
+        assert await relay.ask("gone:1", request) is None
+        with pytest.raises(OutcomeUnknown):
+            await relay.ask("there:1", request)
+
+
+async def test_a_defect_is_logged_and_shows_nothing_of_the_program(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = follower(ZeroDivisionError("secret detail"))
+    client = Client(create_app(broken))
+    with caplog.at_level(logging.ERROR):
+        told = await client.v1("GET", "/status", expect=500)
+    assert told["error"]["code"] == "internal" and "secret" not in str(told)
+    assert "secret detail" in caplog.text
+    reply = await client.http.post("/majordodo", content=b'{"action":"beginTransaction"}')
+    assert reply.status_code == 500 and "secret" not in reply.text

@@ -1,0 +1,1 @@
+"""Roll-outs: never more than m of n nodes that are not proven healthy."""

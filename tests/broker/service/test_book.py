@@ -1,0 +1,128 @@
+"""Tasks of an open folder, with real worker processes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import herdbook
+from broker.describing import Options, Wanted
+from broker.errors import (
+    BrokerUnavailable,
+    InvalidTask,
+    SlotBusy,
+    TaskFailed,
+    UnknownTask,
+    WaitTimedOut,
+)
+from broker.reading import TaskFilter
+from broker.settings import Limit
+from broker.sync import Handle
+from broker.task import Status
+from broker.worker import task
+from engine.ports.system_loop import background_loop
+
+
+@task(name="tests.add")
+def add(a: int, b: int = 1) -> dict[str, int]:
+    """Where it ran, and what came of it."""
+    return {"sum": a + b, "process": os.getpid()}
+
+
+@task(name="tests.breaks", attempts_max=1)
+def breaks() -> None:
+    """Fails."""
+    raise ValueError("no hay")
+
+
+def test_tasks_of_a_folder_run_in_processes_and_outlive_the_program(tmp_path: Path) -> None:
+    with herdbook.open(tmp_path) as book:
+        tasks = book.tasks
+        handle = tasks.submit(add, {"a": 2})
+        with pytest.raises(WaitTimedOut):
+            handle.wait(timeout_ms=1)
+        with tasks.transaction() as together:
+            second = together.submit(add, {"a": 2, "b": 40})
+        with pytest.raises(InvalidTask):
+            tasks.submit(add, {"a": "two"})
+    with herdbook.open(tmp_path) as book:
+        tasks = book.tasks
+        with tasks.workers(1, places=4):
+            found = tasks.wait(handle.id, timeout_ms=20_000)
+            assert found["sum"] == 3 and found["process"] != os.getpid()
+            assert tasks.wait(second.id, timeout_ms=20_000)["sum"] == 42
+            with pytest.raises(TaskFailed, match="no hay"):
+                tasks.submit(breaks).wait(timeout_ms=20_000)
+        assert [one.type for one in tasks.dead().tasks] == ["tests.breaks"]
+        waiting = tasks.submit(add, {"a": 1}, slot="one")
+        waiting.cancel()
+        assert waiting.get().status is Status.CANCELLED
+
+
+def test_another_opener_of_the_folder_has_the_same_tasks_and_runs_them_next(
+    tmp_path: Path,
+) -> None:
+    with herdbook.open(tmp_path) as other:
+        with herdbook.open(tmp_path) as book:
+            first = book.tasks.submit("a", slot="one")
+            second = other.tasks.submit("b", {"cow": "elsa"})
+            assert (first.id, second.id) == (1, 2)
+            with pytest.raises(SlotBusy) as raised:
+                other.tasks.submit("a", slot="one")
+            assert raised.value.task_id == 1
+            with other.tasks.transaction() as together:
+                together.submit("c")
+            other.tasks.set_limit("db", 3)
+            assert [task.type for task in book.tasks.list().tasks] == ["a", "b", "c"]
+        assert other.tasks.submit("d").id == 4
+        other.tasks.cancel([1])
+        with herdbook.open(tmp_path) as book:
+            assert book.tasks.get(1).status is Status.CANCELLED
+
+
+def test_every_call_with_a_loop_is_there_without_one(tmp_path: Path) -> None:
+    with herdbook.open(tmp_path) as book:
+        tasks = book.tasks
+        made = tasks.submit_many([Wanted("a"), Wanted("a", None, Options(slot="s"))])
+        refused = tasks.submit_many([Wanted("a", None, Options(slot="s"))])
+        assert [type(one) for one in (*made, *refused)] == [Handle, Handle, SlotBusy]
+        first, second = tasks.chain([Wanted("a"), Wanted("b")])
+        *_, last = tasks.group([Wanted("a"), Wanted("b")], Wanted("c"))
+        blocked = [tasks.get(int(one)).status for one in (first, second, last)]
+        assert blocked == [Status.WAITING, Status.BLOCKED, Status.BLOCKED]
+        assert len(tasks.list(TaskFilter(type="a")).tasks) == 4
+        tasks.schedule("nightly", "a", cron="0 2 * * *", zone="Europe/Rome")
+        tasks.pause_schedule("nightly")
+        assert [one.paused for one in tasks.schedules()] == [True]
+        tasks.resume_schedule("nightly")
+        tasks.delete_schedule("nightly")
+        assert not tasks.schedules()
+        tasks.set_limit("db", 3)
+        tasks.set_tenant("acme", weight=2.0)
+        tasks.map_tenant("acme", 2, ("db",))
+        tasks.set_rate("tenant:acme", 5.0)
+        tasks.pause("type:a")
+        tasks.resume("type:a")
+        assert tasks.set("resource", "db", Limit(4)) and not tasks.set("resource", "db", Limit(4))
+        tasks.cancel([first])
+        tasks.retry([first], by="elsa")
+        first.cancel()
+        tasks.delete([first])
+        with pytest.raises(UnknownTask):
+            first.get()
+        with pytest.raises(RuntimeError), tasks.transaction() as together:
+            together.submit("a", slot="t")
+            raise RuntimeError("no")
+        tasks.submit("a", slot="t")
+
+
+def test_a_blocking_call_on_the_loops_own_thread_raises_and_does_not_hang(tmp_path: Path) -> None:
+    with herdbook.open(tmp_path) as book:
+        tasks = book.tasks
+
+        async def blocking() -> None:
+            with pytest.raises(BrokerUnavailable, match="event loop"):
+                tasks.submit("a")
+
+        background_loop().run(blocking)
+        assert not tasks.list().tasks

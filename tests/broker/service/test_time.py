@@ -1,0 +1,165 @@
+"""The broker's time, its timers and its leases, by a clock that the test sets."""
+
+from collections.abc import Callable
+
+from broker.leading.clock import BrokerTime
+from broker.leading.leases import Leases
+from broker.leading.timers import Key, Kind, Timers
+from tests.broker.service.clocks import HandClock
+
+
+def test_the_brokers_time_goes_on_from_the_last_that_was_logged() -> None:
+    clock = HandClock(wall_ms=5_000)
+    behind = BrokerTime(clock, 9_000)
+    ahead = BrokerTime(clock, 1_000)
+    assert (behind.now_ms(), ahead.now_ms()) == (9_000, 5_000)
+    clock.pass_s(1.5)
+    assert (behind.now_ms(), ahead.now_ms()) == (10_500, 6_500)
+
+
+def test_a_wall_clock_that_is_set_moves_nothing_and_is_told_once() -> None:
+    clock = HandClock(wall_ms=5_000_000)
+    time = BrokerTime(clock, 0)
+    clock.wall -= 3_600_000
+    assert time.now_ms() == 5_000_000
+    assert time.jump_ms() == -3_600_000
+    assert time.jump_ms() == 0
+    clock.wall += 59_000
+    assert time.jump_ms() == 0
+    clock.wall += 3_541_000
+    assert time.jump_ms() == 3_600_000
+    assert time.jumps == 2
+
+
+def test_a_log_that_is_far_ahead_of_the_new_leaders_clock_is_told() -> None:
+    clock = HandClock(wall_ms=5_000_000)
+    assert BrokerTime(clock, 5_059_000).jump_ms() == 0
+    time = BrokerTime(clock, 15_800_000)
+    assert (time.jump_ms(), time.jump_ms()) == (-10_800_000, 0)
+
+
+class _Loop:
+    """Calls to come, made when the test says so."""
+
+    def __init__(self, clock: HandClock) -> None:
+        self.clock = clock
+        self.calls: list[_Call] = []
+
+    def later(self, seconds: float, call: Callable[[], None]) -> "_Call":
+        self.calls.append(_Call(self.clock.seconds + seconds, call))
+        return self.calls[-1]
+
+    def run(self) -> None:
+        """Make the calls whose time has come, in order."""
+        while due := [call for call in self.calls if call.at_s <= self.clock.seconds]:
+            self.calls.remove(due[0])
+            if not due[0].cancelled:
+                due[0].call()
+
+
+class _Call:
+    def __init__(self, at_s: float, call: Callable[[], None]) -> None:
+        self.at_s, self.call, self.cancelled = at_s, call, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class _Timed:
+    """Timers, and what they rang."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock(wall_ms=0)
+        self.loop = _Loop(self.clock)
+        self.rung: list[tuple[Kind, list[Key]]] = []
+        self.timers = Timers(
+            BrokerTime(self.clock, 0), self.loop.later, lambda kind, keys: self._hear(kind, keys)
+        )
+
+    def _hear(self, kind: Kind, keys: list[Key]) -> None:
+        self.rung.append((kind, keys))
+
+    def until_ms(self, at_ms: int) -> list[tuple[Kind, list[Key]]]:
+        """What rings up to a moment."""
+        self.rung = []
+        self.clock.pass_s(at_ms / 1000 - self.clock.wall / 1000)
+        self.loop.run()
+        return self.rung
+
+
+def test_what_is_due_together_rings_together() -> None:
+    timed = _Timed()
+    for key in (3, 1, 2):
+        timed.timers.set(Kind.DUE, key, 100 * key)
+    timed.timers.set(Kind.DEADLINE, 1, 250)
+    timed.timers.start()
+    assert timed.until_ms(99) == []
+    assert timed.until_ms(250) == [(Kind.DUE, [1, 2]), (Kind.DEADLINE, [1])]
+    assert timed.until_ms(1_000) == [(Kind.DUE, [3])]
+    assert len(timed.timers) == 0
+
+
+def test_a_moment_that_was_moved_or_removed_does_not_ring() -> None:
+    timed = _Timed()
+    timed.timers.start()
+    timed.timers.set(Kind.DUE, 1, 100)
+    timed.timers.set(Kind.DUE, 1, 300)
+    timed.timers.set(Kind.DUE, 2, 100)
+    timed.timers.remove(Kind.DUE, 2)
+    timed.timers.remove(Kind.DUE, 2)
+    assert timed.until_ms(200) == []
+    timed.timers.set(Kind.DUE, 1, 250)
+    assert timed.until_ms(260) == [(Kind.DUE, [1])]
+    assert timed.until_ms(400) == []
+
+
+def test_deadlines_of_tasks_that_end_soon_take_no_memory_until_then() -> None:
+    timed = _Timed()
+    timed.timers.start()
+    for key in range(10_000):
+        timed.timers.set(Kind.DEADLINE, key, 3_600_000 + key)
+        timed.timers.remove(Kind.DEADLINE, key)
+    assert len(timed.timers) == 0
+    assert len(timed.timers._heap) <= 1_001
+
+
+def test_many_that_are_due_ring_in_bounded_portions_and_none_after_the_end() -> None:
+    timed = _Timed()
+    timed.timers.start()
+    for key in range(2_500):
+        timed.timers.set(Kind.DUE, key, 10)
+    assert [len(keys) for _, keys in timed.until_ms(10)] == [1_000, 1_000, 500]
+    timed.timers.set(Kind.DUE, 1, 20)
+    timed.timers.stop()
+    assert timed.until_ms(30) == []
+
+
+def test_a_worker_that_is_heard_of_keeps_its_lease() -> None:
+    clock = HandClock()
+    leases = Leases(clock, 1_000)
+    leases.grant("one")
+    leases.grant("two")
+    for _ in range(7):
+        clock.pass_s(0.125)
+        assert leases.expired() == []
+    leases.grant("two")
+    clock.pass_s(0.125)
+    assert leases.expired() == ["one"]
+    assert leases.expired() == []
+    leases.end("two")
+    clock.pass_s(0.125)
+    assert leases.expired() == []
+
+
+def test_a_look_that_comes_late_blames_no_worker() -> None:
+    clock = HandClock()
+    leases = Leases(clock, 1_000)
+    leases.grant("one")
+    clock.pass_s(5.0)
+    assert leases.expired() == []
+    for _ in range(10):
+        clock.pass_s(0.125)
+        if leases.expired() == ["one"]:
+            break
+    else:
+        raise AssertionError("a worker that is silent for ever is lost in the end")
