@@ -63,11 +63,9 @@ def found_url(argument: str | None = None) -> str:
 
 
 def _found(argument: str | None, *, create: bool = False) -> tuple[str, Configuration]:
-    if create and argument and "://" not in argument:
-        Path(argument).mkdir(parents=True, exist_ok=True)
     needed = bool(os.environ.get(FILE_VARIABLE))
     configuration = read_configuration(configuration_file(os.environ), needed=needed)
-    url = find(argument, os.environ, configuration)
+    url = find(argument, os.environ, configuration, create=create)
     return (url if is_cluster(url) else str(Path(url).absolute())), configuration
 
 

@@ -1,4 +1,4 @@
-"""Opening a folder: ledgers, blobs and tables in this process, durable in the folder.
+"""Opening a folder: ledgers, blobs, tables and tasks in this process, durable in the folder.
 
     with herdbook.open("./data") as book:
         object_id = book.blobs.put(b"moo")
@@ -7,24 +7,29 @@
         photos.put("2024/elsa.jpg", data)
         with book.sql() as connection:
             connection.execute("CREATE TABLE cows (id BIGINT PRIMARY KEY, name TEXT)")
+        with book.tasks.workers(2):
+            book.tasks.submit(resize, {"path": "2024/elsa.jpg"}).wait()
 
 Invariants:
 - What a call acknowledged is on the disk; closing adds nothing to that and only lets go.
 - `open` and `open_async` open the same folder in the same way, and may do so at the same time.
 - A book that its program forgets is closed when the process ends.
 - Tablespaces run with the first opener who wants one; the others reach them there, and when that
-  one ends the next who asks runs them.
+  one ends the next who asks runs them. So do tasks, with the first opener who wants some.
 """
 
 import asyncio
 import atexit
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from blobit import AsyncBlobs, Blobs, BlobSettings
+from broker.folder import FolderBroker
+from broker.ports import UserMapping, mapping_of
+from broker.settings import BrokerSettings, Target
 from engine import cluster
 from engine.folder.naming import refuse_url
 from engine.ports.system_loop import BackgroundLoop, background_loop
@@ -34,6 +39,11 @@ from herd.connection import Connection
 from herd.hopping import Hopper
 from herd.opening import Herd
 from herd.store import DEFAULT, AsyncHerd, open_herd
+from herdbook.payload_store import BucketPayloads
+
+if TYPE_CHECKING:
+    from broker.sync import Tasks
+    from broker.tasks import AsyncTasks
 
 _CLUSTERS: Final = (
     "ledgers of a cluster are reached by engine.connect(url), objects by "
@@ -44,13 +54,25 @@ _CLUSTERS: Final = (
 class AsyncBook:
     """An open folder, for code with an event loop. Made by `open_async`."""
 
-    def __init__(self, ledgers: cluster.Engine, blobs: AsyncBlobs, herd: AsyncHerd) -> None:
+    def __init__(
+        self,
+        ledgers: cluster.Engine,
+        blobs: AsyncBlobs,
+        herd: AsyncHerd,
+        broker: FolderBroker,
+    ) -> None:
         self.ledgers = ledgers
         """The ledger layer: create, open, list and delete ledgers."""
         self.blobs = blobs
         """Buckets of named objects, and objects by id."""
         self.herd = herd
         """Tablespaces: tables by SQL and by key."""
+        self.broker = broker
+        """What runs the folder's tasks, once somebody wants some."""
+
+    async def tasks(self) -> "AsyncTasks":
+        """Tasks: submit, wait, schedule, run. Raises `broker.errors.BrokerUnavailable`."""
+        return await self.broker.tasks()
 
     async def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> AsyncConnection:
         """A connection for SQL in a tablespace. Close it. Raises what is in `herd.errors`."""
@@ -59,12 +81,19 @@ class AsyncBook:
 
 @asynccontextmanager
 async def open_async(
-    path: str | PathLike[str], *, bookies: int = 1, settings: BlobSettings | None = None
+    path: str | PathLike[str],
+    *,
+    bookies: int = 1,
+    settings: BlobSettings | None = None,
+    broker: BrokerSettings | None = None,
+    mapping: "UserMapping | Mapping[str, Target] | None" = None,
 ) -> AsyncIterator[AsyncBook]:
     """Open a folder, making it if it is not there, as long as the block lasts.
 
-    `bookies` is how many copies a new folder keeps. Raises `engine.FolderError`, and
-    `engine.InvalidRequest` for the url of a cluster.
+    `bookies` is how many copies a new folder keeps. `broker` says how tasks are run, `mapping`
+    where a tenant's tasks run, by a function of tenant and type or a table by tenant; both count
+    while the tasks run with this opener. Raises `engine.FolderError`, and `engine.InvalidRequest`
+    for the url of a cluster.
     """
     refuse_url(path, _CLUSTERS)
     async with cluster.open(Path(path), bookies=bookies) as ledgers:
@@ -74,8 +103,16 @@ async def open_async(
             async with (
                 open_herd(ledgers, path, workers) as herd,
                 AsyncBlobs(ledgers, settings, workers, herd) as blobs,
+                FolderBroker(
+                    ledgers,
+                    Path(path),
+                    workers,
+                    broker,
+                    mapping=mapping_of(mapping),
+                    payloads=BucketPayloads(blobs, ledgers.rng),
+                ) as tasks,
             ):
-                yield AsyncBook(ledgers, blobs, herd)
+                yield AsyncBook(ledgers, blobs, herd, tasks)
         finally:
             await workers.close()
 
@@ -91,7 +128,19 @@ class Book:
         """Buckets of named objects, and objects by id."""
         self.herd = Herd(book.herd, Hopper(loop))
         """Tablespaces: tables by SQL and by key."""
+        self._book = book
+        self._tasks: Tasks | None = None
         atexit.register(self.close)
+
+    @property
+    def tasks(self) -> "Tasks":
+        """Tasks: submit, wait, schedule, run. Raises `broker.errors.BrokerUnavailable`."""
+        if self._tasks is None:
+            # Loaded on first use, like all of the broker: most programs have no tasks.
+            from broker.sync import Tasks
+
+            self._tasks = Tasks(self._loop.run(self._book.tasks), self._loop)
+        return self._tasks
 
     def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> Connection:
         """A connection of PEP 249 to a tablespace. Close it. Raises what is in `herd.errors`."""
@@ -115,16 +164,22 @@ class Book:
 
 
 def open(
-    path: str | PathLike[str], *, bookies: int = 1, settings: BlobSettings | None = None
+    path: str | PathLike[str],
+    *,
+    bookies: int = 1,
+    settings: BlobSettings | None = None,
+    broker: BrokerSettings | None = None,
+    mapping: "UserMapping | Mapping[str, Target] | None" = None,
 ) -> Book:
     """Open a folder, making it if it is not there. Close the book, or use it in a `with` block.
 
-    `bookies` is how many copies a new folder keeps. Raises `engine.FolderError`, and
-    `engine.InvalidRequest` for the url of a cluster.
+    For what is said see `open_async`, which raises the same.
     """
 
     async def hold() -> AsyncIterator[AsyncBook]:
-        async with open_async(path, bookies=bookies, settings=settings) as book:
+        async with open_async(
+            path, bookies=bookies, settings=settings, broker=broker, mapping=mapping
+        ) as book:
             yield book
 
     loop = background_loop()

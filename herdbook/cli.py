@@ -5,42 +5,80 @@ Invariants:
 - Exit status 0: it worked; 1: it did not, and why is on standard error; 2: the call was wrong.
 """
 
-import json
-import sysconfig
-import tempfile
 from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from herdbook import cli_backup, cli_blob, cli_bookie, cli_bookies, cli_herd, cli_ledger, cli_repair
-from herdbook.cli_sql import sql
-from herdbook.cli_store import refuse_url_as_data, run
-from herdbook.cli_zookeeper import zookeeper
-from herdbook.demo import demonstrate
-from herdbook.demo_report import Report
+from herdbook.cli_late import Late, late
+
+COMMANDS: Final = {
+    "demo": Late(
+        "herdbook.cli_demo:demo",
+        "Store a real folder on three bookies, kill one of them, and read everything back.",
+    ),
+    "ledger": Late("herdbook.cli_ledger:app", "Look at ledgers, recover them, delete them."),
+    "blob": Late(
+        "herdbook.cli_blob:app",
+        "Buckets and objects: put files and folders in, get them out.",
+    ),
+    "sql": Late(
+        "herdbook.cli_sql:sql",
+        "SQL: a console where a person sits, else statements from -c, -f or standard input.",
+    ),
+    "task": Late(
+        "herdbook.cli_task:app", "Tasks: submit them, see what became of them, set their limits."
+    ),
+    "worker": Late(
+        "herdbook.cli_worker:worker",
+        "Run tasks until told to stop: SIGTERM drains, a second one ends what still runs.",
+    ),
+    "backup": Late(
+        "herdbook.cli_backup:backup",
+        "Write a tablespace, as it is now, into a new file. It works on meanwhile.",
+    ),
+    "restore": Late(
+        "herdbook.cli_backup:restore",
+        "Make a new tablespace of a backup, which is checked before the first row is written.",
+    ),
+    "check-backup": Late(
+        "herdbook.cli_backup:check_backup",
+        "Read all of a backup, check every byte, and say what it holds. Changes nothing.",
+    ),
+    "checkpoint": Late(
+        "herdbook.cli_backup:checkpoint",
+        "Write all tables of a tablespace into pages, beside all other work.",
+    ),
+    "export": Late(
+        "herdbook.cli_backup:export",
+        "Write the rows of a table or of a query, as of one moment, into a new file.",
+    ),
+    "import": Late(
+        "herdbook.cli_backup:import_rows",
+        'Add the rows of a file to a table. In CSV an empty field is NULL, "" an empty text.',
+    ),
+    "bookie": Late("herdbook.cli_bookie:app", "Run bookies, and look at those of a cluster."),
+    "herd": Late(
+        "herdbook.cli_herd:app", "Run a node of tablespaces, and see and move those of a cluster."
+    ),
+    "repair": Late(
+        "herdbook.cli_repair:app",
+        "See what is being repaired, and have it checked.",
+    ),
+    "zookeeper": Late(
+        "herdbook.cli_zookeeper:zookeeper",
+        "Run a ZooKeeper server until it is told to stop. Its address is the first line printed.",
+    ),
+}
 
 app = typer.Typer(
+    cls=late(COMMANDS),
     rich_markup_mode=None,
     help="A replicated ledger, and what is built on it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.add_typer(cli_ledger.app, name="ledger")
-app.add_typer(cli_blob.app, name="blob")
-app.add_typer(cli_repair.app, name="repair")
-app.add_typer(cli_bookie.app, name="bookie")
-app.add_typer(cli_herd.app, name="herd")
-app.command()(zookeeper)
-app.command()(sql)
-cli_backup.add_to(app)
-cli_bookies.add_to(cli_bookie.app)
-cli_bookie.app.command("decommission")(cli_repair.decommission)
-cli_bookie.app.command("forget")(cli_repair.forget)
 
 
 def _say_version(asked: bool) -> None:
@@ -57,49 +95,6 @@ def root(
     ] = False,
 ) -> None:
     """A replicated ledger, and what is built on it."""
-
-
-@app.command()
-def demo(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(help="What to store. Default: the Python standard library's own sources."),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where to store it, and keep it. Default: a temporary folder."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Store a real folder on three bookies, kill one of them, and read everything back."""
-    source = folder if folder is not None else Path(sysconfig.get_paths()["stdlib"])
-    if not source.is_dir():
-        raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")
-    if data is not None:
-        refuse_url_as_data(data, "the demonstration stores into a folder")
-        report = _demonstrate(source, data, list_ids=True)
-    else:
-        with tempfile.TemporaryDirectory(prefix="herdbook-demo-") as temporary:
-            report = _demonstrate(source, Path(temporary))
-    if as_json:
-        typer.echo(json.dumps(report.as_json()))
-    else:
-        report.show(Console())
-    if not report.ok:
-        if not report.files:
-            typer.echo(f"{source} holds no file that could be stored", err=True)
-        raise typer.Exit(1)
-
-
-def _demonstrate(source: Path, data: Path, *, list_ids: bool = False) -> Report:
-    columns = (TextColumn("{task.description:>12}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
-        tasks = {what: progress.add_task(what, total=None) for what in ("storing", "reading back")}
-
-        def step(what: str, done_bytes: int, total_bytes: int) -> None:
-            progress.update(tasks[what], completed=done_bytes, total=total_bytes)
-
-        return run(demonstrate(source.absolute(), data.absolute(), step, list_ids=list_ids))
 
 
 def main() -> None:

@@ -26,16 +26,6 @@ Folder = Annotated[
 BackupFile = Annotated[Path, typer.Argument(help="The file of the backup.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make these commands a part of an application."""
-    app.command()(backup)
-    app.command()(restore)
-    app.command("check-backup")(check_backup)
-    app.command()(checkpoint)
-    app.command()(export)
-    app.command("import")(import_rows)
-
-
 def backup(
     store: Folder, file: BackupFile, tablespace: Tablespace = "default", as_json: AsJson = False
 ) -> None:

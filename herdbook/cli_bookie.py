@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from engine.errors import EngineError, InvalidRequest
+from herdbook.cli_late import Late, late
 from herdbook.cli_store import refuse_url_as_data
 
 if TYPE_CHECKING:
@@ -31,7 +32,32 @@ OPEN_ZOOKEEPER: Final = (
     "ledgers and switch repair off; give --zookeeper-user and --zookeeper-password-file"
 )
 
+LOOKING: Final = {
+    "ls": Late(
+        "herdbook.cli_bookies:list_bookies",
+        "List the bookies that are registered, and those that are known but away.",
+    ),
+    "info": Late(
+        "herdbook.cli_bookies:show_bookie",
+        "Ask one bookie who it is and how full its disk is, and count its ledgers.",
+    ),
+    "check": Late(
+        "herdbook.cli_bookies:check_bookies",
+        "Ask bookies whether they serve; exit status 1 if any does not, or is not what it should "
+        "be.",
+    ),
+    "decommission": Late(
+        "herdbook.cli_repair:decommission",
+        "Empty a bookie that is to go, and show what still keeps it. It may be stopped afterwards.",
+    ),
+    "forget": Late(
+        "herdbook.cli_repair:forget",
+        "Take a bookie that will not come back out of all lists, if no ledger names it.",
+    ),
+}
+
 app = typer.Typer(
+    cls=late(LOOKING),
     rich_markup_mode=None,
     help="Run bookies, and look at those of a cluster.",
     invoke_without_command=True,

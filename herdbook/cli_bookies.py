@@ -24,13 +24,6 @@ ANSWER_TIMEOUT_S: Final = 10.0
 BookieId = Annotated[str, typer.Argument(help="The bookie's id, or its beginning.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to an app."""
-    app.command("ls")(list_bookies)
-    app.command("info")(show_bookie)
-    app.command("check")(check_bookies)
-
-
 def list_bookies(url: Url = None, as_json: AsJson = False) -> None:
     """List the bookies that are registered, and those that are known but away."""
     facts = with_store(url, _list)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from engine.errors import NoSuchLedger
+from engine.errors import InvalidRequest, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.ledger.spreading import Flaw, flaws_of
 from engine.metadata.bookies import Bookies
@@ -33,6 +33,9 @@ from herdbook.cli_store import (
 )
 
 ASKED_AT_ONCE: Final = 64
+
+OWNERS: Final = (b"blobit", b"log:", b"herd:")
+"""How the names begin of those who delete their ledgers themselves."""
 
 app = typer.Typer(
     help="Look at ledgers, recover them, delete them.", no_args_is_help=True, rich_markup_mode=None
@@ -146,9 +149,16 @@ def delete_ledgers(
     ledger_ids: Annotated[list[int], typer.Argument(help="The ledgers' ids.", min=0)],
     url: Url = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also those of objects, tables and tasks: they lose them."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete ledgers for ever. Bookies give their bytes back later."""
+    """Delete ledgers for ever. Bookies give their bytes back later.
+
+    A ledger that belongs to objects, tables or tasks is deleted by these when nothing needs it.
+    """
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter("nobody is there to ask: say --yes")
@@ -157,6 +167,8 @@ def delete_ledgers(
 
     async def delete(client: LedgerClient) -> list[dict[str, Any]]:
         done: list[dict[str, Any]] = []
+        if not force:
+            await _refuse_owned(client, ledger_ids)
         for ledger_id in ledger_ids:
             try:
                 await client.delete_ledger(ledger_id)
@@ -175,6 +187,21 @@ def delete_ledgers(
             typer.echo(f"ledger {each['ledger']} is deleted")
     if not all(each["deleted"] for each in done):
         raise typer.Exit(1)
+
+
+async def _refuse_owned(client: LedgerClient, ledger_ids: list[int]) -> None:
+    """End the command before any is deleted, if one belongs to somebody."""
+    for ledger_id in ledger_ids:
+        try:
+            owner = (await client.ledger_metadata(ledger_id)).custom.get("owner")
+        except NoSuchLedger:
+            continue
+        if owner is not None and owner.startswith(OWNERS):
+            raise InvalidRequest(
+                f"ledger {ledger_id} belongs to {owner.decode(errors='replace')}, which deletes "
+                "it when nothing needs it any more; nothing was deleted (--force does it all the "
+                "same, and what lies in it is lost)"
+            )
 
 
 async def read_all(client: LedgerClient) -> list[LedgerMetadata]:

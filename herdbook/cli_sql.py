@@ -124,11 +124,9 @@ def opened(store: str | None, *, create: bool = False) -> "Iterator[Herd]":
     from herd.errors import Error
 
     try:
-        if create and store and "://" not in store:
-            Path(store).mkdir(parents=True, exist_ok=True)
         needed = bool(os.environ.get(FILE_VARIABLE))
         configuration = read_configuration(configuration_file(os.environ), needed=needed)
-        found = find(store, os.environ, configuration)
+        found = find(store, os.environ, configuration, create=create)
         security = None
         if is_cluster(found):
             security = configuration.make_security()

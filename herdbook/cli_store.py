@@ -8,17 +8,13 @@ Invariants:
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from engine.errors import EngineError, InvalidRequest
 from engine.folder.naming import refuse_url
@@ -26,7 +22,12 @@ from engine.ledger.client import LedgerClient
 from engine.ports.system_loop import new_event_loop
 from herdbook.finding import StoreNotFound, open_store
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 R = TypeVar("R")
+CUT_CHARACTERS_MIN: Final = 6
+"""No column of a table is cut to less."""
 
 Url = Annotated[
     str | None,
@@ -70,8 +71,17 @@ def with_store(url: str | None, work: Callable[[LedgerClient], Awaitable[R]]) ->
     return run(opened())
 
 
-def progress() -> Progress:
+def progress() -> "Progress":
     """A bar for counted work on standard error; nothing where nobody looks."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
 
@@ -98,6 +108,10 @@ def moment_of(wall_ms: int) -> str:
 
 def print_facts(facts: dict[str, Any]) -> None:
     """One thing, as a table of names and values."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -106,16 +120,37 @@ def print_facts(facts: dict[str, Any]) -> None:
     Console().print(table)
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Many things, one a row. A column in which nothing stands is left out."""
+def print_table(
+    columns: Iterable[str], rows: Iterable[Iterable[object]], cut: Collection[str] = ()
+) -> None:
+    """Many things, one a row. A column in which nothing stands is left out.
+
+    Of the columns in `cut` only so much is shown as fits the line.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    names, console = list(columns), Console()
     cells = [[escape(str(cell)) for cell in row] for row in rows]
+    shown = [n for n in range(len(names)) if not n or any(row[n] for row in cells)]
+    widths = {n: max(map(len, [names[n], *(row[n] for row in cells)])) for n in shown}
+    surplus = sum(widths.values()) + 3 * len(shown) + 1 - console.width
     table = Table()
-    shown = []
-    for number, column in enumerate(columns):
-        if not number or any(row[number] for row in cells):
+    for number in sorted(shown, key=lambda each: -widths[each]):
+        # What is long gives way to what is short.
+        if surplus > 0 and names[number] in cut and widths[number] > CUT_CHARACTERS_MIN:
+            kept = max(CUT_CHARACTERS_MIN, widths[number] - surplus)
+            surplus -= widths[number] - kept
+            widths[number] = kept
+    for number in shown:
+        if names[number] in cut:
+            table.add_column(
+                names[number], overflow="ellipsis", no_wrap=True, max_width=widths[number]
+            )
+        else:
             # An id that is cut off is of no use to whoever wants to name it in the next command.
-            table.add_column(column, overflow="fold", no_wrap=not number)
-            shown.append(number)
+            table.add_column(names[number], overflow="fold", no_wrap=not number)
     for row in cells:
         table.add_row(*(row[number] for number in shown))
-    Console().print(table)
+    console.print(table)

@@ -133,10 +133,13 @@ def find(
     argument: str | None,
     environment: Mapping[str, str] | None = None,
     configuration: Configuration | None = None,
+    *,
+    create: bool = False,
 ) -> str:
     """The store that the rule finds: a folder's path or a cluster's url.
 
-    Raises `StoreNotFound`, `InvalidRequest` for a configuration that cannot be read.
+    With `create` a folder that is not there is made, whoever named it. Raises `StoreNotFound`,
+    `InvalidRequest` for a configuration that cannot be read.
     """
     environment = os.environ if environment is None else environment
     file = configuration_file(environment)
@@ -156,8 +159,13 @@ def find(
         return named
     if "://" in named:
         raise StoreNotFound(f"{named} is neither a folder nor a url that begins with {SCHEME}")
+    if create:
+        Path(named).mkdir(parents=True, exist_ok=True)
     if not Path(named).is_dir():
-        raise StoreNotFound(f"{named} is no folder: name one, or let --create make it")
+        raise StoreNotFound(
+            f"{named} is no folder: name one that is there, or make it by a command that "
+            "takes --create"
+        )
     return named
 
 

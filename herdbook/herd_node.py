@@ -72,7 +72,7 @@ async def serve_node(
     """
     _check_listener(settings, security)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    ended = _on_signals()
+    ended = ended_by_signals()
     async with AsyncExitStack() as stack:
         workers = ThreadWorkers(asyncio.get_running_loop())
         stack.push_async_callback(workers.close)
@@ -171,7 +171,7 @@ def _check_listener(settings: HerdNodeSettings, security: Security) -> None:
             )
 
 
-def _on_signals() -> asyncio.Event:
+def ended_by_signals() -> asyncio.Event:
     """The first SIGTERM or SIGINT sets the event; from then on they do what they always do."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()

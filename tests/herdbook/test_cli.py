@@ -1,6 +1,8 @@
 """The command `herdbook`: the demonstration and the verbs that look at ledgers."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ from typer.testing import CliRunner, Result
 import herdbook
 import herdbook.demo
 from blobit import AsyncBlobs, BlobNotStored, ObjectId, Source
-from herdbook.cli import app
+from herdbook.cli import COMMANDS, app
+from herdbook.cli_bookie import LOOKING
+from herdbook.cli_late import Late, load
 from tests.blobit.test_blobs import body
 
 
@@ -142,3 +146,28 @@ def test_an_unknown_ledger_is_one_clear_line(tmp_path: Path) -> None:
 def test_looking_at_a_folder_that_is_not_there_makes_none(tmp_path: Path) -> None:
     assert call("ledger", "ls", "--data", str(tmp_path / "nothing")).exit_code == 2
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("table", [COMMANDS, LOOKING], ids=["herdbook", "bookie"])
+def test_the_lines_of_the_help_are_what_the_commands_say_of_themselves(
+    table: dict[str, Late],
+) -> None:
+    for name, command in table.items():
+        told = load(name, command).help.partition("\n\n")[0]
+        assert " ".join(told.split()) == command.help, name
+
+
+def test_a_process_imports_its_own_command_only() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from herdbook.cli import app;"
+        "print(CliRunner().invoke(app, ['bookie', '--help']).stdout);"
+        "print(*{'herd', 'blobit', 'broker', 'rich'} & set(sys.modules), file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--data" in ended.stdout
+    assert ended.stderr.split() == []
+
+
+def test_a_name_that_the_door_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'opne'"):
+        getattr(herdbook, "opne")  # noqa: B009

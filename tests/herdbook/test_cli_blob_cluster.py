@@ -15,8 +15,11 @@ import pytest
 from click.testing import CliRunner
 from typer.main import get_command
 
+import herdbook
+from broker.worker import task
 from herdbook import blob_store
 from herdbook.cli_blob import app
+from herdbook.payload_store import BUCKET
 from tests.acceptance.machines import free_port
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
 
@@ -89,3 +92,23 @@ def test_a_folder_goes_into_a_cluster_and_comes_back(url: str, tmp_path: Path) -
         assert read.read() == b"name\nelsa\n"
     assert said(url, "rm", "-r", "cows/moved") == "cows/moved: 31 objects are deleted\n"
     assert said(url, "rb", "--force", "cows") == "bucket cows is deleted\n"
+
+
+@task(name="cluster.turn")
+def turn(data: bytes) -> bytes:
+    """Run by a worker of the cluster."""
+    return data[::-1]
+
+
+def test_big_payloads_of_tasks_pass_through_a_cluster(url: str, tmp_path: Path) -> None:
+    serve = ("task", "serve", "--url", url, "--state", str(tmp_path / "state"))
+    worker = ("worker", "--tasks", __name__, "--url", url, "--processes", "1")
+    with (
+        running(*serve, "--listen", "127.0.0.1:0", "--grpc", f"127.0.0.1:{free_port()}"),
+        running(*worker),
+        herdbook.connect(url) as cluster,
+    ):
+        picture = bytes(range(256)) * 12_000
+        handle = cluster.tasks.submit(turn, picture)
+        assert handle.wait(60_000) == picture[::-1]
+        assert len(list(cluster.blobs.bucket(BUCKET).scan())) == 2

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import herdbook
 from engine import cluster
 from engine.metadata.bookies import Bookies
 from engine.metadata.repairs import RepairItem, RepairQueue
@@ -88,6 +89,19 @@ def test_an_open_ledger_is_recovered_by_hand(tmp_path: Path) -> None:
     assert (again[0]["state"], again[0]["last_entry"]) == ("CLOSED", 9)
     read = call("ledger", "read", number, "--first", "8", "--url", str(tmp_path))
     assert read.stdout == "moo8moo9"
+
+
+def test_a_ledger_of_objects_is_deleted_by_force_alone(tmp_path: Path) -> None:
+    free = str(within(tmp_path, written))
+    with herdbook.open(tmp_path) as book:
+        owned = str(book.blobs.put(b"moo").ledger_id)
+    delete = ("ledger", "delete", free, owned, "--yes", "--url", str(tmp_path))
+    refused = call(*delete)
+    assert refused.exit_code == 1
+    assert f"ledger {owned} belongs to blobit" in refused.stderr and "--force" in refused.stderr
+    assert len(objects(call("ledger", "ls", "--url", str(tmp_path), "--json"))) == 2
+    assert call(*delete, "--force").exit_code == 0
+    assert objects(call("ledger", "ls", "--url", str(tmp_path), "--json")) == []
 
 
 def test_a_ledger_is_deleted_only_after_a_yes(tmp_path: Path) -> None:

@@ -134,3 +134,15 @@ async def test_a_folder_without_a_store_is_an_error_and_stays_as_it_is(
         async with open_store(str(tmp_path)):
             raise AssertionError("opened")
     assert os.listdir(tmp_path) == ([content] if content else [])
+
+
+def test_a_folder_that_is_to_be_made_is_made_whoever_named_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('url = "data"\n')
+    for argument, environment in (
+        (str(tmp_path / "argument"), {}),
+        (None, {"HERDBOOK_URL": str(tmp_path / "variable")}),
+        (None, {"HERDBOOK_CONFIG": str(file)}),
+    ):
+        made = find(argument, environment, create=True)
+        assert Path(made).is_dir()

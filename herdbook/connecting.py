@@ -1,0 +1,161 @@
+"""Connecting to a cluster: ledgers, blobs, tables and tasks, served by other machines.
+
+    with herdbook.connect("herdbook://zookeeper-1:2181,zookeeper-2:2181/prod") as cluster:
+        cluster.tasks.submit("resize", {"path": "elsa.jpg"}).wait()
+
+What the cluster asks for, a secret or certificates, is in the user's configuration file.
+
+Invariants:
+- Nothing runs here but the ways to others; after the block none of them is left.
+- Tasks go to whoever leads the brokers, and to the next one when that one is gone.
+"""
+
+import asyncio
+import atexit
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from blobit import AsyncBlobs, Blobs
+from engine.errors import InvalidRequest
+from engine.extras import needing_cluster
+from engine.ledger.client import LedgerClient
+from engine.ports.system_loop import BackgroundLoop, background_loop
+from engine.ports.system_workers import ThreadWorkers
+from herd.aio import AsyncConnection
+from herd.connection import Connection
+from herd.hopping import Hopper
+from herd.opening import Herd
+from herd.store import DEFAULT
+from herd.wire.herd import RemoteHerd
+from herdbook.finding import is_cluster
+from herdbook.payload_store import BucketPayloads
+from herdbook.task_api import read_configured
+
+if TYPE_CHECKING:
+    from broker.sync import Tasks
+    from broker.tasks import AsyncTasks
+
+
+class AsyncCluster:
+    """A cluster, for code with an event loop. Made by `connect_async`."""
+
+    def __init__(
+        self, ledgers: LedgerClient, blobs: AsyncBlobs, herd: RemoteHerd, tasks: "AsyncTasks"
+    ) -> None:
+        self.ledgers = ledgers
+        """The ledger layer: create, open, list and delete ledgers."""
+        self.blobs = blobs
+        """Buckets of named objects, and objects by id."""
+        self.herd = herd
+        """Tablespaces: tables by SQL and by key."""
+        self._tasks = tasks
+
+    async def tasks(self) -> "AsyncTasks":
+        """Tasks: submit, wait, schedule."""
+        return self._tasks
+
+    async def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> AsyncConnection:
+        """A connection for SQL in a tablespace. Close it. Raises what is in `herd.errors`."""
+        return await self.herd.connect(tablespace, autocommit=autocommit)
+
+
+@asynccontextmanager
+async def connect_async(url: str) -> AsyncIterator[AsyncCluster]:
+    """Connect to the cluster of a url as long as the block lasts.
+
+    Raises `engine.InvalidRequest` for what is no cluster's url, and as `engine.connect` does.
+    """
+    if not is_cluster(url):
+        raise InvalidRequest(f"{url} is no cluster's url: a folder is opened by herdbook.open")
+    configuration = read_configured()
+    security, zookeeper = configuration.make_security(), configuration.make_zookeeper()
+    with needing_cluster():
+        from broker.tasks import AsyncTasks
+        from broker.wire.cluster import ClusterCalls
+        from engine.connecting import connect as connect_ledgers
+        from herd.wire.cluster import open_cluster
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    try:
+        async with (
+            connect_ledgers(
+                url, security=security, wire=configuration.wire, zookeeper=zookeeper
+            ) as client,
+            open_cluster(url, security=security, zookeeper=zookeeper) as herd,
+            AsyncBlobs(client, None, workers, herd) as blobs,
+        ):
+            calls = ClusterCalls(client.store, client.clock, client.rng, security=security)
+            payloads = BucketPayloads(blobs, client.rng)
+            try:
+                tasks = AsyncTasks(calls, client.clock, client.rng, payloads=payloads)
+                yield AsyncCluster(client, blobs, herd, tasks)
+            finally:
+                await calls.close()
+    finally:
+        await workers.close()
+
+
+class Cluster:
+    """A cluster. Made by `connect`; a context manager."""
+
+    def __init__(
+        self, loop: BackgroundLoop, opening: AsyncIterator[AsyncCluster], cluster: AsyncCluster
+    ) -> None:
+        self._loop = loop
+        self._opening = opening
+        self._cluster = cluster
+        self._closed = False
+        self._tasks: Tasks | None = None
+        self.blobs = Blobs(cluster.blobs, loop)
+        """Buckets of named objects, and objects by id."""
+        self.herd = Herd(cluster.herd, Hopper(loop))
+        """Tablespaces: tables by SQL and by key."""
+        atexit.register(self.close)
+
+    @property
+    def tasks(self) -> "Tasks":
+        """Tasks: submit, wait, schedule."""
+        if self._tasks is None:
+            from broker.sync import Tasks
+
+            self._tasks = Tasks(self._loop.run(self._cluster.tasks), self._loop)
+        return self._tasks
+
+    def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> Connection:
+        """A connection of PEP 249 to a tablespace. Close it. Raises what is in `herd.errors`."""
+        return self.herd.connect(tablespace, autocommit=autocommit)
+
+    def close(self) -> None:
+        """Let go of the cluster. May be called twice; in a forked child it does nothing."""
+        atexit.unregister(self.close)
+        if not self._closed and self._loop.usable:
+            self._closed = True
+            self._loop.run(self._end)
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _end(self) -> None:
+        await anext(self._opening, None)
+
+
+def connect(url: str) -> Cluster:
+    """Connect to the cluster of a url. Close what it returns, or use it in a `with` block.
+
+    Raises as `connect_async` does.
+    """
+
+    async def hold() -> AsyncIterator[AsyncCluster]:
+        async with connect_async(url) as cluster:
+            yield cluster
+
+    loop = background_loop()
+    opening = hold()
+
+    async def begin() -> AsyncCluster:
+        return await anext(opening)
+
+    return Cluster(loop, opening, loop.run(begin))

@@ -1,0 +1,366 @@
+"""A broker's HTTP on the real machine: for a folder, or as one of the brokers of a cluster.
+
+Invariants:
+- It listens before it says so, and says so before it takes requests of others.
+- Without users only this machine is served, unless that is wanted otherwise.
+- On the first SIGTERM or SIGINT it answers what was asked and leaves; a second one ends it at once.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from broker.errors import BrokerUnavailable
+from broker.folder import FOLDER, FolderBroker
+from broker.http import Logins, User, create_app, desk_of
+from broker.http.relay import HttpRelay
+from broker.rollouts.alarming import Alarms, CommandHook
+from broker.rollouts.coordinator import Coordinator
+from broker.rollouts.discovery import (
+    COMMAND,
+    ZOOKEEPER,
+    CommandDiscovery,
+    Discovery,
+    StoreDiscovery,
+)
+from broker.service import Broker
+from broker.settings import BrokerSettings
+from broker.sweeping import keep_swept
+from engine import cluster
+from engine.errors import InvalidRequest, KeyExists
+from engine.extras import needing_cluster
+from engine.metadata.contract import MetadataStore
+from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.switching import SWITCH_INTERVAL_S
+from engine.ports.system_workers import ThreadWorkers
+from engine.state.rocks import open_rocks
+from engine.transport.address import is_loopback, join_host_port, parse_host_port
+from engine.transport.security import Security
+from herdbook.finding import find, is_cluster, open_store
+from herdbook.herd_node import ended_by_signals
+from herdbook.payload_store import OpenedPayloads
+from herdbook.task_api import (
+    SERVER_FILE,
+    SERVERS,
+    USER,
+    TaskServerFact,
+    read_configured,
+    server_of,
+)
+
+Opened = tuple[Broker, MetadataStore | None]
+Opening = AbstractAsyncContextManager[Opened]
+_DRAIN_S: Final = 5
+_CONNECTIONS_MAX: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class TaskServerSettings:
+    """Where it listens, whom it serves. `grpc`: where workers connect, "host:port"; "": nowhere.
+
+    `advertise` is what others dial instead of `grpc`, `advertise_http` the url instead of `listen`.
+    `state` is where a cluster's broker keeps its rows; a folder's broker keeps them in the folder.
+    `lease_ms` is how long a cluster's worker that is not heard of keeps its tasks.
+    """
+
+    listen: str = "127.0.0.1:7364"
+    grpc: str = ""
+    advertise: str = ""
+    advertise_http: str = ""
+    state: Path | None = None
+    users: tuple[User, ...] = ()
+    insecure: bool = False
+    certificate: Path | None = None
+    private_key: Path | None = None
+    lease_ms: int = 10_000
+    discover: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Commands that list the nodes of roll-outs, by the names that documents give them."""
+    on_alarm: tuple[str, ...] = ()
+    """A command for each alarm of roll-outs; empty: none."""
+
+
+class _UserTable(msgspec.Struct, forbid_unknown_fields=True):
+    password: str
+    admin: bool = False
+
+
+class _UsersFile(msgspec.Struct, forbid_unknown_fields=True):
+    users: dict[str, _UserTable]
+
+
+def read_users(file: Path) -> tuple[User, ...]:
+    """Users from a file: tables `[users.NAME]` with `password` and `admin`.
+
+    Raises `InvalidRequest`.
+    """
+    try:
+        told = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _UsersFile)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{file} cannot be read as a list of users: {error}") from error
+    return tuple(User(name, each.password, each.admin) for name, each in told.users.items())
+
+
+async def serve_tasks(
+    url: str | None, settings: TaskServerSettings, started: Callable[[str], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT. `started` hears the address when it serves.
+
+    Raises `InvalidRequest`, `BrokerUnavailable` where another process runs the folder's broker.
+    """
+    configuration = read_configured()
+    security = configuration.make_security()
+    _check_listeners(settings, security)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    found = find(url, os.environ, configuration)
+    metrics = _metrics()
+    ended = ended_by_signals()
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(_socket(settings.listen))
+        address = _url(settings, listening)
+        opening: Opening = (
+            _of_cluster(found, settings, address, metrics)
+            if is_cluster(found)
+            else _of_folder(Path(found), settings, metrics)
+        )
+        broker, store = await stack.enter_async_context(opening)
+        payloads = await _payloads(stack, found, broker)
+        if settings.grpc:
+            await _serve_grpc(stack, broker, settings, security)
+        users = settings.users
+        if not is_cluster(found):
+            password = f"{random.SystemRandom().getrandbits(128):032x}" if users else ""
+            certificate = str(settings.certificate.absolute()) if settings.certificate else ""
+            fact = TaskServerFact(address, password, certificate)
+            stack.enter_context(_named(Path(found), fact))
+            users = (*users, User(USER, password, admin=True)) if users else users
+        relay = await _relay(stack, store, security) if store is not None else None
+        text = getattr(metrics, "text", None)
+        app = create_app(desk_of(broker, payloads), Logins(users), metrics=text, relay=relay)
+        await _serve_http(stack, app, settings, listening)
+        started(address)
+        await ended.wait()
+
+
+@asynccontextmanager
+async def _of_folder(
+    folder: Path, settings: TaskServerSettings, metrics: Metrics
+) -> AsyncIterator[Opened]:
+    """The broker of a folder, in this process."""
+    async with cluster.open(folder, metrics=metrics) as client:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        try:
+            async with FolderBroker(
+                client,
+                folder,
+                workers,
+                metrics=metrics,
+                discoveries=_discoveries(settings, client.store),
+                alarms=_alarms(settings),
+            ) as broker:
+                yield await broker.open(), None
+        finally:
+            await workers.close()
+
+
+@asynccontextmanager
+async def _of_cluster(
+    url: str, settings: TaskServerSettings, address: str, metrics: Metrics
+) -> AsyncIterator[Opened]:
+    """One of a cluster's brokers, which leads or follows."""
+    if settings.state is None or not settings.grpc:
+        raise InvalidRequest(
+            "a broker of a cluster keeps its rows in a folder and is known by its gRPC address: "
+            "give --state FOLDER and --grpc HOST:PORT"
+        )
+    known_as = settings.advertise or settings.grpc
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    try:
+        async with open_store(url) as client:
+            await _register(client.store, known_as, settings.advertise_http or address)
+            rows = await open_rocks(settings.state / FOLDER, workers)
+            broker = await Broker.open(
+                client,
+                rows,
+                settings=BrokerSettings(lease_ms=settings.lease_ms),
+                address=known_as,
+                elect=True,
+                metrics=metrics,
+            )
+            coordinator = Coordinator(
+                broker,
+                discoveries=_discoveries(settings, client.store),
+                alarms=_alarms(settings),
+                metrics=metrics,
+            )
+            coordinator.start()
+            try:
+                yield broker, client.store
+            finally:
+                await coordinator.close()
+                await broker.close()
+    finally:
+        await workers.close()
+
+
+def _discoveries(settings: TaskServerSettings, store: MetadataStore) -> dict[str, Discovery]:
+    return {ZOOKEEPER: StoreDiscovery(store), COMMAND: CommandDiscovery(settings.discover)}
+
+
+def _alarms(settings: TaskServerSettings) -> Alarms:
+    return Alarms(CommandHook(settings.on_alarm) if settings.on_alarm else None)
+
+
+async def _register(store: MetadataStore, known_as: str, url: str) -> None:
+    """Say where a broker serves HTTP."""
+    key = f"{SERVERS}/{known_as}"
+    try:
+        await store.create(key, url.encode())
+    except KeyExists:
+        before = await store.get(key)
+        if before is not None:
+            await store.set(key, url.encode(), before.version)
+
+
+async def _relay(stack: AsyncExitStack, store: MetadataStore, security: Security) -> HttpRelay:
+    import httpx
+
+    verify = security.client_context() or True
+    client = await stack.enter_async_context(httpx.AsyncClient(verify=verify))
+
+    async def url_of(leader: str) -> str:
+        try:
+            return await server_of(store, leader)
+        except BrokerUnavailable:
+            return ""
+
+    return HttpRelay(client, url_of)
+
+
+async def _payloads(stack: AsyncExitStack, url: str, broker: Broker) -> OpenedPayloads:
+    """Where big payloads lie, swept as long as the stack lasts."""
+    payloads = await stack.enter_async_context(OpenedPayloads(url))
+    sweeping = asyncio.create_task(keep_swept(broker, payloads))
+
+    async def end() -> None:
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
+
+    stack.push_async_callback(end)
+    return payloads
+
+
+async def _serve_grpc(
+    stack: AsyncExitStack, broker: Broker, settings: TaskServerSettings, security: Security
+) -> None:
+    with needing_cluster():
+        from broker.wire.grpc_server import GrpcBrokerServer
+
+        try:
+            server = await GrpcBrokerServer.start(broker, listen=settings.grpc, security=security)
+        except OSError as error:
+            raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error
+    stack.push_async_callback(server.close)
+
+
+async def _serve_http(
+    stack: AsyncExitStack, app: Any, settings: TaskServerSettings, listening: socket.socket
+) -> None:
+    """Answer at a socket until the stack ends."""
+    import uvicorn
+
+    configuration = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS_MAX,
+        timeout_graceful_shutdown=_DRAIN_S,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.private_key,
+    )
+    server = uvicorn.Server(configuration)
+    # Not `serve`: its handling of signals would end the process before the broker is closed.
+    configuration.load()
+    server.lifespan = configuration.lifespan_class(configuration)
+    await server.startup(sockets=[listening])
+    serving = asyncio.create_task(server.main_loop(), name="http")
+
+    async def end() -> None:
+        server.should_exit = True
+        await serving
+        await server.shutdown(sockets=[listening])
+
+    stack.push_async_callback(end)
+
+
+@contextlib.contextmanager
+def _socket(listen: str) -> Iterator[socket.socket]:
+    host, port = parse_host_port(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        made = socket.create_server((host, port), family=family, backlog=1_024)
+    except OSError as error:
+        raise InvalidRequest(f"cannot listen at {listen}: {error}") from error
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _url(settings: TaskServerSettings, listening: socket.socket) -> str:
+    host, _ = parse_host_port(settings.listen)
+    scheme = "https" if settings.certificate is not None else "http"
+    return f"{scheme}://{join_host_port(host, listening.getsockname()[1])}"
+
+
+@contextlib.contextmanager
+def _named(folder: Path, fact: TaskServerFact) -> Iterator[None]:
+    """Let the folder say where its server is, as long as the block lasts."""
+    file = folder / SERVER_FILE
+    new = file.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_bytes(msgspec.json.encode(fact))
+    new.replace(file)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _metrics() -> Metrics:
+    from engine.errors import ExtraMissing
+    from herdbook.metrics import PrometheusMetrics
+
+    try:
+        return PrometheusMetrics()
+    except ExtraMissing:
+        return NO_METRICS
+
+
+def _check_listeners(settings: TaskServerSettings, security: Security) -> None:
+    for listen, guarded, remedy in (
+        (settings.listen, bool(settings.users), "give --users FILE"),
+        (settings.grpc, security.on, "give a secret or authorities in the configuration file"),
+    ):
+        if not listen or guarded or settings.insecure:
+            continue
+        host, _ = parse_host_port(listen)
+        if not is_loopback(host):
+            raise InvalidRequest(
+                f"anybody who reaches {listen} could submit tasks: {remedy}, listen at "
+                "127.0.0.1, or say --insecure"
+            )
