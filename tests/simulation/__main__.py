@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tests.simulation.blobs import run_blob_seed
+from tests.simulation.brokers import run_broker_seed
 from tests.simulation.herd import run_herd_seed
 from tests.simulation.logs import run_log_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
@@ -25,6 +26,7 @@ RUNS: Final[dict[str, RunSeed]] = {
     "--replicas": run_replica_seed,
     "--herd": run_herd_seed,
     "--blobs": run_blob_seed,
+    "--broker": run_broker_seed,
 }
 
 
@@ -35,6 +37,7 @@ def main() -> int:
     parser.add_argument("--replicas", action="store_true", help="of replicas, not of ledgers")
     parser.add_argument("--herd", action="store_true", help="of a tablespace's replicas")
     parser.add_argument("--blobs", action="store_true", help="of a store of objects")
+    parser.add_argument("--broker", action="store_true", help="of brokers and workers")
     parser.add_argument("--seed", type=int, help="replay this seed and print every event")
     parser.add_argument("--quiet", action="store_true", help="with --seed: only the last line")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")

@@ -25,7 +25,6 @@ from tests.simulation.nodes import ClientNode
 from tests.simulation.oracles import Violation
 from tests.simulation.replica_faults import ReplicaNemesis
 from tests.simulation.replicas import (
-    FAULTS_MIN,
     FAULTY_S_MAX,
     PEACE_S_MAX,
     REPLICAS,
@@ -88,6 +87,8 @@ class HerdScenario(ReplicaScenario):
         )
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
+        await self._until(self._harmed_at_work, FAULTY_S_MAX)
+        await self._until(self._faulty, PEACE_S_MAX)
         nemesis.stop()
         harming.cancel()
         self.world.trace.event("peace")
@@ -97,8 +98,7 @@ class HerdScenario(ReplicaScenario):
         await self._judge_herd(workload)
 
     def _enough(self) -> bool:
-        faults = self.world.trace.counts["faults"]
-        return self.operations >= TRANSACTIONS_MIN and faults >= FAULTS_MIN
+        return self.operations >= TRANSACTIONS_MIN and self._faulty()
 
     async def _set_up(self) -> None:
         def leader() -> HerdNode | None:
@@ -134,7 +134,7 @@ class HerdScenario(ReplicaScenario):
         await self._converge()
         await self._judge_rows(workload)
         counts = self.world.trace.counts
-        if counts["faults"] < FAULTS_MIN:
+        if not self._faulty():
             raise Violation(f"only {counts['faults']} faults: a tame run")
         if not counts["sums"]:
             raise Violation("nobody looked at the sum")

@@ -95,6 +95,8 @@ class SimStore:
                 changed()
 
         def later() -> None:
+            if not self._process.alive:
+                return
             delay_s = self.faults.watch_delay_s * self._rng.random() * 2
             self._loop.deliver_at(self._loop.now + delay_s, self._process, notice)
 

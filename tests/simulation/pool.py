@@ -6,6 +6,7 @@ Invariants:
 - Workers are fresh interpreters: nothing of this process leaks into a run.
 """
 
+import gc
 import logging
 import multiprocessing
 from collections.abc import Iterator, Sequence
@@ -30,8 +31,14 @@ def run_many(seeds: Sequence[int], jobs: int, run: RunSeed = run_seed) -> Iterat
             logging.disable(before)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, initializer=logging.disable) as pool:
+    with context.Pool(jobs, initializer=_begin) as pool:
         yield from pool.imap(run, seeds, chunksize=_SEEDS_A_TASK)
+
+
+def _begin() -> None:
+    """In a worker: what is imported lasts as long as it does, so no run's end looks through it."""
+    logging.disable()
+    gc.freeze()
 
 
 def committed_seeds(kind: str = "") -> list[int]:

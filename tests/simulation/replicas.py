@@ -37,15 +37,19 @@ from tests.simulation.running import Outcome, Show, check_tasks, play
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload, WorkloadPlan
 
-OPERATIONS_MIN: Final = 250
+OPERATIONS_MIN: Final = 150
 FAULTS_MIN: Final = 20
-FAULTY_S_MAX: Final = 80.0
+STRIKES_MIN: Final = 5
+"""Crashes, partitions, pauses and their like; messages that get lost are faults besides."""
+FAULTY_S_MAX: Final = 25.0
+"""Twice as long where fewer than `_FAULTY_OPERATIONS_MIN` calls were answered by then."""
 PEACE_S_MAX: Final = 300.0
 RUN_S_MAX: Final = 3_000.0
 REPLICAS: Final = 3
 BOOKIES: Final = 5
 _HASH_EVERY: Final = 20
 _ENTRY_BYTES: Final = 400
+_FAULTY_OPERATIONS_MIN: Final = 20
 _LOOK_S: Final = 0.25
 _LOOKS_A_CHECK: Final = 8
 _QUORUMS: Final = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 4, 3), (3, 3, 3))
@@ -125,6 +129,8 @@ class ReplicaScenario:
         )
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
+        await self._until(self._harmed_at_work, FAULTY_S_MAX)
+        await self._until(self._faulty, PEACE_S_MAX)
         nemesis.stop()
         harming.cancel()
         self.world.trace.event("peace")
@@ -139,7 +145,14 @@ class ReplicaScenario:
         return Workload(plan, Oracle(self.world.tree, self.world.trace))
 
     def _enough(self) -> bool:
-        return self.operations >= OPERATIONS_MIN and self.world.trace.counts["faults"] >= FAULTS_MIN
+        return self.operations >= OPERATIONS_MIN and self._faulty()
+
+    def _harmed_at_work(self) -> bool:
+        return self.operations >= _FAULTY_OPERATIONS_MIN and self._faulty()
+
+    def _faulty(self) -> bool:
+        counts = self.world.trace.counts
+        return counts["faults"] >= FAULTS_MIN and counts["strikes"] >= STRIKES_MIN
 
     async def _until(self, reached: Callable[[], bool], seconds_max: float) -> bool:
         end_s = self._loop.now + seconds_max
@@ -173,7 +186,7 @@ class ReplicaScenario:
         empty.wipe()
         empty.start()
         await self._converge()
-        if self.world.trace.counts["faults"] < FAULTS_MIN:
+        if not self._faulty():
             raise Violation(f"only {self.world.trace.counts['faults']} faults: a tame run")
 
     async def _converge(self) -> None:

@@ -109,11 +109,14 @@ def check_tasks(world: World) -> None:
     """A task of a living process that failed with nobody to tell is a defect."""
     for process in world.processes:
         if process.alive:
-            for task in process.tasks:
-                unheard = task.done() and getattr(task, "_log_traceback", False)
+            ended = [task for task in process.tasks if task.done()]
+            for task in ended:
+                unheard = getattr(task, "_log_traceback", False)
                 error = task.exception() if unheard else None
                 if error is not None:
                     raise error
+            if ended:
+                process.tasks = [task for task in process.tasks if not task.done()]
 
 
 @contextmanager

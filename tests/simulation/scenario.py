@@ -31,7 +31,9 @@ from tests.simulation.workload import Workload, WorkloadPlan
 
 OPERATIONS_MIN: Final = 1_000
 FAULTS_MIN: Final = 20
-FAULTY_S_MAX: Final = 300.0
+STRIKES_MIN: Final = 5
+"""Crashes, partitions, pauses and their like; messages that get lost are faults besides."""
+FAULTY_S_MAX: Final = 20.0
 PEACE_S_MAX: Final = 300.0
 RUN_S_MAX: Final = 3_000.0
 _QUORUMS: Final = (
@@ -113,6 +115,7 @@ class Scenario:
         nemesis = Nemesis(self.world, self._rng, self.oracle, self.bookies, clients, self.workload)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
+        await self._until(self._faulty, PEACE_S_MAX)
         nemesis.stop()
         harming.cancel()
         self.world.trace.event("peace")
@@ -124,10 +127,11 @@ class Scenario:
         self._check_counts()
 
     def _enough(self) -> bool:
-        return (
-            self.workload.operations >= OPERATIONS_MIN
-            and self.world.trace.counts["faults"] >= FAULTS_MIN
-        )
+        return self.workload.operations >= OPERATIONS_MIN and self._faulty()
+
+    def _faulty(self) -> bool:
+        counts = self.world.trace.counts
+        return counts["faults"] >= FAULTS_MIN and counts["strikes"] >= STRIKES_MIN
 
     def _all_ended(self) -> bool:
         live = {id(process) for process in self.world.processes if process.alive}
@@ -151,7 +155,7 @@ class Scenario:
     def _check_counts(self) -> None:
         if self.workload.operations < OPERATIONS_MIN:
             raise Violation(f"only {self.workload.operations} operations came to an end")
-        if self.world.trace.counts["faults"] < FAULTS_MIN:
+        if not self._faulty():
             raise Violation(f"only {self.world.trace.counts['faults']} faults: a tame run")
 
     # The verdict

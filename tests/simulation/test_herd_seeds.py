@@ -6,7 +6,7 @@ from tests.simulation.herd import run_herd_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
 
 KIND: Final = "--herd"
-SEEDS: Final = 6
+SEEDS: Final = 4
 _JOBS: Final = 2
 
 

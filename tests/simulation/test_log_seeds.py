@@ -5,7 +5,7 @@ from typing import Final
 from tests.simulation.logs import run_log_seed
 from tests.simulation.pool import describe, run_many
 
-SEEDS: Final = 8
+SEEDS: Final = 5
 _JOBS: Final = 2
 
 

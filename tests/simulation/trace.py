@@ -8,8 +8,16 @@ Invariants:
 import hashlib
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from tests.simulation.loop import SimLoop
+
+OF_MESSAGES: Final = frozenset(
+    f"{what} {of}"
+    for what in ("lost", "repeated")
+    for of in ("request", "reply", "call", "answer", "metadata call", "append", "proposal")
+)
+"""What befalls single messages. Every other fault is a strike: a crash, a partition, a pause."""
 
 
 class Trace:
@@ -32,6 +40,8 @@ class Trace:
     def fault(self, kind: str, *details: object) -> None:
         """Note something that the world did to the system under test."""
         self.counts["faults"] += 1
+        if kind not in OF_MESSAGES:
+            self.counts["strikes"] += 1
         self.event(kind, *details)
 
     def digest(self) -> str:

@@ -20,7 +20,7 @@ from tests.simulation.oracles import HandleOracle, LedgerOracle, Oracle, Violati
 _RECENT_LEDGERS = 6
 _OUTSTANDING_MAX = 120
 _LEFT_OPEN_MAX = 3
-_OPERATIONS_ENOUGH = 10_000
+_OPERATIONS_ENOUGH = 2_000
 _LEISURE_S = 1.0
 
 
@@ -110,8 +110,9 @@ class Workload:
         handle = HandleOracle(ledger)
         self._attempts += 1
         appending = _Appending(self, node, writer, handle, self._attempts)
-        for _ in range(rng.randint(1, self._plan.bursts_max)):
-            if self.stopped or appending.failed:
+        for number in range(rng.randint(1, self._plan.bursts_max)):
+            enough = number > 0 and self.operations >= _OPERATIONS_ENOUGH
+            if self.stopped or appending.failed or enough:
                 return
             appending.burst(rng.choice(self._plan.burst_sizes), many=rng.random() < 0.5)
             waits = rng.random() < 0.4 or appending.outstanding > _OUTSTANDING_MAX

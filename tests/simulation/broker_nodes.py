@@ -1,0 +1,151 @@
+"""Machines that run a replica of a broker each.
+
+Invariants:
+- A node runs the product's broker unchanged, over a state that loses what it had not flushed.
+- Its wall clock may jump by hours; its monotonic one only drifts.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from broker import keys
+from broker.connection import Run
+from broker.errors import BrokerError, BrokerUnavailable
+from broker.service import LOG, Broker
+from broker.settings import BrokerSettings
+from broker.task import Task, decode_task
+from engine.errors import CannotRead, EngineError, StateFailed, Unavailable
+from engine.replica.contract import ReadRows
+from engine.replica.replica import Replica
+from tests.simulation.broker_oracle import Given
+from tests.simulation.disk import SimDisk
+from tests.simulation.nodes import World
+from tests.simulation.oracles import Violation
+from tests.simulation.replica_nodes import _RETRY_S, DriftingClock, ReplicaNode, ReplicaPlan
+from tests.simulation.replica_oracle import ReplicaOracle
+from tests.simulation.workers import SimWorkers
+
+__all__ = ["LOG", "BrokerNode"]
+T = TypeVar("T")
+
+
+class BrokerNode(ReplicaNode):
+    """A machine that runs one replica of the broker."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        plan: ReplicaPlan,
+        oracle: ReplicaOracle,
+        settings: BrokerSettings,
+    ) -> None:
+        self.broker_settings = settings
+        self.broker: Broker | None = None
+        super().__init__(world, name, plan, oracle)
+
+    async def _serve(self) -> None:
+        """Start the replica; try again, as a supervisor does, while something is away."""
+        process = self.process
+        while True:
+            workers = SimWorkers(
+                self.world.loop, process, SimDisk(self.world.rng("disk")), self.world.rng("workers")
+            )
+            try:
+                state = self.states.open(workers, self.plan.state)
+            except OSError:
+                await asyncio.sleep(_RETRY_S)
+                continue
+            try:
+                broker = await Broker.open(
+                    self.client,
+                    state,
+                    settings=self.broker_settings,
+                    address=self.name,
+                    elect=True,
+                    replica_settings=self.plan.replica,
+                    log_settings=self.plan.log,
+                )
+            except BrokerError as error:
+                if not isinstance(error.__cause__, Unavailable | CannotRead | StateFailed):
+                    raise Violation(f"{self.name} does not start: {error!r}") from error
+                self.world.trace.event("broker not open", self.name, type(error).__name__)
+                await self._close(state)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self._state = state
+                assert isinstance(broker.replica, Replica)
+                self.broker = broker
+                self.replica = broker.replica
+                self.world.trace.event("broker", process.name, *broker.replica.position)
+                return
+
+    def crash(self) -> None:
+        """The process ends in mid-air; what its state had not flushed goes, in part or whole."""
+        self.broker = None
+        super().crash()
+
+    async def stop(self) -> None:
+        """End in good order, as for an upgrade."""
+        broker = self.broker
+        assert broker is not None
+        self.replica = self.broker = None
+        try:
+            await broker.close()
+        except BrokerError:
+            self.world.trace.event("state not closed", self.name)
+
+    def jump(self, seconds: float) -> None:
+        """The wall clock is set forward or back, and stays so over restarts."""
+        self._wall_s += seconds
+        assert isinstance(self.clock, DriftingClock)
+        self.clock._wall_s = self._wall_s
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node leads, and serves."""
+        return self.broker is not None and self.broker.serving
+
+    def running(self) -> Broker:
+        """The broker. Raises `BrokerUnavailable`."""
+        if self.broker is None:
+            raise BrokerUnavailable(f"{self.name} is not there yet")
+        return self.broker
+
+    def look_at(self, look: Callable[[ReadRows], T]) -> T | None:
+        """What is found in this replica's rows; None while it has none to show."""
+        if self.replica is None:
+            return None
+        try:
+            return self.replica.stale_read(look)[0]
+        except EngineError:
+            return None
+
+    def some_rows(self, kind: bytes) -> list[tuple[bytes, bytes]]:
+        """The first rows of a kind, as this replica has them."""
+        assert self.replica is not None
+        end = bytes([kind[0] + 1])
+        return self.replica.stale_read(lambda rows: rows.scan(kind, end, 10))[0]
+
+
+def given_by(nodes: Sequence[BrokerNode], run: Run) -> Given | None:
+    """What the rows of some replica say of an attempt that runs."""
+
+    def look(rows: ReadRows) -> Given | None:
+        row = rows.get(keys.numbered(keys.ACTIVE, run.id))
+        task = decode_task(row) if row is not None else None
+        if task is None or task.attempt != run.attempt:
+            return None
+        return Given(task.resources, task.started_ms)
+
+    for node in nodes:
+        given = node.look_at(look)
+        if given is not None:
+            return given
+    return None
+
+
+def tasks_of(rows: ReadRows, kind: bytes) -> list[Task]:
+    """All tasks in rows of a kind."""
+    return [decode_task(row) for _, row in rows.scan(kind, bytes([kind[0] + 1]), 1_000_000)]
