@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import blobit, blobs, herd, ledger, replica
+from benchmarks import blobit, blobs, broker, herd, ledger, replica
 from benchmarks.result import Result, show
 from benchmarks.setting import Setting, note
 
@@ -65,6 +65,14 @@ def measure_herd(
 ) -> None:
     """Tables: writes and reads beside SQLite (and PostgreSQL), checkpoints, opening."""
     _measure(herd.SCENARIOS, as_json, only, Setting(folder, quick))
+
+
+@app.command("broker")
+def measure_broker(
+    as_json: AsJson = False, quick: Quick = False, only: Only = None, folder: Folder = HERE
+) -> None:
+    """Tasks: what the next one costs to find, and what a flood delays."""
+    _measure(broker.SCENARIOS, as_json, only, Setting(folder, quick))
 
 
 def _measure(

@@ -118,20 +118,31 @@ async def started_cluster(
     folder: Path, count: int, wire: Wire
 ) -> AsyncIterator[tuple[Connection, list["subprocess.Popen[bytes]"]]]:
     """ZooKeeper, so many bookies, and a client of theirs over a wire."""
+    async with (
+        started_bookies(folder, count) as (url, bookies),
+        connect(url, wire=wire) as client,
+    ):
+        yield client, bookies
+
+
+@asynccontextmanager
+async def started_bookies(
+    folder: Path, count: int
+) -> AsyncIterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
+    """ZooKeeper and so many bookies: the url of their cluster."""
     with (
         ZooKeeperServer(folder / "zookeeper") as zookeeper,
         _bookies(folder, zookeeper.hosts, count) as bookies,
     ):
         url = f"herdbook://{zookeeper.hosts}{_CHROOT}"
         await _ready(url, count)
-        async with connect(url, wire=wire) as client:
-            yield client, bookies
+        yield url, bookies
 
 
 @contextmanager
 def _bookies(folder: Path, hosts: str, count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Started in the order of their ports, ended by their process ids."""
-    ports = sorted(_free_ports(2 * count))
+    ports = sorted(free_ports(2 * count))
     started: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(count):
@@ -153,7 +164,8 @@ def _bookies(folder: Path, hosts: str, count: int) -> Iterator[list["subprocess.
             process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine at which nobody listens."""
     import socket
 
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]

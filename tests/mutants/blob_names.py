@@ -23,8 +23,8 @@ BLOB_NAME_MUTANTS: Final = (
         "a-change-is-decided-by-what-was-there-before-the-batch",
         "a change is decided on the rows as the one before it leaves them",
         "blobit/committing.py",
-        "for key, row in effect.writes.items() if key in found)",
-        "for key, row in effect.writes.items() if not key)",
+        "                if key in found:\n",
+        "                if key in found and not key:\n",
         by_test(_COMMITTING, "test_a_change_is_decided_by_what_the_one_before_leaves"),
     ),
     Mutant(

@@ -6,6 +6,11 @@ from tests.mutants.blob_garbage import BLOB_GARBAGE_MUTANTS
 from tests.mutants.blob_names import BLOB_NAME_MUTANTS
 from tests.mutants.blob_ways import BLOB_WAY_MUTANTS
 from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
+from tests.mutants.broker_leading import BROKER_LEADING_MUTANTS
+from tests.mutants.broker_machine import BROKER_MACHINE_MUTANTS
+from tests.mutants.broker_rollouts import BROKER_ROLLOUT_MUTANTS
+from tests.mutants.broker_scheduling import BROKER_SCHEDULING_MUTANTS
+from tests.mutants.broker_workers import BROKER_WORKER_MUTANTS
 from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
 from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.herd import HERD_MUTANTS
@@ -63,4 +68,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *BLOB_GARBAGE_MUTANTS,
     *BLOB_NAME_MUTANTS,
     *BLOB_WAY_MUTANTS,
+    *BROKER_MACHINE_MUTANTS,
+    *BROKER_LEADING_MUTANTS,
+    *BROKER_SCHEDULING_MUTANTS,
+    *BROKER_WORKER_MUTANTS,
+    *BROKER_ROLLOUT_MUTANTS,
 )

@@ -276,4 +276,48 @@ HERD_STORAGE_MUTANTS: Final = (
             "test_parts_that_a_lost_leader_left_are_no_command",
         ),
     ),
+    Mutant(
+        "a-batch-takes-a-row-that-somebody-has",
+        "where somebody is in the way a procedure lets go of everything",
+        "herd/locks.py",
+        "            elif not self.try_lock(holder, key):\n                return False\n",
+        "",
+        by_test(
+            "herd/test_procedures.py",
+            "test_where_somebody_holds_a_row_it_lets_go_of_everything",
+        ),
+    ),
+    Mutant(
+        "a-batch-names-a-parent-that-is-not-there",
+        "a parent is locked, shared, before it is looked at",
+        "herd/procedures.py",
+        " or get(key) is None:\n",
+        ":\n",
+        by_test(
+            "herd/test_procedures.py",
+            "test_a_row_whose_parent_is_missing_takes_the_long_way",
+        ),
+    ),
+    Mutant(
+        "a-batch-lets-go-of-its-locks-before-it-is-applied",
+        "what is locked is locked until the command is applied",
+        "herd/procedures.py",
+        "        if not self._proposed:\n",
+        "        if self._locks:\n",
+        by_test(
+            "herd/test_procedures.py",
+            "test_what_it_has_locked_others_wait_for_until_it_is_applied",
+        ),
+    ),
+    Mutant(
+        "a-batch-looks-without-a-lease",
+        "the first look of a procedure needs the lease",
+        "herd/procedures.py",
+        "            values.append(self._space.rows_get(keys[0]))\n",
+        "            values.append(get(keys[0]))\n",
+        by_test(
+            "herd/test_procedures.py",
+            "test_what_it_sees_counts_only_while_the_lease_holds",
+        ),
+    ),
 )

@@ -21,7 +21,7 @@ from typing import Final
 from tests.mutants.mutant import Killer, Mutant, PytestKiller
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_COPIED: Final = ("engine", "herd", "blobit", "herdbook", "tests", "pyproject.toml")
+_COPIED: Final = ("engine", "herd", "blobit", "broker", "herdbook", "tests", "pyproject.toml")
 _TIMEOUT_S: Final = 150
 _LINES_SHOWN: Final = 15
 

@@ -45,8 +45,8 @@ STATE_MUTANTS: Final = (
         "a-flush-outlives-a-cleared-state",
         "a cleared state is durable at the start and nowhere else",
         _STORED,
-        "        if job.wipe:\n            self._position = START\n        if job.flush:\n",
-        "        if job.wipe:\n            self._position = START\n        elif job.flush:\n",
+        "            self._recent.clear()\n        if job.flush:\n",
+        "            self._recent.clear()\n        elif job.flush:\n",
         by_test(_STORED_TESTS, "test_a_flush_under_way_while_the_state_is_cleared_claims_nothing"),
     ),
     Mutant(

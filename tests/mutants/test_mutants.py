@@ -1,6 +1,7 @@
 """Every planted fault still fits the code, and the test that must notice it still exists."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,16 @@ from tests.mutants.runner import ROOT
 MUTANTS_MIN = 40
 
 
+@cache
 def names_of_tests(path: Path) -> set[str]:
     """The tests of a file, as they stand in a node id behind the file's name."""
     found: set[str] = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    statements = ast.parse(path.read_text(encoding="utf-8")).body
+    for node in statements:
         if isinstance(node, ast.ClassDef):
             found |= {f"{node.name}::{name}" for name in _functions(node.body)}
             found |= {f"{node.name}::{name}" for name in _inherited(node)}
-    return found | set(_functions(ast.parse(path.read_text(encoding="utf-8")).body))
+    return found | set(_functions(statements))
 
 
 def _functions(body: list[ast.stmt]) -> list[str]:
@@ -31,12 +34,20 @@ def _inherited(node: ast.ClassDef) -> list[str]:
     """Tests of a contract suite: the class of that name in a file called `*_contract.py`."""
     bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
     bases |= {base.attr for base in node.bases if isinstance(base, ast.Attribute)}
-    found: list[str] = []
-    for path in sorted((ROOT / "tests").rglob("*_contract.py")):
-        for suite in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(suite, ast.ClassDef) and suite.name in bases:
-                found += _functions(suite.body)
-    return found
+    return [
+        name for suite in _contracts() if suite.name in bases for name in _functions(suite.body)
+    ]
+
+
+@cache
+def _contracts() -> list[ast.ClassDef]:
+    """Every class of the files of contracts."""
+    return [
+        suite
+        for path in sorted((ROOT / "tests").rglob("*_contract.py"))
+        for suite in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(suite, ast.ClassDef)
+    ]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

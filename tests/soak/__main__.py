@@ -115,6 +115,18 @@ PARTS: tuple[Part, ...] = (
     ),
     Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
     Part(
+        "broker-simulation",
+        "Five hundred seeds of three brokers and five workers, with clocks that jump",
+        ("-m", "tests.simulation", "--broker", "--seeds", "500", "--jobs", "2"),
+        lines=5,
+    ),
+    Part(
+        "broker",
+        "Tasks: end to end, submits, rounds of assignments at a hundred thousand and two millions",
+        ("-m", "benchmarks", "broker", "--json"),
+        lines=20,
+    ),
+    Part(
         "blobit-figures",
         "Objects of three sizes in three copies, by id and by name, beside the raw disk",
         ("-m", "benchmarks", "blobit", "--json"),

@@ -1,0 +1,242 @@
+"""Mutants of the broker that leads: its time, its timers, its workers' sessions, its schedules.
+
+And of what it tells over HTTP.
+"""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_TIME: Final = "broker/service/test_time.py"
+_CRON: Final = "broker/service/test_cron.py"
+_SESSIONS: Final = "broker/service/test_sessions.py"
+_TERMS: Final = "broker/service/test_terms.py"
+_GATHERING: Final = "broker/service/test_gathering.py"
+_SERVING: Final = "broker/service/test_serving.py"
+_BRAKES: Final = "broker/service/test_brakes.py"
+_PARTS: Final = "broker/service/test_parts.py"
+
+BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        "each-tenant-has-numbers-of-its-own",
+        "at most so many tenants have numbers of their own",
+        "broker/leading/measures.py",
+        "        if len(known) >= LABELS_MAX:\n",
+        "        if not name:\n",
+        by_test(
+            "broker/service/test_measures.py",
+            "test_however_many_tenants_there_are_few_have_numbers_of_their_own",
+        ),
+    ),
+    Mutant(
+        "each-turns-ends-are-a-command",
+        "ends that are told while a command of ends is on its way are one command",
+        "broker/leading/completing.py",
+        "        if not (self._gathered or self._acks or self._under_way):\n",
+        "        if not (self._gathered or self._acks):\n",
+        by_test(_GATHERING, "test_ends_that_come_while_others_are_on_their_way_are_one_command"),
+    ),
+    Mutant(
+        "each-turns-assignments-are-a-command",
+        "tasks that come while a command of assignments is on its way are one command",
+        "broker/leading/dispatching.py",
+        "        if not (self._scheduled or self._logging or self._stopped):\n",
+        "        if not (self._scheduled or self._stopped):\n",
+        by_test(_GATHERING, "test_tasks_that_come_while_others_are_assigned_are_one_command"),
+    ),
+    Mutant(
+        "a-new-leaders-time-goes-back",
+        "the broker's time begins no earlier than what was logged",
+        "broker/leading/clock.py",
+        "max(last_logged_ms, wall_ms)",
+        "wall_ms",
+        by_test(_TIME, "test_the_brokers_time_goes_on_from_the_last_that_was_logged"),
+    ),
+    Mutant(
+        "a-moved-moment-rings-twice",
+        "a key has one moment of a kind",
+        "broker/leading/timers.py",
+        "if moments.get(key) == at_ms:",
+        "if moments.get(key) is not None:",
+        by_test(_TIME, "test_a_moment_that_was_moved_or_removed_does_not_ring"),
+    ),
+    Mutant(
+        "removed-moments-are-never-tidied",
+        "entries that ring no more are few",
+        "broker/leading/timers.py",
+        "        heapq.heappush(self._heap, (at_ms, kind, key))\n        self._tidy()\n",
+        "        heapq.heappush(self._heap, (at_ms, kind, key))\n",
+        by_test(_TIME, "test_deadlines_of_tasks_that_end_soon_take_no_memory_until_then"),
+    ),
+    Mutant(
+        "a-busy-loop-blames-workers",
+        "a look that comes late prolongs all leases",
+        "broker/leading/leases.py",
+        "        if late_s > 0:\n",
+        "        if late_s > 1_000:\n",
+        by_test(_TIME, "test_a_look_that_comes_late_blames_no_worker"),
+    ),
+    Mutant(
+        "a-heartbeat-alone-keeps-a-worker",
+        "a worker lives as long as it takes in what is sent to it",
+        "broker/leading/crew.py",
+        "taken_in = beat.taken_total >= member.beaten_total",
+        "taken_in = beat.taken_total >= 0",
+        by_test(
+            _SESSIONS, "test_heartbeats_of_a_worker_that_takes_nothing_in_do_not_keep_it_alive"
+        ),
+    ),
+    Mutant(
+        "two-processes-share-a-workers-name",
+        "a second process under the name of a living worker is refused",
+        "broker/leading/crew.py",
+        "if known is not None and known.process_id != hello.process_id:",
+        "if known is not None and not known.process_id:",
+        by_test(_SESSIONS, "test_a_second_process_under_the_name_of_a_living_one_is_refused"),
+    ),
+    Mutant(
+        "a-draining-worker-gets-tasks",
+        "who leaves gets nothing more",
+        "broker/leading/crew.py",
+        "return self.link is not None and not self.leaving and not self.resting",
+        "return self.link is not None and not self.resting",
+        by_test(
+            _SESSIONS,
+            "test_a_worker_that_drains_gets_nothing_more_and_finishes_what_it_has",
+        ),
+    ),
+    Mutant(
+        "a-new-leader-forgets-the-leases-of-workers",
+        "a new leader grants each worker a whole lease, and counts it",
+        "broker/leading/crew.py",
+        "        self._leases.grant(row.worker_id)\n",
+        "",
+        by_test(
+            _TERMS,
+            "test_a_worker_that_did_not_come_back_is_lost_after_a_whole_lease_of_the_new_leader",
+        ),
+    ),
+    Mutant(
+        "each-caller-has-a-command-of-its-own",
+        "the submits of a turn are one command",
+        "broker/leading/proposing.py",
+        "        if not self._gathered:\n            self._loop.call_soon(self.flush)\n",
+        "        self.flush()\n        self._loop.call_soon(self.flush)\n",
+        by_test(_SERVING, "test_tasks_of_one_turn_share_their_commands"),
+    ),
+    Mutant(
+        "the-second-of-two-equal-hours-fires-in-the-past",
+        "the next due time is later than the moment asked about",
+        "broker/leading/cron.py",
+        "            if at_ms > after_ms:\n                yield at_ms\n",
+        "            yield at_ms\n",
+        by_test(_CRON, "test_asked_in_the_second_of_two_equal_hours_the_first_is_over"),
+    ),
+    Mutant(
+        "what-was-missed-fires-against-its-schedule",
+        "a schedule that catches up with nothing fires nothing that was missed",
+        "broker/leading/firing.py",
+        "if not schedule.catch_up and now_ms - due_ms > MISSED_AFTER_MS:",
+        "if not schedule.catch_up and now_ms < due_ms:",
+        by_test(_TERMS, "test_what_a_schedule_missed_is_made_up_for_once_or_not_at_all"),
+    ),
+    Mutant(
+        "missed-schedules-beyond-a-turns-share-are-forgotten",
+        "every schedule that is due is fired, if not in the same turn",
+        "broker/leading/firing.py",
+        "if len(names) > FIRED_A_TURN:",
+        "if len(names) < 0:",
+        by_test(_TERMS, "test_many_schedules_that_were_missed_are_fired_a_few_in_a_turn"),
+    ),
+    Mutant(
+        "waits-begin-anew-under-each-leader",
+        "a task has waited since its last event, whoever led then",
+        "broker/leading/term.py",
+        "since_ms = task.events[-1][0] if task.events else task.created_ms",
+        "since_ms = self.time.now_ms()",
+        by_test(_TERMS, "test_a_task_has_waited_as_long_under_the_next_leader"),
+    ),
+    Mutant(
+        "a-second-process-begins-beside-the-first",
+        "what a worker that fell silent runs is given to no other process for a whole lease",
+        "broker/leading/crew.py",
+        "if known is not None and known.process_id != hello.process_id:",
+        "if known is not None and known.link and known.process_id != hello.process_id:",
+        by_test(_BRAKES, "test_a_second_process_waits_until_the_lease_of_the_first_is_over"),
+    ),
+    Mutant(
+        "hand-backs-have-no-brake",
+        "who hands back all that it is given rests",
+        "broker/leading/crew.py",
+        "if member.backs >= BACKS_MAX and",
+        "if member.backs < 0 and",
+        by_test(_BRAKES, "test_a_worker_that_hands_everything_back_rests_for_a_growing_while"),
+    ),
+    Mutant(
+        "a-heartbeat-that-renews-nothing-is-acknowledged",
+        "a worker renews its lease by what has renewed it at the broker",
+        "broker/leading/crew.py",
+        "        if taken_in:\n            self._leases.grant(member.worker_id)\n",
+        "        link.say(Acked(beat.sequence))\n"
+        "        if taken_in:\n            self._leases.grant(member.worker_id)\n"
+        "            return\n",
+        by_test(_BRAKES, "test_a_heartbeat_that_renews_no_lease_is_not_acknowledged"),
+    ),
+    Mutant(
+        "words-for-a-worker-that-does-not-read-pile-up",
+        "what waits for a worker is bounded",
+        "broker/leading/link.py",
+        "if len(self._said) > SAID_MAX:",
+        "if len(self._said) < 0:",
+        by_test(_BRAKES, "test_a_link_that_nobody_reads_comes_to_an_end"),
+    ),
+    Mutant(
+        "parts-that-were-taken-are-told-as-refused",
+        "of a batch that was taken in part nobody is told that nothing was",
+        "broker/leading/proposing.py",
+        "if len(failed) == len(parts):",
+        "if failed:",
+        by_test(_PARTS, "test_when_some_parts_were_taken_the_outcome_is_unknown"),
+    ),
+    Mutant(
+        "a-broken-log-is-told-as-nothing-done",
+        "what was given to the log is unknown, whatever failed",
+        "broker/translating.py",
+        "    return broker.OutcomeUnknown(str(error))\n",
+        "    return translated(error)\n",
+        by_test(
+            "broker/service/test_translating.py",
+            "test_what_was_given_to_the_log_is_unknown_unless_it_was_never_sent",
+        ),
+    ),
+    Mutant(
+        "a-slot-tells-of-another-tenants-task",
+        "who holds a slot is told only to who may see the task",
+        "broker/http/access.py",
+        "if not await _sees(desk, who, answer.task_id):",
+        "if not answer.task_id:",
+        by_test(
+            "broker/http/test_rest.py",
+            "test_of_a_busy_slot_other_tenants_are_not_told_which_task_holds_it",
+        ),
+    ),
+    Mutant(
+        "a-tenant-goes-round-its-mapping",
+        "where tasks run is for administrators to say",
+        "broker/http/access.py",
+        "    if spec.fixed:\n",
+        "    if spec.fixed and not spec.group:\n",
+        by_test(
+            "broker/http/test_rest.py",
+            "test_where_tasks_run_and_whose_children_they_are_is_not_for_tenants_to_say",
+        ),
+    ),
+    Mutant(
+        "a-request-is-passed-on-as-it-was-read",
+        "a request is passed on as it came",
+        "broker/http/front.py",
+        'request.scope.get("raw_path") or quote(request.url.path).encode()',
+        "request.url.path.encode()",
+        by_test("broker/http/test_front.py", "test_a_request_is_passed_on_as_it_came"),
+    ),
+)

@@ -1,0 +1,162 @@
+"""Mutants of workers and of the broker's wire: leases, processes, what is told twice and never."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_WORKER: Final = "broker/worker/test_worker.py"
+_POOL: Final = "broker/worker/test_pool.py"
+_REMOTE: Final = "broker/wire/test_remote.py"
+_GRPC: Final = "broker/wire/test_grpc.py"
+_FOLDER: Final = "broker/wire/test_folder.py"
+_PAYLOADS: Final = "broker/service/test_payloads.py"
+_SERVING: Final = "broker/worker/test_serving.py"
+
+BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        "a-worker-outlives-its-lease",
+        "a worker ends its processes half a lease after its last acknowledged heartbeat was sent",
+        "broker/worker/worker.py",
+        "self._lease_ms / 2000 - self._clock",
+        "self._lease_ms / 500 - self._clock",
+        by_test(
+            _WORKER, "test_half_a_lease_after_the_last_acknowledged_heartbeat_was_sent_all_is_ended"
+        ),
+    ),
+    Mutant(
+        "an-unheard-result-is-forgotten",
+        "what ended is told until it is acknowledged",
+        "broker/worker/worker.py",
+        "        link.tell(list(self._ended.values()))\n",
+        "        self._ended.clear()\n",
+        by_test(
+            _WORKER,
+            "test_a_broken_link_stops_nothing_and_what_ended_meanwhile_is_told_over_the_next",
+        ),
+    ),
+    Mutant(
+        "a-worker-obeys-another-session",
+        "what belongs to another session is dropped",
+        "broker/worker/worker.py",
+        "            if message.session == link.session:\n                self._taken_total",
+        "            if message.session >= 0:\n                self._taken_total",
+        by_test(_WORKER, "test_what_another_session_says_is_dropped"),
+    ),
+    Mutant(
+        "a-deaf-broker-is-waited-for",
+        "a link without answers is given up for another one",
+        "broker/worker/worker.py",
+        "_SILENCE_MAX: Final = 3 / 8",
+        "_SILENCE_MAX: Final = 9",
+        by_test(
+            _WORKER,
+            "test_a_link_that_does_not_answer_is_given_up_for_another_before_the_lease_ends",
+        ),
+    ),
+    Mutant(
+        "a-draining-worker-begins-more",
+        "after a drain began nothing is begun",
+        "broker/worker/worker.py",
+        "if self._draining.is_set() or self._ending:",
+        "if self._ending:",
+        by_test(_WORKER, "test_a_drain_finishes_what_runs_hands_back_what_comes_and_leaves"),
+    ),
+    Mutant(
+        "given-away-tasks-run-on",
+        "what another worker has by now is ended",
+        "broker/worker/worker.py",
+        "        if welcome.drop:\n",
+        "        if not welcome.drop:\n",
+        by_test(
+            _WORKER, "test_what_the_next_leader_gave_to_others_is_ended_and_its_result_forgotten"
+        ),
+    ),
+    Mutant(
+        "bystanders-are-blamed",
+        "the others in a process that is ended go back uncounted",
+        "broker/worker/pool.py",
+        "                if not child.killed:\n",
+        "                if True:\n",
+        by_test(_POOL, "test_a_time_limit_ends_the_process_and_the_others_in_it_go_back_uncounted"),
+    ),
+    Mutant(
+        "what-never-began-has-failed",
+        "what never began is handed back, however its process ended",
+        "broker/worker/pool.py",
+        "                if not child.has_begun(mark):\n                    ended.append",
+        "                if mark == -2:\n                    ended.append",
+        by_test(_POOL, "test_what_waits_in_a_process_never_began_however_that_ends"),
+    ),
+    Mutant(
+        "tasks-wait-for-a-process-that-never-comes",
+        "nothing waits for a process that does not start",
+        "broker/worker/pool.py",
+        "                    self._stand(seat, down=True)\n",
+        "                    self._stand(seat, down=False)\n",
+        by_test(_POOL, "test_nothing_waits_for_a_process_that_does_not_start"),
+    ),
+    Mutant(
+        "one-slow-function-holds-up-all",
+        "plain functions that wait run side by side",
+        "broker/worker/running.py",
+        "            if self._taken == seen:\n",
+        "            if self._taken < seen:\n",
+        by_test(_POOL, "test_plain_functions_that_wait_run_side_by_side"),
+    ),
+    Mutant(
+        "a-lost-answer-is-asked-for-again",
+        "what may have been done is never asked again",
+        "broker/wire/remote.py",
+        "if never_sent(error) or (down and name in READS):",
+        "if down:",
+        by_test(_REMOTE, "test_what_may_have_been_taken_is_never_sent_again"),
+    ),
+    Mutant(
+        "calls-go-to-and-fro",
+        "a call is passed on once at most",
+        "broker/wire/grpc_service.py",
+        "if error.leader and not was_forwarded(context):",
+        "if error.leader:",
+        by_test(_GRPC, "test_a_follower_asks_the_leader_and_never_passes_a_call_on_twice"),
+    ),
+    Mutant(
+        "a-guest-asks-twice",
+        "what a folder's owner may have done before it ended is never asked again",
+        "broker/wire/folder.py",
+        "                if name not in READS:\n",
+        "                if not name:\n",
+        by_test(_FOLDER, "test_what_may_have_been_taken_is_never_sent_again"),
+    ),
+    Mutant(
+        "anybody-is-a-guest",
+        "only who knows the nonce of a folder is heard",
+        "broker/wire/framed_server.py",
+        "if options.get(NONCE) != self._server.nonce:",
+        "if not options:",
+        by_test(_FOLDER, "test_only_who_knows_the_folder_is_heard"),
+    ),
+    Mutant(
+        "a-schedule-loses-its-payload",
+        "what a schedule names is never forgotten",
+        "broker/sweeping.py",
+        "        unnamed.discard(schedule.spec.payload_object)\n",
+        "        unnamed.discard(schedule.name)\n",
+        by_test(_PAYLOADS, "test_payloads_go_with_the_last_that_names_them"),
+    ),
+    Mutant(
+        "a-result-on-its-way-is-not-held",
+        "an attempt is among those that run until its end was told",
+        "broker/worker/stored.py",
+        "        return [*self._fetching, *self._inner.running, *self._storing]\n",
+        "        return [*self._fetching, *self._inner.running]\n",
+        by_test(_PAYLOADS, "test_an_attempt_runs_from_its_assignment_until_its_end_is_told"),
+    ),
+    Mutant(
+        "a-worker-without-functions-takes-all",
+        "a worker that could run nothing takes nothing",
+        "broker/worker/serving.py",
+        "        if not types:\n",
+        "        if types == ('',):\n",
+        by_test(_SERVING, "test_workers_without_a_function_take_nothing"),
+    ),
+)
