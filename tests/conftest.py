@@ -10,9 +10,24 @@ from hypothesis import settings
 TEST_DEADLINE_S = int(os.environ.get("HERDBOOK_TEST_DEADLINE_S", "120"))
 """The soak's full sizes take longer."""
 
+LONG = (
+    "tests/simulation/",
+    "tests/acceptance/",
+    "tests/blobit/oracle/",
+    "tests/herd/test_differential",
+    "test_kill",
+)
+"""What takes minutes in one file. Begun last it would run on alone, with idle processes beside."""
+
 # One and the same examples in every run; `make soak` draws others.
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("soak", deadline=None, max_examples=2_000)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; within them and among the others the order stays."""
+    items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,7 +13,7 @@ from typing import Final
 FILE_LINES_MAX: Final = 500
 FUNCTION_LINES_MAX: Final = 50
 COLUMNS_MAX: Final = 100
-PRODUCT: Final = ("engine", "herd", "blobit", "herdbook", "benchmarks")
+PRODUCT: Final = ("engine", "herd", "blobit", "broker", "herdbook", "benchmarks")
 
 NAMES_THAT_SAY_NOTHING: Final = frozenset(
     {"utils", "util", "common", "helpers", "helper", "misc", "manager", "base"}
@@ -110,14 +110,15 @@ def a_module_says_what_it_is(source: Source) -> Iterator[str]:
 
 
 def an_init_only_re_exports(source: Source) -> Iterator[str]:
-    """Imports, `__all__` and a docstring."""
+    """Imports, `__all__`, a docstring, and what imports a name with its first use."""
     if not source.name.endswith("__init__.py") or not source.product:
         return
     for node in source.tree.body:
         is_import = isinstance(node, ast.Import | ast.ImportFrom)
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         is_all = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        if not (is_import or is_text or is_all):
+        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not (is_import or is_text or is_all or is_typing):
             yield f"line {node.lineno}: more than a re-export"
 
 

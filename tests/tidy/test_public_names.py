@@ -77,7 +77,16 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "UploadInfo",
         "Usage",
     ),
-    "herdbook": ("AsyncBook", "Book", "open", "open_async"),
+    "herdbook": (
+        "AsyncBook",
+        "AsyncCluster",
+        "Book",
+        "Cluster",
+        "connect",
+        "connect_async",
+        "open",
+        "open_async",
+    ),
 }
 """A name that goes from here breaks somebody's program: say so in CHANGELOG.md."""
 

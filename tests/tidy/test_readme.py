@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!\w+:)([^)#]+)")
-NAMED_FILE = re.compile(r"`((?:engine|blobit|herdbook|benchmarks|tests)/[\w/.]+?)/?`")
+NAMED_FILE = re.compile(r"`((?:engine|blobit|broker|herdbook|benchmarks|tests)/[\w/.]+?)/?`")
 FENCED = re.compile(r"```.*?```", re.DOTALL)
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for one in FOLDERS for path in one.rglob("*.md"))])

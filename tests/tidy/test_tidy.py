@@ -1,6 +1,7 @@
 """The rules of the house hold for every file, and every rule can fail."""
 
 import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,13 +14,18 @@ ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = {
     "benchmarks.__main__": "python -m benchmarks",
     "benchmarks.herd_child": "python -m benchmarks.herd_child",
+    "broker.worker.child": "python -m broker.worker.child",
     "engine.bookie.__main__": "python -m engine.bookie",
     "herd.checkpoint.building": "python -m herd.checkpoint.building",
     "herdbook.__main__": "python -m herdbook",
     "herdbook.cli": "the command herdbook",
 }
 
+ENTRY = re.compile(r"herdbook\.\w+:\w+")
+"""What the table of a command's late parts names."""
+
 SHIPPED_FAKES = {
+    "broker.memory": "the broker in memory, for users' tests",
     "engine.bookie.index_memory": "the index of simulations, for users' tests too",
     "engine.metadata.memory": "the metadata store of simulations, for users' tests too",
 }
@@ -95,6 +101,8 @@ def imports_of(source: Source) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Constant) and ENTRY.fullmatch(str(node.value)):
+            found.add(str(node.value).partition(":")[0])
     return found
 
 
