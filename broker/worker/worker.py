@@ -6,12 +6,13 @@ Invariants:
 - What ended is told until it is acknowledged, over as many links as it takes; then it is forgotten.
 - What belongs to another session is dropped before it is looked at.
 - After a drain began nothing is begun; `run` returns when all is told, or its time is up.
+- A session ends after the broker was heard to send nothing more: what it had sent is handed back.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -23,31 +24,26 @@ from broker.connection import (
     Attempt,
     Completion,
     Config,
-    Done,
     Drain,
     Ended,
     FromBroker,
-    FromWorker,
     Heartbeat,
     Hello,
     Interrupt,
-    Leaving,
     Refused,
     Run,
     Welcome,
     WorkerLimits,
-    WorkerLink,
     WorkerPort,
 )
 from broker.errors import AccessDenied, BrokerError, SessionLost
+from broker.worker.link import Beat, Link
 from engine.ports.clock import Clock
 
 _log = logging.getLogger(__name__)
 _HEARTBEATS_A_LEASE: Final = 8
 _SILENCE_MAX: Final = 3 / 8
 """The share of a lease after which a link without answers is given up for another one."""
-_DONE_ITEMS_MAX: Final = 1_000
-_DONE_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ class Worker:
         self._clock = clock
         self._rng = rng
         self._places: Places = _NOWHERE
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._ended: dict[Attempt, Completion] = {}
         self._all_told = asyncio.Event()
         self._connected = asyncio.Event()
@@ -208,7 +204,7 @@ class Worker:
     async def _leave(self) -> bool:
         settings = self._settings
         if self._link is not None:
-            self._link.say(lambda sequence: Leaving(sequence))
+            self._link.leave()
         self._places.give_back()
         whole = await self._in_time(self._places.idle(), settings.drain_ms)
         if not whole:
@@ -216,7 +212,8 @@ class Worker:
                 "%d tasks are ended, for they ran longer than the drain", len(self._places)
             )
             await self._places.end_all()
-        if self._ended and not await self._in_time(self._told(), settings.farewell_ms):
+        told = await self._in_time(self._told(), settings.farewell_ms)
+        if self._ended and not told:
             _log.warning("the ends of %d tasks were not acknowledged", len(self._ended))
             return False
         if self._link is not None:
@@ -224,7 +221,12 @@ class Worker:
         return whole
 
     async def _told(self) -> None:
-        while self._ended:
+        """Wait until the broker sends nothing more, and knows of all that ended.
+
+        What it sent before it heard of the drain may be on its way still, and would count as begun
+        if the session ended before that was handed back.
+        """
+        while self._ended or (self._link is not None and not self._link.left):
             self._all_told.clear()
             await self._all_told.wait()
 
@@ -273,7 +275,7 @@ class Worker:
         sent_s = self._clock.monotonic()
         async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
             inner = await self._port.connect(hello)
-        link = _Link(inner, self._clock)
+        link = Link(inner, self._clock)
         try:
             async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
                 first, *others = await inner.receive()
@@ -283,15 +285,16 @@ class Worker:
                 raise SessionLost("the broker does not begin with a welcome")
             self._begin(link, first, sent_s)
             if self._draining.is_set():
-                link.say(lambda sequence: Leaving(sequence))
+                link.leave()
             for message in others:
                 self._hear(link, message)
             await self._serve(link)
         finally:
             self._link = None
+            self._look_whether_told()
             await link.close()
 
-    def _begin(self, link: "_Link", welcome: Welcome, sent_s: float) -> None:
+    def _begin(self, link: Link, welcome: Welcome, sent_s: float) -> None:
         self.session = link.session = welcome.session
         self._lease_ms = welcome.lease_ms
         self._renewed_s = sent_s
@@ -300,13 +303,12 @@ class Worker:
             self._ended.pop(attempt, None)
         if welcome.drop:
             self._places.interrupt(list(welcome.drop), "another worker has the task by now")
-        if not self._ended:
-            self._all_told.set()
+        self._look_whether_told()
         self._link = link
         link.tell(list(self._ended.values()))
         self._connected.set()
 
-    async def _serve(self, link: "_Link") -> None:
+    async def _serve(self, link: Link) -> None:
         beating = asyncio.create_task(self._beat(link))
         writing = asyncio.create_task(link.write())
         reading = asyncio.create_task(self._read(link))
@@ -320,7 +322,7 @@ class Worker:
                 one.cancel()
             await asyncio.gather(*every, return_exceptions=True)
 
-    async def _beat(self, link: "_Link") -> None:
+    async def _beat(self, link: Link) -> None:
         while True:
             link.say(
                 lambda sequence: Heartbeat(
@@ -332,12 +334,12 @@ class Worker:
             if silent_s * 1000 > self._lease_ms * _SILENCE_MAX:
                 raise SessionLost("the broker does not answer heartbeats")
 
-    async def _read(self, link: "_Link") -> None:
+    async def _read(self, link: Link) -> None:
         while True:
             for message in await link.inner.receive():
                 self._hear(link, message)
 
-    def _hear(self, link: "_Link", message: FromBroker) -> None:
+    def _hear(self, link: Link, message: FromBroker) -> None:
         if isinstance(message, Assigned):
             if message.session == link.session:
                 self._taken_total += len(message.runs)
@@ -358,15 +360,18 @@ class Worker:
         else:
             self._places.run(runs)
 
-    def _acked(self, link: "_Link", sequence: int) -> None:
+    def _acked(self, link: Link, sequence: int) -> None:
         said = link.acked(sequence)
-        if isinstance(said, _Beat):
+        if isinstance(said, Beat):
             self._renewed_s = max(self._renewed_s, said.sent_s)
         elif said is not None:
             for attempt in said:
                 self._ended.pop(attempt, None)
-            if not self._ended:
-                self._all_told.set()
+        self._look_whether_told()
+
+    def _look_whether_told(self) -> None:
+        if not self._ended:
+            self._all_told.set()
 
     # The lease
 
@@ -384,92 +389,6 @@ class Worker:
                 await self._places.end_all()
                 self._ending = False
             await asyncio.sleep(self._lease_ms / _HEARTBEATS_A_LEASE / 1000)
-
-
-@dataclass(slots=True)
-class _Beat:
-    """When a heartbeat was sent."""
-
-    sent_s: float
-
-
-class _Link:
-    """One link: what is to be said over it, and what was said and not acknowledged yet."""
-
-    def __init__(self, inner: WorkerLink, clock: Clock) -> None:
-        self.inner = inner
-        self.session = 0
-        self._clock = clock
-        self._sequence = 0
-        self._said: list[FromWorker] = []
-        self._completions: list[Completion] = []
-        self._waiting: dict[int, _Beat | list[Attempt]] = {}
-        self._something = asyncio.Event()
-        self._last = 0
-        self._left = asyncio.Event()
-
-    def say(self, make: Callable[[int], FromWorker]) -> int:
-        """Say a message, made with its number."""
-        self._sequence += 1
-        message = make(self._sequence)
-        self._said.append(message)
-        if isinstance(message, Heartbeat):
-            self._waiting[self._sequence] = _Beat(self._clock.monotonic())
-        self._something.set()
-        return self._sequence
-
-    def tell(self, completions: list[Completion]) -> None:
-        """Tell of ends."""
-        if completions:
-            self._completions += completions
-            self._something.set()
-
-    async def write(self) -> None:
-        """Send what gathers, as long as the link lives. Raises `BrokerError`."""
-        while True:
-            await self._something.wait()
-            self._something.clear()
-            while self._said or self._completions:
-                self._gather()
-                said, self._said = self._said, []
-                await self.inner.send(said)
-
-    def acked(self, sequence: int) -> _Beat | list[Attempt] | None:
-        """What was said under a number that is acknowledged now."""
-        if sequence == self._last:
-            self._left.set()
-        return self._waiting.pop(sequence, None)
-
-    async def farewell(self, limit_ms: int) -> None:
-        """Say that the session is over, and wait a while for the answer."""
-        self._last = self.say(lambda sequence: Leaving(sequence, ended=True))
-        try:
-            async with asyncio.timeout(limit_ms / 1000):
-                await self._left.wait()
-        except TimeoutError:
-            return
-
-    async def close(self) -> None:
-        """Let go of it."""
-        try:
-            await self.inner.close()
-        except BrokerError:
-            return
-
-    def _gather(self) -> None:
-        """Make a message of what ended, as much as one takes."""
-        completions = self._completions
-        if not completions:
-            return
-        count, size_bytes = 0, 0
-        for each in completions[:_DONE_ITEMS_MAX]:
-            size_bytes += len(each.result) + len(each.error)
-            if count and size_bytes > _DONE_BYTES_MAX:
-                break
-            count += 1
-        told, self._completions = completions[:count], completions[count:]
-        sequence = self.say(lambda sequence: Done(sequence, self.session, told))
-        self._waiting[sequence] = [(each.id, each.attempt) for each in told]
 
 
 class _Nowhere:

@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant, by_test
 
 _WORKER: Final = "broker/worker/test_worker.py"
+_LEAVING: Final = "broker/service/test_leaving.py"
 _POOL: Final = "broker/worker/test_pool.py"
 _REMOTE: Final = "broker/wire/test_remote.py"
 _GRPC: Final = "broker/wire/test_grpc.py"
@@ -60,6 +61,17 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "if self._draining.is_set() or self._ending:",
         "if self._ending:",
         by_test(_WORKER, "test_a_drain_finishes_what_runs_hands_back_what_comes_and_leaves"),
+    ),
+    Mutant(
+        "a-worker-leaves-before-that-is-heard",
+        "what is on its way to a worker that leaves never began",
+        "broker/worker/worker.py",
+        "while self._ended or (self._link is not None and not self._link.left):",
+        "while self._ended:",
+        by_test(
+            _LEAVING,
+            "test_what_is_on_its_way_to_an_idle_worker_that_leaves_waits_for_another_one",
+        ),
     ),
     Mutant(
         "given-away-tasks-run-on",
