@@ -4,6 +4,8 @@ Invariants:
 - Items reach the index in the journal's order, with a position that covers them and nothing more.
 - RocksDB is written in a thread of its own, many records at a time; until then the window answers.
 - A failed write ends the bookie: an index behind its window would forget at the next start.
+- After a failed write nothing is written any more: a later batch would carry the position past what
+  was lost, and no replay would look there again.
 """
 
 import asyncio
@@ -15,11 +17,12 @@ from engine.bookie.indexing import LAC, Fact, Item, Overlay, apply_items, fact_k
 from engine.bookie.segment import SEGMENT_HEADER_BYTES
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import Window
+from engine.errors import BookieUnavailable
 from engine.ports.workers import Workers
 
 
 class IndexJob(NamedTuple):
-    """Items and the position they end at; `durable` is resolved after a flush."""
+    """Items and the position they end at; `durable` is resolved after a flush or a failure."""
 
     items: list[Item]
     places: list[Place]
@@ -51,7 +54,8 @@ class IndexWriter:
         self._lacs: dict[int, int] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._failed = False
+        self._failure: BaseException | None = None
+        self._thread_failure: BaseException | None = None
         self._closing = False
         self._batcher = workers.batcher("index", self._work, self._done)
 
@@ -97,29 +101,39 @@ class IndexWriter:
             self._schedule()
 
     async def flush(self) -> None:
-        """Wait until all that was added is durable in the index."""
-        durable: asyncio.Future[None] = self._loop.create_future()
-        self._send(durable)
-        await durable
+        """Wait until all that was added is durable in the index.
+
+        Raises `BookieUnavailable` once a write has failed.
+        """
+        if self._failure is None:
+            durable: asyncio.Future[None] = self._loop.create_future()
+            self._send(durable)
+            await durable
+        if self._failure is not None:
+            raise BookieUnavailable("the bookie has stopped") from self._failure
 
     async def close(self) -> None:
         """Write and flush what is left, then end the thread."""
-        if not self._closing and not self._failed:
+        if not self._closing and self._failure is None:
             self._send(self._loop.create_future())
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._end_timer()
         await self._batcher.close()
 
     def _schedule(self) -> None:
-        if self._timer is None and not self._closing and not self._failed:
+        if self._timer is None and not self._closing and self._failure is None:
             delay_s = self._settings.index_delay_ms / 1000
             self._timer = self._loop.call_later(delay_s, self._send, None)
 
-    def _send(self, durable: "asyncio.Future[None] | None") -> None:
+    def _end_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _send(self, durable: "asyncio.Future[None] | None") -> None:
+        self._end_timer()
+        if self._failure is not None:
+            return
         items = self._items
         items += [
             Fact(fact_key(LAC, ledger_id), pack_number(lac))
@@ -134,7 +148,16 @@ class IndexWriter:
         self._batcher.put(job)
 
     def _work(self, jobs: list[IndexJob]) -> None:
-        """In the thread."""
+        """In the thread. Raises the first failure for ever."""
+        if self._thread_failure is not None:
+            raise self._thread_failure
+        try:
+            self._write(jobs)
+        except BaseException as error:
+            self._thread_failure = error
+            raise
+
+    def _write(self, jobs: list[IndexJob]) -> None:
         flush = False
         for job in jobs:
             apply_items(self._index, job.items, job.position)
@@ -149,8 +172,9 @@ class IndexWriter:
         return position.segment != segment or far
 
     def _done(self, jobs: list[IndexJob], result: None, error: BaseException | None) -> None:
-        if error is not None:
-            self._failed = True
+        if error is not None and self._failure is None:
+            self._failure = error
+            self._end_timer()
             self._on_failure(error)
         for job in jobs:
             if error is None:
@@ -158,8 +182,5 @@ class IndexWriter:
                 self.pending -= len(job.items)
                 self.window.retire(job.places)
             if job.durable is not None and not job.durable.done():
-                if error is None:
-                    job.durable.set_result(None)
-                else:
-                    job.durable.set_exception(error)
+                job.durable.set_result(None)
         assert self.pending >= 0

@@ -61,6 +61,17 @@ JOURNAL_MUTANTS: Final = (
         by_test(_DISK_TESTS, "test_the_indexs_position_never_runs_ahead_of_what_it_holds"),
     ),
     Mutant(
+        "an-index-write-follows-a-lost-one",
+        "design 4.3: the position covers what the index holds, also after a write that failed",
+        "engine/bookie/index_writer.py",
+        "        if self._thread_failure is not None:\n",
+        "        if self._thread_failure is self._index:\n",
+        by_test(
+            "engine/bookie/test_index_failure.py",
+            "test_what_was_queued_behind_a_failed_index_write_is_not_written",
+        ),
+    ),
+    Mutant(
         "replay-trusts-an-unproven-tail",
         "design 4.3: a tail that may not be synced is made durable before the bookie serves it",
         "engine/bookie/replay.py",
