@@ -11,7 +11,8 @@ wants one, in this process or in another; the others reach it through a socket, 
 next caller takes its place.
 
 Invariants:
-- A tablespace runs once: in one process, on one loop. Openers on the same loop share it.
+- A tablespace runs once: in one process, on one loop. Openers on the same loop share it. Only the
+  one opener that owns all of them opens any.
 - What a folder holds is known by the metadata store alone. A state without its fact is garbage, a
   fact without its state is made anew from the log.
 - Who opened a folder last closes it; a herd on somebody else's client ends with that client.
@@ -138,6 +139,7 @@ class AsyncHerd:
             return found
         async with self._opening:
             self._check_open()
+            assert self._route.owns, "only its owner runs a folder's tablespaces"
             found = self._spaces.get(name)
             if found is None:
                 await self._make_sure(name, create=create or name == DEFAULT)
@@ -264,6 +266,9 @@ class AsyncHerd:
         """
         from herd.restoring import restore_until
 
+        if not await self._route.own_or_reach():
+            await self._remote.restore_until(source, until, name)
+            return
         await self._space(source)
         async with self._restored(name) as space:
             await restore_until(space, self.client, self.workers, source.lower(), until)
@@ -400,6 +405,7 @@ class _Here:
         self.make = herd.make
         self.back_up = herd.back_up
         self.restore = herd.restore
+        self.restore_until = herd.restore_until
 
     async def session(self, name: str, *, autocommit: bool = True) -> "Session":
         """A session of this process."""

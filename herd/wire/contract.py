@@ -3,6 +3,8 @@
 from os import PathLike
 from typing import TYPE_CHECKING, Protocol
 
+from engine.log import Position
+
 if TYPE_CHECKING:
     from herd.sql.session import Session
     from herd.table import AsyncTable
@@ -46,6 +48,10 @@ class FolderHost(Host, Protocol):
 
     async def restore(self, path: str | PathLike[str], name: str) -> object:
         """Make a tablespace of a backup."""
+        ...
+
+    async def restore_until(self, source: str, until: Position, name: str) -> None:
+        """Make a tablespace of another one as it was at a position."""
         ...
 
 

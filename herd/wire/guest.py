@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.log import Position
 from herd.errors import (
     Error,
     InterfaceError,
@@ -55,6 +56,7 @@ class Guest:
             messages.MakeTable: self._make_table,
             messages.BackUp: self._back_up,
             messages.Restore: self._restore,
+            messages.RestoreUntil: self._restore_until,
         }
         self._calls: dict[type, Callable[[Any], Awaitable[Answer]]] = self._folder_calls | {
             messages.Open: self._open,
@@ -357,6 +359,11 @@ class Guest:
 
     async def _restore(self, call: messages.Restore) -> Answer:
         await self._folder().restore(call.path, call.tablespace)
+        return Done()
+
+    async def _restore_until(self, call: messages.RestoreUntil) -> Answer:
+        until = Position(call.ledger, call.entry)
+        await self._folder().restore_until(call.source, until, call.tablespace)
         return Done()
 
     def _folder(self) -> Any:

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.log import Position
 from engine.ports.workers import Workers
 from herd.errors import NotSupportedError
 from herd.types import ColumnType
@@ -104,6 +105,11 @@ class RemoteHerd:
     async def restore(self, path: str | PathLike[str], name: str) -> None:
         """Make a tablespace, which must not be there yet, of a backup on the server's machine."""
         call = messages.Restore(name.lower(), str(Path.cwd() / path))
+        await self._calling.ask(name.lower(), call, again=False)
+
+    async def restore_until(self, source: str, until: Position, name: str) -> None:
+        """Make a tablespace, which must not be there yet, of another as it was at a position."""
+        call = messages.RestoreUntil(name.lower(), source.lower(), *until)
         await self._calling.ask(name.lower(), call, again=False)
 
     async def close(self) -> None:

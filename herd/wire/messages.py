@@ -18,7 +18,7 @@ from herd.types import ColumnType
 from herd.wire.values import unpack_extension
 
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 1
+FORMAT_MINOR: Final = 2
 
 # How a statement is to run: bits of `mode`.
 AUTOCOMMIT: Final = 1
@@ -225,9 +225,18 @@ class Restore(_Message, frozen=True, array_like=True, tag=33):
     path: str
 
 
+class RestoreUntil(_Message, frozen=True, array_like=True, tag=34):
+    """Make a tablespace of another as it was at a position of its log; answered by `Done`."""
+
+    tablespace: str
+    source: str
+    ledger: int
+    entry: int
+
+
 SessionCall = Execute | ExecuteMany | Begin | Commit | Rollback
 TableCall = Describe | Get | Put | Update | Delete | Scan | MakeTable
-SpaceCall = Names | Make | BackUp | Restore
+SpaceCall = Names | Make | BackUp | Restore | RestoreUntil
 Call = SessionCall | Open | Close | Renew | Fetch | Outcome | TableCall | SpaceCall
 
 

@@ -28,6 +28,7 @@ from herd.types import BIGINT, TEXT
 from tests.engine.ledger.scripted import turns
 from tests.herd.checkpoint.test_building import Setup, change, opened, taken
 from tests.herd.spaces import index_is_right, insert, made, rows_of
+from tests.herd.wire.wiring import other_opener
 
 Rows = dict[bytes, bytes]
 
@@ -246,6 +247,40 @@ async def test_a_folder_restores_a_tablespace_to_a_moment_or_leaves_no_trace(
         with pytest.raises(StorageFailed):
             await herd.restore(tmp_path / "bad", "other")
         assert await herd.names() == ["default", "then"]
+
+
+async def test_a_restoration_may_be_the_first_thing_that_a_folder_is_opened_for(
+    tmp_path: Path,
+) -> None:
+    async with open_folder(tmp_path) as herd:
+        cows = await herd.create_table("cow", {"id": BIGINT, "name": TEXT}, ["id"])
+        await cows.put({"id": 1, "name": "before"})
+        before = (await herd.tablespace()).replica.position
+        await cows.put({"id": 1, "name": "after"})
+    async with open_folder(tmp_path) as herd:
+        await herd.restore_until("default", before, "then")
+    async with open_folder(tmp_path) as herd:
+        for name, wanted in (("then", "before"), ("default", "after")):
+            assert await (await herd.table("cow", name)).get(1) == {"id": 1, "name": wanted}
+
+
+async def test_another_opener_has_the_owner_of_a_folder_restore(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        await herd.make("farm")
+        cows = await herd.create_table("cow", {"id": BIGINT, "name": TEXT}, ["id"], "farm")
+        await cows.put({"id": 1, "name": "before"})
+        before = (await herd.tablespace("farm")).replica.position
+        await cows.put({"id": 1, "name": "after"})
+    async with open_folder(tmp_path) as herd:
+        await herd.tablespace()
+        async with other_opener(herd, tmp_path) as other:
+            # The owner has not opened that tablespace yet.
+            await other.restore_until("FARM", before, "then")
+            with pytest.raises(ProgrammingError, match="already"):
+                await other.restore_until("farm", before, "then")
+            assert not await other._route.own_or_reach()
+        assert await (await herd.table("cow", "then")).get(1) == {"id": 1, "name": "before"}
+        assert await (await herd.table("cow", "farm")).get(1) == {"id": 1, "name": "after"}
 
 
 async def test_the_log_is_kept_from_the_oldest_checkpoint_on_whatever_the_replica_needs(

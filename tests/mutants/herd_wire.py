@@ -16,6 +16,19 @@ _ROUTE_TESTS: Final = "herd/wire/test_route.py"
 
 HERD_WIRE_MUTANTS: Final = (
     Mutant(
+        "a-restoration-goes-past-the-owner-of-a-folder",
+        "only its owner opens a folder's tablespaces",
+        "herd/store.py",
+        """        if not await self._route.own_or_reach():
+            await self._remote.restore_until(""",
+        """        if self._closed:
+            await self._remote.restore_until(""",
+        by_test(
+            "herd/test_restoring.py",
+            "test_a_restoration_may_be_the_first_thing_that_a_folder_is_opened_for",
+        ),
+    ),
+    Mutant(
         "a-lost-change-is-made-again",
         "a statement outside a transaction that may have changed something is never run twice",
         _SESSION,

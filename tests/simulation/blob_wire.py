@@ -13,6 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Final
 
 from engine.errors import Unavailable
+from engine.log import Position
 from herd.errors import Error, LeaderUnavailable, NotSupportedError, SessionLost
 from herd.sql.query import QueryEngine
 from herd.sql.session import Session
@@ -76,6 +77,10 @@ class SpaceHost:
         raise NotSupportedError("not in the imagined cluster")
 
     async def restore(self, path: str | PathLike[str], name: str) -> object:
+        """Nobody asks for it."""
+        raise NotSupportedError("not in the imagined cluster")
+
+    async def restore_until(self, source: str, until: Position, name: str) -> None:
         """Nobody asks for it."""
         raise NotSupportedError("not in the imagined cluster")
 
