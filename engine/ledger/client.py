@@ -209,7 +209,7 @@ class LedgerClient:
             writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}: {reason}"))
 
     async def close(self) -> None:
-        """Close the connections. Writers and readers are not to be used any more."""
+        """Close the connections and end all tails. Writers and readers are of no use any more."""
         self.closed.set()
         await self.transport.close()
         await asyncio.sleep(0)
@@ -242,6 +242,7 @@ class LedgerClient:
             measures=self._measures,
             key=key,
             troubles=self._troubles,
+            closed=self.closed,
         )
 
 

@@ -1,5 +1,6 @@
 """What every part of the ledger's client works with: the components of one client and one key."""
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ class LedgerContext:
     key: bytes
     measures: ClientMeasures = UNMEASURED
     troubles: Troubles = field(default_factory=Troubles)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the client is closed: nothing waits any longer then."""
 
     async def connect(self, bookie_id: str) -> Bookie:
         """A connection to a bookie. Raises `BookieUnavailable`, and remembers why."""

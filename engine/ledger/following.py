@@ -4,13 +4,14 @@ Invariants:
 - The LAC of one reader only grows.
 - Polls run only while somebody waits; the metadata is read again whenever it may have changed and
   after every poll that brought nothing, so a lost notice delays a follower, never blinds it.
+- Nobody waits on a client that was closed: nothing would ever come.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Literal
 
-from engine.errors import BookieUnavailable, MetadataUnavailable, Unavailable
+from engine.errors import BookieUnavailable, InvalidRequest, MetadataUnavailable, Unavailable
 from engine.ledger.context import LedgerContext
 from engine.ledger.quorum import covered
 from engine.metadata.ledgers import Held, LedgerMetadata
@@ -32,6 +33,7 @@ class LacFollower:
         self._pauses_ms: dict[str, int] = {}
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._refreshing: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[Literal[True]] | None = None
         self._waiting = 0
         self._unwatch: Callable[[], None] | None = None
         self._failure: Exception | None = None
@@ -88,17 +90,24 @@ class LacFollower:
     async def wait_above(self, entry_id: int) -> None:
         """Wait until the LAC is over `entry_id` or the ledger is closed.
 
-        Raises `NoSuchLedger` when the ledger has been deleted meanwhile.
+        Raises `NoSuchLedger` when the ledger has been deleted meanwhile, `InvalidRequest` when the
+        client was closed.
         """
         if self._unwatch is None:
             ledgers = self._context.ledgers
             self._unwatch = ledgers.watch(self.metadata.ledger_id, self._refresh)
+            ending = self._ending = asyncio.create_task(self._context.closed.wait())
+            ending.add_done_callback(lambda _: self._changed.set())
             self._refresh()
         self._waiting += 1
         try:
             while self.lac <= entry_id and not self.metadata.closed:
                 if self._failure is not None:
                     raise self._failure
+                if self._context.closed.is_set():
+                    raise InvalidRequest(
+                        f"ledger {self.metadata.ledger_id}: its client was closed: open it again"
+                    )
                 self._changed.clear()
                 self._start_polls()
                 await self._changed.wait()
@@ -114,7 +123,8 @@ class LacFollower:
         """Stop polling and watching."""
         if self._unwatch is not None:
             self._unwatch()
-        tasks = [*self._polls.values()] + ([self._refreshing] if self._refreshing else [])
+        single = [task for task in (self._refreshing, self._ending) if task is not None]
+        tasks: list[asyncio.Future[Any]] = [*self._polls.values(), *single]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -111,7 +111,8 @@ class LedgerReader:
     async def tail(self, from_entry: int = 0) -> AsyncIterator[Entry]:
         """Entries from `from_entry` on as they are confirmed; ends when the ledger is closed.
 
-        Raises `NoSuchLedger` when the ledger is deleted meanwhile, `CannotRead`.
+        Raises `NoSuchLedger` when the ledger is deleted meanwhile, `CannotRead`, `InvalidRequest`
+        when the client is closed.
         """
         async with aclosing(self.tail_batches(from_entry)) as batches:
             async for batch in batches:

@@ -87,7 +87,8 @@ class ReplicatedLog:
 
         What is unavailable is tried again. Raises `PositionTruncated` when entries after the last
         one handed out are no longer kept, `CannotRead` when no bookie could tell an entry for
-        `read_patience_ms`. Close it (`contextlib.aclosing`): it watches the list.
+        `read_patience_ms`, `InvalidRequest` when the client is closed. Close it
+        (`contextlib.aclosing`): it watches the list.
         """
         return self._reader.tail(after)
 

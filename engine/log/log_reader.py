@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from engine.errors import (
     CannotRead,
     EntryPastEnd,
+    InvalidRequest,
     NoSuchEntry,
     NoSuchLedger,
     Unavailable,
@@ -82,12 +83,13 @@ class LogReader:
         tail = _Tail(self, after)
         unwatch = self._lists.watch(tail.changed.set)
         try:
-            while True:
+            while not self._client.closed.is_set():
                 async with aclosing(tail.step()) as batches:
                     async for batch in batches:
                         yield batch
         finally:
             unwatch()
+        raise InvalidRequest(f"log {self._lists.name}: its client was closed: open it again")
 
     async def following(self, at: Position, ended: int) -> Listed | None:
         """The ledger with the next entries after `at`; None: not listed yet.

@@ -1,5 +1,6 @@
 """Connecting to a real ZooKeeper: a cluster that is there, one that is not, a session that ends."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.connecting import connect
-from engine.errors import MetadataUnavailable, NoSuchCluster
+from engine.errors import InvalidRequest, MetadataUnavailable, NoSuchCluster
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import Bookies, FolderAge, Registration
@@ -60,6 +61,22 @@ async def test_a_client_connects_by_url_writes_and_reads() -> None:
         await write_and_read(client)
         assert str(client.url) == f"herdbook://{hosts}{chroot}"
         assert client.settings.host, "the client does not know its own machine"
+
+
+async def test_a_tail_does_not_outlive_the_connection() -> None:
+    hosts, chroot = shared_zookeeper().hosts, fresh_chroot()
+    async with one_bookie(hosts, chroot):
+        async with connect(f"herdbook://{hosts}{chroot}", settings=ONE, wire="grpc") as client:
+            writer = await client.create_ledger()
+            await writer.append(b"moo")
+            reader = await client.open_ledger(writer.ledger_id, recover=False)
+            tail = reader.tail()
+            assert (await anext(tail)).body == b"moo"
+            waiting = asyncio.ensure_future(anext(tail))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            with pytest.raises(InvalidRequest, match="was closed: open it again"):
+                await waiting
 
 
 async def test_a_path_without_a_cluster_is_one_clear_error_and_makes_nothing() -> None:

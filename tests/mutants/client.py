@@ -200,6 +200,14 @@ ENSEMBLE_MUTANTS: Final = (
 
 READER_MUTANTS: Final = (
     Mutant(
+        "a-tail-outlives-its-client",
+        "design 4.2-8: no call waits for ever",
+        "engine/ledger/following.py",
+        "                if self._context.closed.is_set():\n",
+        "                if self._context.closed is None:\n",
+        by_test(_READING_TESTS, "test_a_tail_ends_with_a_word_when_its_client_is_closed"),
+    ),
+    Mutant(
         "read-past-the-lac",
         "2.2: a reader gets nothing past the LAC unless it asks for it",
         _READER,

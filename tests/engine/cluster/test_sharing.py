@@ -37,6 +37,20 @@ async def filled(client: engine.Engine, *entries: bytes) -> int:
     return writer.ledger_id
 
 
+async def test_a_tail_does_not_outlive_the_opener_of_its_folder(tmp_path: Path) -> None:
+    async with engine.open(tmp_path) as client:
+        writer = await client.create_ledger()
+        await writer.append(b"moo")
+        reader = await client.open_ledger(writer.ledger_id, recover=False)
+        tail = reader.tail()
+        assert (await anext(tail)).body == b"moo"
+        waiting = asyncio.ensure_future(anext(tail))
+        await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        with pytest.raises(InvalidRequest, match="was closed: open it again"):
+            await waiting
+
+
 async def test_two_processes_append_and_read_and_neither_harms_the_other(tmp_path: Path) -> None:
     async with started("append", tmp_path) as other:
         theirs = int(await other.line("ledger"))

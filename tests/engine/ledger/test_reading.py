@@ -297,6 +297,24 @@ async def test_following_a_deleted_ledger_says_so() -> None:
         await waiting
 
 
+async def test_a_tail_ends_with_a_word_when_its_client_is_closed() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 1)
+    client = cluster.client()
+    reader = await client.open_ledger(writer.ledger_id, recover=False)
+    tail = reader.tail()
+    assert (await anext(tail)).body == b"entry 0"
+    waiting = asyncio.ensure_future(anext(tail))
+    await turns()
+    assert not waiting.done()
+    await client.close()
+    await turns()
+    assert waiting.done() and isinstance(waiting.exception(), InvalidRequest)
+    with pytest.raises(InvalidRequest, match="was closed: open it again"):
+        await anext(reader.tail(1))
+    await reader.close()
+
+
 async def test_unknown_and_deleted_ledgers_are_not_found_and_ids_are_never_reused() -> None:
     cluster = await Cluster.of(3)
     client = cluster.client()

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import CannotRead, EntryPastEnd, PositionTruncated, Unavailable
+from engine.errors import (
+    CannotRead,
+    EntryPastEnd,
+    InvalidRequest,
+    PositionTruncated,
+    Unavailable,
+)
 from engine.log.log import ReplicatedLog
 from engine.log.log_writer import LogWriter
 from engine.log.position import START, Position
@@ -52,6 +58,25 @@ async def test_a_tail_follows_while_entries_are_written_across_rolls_and_takeove
     assert await tailing.until(100) == numbered(0, 100)
     assert tailing.found == await whole(log)
     await tailing.stop()
+
+
+async def test_a_tail_ends_with_a_word_when_its_client_is_closed() -> None:
+    yard = await Yard.of(3)
+    _, writer = await led(yard)
+    await writer.append(b"one")
+    open_end, closed_end = yard.client(), yard.client()
+    waiting = Tailing(yard.log(client=open_end))
+    assert await waiting.until(1) == [b"one"]
+    await open_end.close()
+    with pytest.raises(InvalidRequest, match="was closed: open it again"):
+        await waiting.until(2)
+    await writer.close()
+    waiting = Tailing(yard.log(client=closed_end))
+    assert await waiting.until(1) == [b"one"]
+    await turns()
+    await closed_end.close()
+    with pytest.raises(InvalidRequest, match="was closed: open it again"):
+        await waiting.until(2)
 
 
 async def test_a_tail_waits_at_a_closed_end_until_somebody_leads_again() -> None:
