@@ -179,10 +179,14 @@ class Nemesis:
         return True
 
     def _fail_disk(self, node: BookieNode) -> bool:
-        """One write or sync fails; a bookie that stopped for it is started again."""
+        """One write or sync of journal or index fails; a bookie that stopped is started again."""
         if not node.up:
             return False
-        node.disk.fail_after = self._rng.randrange(4)
+        after = self._rng.randrange(4)
+        if self._rng.random() < 0.5:
+            node.disk.fail_after = after
+        else:
+            node.indexes.fail(after)
 
         def restart() -> None:
             node.disk.fail_after = None

@@ -3,15 +3,37 @@
 Invariants:
 - A crash keeps all that was flushed and any prefix of the batches applied since.
 - One index belongs to one disk: a wiped machine has an empty one.
+- A write that fails changes nothing, and the next one succeeds: a store may recover by itself.
 """
 
+import errno
 import random
 
+from engine.bookie.index import Changes
 from engine.bookie.index_memory import MemoryIndex
 
 
 class SimIndex(MemoryIndex):
-    """A `MemoryIndex` that may keep more at a crash than was flushed."""
+    """A `MemoryIndex` that may keep more at a crash than was flushed, and may fail."""
+
+    fail_after: int | None = None
+
+    def apply(self, changes: Changes) -> None:
+        """Apply one batch in order, or fail."""
+        self._count_down("apply")
+        super().apply(changes)
+
+    def flush(self) -> None:
+        """Make everything applied so far durable, or fail."""
+        self._count_down("flush")
+        super().flush()
+
+    def _count_down(self, what: str) -> None:
+        if self.fail_after is not None:
+            self.fail_after -= 1
+            if self.fail_after < 0:
+                self.fail_after = None
+                raise OSError(errno.EIO, f"simulated: the index's {what} failed")
 
     def lose(self, rng: random.Random) -> None:
         """The process has ended: drop some last batches, none, or all that were not flushed."""
@@ -32,6 +54,11 @@ class SimIndexes:
         """The index as the last process left it."""
         return self._index
 
+    def fail(self, after: int) -> None:
+        """Let one write fail, after so many more; a crash takes the fault away."""
+        self._index.fail_after = after
+
     def crash(self) -> None:
         """The process that had it open has ended."""
+        self._index.fail_after = None
         self._index.lose(self._rng)
