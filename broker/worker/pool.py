@@ -67,6 +67,8 @@ class _Seat:
         """Why an attempt is being ended."""
         self.unbegun: set[Attempt] = set()
         """Attempts with a time limit that are not known to have begun."""
+        self.limits: dict[Attempt, asyncio.TimerHandle] = {}
+        """Of those that have: what ends them."""
         self.down = False
         """Its last process did not start."""
 
@@ -226,6 +228,8 @@ class Pool:
                 child.free_marks.append(item[1])
             if seat.unbegun:
                 seat.unbegun.discard(attempt)
+            if seat.limits and (limit := seat.limits.pop(attempt, None)) is not None:
+                limit.cancel()
             if seat.reasons and (why := seat.reasons.pop(attempt, None)) is not None:
                 if completion.ended is Ended.INTERRUPTED:
                     completion = _completion(attempt, *why)
@@ -244,9 +248,12 @@ class Pool:
         if attempt in seat.unbegun:
             seat.unbegun.discard(attempt)
             limit_s = seat.sent[attempt][0].time_limit_ms / 1000
-            asyncio.get_running_loop().call_later(limit_s, self._over_time, seat, attempt)
+            seat.limits[attempt] = asyncio.get_running_loop().call_later(
+                limit_s, self._over_time, seat, attempt
+            )
 
     def _over_time(self, seat: _Seat, attempt: Attempt) -> None:
+        seat.limits.pop(attempt, None)
         item = seat.sent.get(attempt)
         if item is not None:
             text = f"it ran longer than its time limit of {item[0].time_limit_ms} ms"
@@ -336,6 +343,9 @@ class Pool:
             ended.append(_completion(attempt, *(why or (Ended.ENDED_FOR_ANOTHER, _FOR_ANOTHER))))
         seat.reasons.clear()
         seat.unbegun.clear()
+        for limit in seat.limits.values():
+            limit.cancel()
+        seat.limits.clear()
         if self._closing:
             ended += [_handed_back(run) for run in seat.waiting.values()]
             seat.waiting.clear()

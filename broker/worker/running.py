@@ -6,6 +6,7 @@ where one takes longer than a tick while others wait do more threads join in, up
 Invariants:
 - Every attempt that comes is answered by one completion, whatever its function raises.
 - A result that is ready waits at most one tick for others, even behind a slow function.
+- Never more plain functions run at once than there are places.
 - What begins is marked as begun before its first line runs.
 - What a function of a task does to its thread ends with its thread or stays in this process.
 """
@@ -131,12 +132,18 @@ class Threads:
 
     def serve(self) -> None:
         """Run what comes, for ever, in this thread; another one watches it."""
+        place = self._place()
         start_thread(self._watch, "watch")
-        self._work(None)
+        self._work(place, None)
 
-    def _work(self, idle_s: float | None) -> None:
-        queue, outbox, begun, place = self._queue, self._outbox, self._begun, _Place()
+    def _place(self) -> _Place:
+        """A place, counted before its thread runs: that may take longer than the next look."""
+        place = _Place()
         self._places.append(place)
+        return place
+
+    def _work(self, place: _Place, idle_s: float | None) -> None:
+        queue, outbox, begun = self._queue, self._outbox, self._begun
         try:
             while True:
                 if queue.empty():
@@ -195,7 +202,7 @@ class Threads:
     def _join_in(self) -> None:
         more = min(self._queue.qsize(), _JOIN_MAX, self._at_once - len(self._places))
         for _ in range(more):
-            start_thread(partial(self._work, _IDLE_S), "work")
+            start_thread(partial(self._work, self._place(), _IDLE_S), "work")
 
     def _tell_slow(self) -> bool:
         """Tell what has begun and has a time limit; whether one was told."""

@@ -224,9 +224,9 @@ class Worker:
         """Wait until the broker sends nothing more, and knows of all that ended.
 
         What it sent before it heard of the drain may be on its way still, and would count as begun
-        if the session ended before that was handed back.
+        if the session ended before that was handed back. So a broken link is waited for, too.
         """
-        while self._ended or (self._link is not None and not self._link.left):
+        while self._ended or (self.session and not (self._link and self._link.left)):
             self._all_told.clear()
             await self._all_told.wait()
 
@@ -291,7 +291,6 @@ class Worker:
             await self._serve(link)
         finally:
             self._link = None
-            self._look_whether_told()
             await link.close()
 
     def _begin(self, link: Link, welcome: Welcome, sent_s: float) -> None:

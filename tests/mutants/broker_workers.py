@@ -66,11 +66,21 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a-worker-leaves-before-that-is-heard",
         "what is on its way to a worker that leaves never began",
         "broker/worker/worker.py",
-        "while self._ended or (self._link is not None and not self._link.left):",
+        "while self._ended or (self.session and not (self._link and self._link.left)):",
         "while self._ended:",
         by_test(
             _LEAVING,
             "test_what_is_on_its_way_to_an_idle_worker_that_leaves_waits_for_another_one",
+        ),
+    ),
+    Mutant(
+        "a-worker-leaves-over-no-link",
+        "a worker whose link is broken says farewell over the next one",
+        "broker/worker/worker.py",
+        "(self.session and not (self._link and self._link.left))",
+        "(self._link and not self._link.left)",
+        by_test(
+            _WORKER, "test_an_idle_worker_whose_link_is_broken_says_farewell_over_the_next_one"
         ),
     ),
     Mutant(
@@ -114,6 +124,17 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "            if self._taken == seen:\n",
         "            if self._taken < seen:\n",
         by_test(_POOL, "test_plain_functions_that_wait_run_side_by_side"),
+    ),
+    Mutant(
+        "threads-count-when-they-run",
+        "never more plain functions run at once than there are places",
+        "broker/worker/running.py",
+        "        self._places.append(place)\n",
+        "",
+        by_test(
+            "broker/worker/test_running.py",
+            "test_threads_that_are_slow_to_start_are_no_reason_for_more_of_them_than_places",
+        ),
     ),
     Mutant(
         "a-lost-answer-is-asked-for-again",

@@ -250,6 +250,31 @@ async def test_a_plain_task_that_is_cancelled_before_it_begins_never_does(tmp_pa
         assert not other.exists()
 
 
+async def test_the_timer_of_a_time_limit_ends_with_its_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hour_ms = 3_600_000
+    timers: list[asyncio.TimerHandle] = []
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def kept(delay_s: float, *given: Any, **named: Any) -> asyncio.TimerHandle:
+        timer = later(delay_s, *given, **named)
+        if delay_s * 1000 == hour_ms:
+            timers.append(timer)
+        return timer
+
+    monkeypatch.setattr(loop, "call_later", kept)
+    async with running() as it:
+        short = [it.run("add_later", hour_ms, left=1, right=1) for _ in range(20)]
+        assert [(await it.end(each)).result for each in short] == [b"2"] * 20
+        long = it.run("wait_for_ever", hour_ms)
+        await until(lambda: len(timers) == 21)
+        assert [each.cancelled() for each in timers] == [True] * 20 + [False]
+        await it.pool.end_all()
+        assert it.ended[long].ended is Ended.ENDED_FOR_ANOTHER and timers[-1].cancelled()
+
+
 async def test_who_lets_nobody_else_run_is_to_blame_and_who_never_began_is_not() -> None:
     async with running() as it:
         hog = it.run("hog", time_limit_ms=30)

@@ -238,6 +238,45 @@ def test_a_drain_tells_the_last_results_to_the_next_leader() -> None:
     played(script())
 
 
+def test_an_idle_worker_whose_link_is_broken_says_farewell_over_the_next_one() -> None:
+    async def script() -> None:
+        scene = await linked()
+        scene.port.refusing = True
+        scene.port.link.cut()
+        await elapse(0.1)
+        scene.worker.drain()
+        await elapse(1.0)
+        assert not scene.life.done()
+        scene.port.refusing = False
+        assert await scene.life
+        assert len(scene.port.links) == 2
+        assert [each.ended for each in scene.port.link.heard if isinstance(each, Leaving)] == [
+            False,
+            True,
+        ]
+
+    played(script())
+
+
+@pytest.mark.parametrize("met_a_broker", [False, True])
+def test_an_idle_worker_without_a_broker_leaves_when_it_has_looked_for_its_own(
+    met_a_broker: bool,
+) -> None:
+    async def script() -> None:
+        scene = await linked() if met_a_broker else Scene()
+        scene.port.refusing = True
+        if met_a_broker:
+            scene.port.link.cut()
+        await elapse(0.1)
+        scene.worker.drain()
+        begun_s = asyncio.get_running_loop().time()
+        assert await scene.life
+        took_s = asyncio.get_running_loop().time() - begun_s
+        assert (5.0 <= took_s < 5.1) if met_a_broker else took_s < 0.1
+
+    played(script())
+
+
 def test_limits_change_while_it_runs_and_stand_in_the_next_hello() -> None:
     async def script() -> None:
         scene = await linked()
