@@ -15,11 +15,11 @@ import msgspec
 
 from blobit.committing import Change, Committer, Effect, Found, LedgerGone
 from blobit.errors import (
-    BlobCorrupt,
     BlobError,
     BlobNotFound,
     BlobNotStored,
     BlobsClosed,
+    BlobUnreadable,
     ConditionFailed,
     NoSuchBucket,
     NoSuchObject,
@@ -176,11 +176,12 @@ class BucketCore:
     async def held(self, owner: str, packed_id: bytes) -> Held:
         """What an object keeps, by its list, or where that cannot be read by the rows that hold it.
 
-        Raises `BlobUnreadable`, `MetadataUnavailable`.
+        Raises `MetadataUnavailable`.
         """
         try:
             return await self.listed(ObjectId.from_bytes(packed_id))
-        except (BlobCorrupt, BlobNotFound):
+        except (BlobUnreadable, BlobNotFound):
+            # What is lost for good looks like this, too, and must not hold its ledgers for ever.
             return await self._held_by_rows(owner, packed_id)
 
     async def listed(self, object_id: ObjectId) -> Held:
@@ -452,10 +453,13 @@ def owner_of(name: str) -> str:
 
 
 def data_parts(held: Held, object_id: ObjectId) -> list[ObjectId]:
-    """The parts that hold an object's bytes, in order."""
+    """The parts that hold an object's bytes, in order. Raises `BlobUnreadable` if some lack."""
     if object_id.kind is not Kind.LIST:
         return [part for _, part in held]
-    return [part for number, part in sorted(held, key=_number) if number]
+    parts = [part for number, part in sorted(held, key=_number) if number]
+    if sum(part.length for part in parts) != object_id.length:
+        raise BlobUnreadable(f"object {object_id}: the parts that are known do not add up to it")
+    return parts
 
 
 def _number(pair: tuple[int, Any]) -> int:

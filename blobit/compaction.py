@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from blobit.bucket_core import Known, owner_of
+from blobit.bucket_core import Known, data_parts, owner_of
 from blobit.budget import ByteBudget
 from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.copying import copy_part
@@ -139,9 +139,8 @@ class Compaction:
         if all(part.ledger_id not in self._readers for _, part in held):
             return None
         object_id = info.object_id
-        parts = [part for number, part in held if number]
         if object_id.kind is Kind.LIST and object_id.length > self._whole_bytes_max:
-            copies = [await self._copied(part) for part in parts]
+            copies = [await self._copied(part) for part in data_parts(held, object_id)]
             new_id = await scope.core.list_of(copies, self._pool)
             known.held[new_id.to_bytes()] = [(0, new_id), *enumerate(copies, 1)]
         else:

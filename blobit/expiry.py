@@ -15,7 +15,6 @@ from typing import Any
 
 from blobit.bucket_core import Known
 from blobit.committing import Change, Effect, Found
-from blobit.errors import BlobUnreadable
 from blobit.garbage_scope import BucketScope, batches
 from blobit.object_id import ObjectId
 from blobit.tables import PART_ROOM, Row, RowKey
@@ -30,8 +29,7 @@ def is_expired(row: Mapping[str, Any], now_ms: int) -> bool:
 async def expire_objects(scope: BucketScope) -> int:
     """Remove the objects whose time is over; returns how many.
 
-    One whose list of parts cannot be read now is left to the next round. Raises
-    `MetadataUnavailable` and what is in `herd.errors`.
+    Raises `MetadataUnavailable` and what is in `herd.errors`.
     """
     count = 0
     last = (scope.bucket_id, scope.now_ms)
@@ -53,10 +51,7 @@ async def _count_expired(scope: BucketScope, hints: list[Row]) -> int:
 async def _expire(scope: BucketScope, hint: Row) -> bool:
     """Remove the object that a hint names, or the hint alone; False: the object stays."""
     known = Known()
-    try:
-        return await scope.core.commit(_expiring(scope, hint, known), known)
-    except BlobUnreadable:
-        return False
+    return await scope.core.commit(_expiring(scope, hint, known), known)
 
 
 def _expiring(scope: BucketScope, hint: Row, known: Known) -> Change[bool]:
@@ -82,13 +77,7 @@ async def abort_expired_uploads(scope: BucketScope) -> int:
     due = [row["upload_id"] async for row in uploads if is_expired(row, scope.now_ms)]
     if scope.dry_run:
         return len(due)
-    count = 0
-    for upload_id in due:
-        try:
-            count += await _abort(scope, upload_id)
-        except BlobUnreadable:
-            continue
-    return count
+    return sum([await _abort(scope, upload_id) for upload_id in due])
 
 
 async def _abort(scope: BucketScope, upload_id: str) -> bool:

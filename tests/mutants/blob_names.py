@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant, by_test
 
 _COMMITTING: Final = "blobit/test_committing.py"
 _OBJECTS: Final = "blobit/contract/test_objects.py::TestEmbedded"
+_PARTS: Final = "blobit/contract/test_parts.py::TestEmbedded"
 _BUCKETS: Final = "blobit/contract/test_buckets.py::TestEmbedded"
 _LISTING: Final = "blobit/contract/test_listing.py::TestEmbedded"
 _LOST: Final = "blobit/contract/test_lost_answers.py"
@@ -18,6 +19,22 @@ BLOB_NAME_MUTANTS: Final = (
         "            self.ref_key(owner, *pair): None for pair in before if pair not in same\n",
         "            self.ref_key(owner, *pair): None for pair in before if pair in same\n",
         by_test(_OBJECTS, "test_overwriting_frees_what_was_there"),
+    ),
+    Mutant(
+        "a-lost-list-holds-its-ledgers-for-ever",
+        "what an object holds is known by its rows when its list cannot be read",
+        "blobit/bucket_core.py",
+        "        except (BlobUnreadable, BlobNotFound):\n",
+        "        except BlobNotFound:\n",
+        by_test(_PARTS, "test_what_an_object_holds_is_known_when_its_list_is_lost_for_good"),
+    ),
+    Mutant(
+        "an-object-is-made-of-the-parts-that-are-known",
+        "parts are put together only if they are all there",
+        "blobit/bucket_core.py",
+        "    if sum(part.length for part in parts) != object_id.length:\n",
+        "    if not parts:\n",
+        by_test(_PARTS, "test_parts_that_do_not_add_up_are_never_put_together"),
     ),
     Mutant(
         "a-change-is-decided-by-what-was-there-before-the-batch",

@@ -7,14 +7,17 @@ import google_crc32c
 import pytest
 
 from blobit import (
+    BlobUnreadable,
     ConditionFailed,
     Kind,
     NoSuchObject,
     NoSuchUpload,
     ObjectChanged,
+    ObjectId,
     PartMissing,
     RangeInvalid,
 )
+from blobit.committing import Change, Effect
 from tests.blobit.contract.objects_contract import (
     Suite,
     body,
@@ -22,6 +25,15 @@ from tests.blobit.contract.objects_contract import (
     pieces_of,
     refs_count,
 )
+from tests.blobit.contract.stores import Store
+
+
+def list_lost(store: Store, object_id: ObjectId) -> None:
+    """From now on no bookie can read the list of an object's parts."""
+    assert object_id.kind is Kind.LIST
+    entries = range(object_id.first_entry, object_id.last_entry + 1)
+    for bookie in store.cluster.bookies:
+        bookie.damaged.update((object_id.ledger_id, entry) for entry in entries)
 
 
 class PartsContract(Suite):
@@ -201,6 +213,73 @@ class PartsContract(Suite):
             await bucket.abort_upload(upload)
             assert await refs_count(bucket) == 0
             assert not await bucket.exists("cow")
+
+    async def test_what_an_object_holds_is_known_when_its_list_is_lost_for_good(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("photos")
+            names = ("deleted", "replaced", "renamed", "grown", "copied")
+            for name in names:
+                await bucket.put(name, body(120))
+                info = await bucket.append(name, body(60, 1))
+                list_lost(store, info.object_id)
+            assert await bucket.delete("deleted")
+            await bucket.put("replaced", b"new")
+            await bucket.rename("renamed", "moved")
+            with pytest.raises(BlobUnreadable):
+                await bucket.get("moved")
+            await bucket.append("grown", body(30, 2))
+            assert await bucket.get("grown") == body(120) + body(60, 1) + body(30, 2)
+            assert (await bucket.copy("copied", "twin")).length == 180
+            assert await bucket.get("replaced") == b"new"
+            left = ["copied", "grown", "moved", "replaced", "twin"]
+            assert await owners_of(bucket) == [f"n:{name}" for name in left]
+            await bucket.delete_many(left)
+            assert await refs_count(bucket) == 0
+
+    async def test_an_upload_whose_lists_are_lost_ends_as_any_other(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("photos")
+            for complete in (True, False):
+                upload = await bucket.create_upload("cow")
+                for number in (1, 2, 2):
+                    await bucket.put_part(upload, number, body(300, number))
+                    (*_, row) = [row async for row in bucket.core.rows.scan("upload_parts")]
+                    list_lost(store, ObjectId.from_bytes(row["object_id"]))
+                if complete:
+                    await bucket.complete_upload(upload)
+                    assert await bucket.get("cow") == body(300, 1) + body(300, 2)
+                    await bucket.delete("cow")
+                else:
+                    await bucket.abort_upload(upload)
+                assert await refs_count(bucket) == 0
+
+    async def test_an_unnamed_object_whose_list_is_lost_is_let_go(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("photos")
+            object_id = await bucket.put_unnamed(body(300))
+            list_lost(store, object_id)
+            assert await bucket.delete_unnamed(object_id)
+            assert not await bucket.delete_unnamed(object_id)
+            assert await refs_count(bucket) == 0
+
+    async def test_parts_that_do_not_add_up_are_never_put_together(self, tmp_path: Path) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("photos")
+            await bucket.put("cow", body(120))
+            info = await bucket.append("cow", body(60, 1))
+            list_lost(store, info.object_id)
+            (*_, row) = [row async for row in bucket.core.rows.scan("refs") if row["part"]]
+            part = ObjectId.from_bytes(row["object_id"])
+            gone = {bucket.core.ref_key("n:cow", row["part"], part): None}
+            await bucket.core.committer.change(
+                Change((), lambda _: Effect(dict(gone), True), lambda _: None)
+            )
+            with pytest.raises(BlobUnreadable, match="add up"):
+                await bucket.append("cow", b"more")
+            assert await bucket.delete("cow")
+            assert await refs_count(bucket) == 0
 
     async def test_parts_put_while_an_upload_is_completed_are_in_it_or_refused(
         self, tmp_path: Path

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from blobit import BucketSettings, NoSuchObject
+from blobit import BucketSettings, NoSuchObject, ObjectId
 from blobit.errors import NoSuchUpload
 from blobit.tables import LedgerKind
+from tests.blobit.contract.parts_contract import list_lost
 from tests.blobit.garbage.grounds import BUCKET, DAY_MS, HOUR_MS, grounds
 
 MORTAL = BucketSettings(ttl_ms=HOUR_MS)
@@ -96,6 +97,21 @@ async def test_more_objects_than_one_batch_end_together(tmp_path: Path) -> None:
         assert (await ground.collect(dry_run=True)).expired_objects == 10
         assert (await ground.collect()).expired_objects == 10
         assert await ground.rows("objects") == []
+
+
+async def test_what_ends_goes_when_its_list_is_lost(tmp_path: Path) -> None:
+    async with grounds(tmp_path, MORTAL, grace_ms=0) as ground:
+        async with ground.store.another(ground.settings) as other:
+            bucket = await other.bucket(BUCKET)
+            list_lost(ground.store, (await bucket.put("large", b"x" * 300)).object_id)
+            upload = await bucket.create_upload("whole")
+            await bucket.put_part(upload, 1, b"y" * 300)
+        [part] = await ground.rows("upload_parts")
+        list_lost(ground.store, ObjectId.from_bytes(part["object_id"]))
+        ground.clock.pass_ms(max(HOUR_MS, ground.settings.upload_ttl_ms))
+        report = await ground.collect()
+        assert (report.expired_objects, report.expired_uploads) == (1, 1)
+        assert await ground.rows("refs") == []
 
 
 async def test_an_upload_that_nobody_completes_ends_with_its_parts(tmp_path: Path) -> None:
