@@ -119,6 +119,15 @@ def apply_items(index: Index, items: Iterable[Item], position: Position) -> None
     index.apply(Changes((), added, facts, position))
 
 
+def held_ledgers(index: Index, above: int, limit: int) -> list[int]:
+    """Ids over `above` of which the index has a place, facts or a fence; `limit` of each kind."""
+    found = index.ledgers(above, limit)
+    for kind in (FACTS, FENCE):
+        key = fact_key(kind, above) if above >= 0 else kind
+        found += [number_of_key(key) for key, _ in index.facts(kind, key, limit)]
+    return found
+
+
 def item_of(record: Record, at: Position) -> Item | None:
     """What the index is to know of a record written at `at`; None of a kind that it need not."""
     kind, ledger_id = record.kind, record.ledger_id

@@ -33,6 +33,11 @@ class BookieMeasures:
         self._read_bytes = metrics.counter(
             "herdbook_bookie_read_bytes_total", "Bytes of entries read.", bookie=bookie_id
         )
+        self._upkeep_failures = metrics.counter(
+            "herdbook_bookie_upkeep_failures_total",
+            "Rounds of garbage collection and compaction that failed.",
+            bookie=bookie_id,
+        )
         self._sync_s = metrics.histogram(
             "herdbook_bookie_sync_seconds",
             "How long one sync of the journal took.",
@@ -64,6 +69,10 @@ class BookieMeasures:
         """A read was answered with so many bytes."""
         self._read_requests.add()
         self._read_bytes.add(size_bytes)
+
+    def upkeep_failed(self) -> None:
+        """A round of garbage collection, or a compaction, ended with an error."""
+        self._upkeep_failures.add()
 
     def watch(self, name: str, says: str, read: Callable[[], float]) -> None:
         """Let a number be looked at until `close`."""

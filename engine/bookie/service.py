@@ -17,7 +17,7 @@ from functools import partial
 from engine.bookie.appending import Appender, key_matches
 from engine.bookie.folder import FolderIdentity, start_folder
 from engine.bookie.index import Index, Position
-from engine.bookie.indexing import FACTS, FENCE, fact_key, number_of_key, pack_number
+from engine.bookie.indexing import pack_number
 from engine.bookie.journal import Job
 from engine.bookie.ledger_state import LedgerState
 from engine.bookie.marking import Marker
@@ -152,7 +152,7 @@ class BookieService:
         if self.storage.is_doubtful(2**63 - 1):
             # A ledger made from now on cannot have been named by what is lost.
             newest = await ledgers.new_id()
-            while held := await self.ledgers(newest, 1_024):
+            while held := self.storage.ledgers(newest, 1_024):
                 newest = held[-1]
             await self.storage.set_doubt(pack_number(newest))
         await self._publisher.start()
@@ -393,14 +393,16 @@ class BookieService:
         await self.storage.writer.flush()
 
     async def ledgers(self, above: int, limit: int) -> list[int]:
-        """Ids of ledgers of which anything but a tombstone is held, over `above`, in order."""
-        index = self.storage.index
-        found = set(self.storage.writer.window.ledgers(above))
-        found.update(index.ledgers(above, limit))
-        for kind in (FACTS, FENCE):
-            key = fact_key(kind, above) if above >= 0 else kind
-            found.update(number_of_key(key) for key, _ in index.facts(kind, key, limit))
-        return sorted(found)[:limit]
+        """Ids of ledgers of which anything but a tombstone is held, over `above`, in order.
+
+        Raises `BookieUnavailable`.
+        """
+        self._check_running()
+        try:
+            return self.storage.ledgers(above, limit)
+        except Exception as error:
+            self._fail(error)
+            raise BookieUnavailable(f"bookie {self._id} cannot read its index") from error
 
     def written_s(self, ledger_id: int) -> float:
         """The monotonic second of the newest write; the bookie's start if none is remembered."""

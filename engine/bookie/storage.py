@@ -19,6 +19,7 @@ from engine.bookie.indexing import (
     Fact,
     Moved,
     damaged,
+    held_ledgers,
     item_of,
     pack_number,
     unpack_number,
@@ -183,6 +184,11 @@ class Storage:
             # Nothing durable is higher, in the window or in the index.
             found.missing = (found.runs[-1].last + 1, last)
         return found
+
+    def ledgers(self, above: int, limit: int) -> list[int]:
+        """Ids of ledgers of which anything but a tombstone is held, over `above`, in order."""
+        found = {*self.writer.window.ledgers(above), *held_ledgers(self.index, above, limit)}
+        return sorted(found)[:limit]
 
     def look_up(self, look: "_Look") -> Found:
         """In a thread: index, then disk."""

@@ -2,15 +2,18 @@
 
 Invariants:
 - One round at a time, whoever asked for it.
-- A round that fails leaves everything readable; it is told in `last_error` and tried again at the
-  next one. Upkeep never stops a bookie, and ends when the bookie has stopped.
+- A round that fails, in whatever way, leaves everything readable; it is logged, counted, told in
+  `last_error` and tried again at the next one. Upkeep ends when the bookie has stopped, not before:
+  one that ended in silence would never give a byte back.
 - A bookie whose disk is full compacts all that is worth it at every round: that is how it comes
   back.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from engine.bookie.compaction import CompactionRound, CompactionSettings, Compactor
 from engine.bookie.garbage import Collector, GarbageRound, GarbageSettings
@@ -22,6 +25,8 @@ from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
 from engine.ports.workers import Workers
+
+_LOG: Final = logging.getLogger("engine.bookie")
 
 
 @dataclass(frozen=True)
@@ -128,8 +133,8 @@ class Upkeep:
     async def _round(self) -> bool:
         try:
             return bool((await self.collect()).buried)
-        except (EngineError, OSError) as error:
-            self.last_error = error
+        except Exception as error:
+            self._tell("garbage collection", error)
             return False
 
     async def _compact_if_due(self, buried: bool) -> None:
@@ -144,8 +149,17 @@ class Upkeep:
             self._major_s = now_s
         try:
             await self.compact(major=major)
-        except (EngineError, OSError) as error:
-            self.last_error = error
+        except Exception as error:
+            self._tell("compaction", error)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Note a failure; only one that nobody expects is shown with where it came from."""
+        self.last_error = error
+        self._service.storage.measures.upkeep_failed()
+        expected = isinstance(error, (EngineError, OSError))
+        said = "bookie %s: its %s failed and goes on at the next round: %s"
+        traced = None if expected else error
+        _LOG.warning(said, self._service.bookie_id, what, error, exc_info=traced)
 
 
 def start_upkeep(

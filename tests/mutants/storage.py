@@ -225,6 +225,17 @@ JOURNAL_MUTANTS: Final = (
 
 UPKEEP_MUTANTS: Final = (
     Mutant(
+        "upkeep-ends-at-a-defect",
+        "#4596: a collection that has died in silence gives nothing back",
+        "engine/bookie/upkeep.py",
+        "        except Exception as error:\n            self._tell(\"garbage collection\", error)\n",
+        "        except OSError as error:\n            self._tell(\"garbage collection\", error)\n",
+        by_test(
+            "engine/bookie/test_upkeep.py",
+            "test_upkeep_goes_on_after_an_error_that_nobody_thought_of",
+        ),
+    ),
+    Mutant(
         "segment-goes-before-the-index-is-durable",
         "2.6-14 (#1534): a segment is removed only when the index is durable past its moves",
         _COMPACTION,

@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from engine.bookie.compaction import CompactionSettings
 from engine.bookie.garbage import GarbageSettings
 from engine.bookie.index_memory import MemoryIndex
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
+from engine.errors import BookieUnavailable
 from engine.ledger.keys import key_hash, key_of
 from engine.limits import MIB
-from engine.metadata.memory import MemoryTree
+from engine.metadata.memory import MemoryStore, MemoryTree
 from engine.ports.disk import Space
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
@@ -224,3 +227,59 @@ async def test_rounds_come_by_themselves(tmp_path: Path) -> None:
         await upkeep.close()
         assert (await one.read(GONE)).status is Status.DELETED
         assert upkeep.last_error is None and await one.held(ALIVE) == list(range(ENTRIES))
+
+
+async def test_upkeep_goes_on_after_an_error_that_nobody_thought_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index, tree = MemoryIndex(), MemoryTree("meadow")
+    async with barn(tmp_path, index, tree) as one:
+        # RocksDB's errors are plain ones.
+        store = FailingStore(tree, Exception("Corruption: block checksum mismatch"))
+        settings = UpkeepSettings(GarbageSettings(interval_ms=1, quiet_ms=0))
+        upkeep = start_upkeep(
+            one.service,
+            disk=SystemDisk(tmp_path),
+            workers=ThreadWorkers(asyncio.get_running_loop()),
+            clock=one.clock,
+            store=store,
+            settings=settings,
+        )
+        async with asyncio.timeout(20):
+            while upkeep.last_garbage is None or not upkeep.last_garbage.buried:
+                one.clock.now_s += 1
+                await asyncio.sleep(0)
+        await upkeep.close()
+        assert store.failed and upkeep.last_garbage.buried == (GONE,)
+        assert "garbage collection failed and goes on" in caplog.text
+        assert "Corruption" in caplog.text and one.service.failure is None
+
+
+class FailingStore(MemoryStore):
+    """A store of which one call raises what no store raises."""
+
+    def __init__(self, tree: MemoryTree, error: Exception) -> None:
+        super().__init__(tree, 99)
+        self.failed = False
+        self._error = error
+
+    async def sync(self) -> None:
+        await super().sync()
+        if not self.failed:
+            self.failed = True
+            raise self._error
+
+
+async def test_an_index_that_upkeep_cannot_read_stops_the_bookie(tmp_path: Path) -> None:
+    index = MemoryIndex()
+    async with barn(tmp_path, index, MemoryTree("meadow")) as one:
+        broken = Exception("Corruption: block checksum mismatch")
+
+        def fail(above: int, limit: int) -> list[int]:
+            raise broken
+
+        index.ledgers = fail  # type: ignore[method-assign]
+        with pytest.raises(BookieUnavailable):
+            await one.upkeep.collect()
+        assert one.service.failure is broken and not one.service.writable
+        del index.ledgers
