@@ -257,7 +257,7 @@ class Crew:
         if known.link is not None:
             return Refused(
                 f"worker {known.worker_id} is connected already, from {known.location}: "
-                "give this one an id of its own"
+                "give this one a name of its own, or end that one"
             )
         left_ms = self._leases.left_ms(known.worker_id)
         return Refused(

@@ -9,12 +9,15 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Callable, Iterable
+from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
-from broker.connection import Attempt, Completion, Run, WorkerLimits, WorkerPort
+from broker.connection import Attempt, Completion, Ended, Run, WorkerLimits, WorkerPort
+from broker.errors import BrokerUnavailable, InvalidTask
 from broker.rollouts.document import check_node
-from broker.rollouts.performing import PING_TYPE, STEP_TYPE
+from broker.rollouts.performing import ACTIONS_TYPE, PING_TYPE, STEP_TYPE
 from broker.rollouts.steps import agent_id, group_of, ping_type, step_type
 from broker.worker.pool import Pool, PoolSettings
 from broker.worker.worker import Worker, WorkerSettings
@@ -24,6 +27,10 @@ PLACES = 4
 """A step of the node, one about another node, a ping, and one more."""
 PROCESSES = 2
 PERFORMING = "broker.rollouts.performing"
+_NO_ACTIONS: Final = (
+    "no action is registered, so this agent could take no step: decorate classes with @action, "
+    "and name the modules that have them"
+)
 
 
 class AgentPlaces:
@@ -74,13 +81,19 @@ async def serve_agent(
     """Run a node's agent until it is drained; returns whether all that ran could end by itself.
 
     The modules of `pool_settings` register its actions. Of both settings the agent itself says
-    what it is called, how many processes it has, and what it takes. Raises as `serve_worker` does.
+    what it is called, how many processes it has, and what it takes. Raises as `serve_worker` does,
+    and `InvalidTask` for modules without any action.
     """
     check_node(node)
     workers: list[Worker] = []
 
+    first: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+
     def done(completions: list[Completion]) -> None:
-        workers[0].done(completions)
+        if workers:
+            workers[0].done(completions)
+        else:
+            first.set_result(completions[0])
 
     limits = WorkerLimits(PLACES, groups=(group_of(node),))
     settings = dataclasses.replace(settings, worker_id=agent_id(node), limits=limits)
@@ -91,6 +104,8 @@ async def serve_agent(
     pool = Pool(pool_settings, done)
     try:
         await pool.start()
+        pool.run([Run(0, 1, "", ACTIONS_TYPE, b"{}")])
+        _check_actions(await first)
         worker = Worker(port, settings, (step_type(node), ping_type(node)), clock, rng)
         workers.append(worker)
         if started is not None:
@@ -103,6 +118,13 @@ async def serve_agent(
             await asyncio.gather(standing, return_exceptions=True)
     finally:
         await pool.close()
+
+
+def _check_actions(told: Completion) -> None:
+    if told.ended is not Ended.FINISHED:
+        raise BrokerUnavailable(f"the agent's process does not tell its actions: {told.error}")
+    if not msgspec.json.decode(told.result):
+        raise InvalidTask(_NO_ACTIONS)
 
 
 async def _stand(worker: Worker, pool: Pool) -> None:

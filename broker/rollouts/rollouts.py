@@ -19,7 +19,9 @@ from broker.errors import RolloutChanged, WaitTimedOut
 from broker.rollout_commands import Note, RolloutChange
 from broker.rollouts import operating
 from broker.rollouts.document import Document, read_document
+from broker.rollouts.explaining import explain
 from broker.rollouts.record import ENDED, Rollout, encode_rollout, load
+from broker.rollouts.steps import AGENT
 
 _TRIES_MAX: Final = 20
 _PAUSE_S: Final = 0.1
@@ -47,12 +49,26 @@ class AsyncRollouts:
         return name
 
     async def get(self, name: str) -> Rollout:
-        """A roll-out as it is. Raises `UnknownRollout`."""
-        return load(await self._calls.rollout(name))
+        """A roll-out as it is, and what it waits for. Raises `UnknownRollout`."""
+        found = load(await self._calls.rollout(name))
+        await self._explain([found])
+        return found
 
     async def list(self, above: str = "", limit: int = 100) -> list[Rollout]:
         """Roll-outs by name, those too that have ended: a page, the last one is empty."""
-        return [load(row) for row in await self._calls.rollouts(above, limit)]
+        rows = await self._calls.rollouts(above, limit)
+        found = [load(row) for row in rows]
+        await self._explain(found)
+        return found
+
+    async def _explain(self, rollouts: Sequence[Rollout]) -> None:
+        """Fill in what each waits for."""
+        going_on = [each for each in rollouts if each.state not in ENDED]
+        if going_on:
+            workers = await self._calls.workers(AGENT)
+            linked = {each.session.worker_id.removeprefix(AGENT) for each in workers if each.linked}
+            for each in going_on:
+                explain(each, linked)
 
     async def notes(self, name: str) -> Sequence[Note]:
         """The audit log of a roll-out: who did what, when, in order."""
@@ -92,7 +108,7 @@ class AsyncRollouts:
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 while True:
-                    rollout = await self.get(name)
+                    rollout = load(await self._calls.rollout(name))
                     if rollout.state in ENDED:
                         return rollout
                     await asyncio.sleep(_PAUSE_S)

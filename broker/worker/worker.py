@@ -42,6 +42,7 @@ from engine.ports.clock import Clock
 
 _log = logging.getLogger(__name__)
 _HEARTBEATS_A_LEASE: Final = 8
+_TRIES_UNTOLD: Final = 3
 _SILENCE_MAX: Final = 3 / 8
 """The share of a lease after which a link without answers is given up for another one."""
 
@@ -130,6 +131,8 @@ class Worker:
         self._taken_total = 0
         self._share = 1.0
         self._gave_up: BrokerError | None = None
+        self._unreached = 0
+        """How often in a row it found no broker."""
 
     def done(self, completions: list[Completion]) -> None:
         """Hear of attempts that ended; they are told until that is acknowledged."""
@@ -256,7 +259,11 @@ class Worker:
                 self._gave_up = error
                 return
             except (BrokerError, TimeoutError) as error:
-                _log.info("the worker has no leader: %s", error)
+                self._unreached += self.session == linked_before
+                # A leader that changes is no news. What no second and third try mends is, once.
+                tell = _log.warning if self._unreached == _TRIES_UNTOLD else _log.info
+                why = getattr(error, "message", "") or "it does not answer in time"
+                tell("worker %s is not connected and goes on trying: %s", self.worker_id, why)
             if self.session != linked_before:
                 wait_ms = self._settings.retry_min_ms
             await asyncio.sleep(wait_ms * self._rng.uniform(0.5, 1.0) / 1000)
@@ -303,6 +310,9 @@ class Worker:
         if welcome.drop:
             self._places.interrupt(list(welcome.drop), "another worker has the task by now")
         self._look_whether_told()
+        if self._unreached >= _TRIES_UNTOLD:
+            _log.warning("worker %s is connected now", self.worker_id)
+        self._unreached = 0
         self._link = link
         link.tell(list(self._ended.values()))
         self._connected.set()

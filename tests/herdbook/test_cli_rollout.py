@@ -33,7 +33,8 @@ def test_an_operator_starts_looks_clears_and_cancels(tmp_path: Path) -> None:
     assert "run" in rollout(folder, "start", "-", stdin=wrong, status=1).output
     [listed] = [json.loads(line) for line in rollout(folder, "ls", "--json").output.splitlines()]
     assert listed["name"] == "geo-1" and listed["state"] in ("starting", "running")
-    assert "restart" in rollout(folder, "show", "geo-1").output
+    shown = rollout(folder, "show", "geo-1").output
+    assert "restart" in shown and "no agent is connected of a and 1 more nodes" in shown
     assert "started: restart 1 of storage" in rollout(folder, "show", "geo-1", "--notes").output
     assert "no node c" in rollout(folder, "clear", "geo-1", "c", status=1).output
     assert "there is no roll-out x" in rollout(folder, "pause", "x", status=1).output

@@ -14,7 +14,7 @@ from broker.rollouts.coordinator import Coordinator
 from broker.rollouts.document import CHECK_NODE, EXECUTE, POST_CHECK, PRE_CHECK
 from broker.rollouts.facts import Alarm
 from broker.rollouts.pinging import Pings
-from broker.rollouts.record import Gate, Phase, Rollout, State
+from broker.rollouts.record import Gate, Phase, Rollout, State, load
 from broker.rollouts.rollouts import AsyncRollouts
 from broker.service import Broker
 from broker.settings import Limit
@@ -386,10 +386,33 @@ def test_what_cannot_begin_says_why_and_frees_its_cluster() -> None:
         assert rollout.why == "it cannot begin: limit 2 of 2 nodes leaves none alone"
         nowhere = await yard.rollouts.start(document(discovery="dns:geo"))
         await elapse(3.0)
-        assert (await yard.rollouts.get(nowhere)).state is State.STARTING
+        starting = await yard.rollouts.get(nowhere)
+        assert starting.state is State.STARTING
+        assert starting.why.startswith("nothing begins: there is no discovery 'dns' here")
         assert "discovery" in yard.kinds()
         await yard.rollouts.cancel(nowhere)
         assert (await yard.rollouts.wait(nowhere, 10_000)).state is State.CANCELLED
         assert await yard.broker.held_clusters() == []
+
+    over(script)
+
+
+def test_what_waits_for_agents_says_so_and_says_it_no_more_when_they_are_there() -> None:
+    async def script(yard: Yard) -> None:
+        await agents(yard.broker, yard.herd, "a")
+        name = await yard.rollouts.start(document("a", "b", "c"))
+        await yard.until(name, lambda known: known.nodes["a"].phase is Phase.DONE)
+        [waits] = await yard.rollouts.list()
+        assert waits.why == (
+            "no agent is connected of b and 1 more nodes: start it there "
+            "(herdbook worker --agent b --tasks MODULE)"
+        )
+        assert waits.nodes["b"].why == "its agent is not connected"
+        assert "not connected" not in waits.nodes["a"].why
+        assert load(await yard.broker.rollout(name)).why == "", "nothing of it is written down"
+        await agents(yard.broker, yard.herd, "b", "c")
+        rollout = await yard.rollouts.wait(name, 60_000)
+        assert rollout.state is State.FINISHED
+        assert not any("agent" in node.why for node in rollout.nodes.values())
 
     over(script)

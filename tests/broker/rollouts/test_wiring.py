@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,14 +10,18 @@ from typing import Any
 
 import pytest
 
-from broker.connection import Run
+from broker.connection import Hello, Run, WorkerLink
 from broker.errors import BrokerUnavailable, InvalidTask
-from broker.rollouts.agent import AgentPlaces
+from broker.rollouts.agent import AgentPlaces, serve_agent
 from broker.rollouts.alarming import WAITING_MAX, Alarms, CommandHook
 from broker.rollouts.discovery import CommandDiscovery, Discovery, StoreDiscovery, discover
 from broker.rollouts.facts import Alarm
 from broker.rollouts.performing import PING_TYPE, STEP_TYPE
 from broker.rollouts.steps import group_of, ping_type, step_type
+from broker.worker.pool import Pool as ProcessPool
+from broker.worker.pool import PoolSettings
+from broker.worker.worker import Worker, WorkerSettings
+from engine.ports.clock import SystemClock
 
 ALARM = Alarm("dead", "geo-1", "a", "storage", "it is a dead letter")
 PYTHON = (sys.executable, "-c")
@@ -98,6 +103,49 @@ async def test_so_many_alarms_wait_for_a_slow_hook_and_no_more() -> None:
     slow.set()
     await alarms.close()
     assert told == [str(number) for number in range(5, WAITING_MAX + 5)]
+
+
+class Nowhere:
+    async def connect(self, hello: Hello) -> WorkerLink:
+        raise BrokerUnavailable("nobody leads")
+
+
+async def test_an_agent_without_any_action_does_not_begin_and_says_what_it_misses() -> None:
+    modules = ("tests.broker.worker.functions",)
+    with pytest.raises(InvalidTask, match=r"no action is registered.*@action"):
+        await serve_agent(
+            Nowhere(),
+            "a",
+            WorkerSettings("w", "p"),
+            PoolSettings(modules),
+            SystemClock(),
+            random.Random(1),
+        )
+
+
+async def test_an_agent_with_an_action_begins(tmp_path: Path) -> None:
+    text = (
+        "from broker.rollouts import Action, action\n"
+        "@action('os:restart', version=1)\n"
+        "class Restart(Action):\n    pass\n"
+    )
+    (tmp_path / "farm_actions.py").write_text(text)
+    started: list[tuple[str, ...]] = []
+
+    def listen(worker: Worker, pool: ProcessPool) -> None:
+        started.append(worker.types)
+        worker.drain()
+
+    assert await serve_agent(
+        Nowhere(),
+        "a",
+        WorkerSettings("w", "p"),
+        PoolSettings(("farm_actions",), (str(tmp_path),)),
+        SystemClock(),
+        random.Random(1),
+        listen,
+    )
+    assert started == [(step_type("a"), ping_type("a"))]
 
 
 class Pool:

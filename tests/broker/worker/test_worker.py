@@ -174,6 +174,41 @@ def test_a_leader_that_is_away_is_looked_for_until_it_is_there() -> None:
     played(script())
 
 
+def test_a_worker_that_reaches_no_broker_says_so_once_and_when_it_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def script() -> None:
+        scene = Scene()
+        scene.port.refusing = True
+        await elapse(60.0)
+        assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+            "worker barn is not connected and goes on trying: nobody leads"
+        ]
+        scene.port.refusing = False
+        await elapse(3.0)
+        assert caplog.records[-1].getMessage() == "worker barn is connected now"
+        scene.port.link.cut()
+        await elapse(3.0)
+        assert len(scene.port.links) == 2
+        assert [each.levelname for each in caplog.records].count("WARNING") == 2
+        await scene.end()
+
+    played(script())
+
+
+def test_a_worker_whose_name_another_one_has_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def script() -> None:
+        scene = Scene()
+        scene.port.welcome = lambda hello, session: Refused("worker barn is connected already")
+        await elapse(60.0)
+        assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+            "worker barn is not connected and goes on trying: worker barn is connected already"
+        ]
+        await scene.end()
+
+    played(script())
+
+
 def test_a_worker_that_is_refused_for_good_ends_with_the_reason() -> None:
     async def script() -> None:
         scene = Scene()
