@@ -13,11 +13,19 @@ from typing import Any, Final
 import msgspec
 
 from broker.calls import Calls
-from broker.errors import BrokerUnavailable, InvalidTask
+from broker.errors import BrokerUnavailable, InvalidTask, OutcomeUnknown
 from broker.settings import Setting, decode_setting, encode_setting
 
 WAIT_MS_MAX: Final = 60_000
 """So long a call waits at most; who wants to wait longer asks again."""
+READS: Final = frozenset(
+    (
+        *("task", "payload", "result", "wait", "tasks", "slots", "transactions", "now_ms"),
+        *("settings_of", "schedules", "code_pools", "workers", "resources", "queues", "counts"),
+        *("rollout", "rollouts", "held_clusters", "rollout_notes"),
+    )
+)
+"""Calls that change nothing: to make one again does no harm."""
 _OTHER_WAYS: Final = ("connect",)
 _encode: Final = msgspec.msgpack.Encoder().encode
 _MALFORMED: Final = (msgspec.MsgspecError, UnicodeError, OverflowError, TypeError, ValueError)
@@ -66,11 +74,16 @@ class Method:
         return _encode(result)
 
     def unpack(self, data: bytes) -> Any:
-        """A result. Raises `BrokerUnavailable` for one of another version."""
+        """A result.
+
+        Raises for one of another version `BrokerUnavailable`, or where the call has changed
+        something, `OutcomeUnknown`: it must not be made again.
+        """
         try:
             result = self._decode_result(data)
         except _MALFORMED as error:
-            raise BrokerUnavailable(f"the broker answers in another way: {error}") from error
+            kind = BrokerUnavailable if self.name in READS else OutcomeUnknown
+            raise kind(f"the broker answers in another way: {error}") from error
         if self.name == "settings_of":
             return [(kind, name, decode_setting(kind, name, each)) for kind, name, each in result]
         return result

@@ -22,14 +22,6 @@ from engine.ports.clock import Clock
 CODE_BYTES_MAX: Final = 7 * 1024 * 1024
 WAIT_STEP_MS: Final = 50_000
 """So long one message asks to wait at most."""
-READS: Final = frozenset(
-    (
-        *("task", "payload", "result", "wait", "tasks", "slots", "transactions", "now_ms"),
-        *("settings_of", "schedules", "code_pools", "workers", "resources", "queues", "counts"),
-        *("rollout", "rollouts", "held_clusters", "rollout_notes"),
-    )
-)
-"""Calls that change nothing: to make one again does no harm."""
 _SUBMIT_BYTES: Final = 3 * 1024 * 1024
 
 

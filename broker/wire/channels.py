@@ -9,7 +9,14 @@ Invariants:
 import asyncio
 from typing import Any, Final
 
-from broker.errors import AccessDenied, BrokerError, BrokerUnavailable, InvalidTask, Overloaded
+from broker.errors import (
+    AccessDenied,
+    BrokerError,
+    BrokerUnavailable,
+    InvalidTask,
+    OutcomeUnknown,
+    Overloaded,
+)
 from engine.errors import InvalidRequest
 from engine.transport.grpc_security import call_metadata, channel_credentials
 from engine.transport.grpc_settings import GrpcSettings, client_options
@@ -72,8 +79,11 @@ def never_sent(error: Any) -> bool:
     return error.code() is StatusCode.UNAVAILABLE and (error.details() or "").startswith(_NEVER)
 
 
-def error_of_call(address: str, error: Any) -> BrokerError:
-    """What a call that failed means to its caller."""
+def error_of_call(address: str, error: Any, *, reads: bool) -> BrokerError:
+    """What a call that failed means to its caller.
+
+    Unless it `reads` only, whatever does not say that nothing was done may have been done.
+    """
     from grpc import StatusCode
 
     code = error.code()
@@ -84,4 +94,6 @@ def error_of_call(address: str, error: Any) -> BrokerError:
         return InvalidTask(text)
     if code is StatusCode.RESOURCE_EXHAUSTED:
         return Overloaded(text)
-    return BrokerUnavailable(text)
+    if reads or code is StatusCode.UNIMPLEMENTED or never_sent(error):
+        return BrokerUnavailable(text)
+    return OutcomeUnknown(text)

@@ -26,8 +26,8 @@ from broker.connection import Hello, WorkerLink
 from broker.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, Overloaded
 from broker.service import Broker
 from broker.translating import translated, translating
-from broker.wire.asking import METHODS
-from broker.wire.calling import READS, CallsByName
+from broker.wire.asking import METHODS, READS
+from broker.wire.calling import CallsByName
 from broker.wire.framed_client import ConnectionOver, FolderChannel, dial_folder
 from broker.wire.framed_server import FolderServer
 from engine.errors import EngineError

@@ -7,7 +7,7 @@ Invariants:
 
 from typing import Any, Final
 
-from broker.errors import BrokerError, OutcomeUnknown
+from broker.errors import BrokerError, BrokerUnavailable, OutcomeUnknown
 from broker.wire.channels import Channels, never_sent
 
 FORWARDED: Final = "herdbook-forwarded"
@@ -25,10 +25,10 @@ class Forwarder:
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
 
-    async def ask(self, address: str, method: str, data: bytes) -> bytes | None:
+    async def ask(self, address: str, method: str, data: bytes, *, reads: bool) -> bytes | None:
         """The leader's reply, as bytes; None: it was not reached.
 
-        Raises `OutcomeUnknown` if it may have acted.
+        Raises `OutcomeUnknown` if it may have acted; for what only `reads`, `BrokerUnavailable`.
         """
         from grpc import aio
 
@@ -42,7 +42,8 @@ class Forwarder:
         except aio.AioRpcError as error:
             if never_sent(error):
                 return None
-            raise OutcomeUnknown(f"the leader at {address} did not answer") from error
+            kind = BrokerUnavailable if reads else OutcomeUnknown
+            raise kind(f"the leader at {address} did not answer") from error
         except BrokerError:
             return None
         assert isinstance(reply, bytes)

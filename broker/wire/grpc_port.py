@@ -75,7 +75,7 @@ class GrpcWorkerPort:
                     raise error_of(reply.failure.code, reply.failure.message)
                 parts.append(reply.data)
         except aio.AioRpcError as error:
-            raise error_of_call(address, error) from error
+            raise error_of_call(address, error, reads=True) from error
         return b"".join(parts)
 
     async def close(self) -> None:
@@ -108,7 +108,7 @@ class GrpcLink:
             try:
                 data = await self._stream.read()
             except aio.AioRpcError as error:
-                raise error_of_call(self._address, error) from error
+                raise error_of_call(self._address, error, reads=True) from error
             except asyncio.CancelledError:
                 raise
             if not isinstance(data, bytes):
@@ -142,7 +142,7 @@ class GrpcLink:
             for data in packed:
                 await self._stream.write(data)
         except aio.AioRpcError as error:
-            raise error_of_call(self._address, error) from error
+            raise error_of_call(self._address, error, reads=True) from error
         except asyncio.InvalidStateError as error:
             raise await self._why() from error
 

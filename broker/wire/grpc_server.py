@@ -17,8 +17,9 @@ from engine.transport.security import NO_SECURITY, Security
 class GrpcBrokerServer:
     """Serves a broker over gRPC, on this event loop. Made by `start`."""
 
-    def __init__(self, listener: GrpcListener, channels: Channels) -> None:
+    def __init__(self, listener: GrpcListener, channels: Channels, calls: BrokerCalls) -> None:
         self.port = listener.port
+        self._calls = calls
         self._listener = listener
         self._channels = channels
 
@@ -39,16 +40,17 @@ class GrpcBrokerServer:
 
         settings = settings or GrpcSettings(calls_max=4_096)
         channels = Channels(security, settings)
+        calls = BrokerCalls(broker, Forwarder(channels))
         listener = await GrpcListener.open(
             broker_pb2.DESCRIPTOR.services_by_name["Broker"],
-            BrokerCalls(broker, Forwarder(channels)).handlers(),
+            calls.handlers(),
             listen=listen,
             security=security,
             settings=settings,
         )
-        return GrpcBrokerServer(listener, channels)
+        return GrpcBrokerServer(listener, channels, calls)
 
     async def close(self, grace_ms: int = 1_000) -> None:
         """Take nothing new and answer what was asked. May be called twice."""
-        if await self._listener.close(grace_ms):
+        if await self._listener.close(grace_ms, self._calls.streams.finish):
             await self._channels.close()

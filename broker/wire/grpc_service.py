@@ -27,7 +27,8 @@ from broker.errors import (
 )
 from broker.service import Broker
 from broker.task import FINAL_STATES
-from broker.wire.asking import METHODS, WAIT_MS_MAX
+from broker.wire.ask_server import AskStreams
+from broker.wire.asking import METHODS, READS, WAIT_MS_MAX
 from broker.wire.forwarding import Forwarder, was_forwarded
 from broker.wire.task_messages import acted_to, failure_to, info_to, spec_of
 from broker.wire.worker_messages import WorkerMessages
@@ -35,6 +36,7 @@ from broker.wire.worker_messages import WorkerMessages
 SERVICE: Final = "herdbook.broker.v1.Broker"
 _WAITS_MAX: Final = 1_000
 _REPLY_BYTES: Final = 4 * 1024 * 1024
+_ANSWER_BYTES: Final = 7 * 1024 * 1024
 Act = Callable[[Any, Any], Awaitable[None]]
 
 
@@ -49,6 +51,7 @@ class BrokerCalls:
         self._forwarder = forwarder
         self._messages = WorkerMessages()
         self._waiting = 0
+        self.streams = AskStreams(self._asked, was_forwarded)
 
     def handlers(self) -> Any:
         """The service, as gRPC wants it."""
@@ -69,6 +72,7 @@ class BrokerCalls:
             name: grpc.unary_unary_rpc_method_handler(self._one(name, *call))
             for name, call in calls.items()
         }
+        made["Asks"] = grpc.stream_stream_rpc_method_handler(self.streams.serve)
         made["Work"] = grpc.stream_stream_rpc_method_handler(self.work)
         made["FetchCode"] = grpc.unary_stream_rpc_method_handler(self.fetch_code)
         return grpc.method_handlers_generic_handler(SERVICE, made)
@@ -81,27 +85,46 @@ class BrokerCalls:
         async def call(data: bytes, context: Any) -> bytes:
             said = await self._parsed(kind, data, context)
             reply = reply_kind()
-            waits = _waits(said)
-            self._waiting += waits
-            try:
-                if self._waiting > _WAITS_MAX and waits:
-                    raise Overloaded(f"{_WAITS_MAX} calls wait for tasks already")
-                await act(said, reply)
-            except NotLeader as error:
-                if error.leader and not was_forwarded(context):
-                    passed = await self._forwarder.ask(error.leader, f"/{SERVICE}/{name}", data)
-                    if passed is not None:
-                        return passed
-                failure_to(reply.failure, error)
-            except BrokerError as error:
-                reply.Clear()
-                failure_to(reply.failure, error)
-            finally:
-                self._waiting -= waits
-            packed: bytes = reply.SerializeToString()
+            passed = await self._carry_out(name, act, said, reply, was_forwarded(context))
+            packed: bytes = reply.SerializeToString() if passed is None else passed
             return packed
 
         return call
+
+    async def _asked(self, said: Any, forwarded: bool) -> Any:
+        """The reply to a question of a stream."""
+        reply = self._wire.AskReply()
+        passed = await self._carry_out("Ask", self._ask, said, reply, forwarded)
+        return reply if passed is None else self._wire.AskReply.FromString(passed)
+
+    async def _carry_out(
+        self, name: str, act: Act, said: Any, reply: Any, forwarded: bool
+    ) -> bytes | None:
+        """Fill in the reply, or return that of the leader."""
+        waits = _waits(said)
+        self._waiting += waits
+        try:
+            if self._waiting > _WAITS_MAX and waits:
+                raise Overloaded(f"{_WAITS_MAX} calls wait for tasks already")
+            try:
+                await act(said, reply)
+            except NotLeader as error:
+                if error.leader and not forwarded:
+                    passed = await self._passed_on(error.leader, name, said)
+                    if passed is not None:
+                        return passed
+                raise
+        except BrokerError as error:
+            reply.Clear()
+            failure_to(reply.failure, error)
+        finally:
+            self._waiting -= waits
+        return None
+
+    async def _passed_on(self, leader: str, name: str, said: Any) -> bytes | None:
+        reads = name == "Tasks" or (name == "Ask" and said.name in READS)
+        data = said.SerializeToString()
+        return await self._forwarder.ask(leader, f"/{SERVICE}/{name}", data, reads=reads)
 
     # Submitting
 
@@ -176,7 +199,10 @@ class BrokerCalls:
         method = METHODS.get(said.name)
         if method is None:
             raise InvalidTask(f"a broker cannot be asked {said.name!r}")
-        reply.result = await method.answer(self._broker, said.arguments)
+        result = await method.answer(self._broker, said.arguments)
+        if len(result) > _ANSWER_BYTES:
+            raise TooLarge(f"the answer has {len(result)} bytes: ask for less at once")
+        reply.result = result
 
     # Workers
 

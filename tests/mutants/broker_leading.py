@@ -14,6 +14,8 @@ _TERMS: Final = "broker/service/test_terms.py"
 _GATHERING: Final = "broker/service/test_gathering.py"
 _SERVING: Final = "broker/service/test_serving.py"
 _BRAKES: Final = "broker/service/test_brakes.py"
+_REMOTE: Final = "broker/wire/test_remote.py"
+_ASKS: Final = "broker/wire/test_ask_stream.py"
 _PARTS: Final = "broker/service/test_parts.py"
 
 BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -27,6 +29,30 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
             "broker/service/test_measures.py",
             "test_however_many_tenants_there_are_few_have_numbers_of_their_own",
         ),
+    ),
+    Mutant(
+        "a-lost-answer-is-asked-for-anew",
+        "what may have been done is never asked again",
+        "broker/wire/channels.py",
+        "    if reads or code is StatusCode.UNIMPLEMENTED or never_sent(error):\n",
+        "    if code is not StatusCode.UNAVAILABLE or reads or never_sent(error):\n",
+        by_test(_REMOTE, "test_what_may_have_been_taken_is_never_sent_again"),
+    ),
+    Mutant(
+        "a-lost-stream-is-asked-for-anew",
+        "what was sent over a stream that is lost has an unknown outcome",
+        "broker/wire/ask_client.py",
+        "elif number > heard or name in READS:",
+        "elif number >= heard or name in READS:",
+        by_test(_ASKS, "test_what_a_lost_server_may_have_taken_has_an_unknown_outcome"),
+    ),
+    Mutant(
+        "an-ending-server-says-nothing-of-what-it-took",
+        "what an ending server never took is asked elsewhere",
+        "broker/wire/ask_client.py",
+        "if self._taken is None else self._taken",
+        "if True else self._taken",
+        by_test(_ASKS, "test_what_an_ending_server_never_took_is_asked_of_another_one"),
     ),
     Mutant(
         "each-turns-ends-are-a-command",

@@ -539,17 +539,35 @@ class FetchCodeReply(_message.Message):
     def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class AskRequest(_message.Message):
-    __slots__ = ("name", "arguments")
+    __slots__ = ("name", "arguments", "number")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     name: str
     arguments: bytes
-    def __init__(self, name: _Optional[str] = ..., arguments: _Optional[bytes] = ...) -> None: ...
+    number: int
+    def __init__(self, name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
 
 class AskReply(_message.Message):
-    __slots__ = ("failure", "result")
+    __slots__ = ("failure", "result", "number")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
     result: bytes
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[bytes] = ...) -> None: ...
+    number: int
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
+
+class AskRequests(_message.Message):
+    __slots__ = ("asks",)
+    ASKS_FIELD_NUMBER: _ClassVar[int]
+    asks: _containers.RepeatedCompositeFieldContainer[AskRequest]
+    def __init__(self, asks: _Optional[_Iterable[_Union[AskRequest, _Mapping]]] = ...) -> None: ...
+
+class AskReplies(_message.Message):
+    __slots__ = ("replies", "taken")
+    REPLIES_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    replies: _containers.RepeatedCompositeFieldContainer[AskReply]
+    taken: int
+    def __init__(self, replies: _Optional[_Iterable[_Union[AskReply, _Mapping]]] = ..., taken: _Optional[int] = ...) -> None: ...

@@ -42,11 +42,11 @@ HELLO = Hello("w", "p", "barn", ("milk",), WorkerLimits(4))
 class Opener:
     """One opener of a folder's tasks."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.broker: Any = None
         self._opening: Any = None
         clock = SystemClock()
-        self.route = FolderRoute(folder, self._run, clock, random.Random(seed))
+        self.route = FolderRoute(folder, self._run, clock, random.SystemRandom())
         self.calls: Calls = FolderCalls(self.route, clock)
 
     async def _run(self) -> Broker:
@@ -64,7 +64,7 @@ class Opener:
 @asynccontextmanager
 async def two(folder: Path) -> AsyncIterator[tuple[Opener, Opener]]:
     """One that runs the tasks, and another one."""
-    owner, guest = Opener(folder, 1), Opener(folder, 2)
+    owner, guest = Opener(folder), Opener(folder)
     try:
         await owner.calls.now_ms()
         await guest.calls.now_ms()
@@ -156,7 +156,7 @@ async def test_when_the_owner_ends_links_end_and_who_asks_next_owns(tmp_path: Pa
     async with two(tmp_path) as (owner, guest):
         link = await guest.calls.connect(HELLO)
         await link.receive()
-        third = Opener(tmp_path, 3)
+        third = Opener(tmp_path)
         await third.calls.now_ms()
         await owner.close()
         with pytest.raises(SessionLost):

@@ -165,10 +165,16 @@ async def test_what_cannot_be_asked_is_refused_in_words(name: str, arguments: by
 
 
 class Follower:
-    """A broker that does not lead, and does not know who does."""
+    """A broker that does not lead, and perhaps knows who does."""
+
+    def __init__(self, leader: str = "") -> None:
+        self.leader = leader
 
     async def submit(self, *_: Any, **__: Any) -> list[int]:
-        raise NotLeader("somebody else leads")
+        raise NotLeader("somebody else leads", leader=self.leader)
+
+    async def now_ms(self) -> int:
+        raise NotLeader("somebody else leads", leader=self.leader)
 
 
 class Filling:
@@ -193,32 +199,64 @@ async def test_a_batch_of_which_a_part_was_taken_has_an_unknown_outcome() -> Non
     await server.close(0)
 
 
-class Proxied:
-    """A broker whose answers get lost on the way."""
+class Losing:
+    """A broker whose answers to submits get lost on the way, as some status of gRPC says."""
 
-    def __init__(self) -> None:
+    def __init__(self, status: grpc.StatusCode) -> None:
         self.submits = 0
+        self._status = status
 
-    async def answer(self, data: bytes, context: Any) -> bytes:
+    async def ask(self, data: bytes, context: Any) -> bytes:
         self.submits += wire.AskRequest.FromString(data).name == "submit"
-        words = "upstream connect error or disconnect/reset before headers"
-        await context.abort(grpc.StatusCode.UNAVAILABLE, words)
+        await context.abort(self._status, "upstream connect error or reset before headers")
         raise AssertionError
 
+    async def asks(self, _: Any, context: Any) -> None:
+        await context.send_initial_metadata(())
+        asks = wire.AskRequests.FromString(await context.read()).asks
+        self.submits += sum(each.name == "submit" for each in asks)
+        await context.abort(self._status, "upstream connect error or reset before headers")
 
-async def test_what_may_have_been_taken_is_never_sent_again() -> None:
-    proxied = Proxied()
-    handler = grpc.unary_unary_rpc_method_handler(proxied.answer)
-    server = aio.server(handlers=[grpc.method_handlers_generic_handler(SERVICE, {"Ask": handler})])
-    calls = remote(server.add_insecure_port("127.0.0.1:0"), leaderless_ms=200)
-    await server.start()
-    with pytest.raises(OutcomeUnknown, match="upstream connect error"):
-        await calls.submit([Spec("milk")])
-    assert proxied.submits == 1
-    with pytest.raises(BrokerUnavailable):
-        await calls.now_ms()
-    await calls.close()
-    await server.stop(None)
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[int]:
+        handlers = {
+            "Ask": grpc.unary_unary_rpc_method_handler(self.ask),
+            "Asks": grpc.stream_stream_rpc_method_handler(self.asks),
+        }
+        server = aio.server(handlers=[grpc.method_handlers_generic_handler(SERVICE, handlers)])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            yield port
+        finally:
+            await server.stop(None)
+
+
+_LOSSES = ("UNAVAILABLE", "UNKNOWN", "INTERNAL", "CANCELLED", "ABORTED", "DEADLINE_EXCEEDED")
+
+
+@pytest.mark.parametrize("status", _LOSSES)
+@pytest.mark.parametrize("payload_bytes", [4, 600_000])
+@pytest.mark.parametrize("forwarded", [False, True])
+async def test_what_may_have_been_taken_is_never_sent_again(
+    status: str, payload_bytes: int, *, forwarded: bool
+) -> None:
+    losing = Losing(grpc.StatusCode[status])
+    async with losing.served() as port:
+        follower = None
+        if forwarded:
+            broker = cast(Broker, Follower(f"127.0.0.1:{port}"))
+            follower = await GrpcBrokerServer.start(broker, listen="127.0.0.1:0")
+            port = follower.port
+        calls = remote(port, leaderless_ms=200)
+        with pytest.raises(OutcomeUnknown):
+            await calls.submit([Spec("milk", payload=bytes(payload_bytes))])
+        assert losing.submits == 1
+        with pytest.raises(BrokerUnavailable):
+            await calls.now_ms()
+        await calls.close()
+        if follower is not None:
+            await follower.close(0)
 
 
 async def test_the_leader_is_looked_for_until_the_time_for_that_is_up() -> None:
