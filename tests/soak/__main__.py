@@ -139,6 +139,12 @@ PARTS: tuple[Part, ...] = (
         lines=5,
     ),
     Part(
+        "blobs-simulation",
+        "Two hundred seeds of buckets under collection, compaction, pauses and deaths",
+        ("-m", "tests.simulation", "--blobs", "--seeds", "200", "--jobs", "2"),
+        lines=5,
+    ),
+    Part(
         "blobit-kills",
         "Fifty processes killed with kill -9 in the middle of changes to a bucket",
         ("-m", "pytest", "-q", "-p", "no:randomly", "tests/blobit/oracle/test_kill.py"),
