@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from broker.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, error_of
-from engine.errors import EngineError, ExtraMissing
+from engine.errors import EngineError, ExtraMissing, InvalidRequest
 from engine.extras import needing_cluster
 from engine.metadata.contract import MetadataStore
 from herdbook.finding import (
@@ -77,6 +77,9 @@ class TaskApi:
             text = f"nobody answers at {self._client.base_url}: {error}"
             raise BrokerUnavailable(text) from error
         except httpx.HTTPError as error:
+            if method == "GET":
+                text = f"{self._client.base_url} does not answer as a broker does: {error}"
+                raise BrokerUnavailable(text) from error
             raise OutcomeUnknown(f"{self._client.base_url} broke off: {error}") from error
         try:
             told = msgspec.json.decode(reply.content)
@@ -127,6 +130,19 @@ async def open_tasks(
                 return
     async with _here(folder) as api:
         yield api
+
+
+async def check_unserved(folder: Path, configuration: Configuration) -> None:
+    """Raise `InvalidRequest` for a folder whose tasks a server answers for already."""
+    served = read_server(folder)
+    if served is None:
+        return
+    async with _over_http(served, configuration) as api:
+        if await _answers(api):
+            raise InvalidRequest(
+                f"the tasks of {folder} are served already, at {served.url}: use that, or end it "
+                "first"
+            )
 
 
 def read_configured() -> Configuration:

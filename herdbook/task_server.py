@@ -55,6 +55,7 @@ from herdbook.task_api import (
     SERVERS,
     USER,
     TaskServerFact,
+    check_unserved,
     read_configured,
     server_of,
 )
@@ -116,13 +117,15 @@ async def serve_tasks(
 ) -> None:
     """Serve until SIGTERM or SIGINT. `started` hears the address when it serves.
 
-    Raises `InvalidRequest`, `BrokerUnavailable` where another process runs the folder's broker.
+    Raises `InvalidRequest`, also where another process runs the folder's broker.
     """
     configuration = read_configured()
     security = configuration.make_security()
     _check_listeners(settings, security)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     found = find(url, os.environ, configuration)
+    if not is_cluster(found):
+        await check_unserved(Path(found), configuration)
     metrics = _metrics()
     ended = ended_by_signals()
     async with AsyncExitStack() as stack:
@@ -168,9 +171,18 @@ async def _of_folder(
                 discoveries=_discoveries(settings, client.store),
                 alarms=_alarms(settings),
             ) as broker:
-                yield await broker.open(), None
+                yield await _own(broker), None
         finally:
             await workers.close()
+
+
+async def _own(broker: FolderBroker) -> Broker:
+    try:
+        return await broker.open()
+    except BrokerUnavailable as error:
+        # Another try changes nothing as long as that process, a worker perhaps, has it.
+        text = f"{error.message}: start this server before it, or end it first"
+        raise InvalidRequest(text) from error
 
 
 @asynccontextmanager

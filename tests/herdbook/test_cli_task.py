@@ -1,10 +1,13 @@
 """`herdbook task`: what people and scripts get, and how it ends."""
 
 import json
+import os
 import signal
+import socketserver
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,6 +191,42 @@ def test_a_server_is_for_its_users_and_tells_the_owner_of_its_folder(
     told = http.post("/majordodo", content=chunks).json()
     assert told["ok"] is True and told["taskId"]
     http.close()
+
+
+def test_a_second_server_of_a_folder_is_told_of_the_first(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, url = served
+    for listen in ("127.0.0.1:0", url.rpartition("/")[2]):
+        told = failed("serve", "--listen", listen, "--url", str(folder))
+        assert f"are served already, at {url}" in told and "try again" not in told
+    other = tmp_path / "data"
+    with herdbook.open(other) as book:
+        book.tasks.submit("t")
+        command = [sys.executable, "-m", "herdbook", "task", "serve", "--url", str(other)]
+        ended = subprocess.run(
+            [*command, "--listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=60
+        )
+        assert ended.returncode == 1
+        assert f"run by process {os.getpid()}: start this server before it" in ended.stderr
+
+
+class Wrong(socketserver.StreamRequestHandler):
+    """Speaks something else, as a port of gRPC does."""
+
+    def handle(self) -> None:
+        self.request.recv(1024)
+        self.wfile.write(b"\x00\x00\x18\x04\x00\x00\x00\x00\x00")
+
+
+def test_a_look_at_what_is_no_broker_is_no_change_of_unknown_outcome() -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), Wrong) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        told = failed("ls", "--broker", address)
+        assert told.startswith("BrokerUnavailable") and "does not answer as a broker" in told
+        assert failed("submit", "t", "--broker", address).startswith("OutcomeUnknown")
+        server.shutdown()
 
 
 def test_without_a_server_a_command_runs_the_broker_itself(tmp_path: Path) -> None:
