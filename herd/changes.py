@@ -7,6 +7,7 @@
 Invariants:
 - Every transaction comes once for a position, in the order in which replicas applied them; whoever
   remembers the position of the last one it has dealt with goes on after it.
+- What is kept for a consumer moves on only to positions that it was told of and has gone past.
 - A row is told with the definition that its table had in that very transaction.
 - Tables with `full_changes` tell how a row was before; of others it is not known.
 """
@@ -24,7 +25,7 @@ from herd.commands import Write
 from herd.consumers import Consumer
 from herd.errors import StorageFailed
 from herd.keys import DATA, TABLE, number_of, store_of
-from herd.reading_log import log_of, read_commands
+from herd.reading_log import log_of, read_batches
 from herd.rows import row_decoder, row_reader
 from herd.schema import Table
 from herd.transaction import FRESH
@@ -58,7 +59,10 @@ class Change(NamedTuple):
 
 
 class CommittedTransaction(NamedTuple):
-    """What one transaction changed, all of it, at its position in the log."""
+    """What one transaction changed, all of it, at its position in the log.
+
+    Without changes: nothing else of interest was committed up to there.
+    """
 
     position: Position
     changes: tuple[Change, ...]
@@ -77,25 +81,33 @@ async def changes(
     """The transactions after a position: up to `last`, or as they come, for ever.
 
     `tables` names those that are of interest; none: all. With a name as `consumer`, the log and the
-    checkpoint that it needs to go on are kept for `keep_ms` after it last asked for more; without,
-    they go when the tablespace itself does not need them. Raises, while iterating, `StorageFailed`
-    when the log no longer reaches back so far, or to before the rows of a restored table: begin
-    with a checkpoint and go on after it.
+    checkpoint that it needs to go on are kept as long as it waits for more, and for `keep_ms` after
+    it last asked; without, they go when the tablespace itself does not need them. While nothing of
+    interest comes it is told now and then of a position without changes: there it goes on, too.
+    Raises, while iterating, `StorageFailed` when the log no longer reaches back so far, or to
+    before the rows of a restored table: begin with a checkpoint and go on after it.
     """
     with translating():
         following_as = Consumer(client, tablespace, consumer, keep_ms)
         begin, known = await following_as.begin(after)
         following = _Following(known, {name.lower() for name in tables})
-        log = ReplicatedLog(client, log_of(tablespace))
-        commands = read_commands(log, begin, last)
-        async with aclosing(commands):
-            async for position, command in commands:
-                if type(command) is not Write:
-                    continue
-                found = following.take(command)
-                if found and position > after:
-                    yield CommittedTransaction(position, tuple(found))
-                    await following_as.dealt_with(position)
+        told = reached = after
+        async with (
+            aclosing(read_batches(ReplicatedLog(client, log_of(tablespace)), begin, last)) as read,
+            aclosing(following_as.waiting(read)) as batches,
+        ):
+            async for batch in batches:
+                for position, command in batch:
+                    found = following.take(command) if type(command) is Write else []
+                    reached = max(position, reached)
+                    if found and position > after:
+                        yield CommittedTransaction(position, tuple(found))
+                        told = position
+                        await following_as.dealt_with(told)
+                if following_as.is_due and reached > told:
+                    yield CommittedTransaction(reached, ())
+                    told = reached
+                await following_as.dealt_with(told)
 
 
 class _Following:

@@ -6,22 +6,26 @@ stand in a checkpoint. Both are pinned in its name and move on with it.
 Invariants:
 - The log's pin is never past the checkpoint's, nor that one past what was dealt with.
 - A pin ends by itself: a consumer that never comes back keeps nothing for ever.
+- Whoever waits for more keeps what he has pinned, however long nothing comes.
 """
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
-from engine.errors import NotFound
+from engine.errors import MetadataUnavailable, NotFound
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
 from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import ManifestRecord, decode_manifest
 from herd.checkpoint.record import CheckpointList
-from herd.reading_log import log_of
+from herd.reading_log import Commands, log_of
 from herd.schema import Table
 
 _RENEWALS: Final = 8
 """How many times a pin is renewed in the time for which it is asked."""
+_logger = logging.getLogger(__name__)
 
 
 class Consumer:
@@ -57,16 +61,54 @@ class Consumer:
             await self._keep_log(manifest.position)
             return manifest.position, manifest.tables
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to renew what is kept."""
+        return bool(self._name) and self._due_in_s() <= 0
+
+    async def waiting(
+        self, batches: AsyncGenerator[Commands, None]
+    ) -> AsyncGenerator[Commands, None]:
+        """What comes, and nothing whenever it is time to renew what is kept. Close it."""
+        if not self._name:
+            async for batch in batches:
+                yield batch
+            return
+        coming: asyncio.Task[Commands | None] | None = None
+        try:
+            while True:
+                if coming is None:
+                    coming = asyncio.create_task(_next(batches))
+                await asyncio.wait((coming,), timeout=max(0.0, self._due_in_s()))
+                if not coming.done():
+                    yield []
+                    continue
+                come, coming = coming.result(), None
+                if come is None:
+                    return
+                yield come
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
     async def dealt_with(self, position: Position) -> None:
         """Everything up to a position may go, as far as this consumer is concerned."""
-        now_s = self._client.clock.monotonic()
-        if not self._name or (now_s - self._renewed_s) * 1000 < self._keep_ms / _RENEWALS:
+        if not self.is_due:
             return
-        self._renewed_s = now_s
-        record = await self._newest_before(position)
-        if record is not None:
-            await self._list.pin(self._name, record.number, self._keep_ms)
-        await self._keep_log(START if record is None else record.position)
+        self._renewed_s = self._client.clock.monotonic()
+        try:
+            record = await self._newest_before(position)
+            if record is not None:
+                await self._list.pin(self._name, record.number, self._keep_ms)
+            await self._keep_log(START if record is None else record.position)
+        except MetadataUnavailable as error:
+            # What is kept is kept for several renewals: the next one comes soon enough.
+            _logger.info("%s: its pins are renewed later: %s", self._name, error)
+
+    def _due_in_s(self) -> float:
+        passed_s = self._client.clock.monotonic() - self._renewed_s
+        return self._keep_ms / _RENEWALS / 1000 - passed_s
 
     async def forget(self) -> None:
         """Let go of everything that is kept for it."""
@@ -80,3 +122,7 @@ class Consumer:
     async def _keep_log(self, position: Position) -> None:
         if self._name:
             await self._log.pin(self._name, position, self._keep_ms)
+
+
+async def _next(batches: AsyncGenerator[Commands, None]) -> Commands | None:
+    return await anext(batches, None)

@@ -18,6 +18,8 @@ from engine.log.log_reader import Batch
 from engine.replica import entries as kinds
 from herd.commands import Command, decode_command
 
+Commands = list[tuple[Position, Command]]
+
 LOGS: Final = "herd/"
 """What the logs of all tablespaces are named under."""
 
@@ -34,7 +36,7 @@ class CommandReader:
         self._parts: list[bytes] = []
         self._done: set[tuple[Position, int]] = set()
 
-    def take(self, batch: Batch) -> list[tuple[Position, Command]]:
+    def take(self, batch: Batch) -> Commands:
         """The commands that end in a batch. Raises `CannotRead` for a damaged log."""
         found = []
         for place, body in enumerate(batch.bodies):
@@ -73,13 +75,22 @@ async def read_commands(
 
     Raises while iterating: `PositionTruncated`, `CannotRead`, `Unavailable`.
     """
+    async with aclosing(read_batches(log, after, last)) as batches:
+        async for batch in batches:
+            for position, command in batch:
+                yield position, command
+
+
+async def read_batches(
+    log: ReplicatedLog, after: Position, last: Position | None
+) -> AsyncGenerator[Commands, None]:
+    """The same commands, as many at a time as come together."""
     reader = CommandReader()
     batches: AsyncGenerator[Batch, None]
     batches = log.tail(after) if last is None else log.read(after, last)
     async with aclosing(batches):
         async for batch in batches:
-            for position, command in reader.take(batch):
-                yield position, command
+            yield reader.take(batch)
 
 
 def _decoded(command: bytes) -> Command | None:

@@ -1,6 +1,7 @@
 """What those who follow a tablespace are told."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from herd.reading_log import CommandReader, log_of
 from herd.schema import Column
 from herd.types import TEXT
 from tests.herd.checkpoint.test_building import Setup, change, opened, taken
+
+LOG = log_of("farm")
 
 
 async def told(
@@ -110,6 +113,77 @@ async def test_a_follower_waits_for_what_comes(tmp_path: Path) -> None:
             async with asyncio.timeout(20):
                 transaction = await waiting
         assert transaction.changes[0].row == {"id": 7, "name": "seven"}
+
+
+async def until_changed(setup: Setup, key: str, changed: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until a key of the metadata store holds what is wanted."""
+    moved = asyncio.Event()
+    unwatch = setup.client.store.watch(key, moved.set)
+    async with asyncio.timeout(20):
+        while not await changed():
+            await moved.wait()
+            moved.clear()
+    unwatch()
+
+
+CHECKPOINTS = "/herd/tablespaces/farm/checkpoints"
+
+
+async def test_what_is_kept_for_a_consumer_that_waits_is_kept_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        await taken(setup)
+        after = setup.space.replica.position
+        following = changes(setup.client, "farm", after, consumer="etl", keep_ms=400)
+        async with aclosing(following):
+            waiting = asyncio.ensure_future(anext(following))
+            first_ms: list[int] = []
+
+            async def renewed() -> bool:
+                pins = (await setup.checkpointer.list.get()).pins
+                first_ms.extend(pin.expires_ms for pin in pins)
+                return first_ms[-1:] > first_ms[:1]
+
+            await until_changed(setup, CHECKPOINTS, renewed)
+            pins = {pin.name: pin for pin in (await ReplicatedLog(setup.client, LOG).list()).pins}
+            assert pins["changes:etl"].position <= after
+            assert not waiting.done()
+            await change(setup, {1: "late"})
+            async with asyncio.timeout(20):
+                assert (await waiting).changes[0].row == {"id": 1, "name": "late"}
+
+
+async def test_who_follows_a_quiet_table_is_told_how_far_nothing_was_of_interest(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        log, quiet = ReplicatedLog(setup.client, LOG), ("horse",)
+        await taken(setup)
+        start = setup.space.replica.position
+        following = changes(setup.client, "farm", start, tables=quiet, consumer="etl", keep_ms=400)
+        async with aclosing(following):
+            waiting = asyncio.ensure_future(anext(following))
+            for number in range(3):
+                await change(setup, {number: "busy"})
+                await taken(setup)
+            last = setup.space.replica.position
+            told = START
+            while told < last:
+                async with asyncio.timeout(20):
+                    told, rows = await waiting
+                assert rows == ()
+                waiting = asyncio.ensure_future(anext(following))
+
+            async def moved() -> bool:
+                return [pin.number for pin in (await setup.checkpointer.list.get()).pins] == [4]
+
+            # Whoever asks for the next one has dealt with this one: so long nothing moves.
+            await until_changed(setup, CHECKPOINTS, moved)
+            pins = {pin.name: pin.position for pin in (await log.list()).pins}
+            assert pins["changes:etl"] <= last
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        again = changes(setup.client, "farm", told, last=last, tables=quiet, consumer="etl")
+        assert [transaction async for transaction in again] == []
 
 
 def batch(*bodies: bytes) -> Batch:

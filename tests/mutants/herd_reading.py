@@ -12,6 +12,25 @@ _BY_INDEX_TESTS: Final = "herd/sql/test_by_index.py"
 
 HERD_READING_MUTANTS: Final = (
     Mutant(
+        "who-waits-for-changes-lets-his-pins-end",
+        "whoever waits for more keeps what he has pinned",
+        "herd/consumers.py",
+        "timeout=max(0.0, self._due_in_s()))",
+        "timeout=None)",
+        by_test("herd/test_changes.py", "test_what_is_kept_for_a_consumer_that_waits_is_kept_on"),
+    ),
+    Mutant(
+        "what-nobody-was-told-of-is-let-go",
+        "what is kept for a consumer moves on only to positions that it was told of",
+        "herd/changes.py",
+        "                    yield CommittedTransaction(reached, ())\n",
+        "                    pass\n",
+        by_test(
+            "herd/test_changes.py",
+            "test_who_follows_a_quiet_table_is_told_how_far_nothing_was_of_interest",
+        ),
+    ),
+    Mutant(
         "what-was-removed-since-the-checkpoint-stays",
         "pages and changes together are the table at the position that was asked for",
         _CATCHING_UP,
