@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from herd.errors import Deadlock, InternalError, NotSupportedError, ProgrammingError
 from herd.sequences import sequences_of
 from herd.sql import control
+from herd.sql.clients import Running, clients_of
 from herd.sql.fast import SelectByKey
 from herd.sql.indexing import builds_of
 from herd.sql.inserting import Insert
@@ -53,6 +54,11 @@ class Session:
         self._sequences = sequences_of(space)
         self.turn = asyncio.Lock()
         """Held by the one statement of a transaction that runs."""
+        self.client = ""
+        """Whose session it is, if it came from another process."""
+        self.opened_s = space.clock.monotonic()
+        self.running: Running | None = None
+        clients_of(space).enter(self)
         builds_of(space)
 
     def execute(self, text: str, parameters: Parameters = ()) -> Awaitable[Result]:
@@ -67,28 +73,39 @@ class Session:
         return self._execute(text, parameters)
 
     async def _execute(self, text: str, parameters: Parameters) -> Result:
-        planned = await self._planned(text)
-        statement = planned.statement
-        if statement is None:
-            return await control.run(self, planned.parsed, parameters)
-        if self.transaction is None and self.autocommit:
-            return await self._alone(planned, lambda one, work: _run(one, work, parameters))
-        async with self.turn:
-            return await self._within(planned, lambda one, work: _run(one, work, parameters))
+        self.running = running = Running(text, self.space.clock.monotonic())
+        try:
+            planned = await self._planned(text)
+            if planned.statement is None:
+                return await control.run(self, planned.parsed, parameters)
+            if self.transaction is None and self.autocommit:
+                return await self._alone(planned, lambda one, work: _run(one, work, parameters))
+            async with self.turn:
+                return await self._within(planned, lambda one, work: _run(one, work, parameters))
+        finally:
+            self._ran(running)
 
     async def execute_many(self, text: str, rows: Iterable[Sequence[Any]]) -> Result:
         """Run one statement for each tuple of parameters: all or nothing.
 
         `count` is their sum, `last_id` the last one's. Raises what is in `herd.errors`.
         """
-        planned = await self._planned(text)
-        if planned.statement is None or planned.statement.kind not in _FOR_MANY:
-            raise ProgrammingError(f"{planned.parsed.word} is not for many rows")
-        many = rows if isinstance(rows, list | tuple) else list(rows)
-        if self.transaction is None and self.autocommit:
-            return await self._alone(planned, lambda one, work: _run_many(one, work, many))
-        async with self.turn:
-            return await self._within(planned, lambda one, work: _run_many(one, work, many))
+        self.running = running = Running(text, self.space.clock.monotonic())
+        try:
+            planned = await self._planned(text)
+            if planned.statement is None or planned.statement.kind not in _FOR_MANY:
+                raise ProgrammingError(f"{planned.parsed.word} is not for many rows")
+            many = rows if isinstance(rows, list | tuple) else list(rows)
+            if self.transaction is None and self.autocommit:
+                return await self._alone(planned, lambda one, work: _run_many(one, work, many))
+            async with self.turn:
+                return await self._within(planned, lambda one, work: _run_many(one, work, many))
+        finally:
+            self._ran(running)
+
+    def _ran(self, running: Running) -> None:
+        if self.running is running:
+            self.running = None
 
     def read_now(self, text: str, parameters: Parameters = ()) -> Result | None:
         """Answer a SELECT by whole primary key at once, on any thread.
@@ -141,6 +158,7 @@ class Session:
     async def close(self) -> None:
         """Roll back what is open. May be called twice."""
         await self.rollback()
+        clients_of(self.space).leave(self)
 
     def plan(self, text: str) -> Planned:
         """How a statement would run now. Raises what is wrong with it."""

@@ -1,7 +1,8 @@
 """The tables that describe a tablespace, made when somebody asks.
 
     systables, syscolumns, sysindexes, sysindexcolumns, sysforeignkeys    definitions
-    systablestats, systransactions                                       what goes on
+    systablestats, systransactions, sysstatements, sysclients            what goes on
+    sysconfig                                                            what it was set to
     systablespaces, systablespacereplicastate, sysnodes                  the cluster, or this alone
     syslogstatus                                                         what this replica knows
     information_schema.tables, .columns                                  the standard's names
@@ -13,7 +14,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,12 +23,15 @@ from engine.log.position import Position
 from herd.catalog import Catalog
 from herd.columns import ColumnCache
 from herd.schema import Column, Table
+from herd.sql.clients import clients_of
 from herd.tablespace import Tablespace
 from herd.types import INTEGER_BITS, Kind
 
 _TEXT: Final = pa.string()
 _NUMBER: Final = pa.int64()
 _TRUTH: Final = pa.bool_()
+_TEXT_CHARACTERS: Final = 1_000
+"""So much of a statement is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,40 @@ def _transactions(asked: _Asked) -> Rows:
             transaction.waiting is not None,
             round((now_s - transaction.used_s) * 1000),
         )
+
+
+def _statements(asked: _Asked) -> Rows:
+    now_s = asked.space.clock.monotonic()
+    for number, session in clients_of(asked.space).sessions():
+        running = session.running
+        if running is not None:
+            open_one = session.transaction
+            yield (
+                asked.space.name,
+                number,
+                open_one.number if open_one is not None else None,
+                running.text[:_TEXT_CHARACTERS],
+                round((now_s - running.began_s) * 1000),
+            )
+
+
+def _clients(asked: _Asked) -> Rows:
+    now_s = asked.space.clock.monotonic()
+    for number, session in clients_of(asked.space).sessions():
+        yield (
+            asked.space.name,
+            number,
+            session.client or None,
+            session.autocommit,
+            session.transaction.number if session.transaction is not None else None,
+            session.running is not None,
+            round((now_s - session.opened_s) * 1000),
+        )
+
+
+def _config(asked: _Asked) -> Rows:
+    for name, value in sorted(asdict(asked.space.settings).items()):
+        yield asked.space.name, name, str(value)
 
 
 def _spaces(asked: _Asked) -> Rows:
@@ -293,6 +331,28 @@ _TABLES: Final[dict[str, tuple[Shape, Callable[[_Asked], Rows]]]] = {
         },
         _transactions,
     ),
+    "sysstatements": (
+        {
+            "tablespace": _TEXT,
+            **dict.fromkeys(("client_id", "transaction_id"), _NUMBER),
+            "query": _TEXT,
+            "running_ms": _NUMBER,
+        },
+        _statements,
+    ),
+    "sysclients": (
+        {
+            "tablespace": _TEXT,
+            "client_id": _NUMBER,
+            "process": _TEXT,
+            "autocommit": _TRUTH,
+            "transaction_id": _NUMBER,
+            "running": _TRUTH,
+            "open_ms": _NUMBER,
+        },
+        _clients,
+    ),
+    "sysconfig": (_texts("tablespace", "config_name", "config_value"), _config),
     "systablespaces": (
         {
             **_texts("tablespace_name", "tablespace_uuid", "leader", "leader_node"),

@@ -173,6 +173,7 @@ class Guest:
         session = await self._session_of(name, autocommit, bool(call.mode & messages.FOLLOWER))
         if self._closed:
             raise SessionLost("the connection is ending", hint="connect again")
+        session.client = call.client.hex()
         self._next += 1
         hosted = HostedSession(self, self._next, session, name, call.client)
         goes = self.service.add(hosted)
