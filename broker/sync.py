@@ -9,6 +9,7 @@ Invariants:
 - An interrupted wait abandons the wait, never what was submitted.
 """
 
+from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -241,5 +242,9 @@ class Tasks:
         self.run(working.__aenter__)
         try:
             yield
-        finally:
-            self.run(lambda: working.__aexit__(None, None, None))
+        except BaseException as error:
+            # On the loop an interrupt would end the loop; there it is a cancelled block.
+            left = error if isinstance(error, Exception) else CancelledError()
+            self.run(lambda: working.__aexit__(type(left), left, None))
+            raise
+        self.run(lambda: working.__aexit__(None, None, None))

@@ -138,7 +138,8 @@ async def embedded_workers(
     named. `places`: how many tasks run at the same time, by default `PLACES_A_PROCESS` for each.
     `ahead`: so many more are assigned and wait in the processes, which saves a way to the broker
     between two tasks; limits count them as running.
-    At the end tasks that run may go on for `drain_ms`. Raises as `serve_worker` does.
+    At the end tasks that run may go on for `drain_ms`; where the block is interrupted or cancelled
+    they are ended and wait again. Raises as `serve_worker` does.
     """
     places = places if places is not None else processes * PLACES_A_PROCESS
     drawn = f"{rng.getrandbits(64):016x}"
@@ -163,9 +164,18 @@ async def embedded_workers(
         )
     )
     try:
-        yield (worker := await _connected(serving, ready))
-        worker.drain()
-        await serving
+        worker = await _connected(serving, ready)
+        try:
+            yield worker
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                # Who interrupts the program does not wait for tasks: they go back, uncounted.
+                worker.drain()
+            raise
+        finally:
+            worker.drain()
+            await asyncio.wait((serving,))
+        serving.result()
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

@@ -125,6 +125,7 @@ class Worker:
         self._connected = asyncio.Event()
         self._draining = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._abandoned = asyncio.Event()
         self._lease_ms = 0
         self._renewed_s = 0.0
         self._ending = False
@@ -172,8 +173,13 @@ class Worker:
         return await self._link.inner.fetch_code(name)
 
     def drain(self) -> None:
-        """Take nothing more and leave when what runs has ended. A second call ends it now."""
-        if self._draining.is_set():
+        """Take nothing more and leave when what runs has ended.
+
+        A second call ends that now, a third one does not wait until the broker knows of it.
+        """
+        if self._hurried.is_set():
+            self._abandoned.set()
+        elif self._draining.is_set():
             self._hurried.set()
         self._draining.set()
 
@@ -209,13 +215,11 @@ class Worker:
         if self._link is not None:
             self._link.leave()
         self._places.give_back()
-        whole = await self._in_time(self._places.idle(), settings.drain_ms)
+        whole = await self._in_time(self._places.idle(), settings.drain_ms, self._hurried)
         if not whole:
-            _log.warning(
-                "%d tasks are ended, for they ran longer than the drain", len(self._places)
-            )
+            _log.warning("%d tasks are ended, for the drain is over", len(self._places))
             await self._places.end_all()
-        told = await self._in_time(self._told(), settings.farewell_ms)
+        told = await self._in_time(self._told(), settings.farewell_ms, self._abandoned)
         if self._ended and not told:
             _log.warning("the ends of %d tasks were not acknowledged", len(self._ended))
             return False
@@ -233,9 +237,11 @@ class Worker:
             self._all_told.clear()
             await self._all_told.wait()
 
-    async def _in_time(self, what: Coroutine[Any, Any, None], limit_ms: int) -> bool:
+    async def _in_time(
+        self, what: Coroutine[Any, Any, None], limit_ms: int, pressed: asyncio.Event
+    ) -> bool:
         """Whether something came about in time, and before somebody pressed for the end."""
-        hurried = asyncio.create_task(self._hurried.wait())
+        hurried = asyncio.create_task(pressed.wait())
         waiting = asyncio.create_task(what)
         try:
             done, _ = await asyncio.wait(

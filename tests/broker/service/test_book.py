@@ -1,6 +1,7 @@
 """Tasks of an open folder, with real worker processes."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from broker.sync import Handle
 from broker.task import Status
 from broker.worker import task
 from engine.ports.system_loop import background_loop
+from tests.broker.worker.looking import began
 
 
 @task(name="tests.add")
@@ -29,10 +31,28 @@ def add(a: int, b: int = 1) -> dict[str, int]:
     return {"sum": a + b, "process": os.getpid()}
 
 
+@task(name="tests.lasts")
+def lasts(note: str) -> None:
+    """Says that it began, and never ends."""
+    Path(note).write_text(str(os.getpid()))
+    threading.Event().wait()
+
+
 @task(name="tests.breaks", attempts_max=1)
 def breaks() -> None:
     """Fails."""
     raise ValueError("no hay")
+
+
+def test_an_interrupted_program_leaves_its_tasks_waiting(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    with herdbook.open(tmp_path / "data") as book:
+        handle = book.tasks.submit(lasts, {"note": str(note)})
+        with pytest.raises(KeyboardInterrupt), book.tasks.workers(1):
+            background_loop().run(lambda: began(note))
+            raise KeyboardInterrupt
+        found = handle.get()
+        assert (found.status, found.attempts_spent) == (Status.WAITING, 0)
 
 
 def test_tasks_of_a_folder_run_in_processes_and_outlive_the_program(tmp_path: Path) -> None:

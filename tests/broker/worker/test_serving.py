@@ -9,13 +9,14 @@ import pytest
 
 from broker.commands import Spec
 from broker.errors import BrokerUnavailable, InvalidTask
-from broker.task import Status
+from broker.task import SessionState, Status
 from broker.worker import Registry, serving, task
 from broker.worker.pool import Pool, PoolSettings
 from broker.worker.worker import Worker, WorkerSettings
 from engine.ports.clock import SystemClock
 from engine.ports.system_loop import new_event_loop
 from tests.broker.service.yard import opened, submitted
+from tests.broker.worker.looking import began, gone
 
 TEXT = "from broker.worker import task\n@task\ndef hello() -> str:\n    return 'moo'\n"
 
@@ -69,6 +70,50 @@ async def test_functions_of_this_program_run_in_children_while_the_block_lasts()
             assert {each.status for each in ended} == {Status.FINISHED}
         [after] = await submitted(broker, Spec("add"))
         assert broker.get(after).status is Status.WAITING
+
+
+async def test_a_block_that_is_interrupted_ends_its_tasks_and_they_wait_again_uncounted(
+    tmp_path: Path,
+) -> None:
+    note = tmp_path / "note"
+    async with opened() as broker:
+        [task_id] = await submitted(broker, Spec("block", payload=f'{{"note":"{note}"}}'.encode()))
+        with pytest.raises(asyncio.CancelledError):
+            async with serving.embedded_workers(
+                broker,
+                1,
+                SystemClock(),
+                random.Random(1),
+                modules=("tests.broker.worker.functions",),
+                registry=Registry(),
+                drain_ms=3_600_000,
+            ):
+                child = await began(note)
+                raise asyncio.CancelledError
+        assert gone(child)
+        found = broker.get(task_id)
+        assert (found.status, found.attempts_spent, found.error) == (Status.WAITING, 0, "")
+        assert [each.session.state for each in await broker.workers()] == [SessionState.LEFT]
+
+
+async def test_a_block_that_fails_lets_its_tasks_end(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    async with opened() as broker:
+        payload = f'{{"note":"{note}"}}'.encode()
+        [task_id] = await submitted(broker, Spec("until_gone", payload=payload))
+        with pytest.raises(ValueError, match="no hay"):
+            async with serving.embedded_workers(
+                broker,
+                1,
+                SystemClock(),
+                random.Random(1),
+                modules=("tests.broker.worker.functions",),
+                registry=Registry(),
+            ):
+                await began(note)
+                asyncio.get_running_loop().call_later(0.05, note.unlink)
+                raise ValueError("no hay")
+        assert broker.get(task_id).status is Status.FINISHED
 
 
 def test_functions_that_are_in_no_file_are_refused_in_words(

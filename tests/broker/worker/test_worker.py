@@ -256,6 +256,22 @@ def test_a_drain_ends_what_runs_too_long_or_when_asked_a_second_time(hurried: bo
     played(script())
 
 
+def test_a_drain_that_is_asked_for_three_times_waits_for_nobody() -> None:
+    async def script() -> None:
+        scene = await with_work(1)
+        scene.port.answers = lambda message: isinstance(message, Heartbeat)
+        begun_s = asyncio.get_running_loop().time()
+        scene.worker.drain()
+        scene.worker.drain()
+        await elapse(1.0)
+        assert scene.places.running == [] and not scene.life.done(), "the end of it is told"
+        scene.worker.drain()
+        assert not await scene.life
+        assert asyncio.get_running_loop().time() - begun_s < 1.1
+
+    played(script())
+
+
 def test_a_drain_tells_the_last_results_to_the_next_leader() -> None:
     async def script() -> None:
         scene = await with_work(1)
