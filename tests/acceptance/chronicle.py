@@ -34,7 +34,10 @@ class Chronicle:
         self.acknowledged: dict[int, int] = {}
         self.seen: dict[int, int] = {}
         self.adds = 0
-        self.longest_stall_s = 0.0
+        self.beside = "nothing"
+        """What happens to the machines now."""
+        self.stalls_s: dict[str, float] = {}
+        """The longest stall beside each of them."""
         self.ensemble_changes = 0
         self.writer: LedgerWriter | None = None
         self._client = client
@@ -89,7 +92,8 @@ class Chronicle:
     def _count(self, adds: int) -> None:
         """A stall is from one acknowledgement to the next, whatever lies between them."""
         now_s = asyncio.get_running_loop().time()
-        self.longest_stall_s = max(self.longest_stall_s, now_s - self._acknowledged_s)
+        stall_s = now_s - self._acknowledged_s
+        self.stalls_s[self.beside] = max(self.stalls_s.get(self.beside, 0.0), stall_s)
         self._acknowledged_s = now_s
         self.adds += adds
 

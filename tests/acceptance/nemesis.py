@@ -82,7 +82,8 @@ class Nemesis:
         self._rng.shuffle(actions)
         each = misfortunes.adds // (2 * len(actions)) + 1
         for action in actions:
-            self.done.append(action.__name__.strip("_"))
+            self._chronicle.beside = action.__name__.strip("_")
+            self.done.append(self._chronicle.beside)
             await action()
             await self._go_on(each)
         await until(

@@ -30,10 +30,11 @@ FULL: Final = Misfortunes(
     kills=40, cuts=20, pauses=10, lasting=4, fills=4, wipes=4, zookeeper_restarts=2, adds=50_000
 )
 SMALL: Final = Misfortunes(
-    kills=2, cuts=2, pauses=2, lasting=1, fills=1, wipes=1, zookeeper_restarts=1, adds=5_000
+    kills=4, cuts=2, pauses=2, lasting=1, fills=1, wipes=1, zookeeper_restarts=1, adds=5_000
 )
 CHROOT: Final = "/acceptance"
 STALL_S_MAX: Final = 10.0
+KILL_STALL_S_MAX: Final = 2.0
 SESSION_MS: Final = 4_000
 
 
@@ -65,11 +66,14 @@ async def test_no_acknowledged_entry_is_lost_or_changed_whatever_happens_to_the_
         f"{chronicle.adds} adds in {len(chronicle.acknowledged)} ledgers, "
         f"none lost beside {', '.join(nemesis.done)}; {nemesis.expired} sessions expired, "
         f"{nemesis.given_up} bookies given up, {chronicle.ensemble_changes} ensembles changed; "
-        f"longest wait {chronicle.longest_stall_s:.1f} s"
+        f"longest waits: {', '.join(f'{one} {s:.1f} s' for one, s in chronicle.stalls_s.items())}"
     )
     assert nemesis.expired >= nemesis.given_up == nemesis.moved == 2 * misfortunes.lasting
     assert chronicle.ensemble_changes > misfortunes.lasting
-    assert chronicle.longest_stall_s < STALL_S_MAX
+    assert max(chronicle.stalls_s.values()) < STALL_S_MAX
+    if misfortunes is FULL:
+        # Beside a suite that keeps all cores busy it would be the suite that is measured.
+        assert chronicle.stalls_s["kill"] < KILL_STALL_S_MAX
     assert chronicle.adds >= misfortunes.adds
     assert chronicle.seen.keys() == {
         one for one, last in chronicle.acknowledged.items() if last >= 0
