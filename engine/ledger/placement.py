@@ -104,14 +104,22 @@ class Placement:
         return fittest(candidates, ensemble, index, quorums.write, registered, self._rng)
 
     def note_failure(self, bookie_id: str) -> None:
-        """Keep a bookie out of new ensembles for a while."""
+        """Keep a bookie out of new ensembles for a while. To be told once of each failure."""
         until = self._clock.monotonic() + self._quarantine_s
         self._failed[bookie_id] = (self._boots.get(bookie_id, -1), until)
+
+    def next_release_s(self) -> float | None:
+        """In how many seconds the next quarantine is over; None if there is none."""
+        now_s = self._clock.monotonic()
+        return min(
+            (until - now_s for _, until in self._failed.values() if until > now_s), default=None
+        )
 
     async def _look(self) -> tuple[dict[str, Registration], frozenset[str]]:
         """The registrations, and the bookies that are to go."""
         registered = await self._bookies.available()
-        self._boots = {name: found.boot for name, found in registered.items()}
+        # One that is away keeps the last one seen, by which its restart will be known.
+        self._boots.update({name: found.boot for name, found in registered.items()})
         return registered, frozenset(await self._bookies.decommissioning())
 
     def _present(self, registered: dict[str, Registration], leaving: Collection[str]) -> list[str]:

@@ -248,8 +248,6 @@ class _Recovery:
     ) -> tuple[str, ...] | None:
         """Change the ensemble in memory only: a recovery that starts over must not read it."""
         placement = self._context.placement
-        for index in sorted(failed):
-            placement.note_failure(ensemble[index])
         try:
             wanted = await placement.substitutes(ensemble, failed, self._quorums)
         except Unavailable:

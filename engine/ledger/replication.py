@@ -99,6 +99,7 @@ class Replication:
         self._lagging_bytes = 0
         self._changing: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
+        self._release: asyncio.TimerHandle | None = None
         self._tick_due = 0.0
         self._idle: asyncio.Event | None = None
         self._retry = asyncio.Event()
@@ -190,6 +191,8 @@ class Replication:
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
+        if self._release is not None:
+            self._release.cancel()
         if self._changing is not None:
             self._changing.cancel()
         if self._idle is not None:
@@ -216,7 +219,7 @@ class Replication:
             async with asyncio.timeout(self._settings.append_timeout_ms / 1000):
                 slot.bookie = await self._context.connect(slot.bookie_id)
         except (BookieUnavailable, TimeoutError):
-            slot.failed = True
+            self._note(slot)
 
     def _send_to(self, slot: Slot, runs: Sequence[Run]) -> None:
         quorums = self.quorums
@@ -384,8 +387,13 @@ class Replication:
 
     # Ensemble change
 
-    def _fail_slot(self, slot: Slot) -> None:
+    def _note(self, slot: Slot) -> None:
+        # Here and not at each try to replace it, which would begin its quarantine anew.
+        self._context.placement.note_failure(slot.bookie_id)
         slot.failed = True
+
+    def _fail_slot(self, slot: Slot) -> None:
+        self._note(slot)
         slot.bookie = None
         slot.outstanding.clear()
         self._begin_change()
@@ -445,6 +453,16 @@ class Replication:
         self._measures.lost_replicas.add()
         slot.lost = True
         slot.mark = self.lac
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Bookies that only failed are no news when they may be taken again."""
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
+        delay_s = self._context.placement.next_release_s()
+        if delay_s is not None:
+            self._release = self._loop.call_later(delay_s, self.revive)
 
     async def _pause(self, pause_s: float) -> float:
         """Wait before the next try, or until bookies may have come; returns the next, longer wait.

@@ -379,8 +379,6 @@ class LedgerWriter:
     ) -> tuple[str, ...] | None:
         """Record a new ensemble from `first` on, by compare-and-set."""
         placement = self._context.placement
-        for index in sorted(failed):
-            placement.note_failure(ensemble[index])
         wanted = await placement.substitutes(ensemble, failed, self._replication.quorums)
 
         def change(current: LedgerMetadata) -> LedgerMetadata | None:

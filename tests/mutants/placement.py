@@ -11,6 +11,28 @@ _PLACEMENT_TESTS: Final = "engine/ledger/test_placement.py"
 
 PLACEMENT_MUTANTS: Final = (
     Mutant(
+        "a-bookie-that-went-is-a-stranger",
+        "issue 3 B: a bookie that restarted is taken back at once, spare or not",
+        _PLACEMENT,
+        "self._boots.update({name: found.boot for name, found in registered.items()})",
+        "self._boots = {name: found.boot for name, found in registered.items()}",
+        by_test(
+            _PLACEMENT_TESTS,
+            "test_a_restart_ends_the_quarantine_of_a_bookie_that_was_seen_to_be_away",
+        ),
+    ),
+    Mutant(
+        "nobody-looks-when-a-quarantine-ends",
+        "design 4.2-4: an open ledger gets its replicas back as soon as bookies can be taken",
+        "engine/ledger/replication.py",
+        "        slot.mark = self.lac\n        self._look_again()\n",
+        "        slot.mark = self.lac\n",
+        by_test(
+            "engine/ledger/test_coming_back.py",
+            "test_a_bookie_that_did_not_restart_is_taken_back_when_its_quarantine_is_over",
+        ),
+    ),
+    Mutant(
         "hosts-do-not-matter",
         "issue 3 D: never two replicas of a write set on one host while another is available",
         _SPREADING,

@@ -228,8 +228,8 @@ UPKEEP_MUTANTS: Final = (
         "upkeep-ends-at-a-defect",
         "#4596: a collection that has died in silence gives nothing back",
         "engine/bookie/upkeep.py",
-        "        except Exception as error:\n            self._tell(\"garbage collection\", error)\n",
-        "        except OSError as error:\n            self._tell(\"garbage collection\", error)\n",
+        '        except Exception as error:\n            self._tell("garbage collection", error)\n',
+        '        except OSError as error:\n            self._tell("garbage collection", error)\n',
         by_test(
             "engine/bookie/test_upkeep.py",
             "test_upkeep_goes_on_after_an_error_that_nobody_thought_of",

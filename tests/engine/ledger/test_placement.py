@@ -117,6 +117,34 @@ async def test_a_failed_bookie_waits_until_its_quarantine_is_over_or_it_restarte
     assert await yard.placement.replacement(("a", "b", "c"), 1, THREE) == "d"
 
 
+async def test_a_restart_ends_the_quarantine_of_a_bookie_that_was_seen_to_be_away() -> None:
+    yard = Yard()
+    for name in "abc":
+        await yard.add(name)
+    ensemble, failed = ("a", "b", "c"), frozenset({2})
+    await yard.placement.new_ensemble(THREE)
+    await yard.bookies.unregister("c")
+    assert await yard.placement.substitutes(ensemble, failed, THREE) is None
+    yard.placement.note_failure("c")
+    await yard.bookies.register(Registration("c", 1))
+    assert await yard.placement.substitutes(ensemble, failed, THREE) is None
+    await yard.add("c", boot=2)
+    assert await yard.placement.substitutes(ensemble, failed, THREE) == ensemble
+
+
+async def test_the_end_of_the_next_quarantine_is_known() -> None:
+    yard = Yard()
+    assert yard.placement.next_release_s() is None
+    yard.placement.note_failure("a")
+    yard.clock.now_s += 4
+    yard.placement.note_failure("b")
+    assert yard.placement.next_release_s() == 6
+    yard.clock.now_s += 6
+    assert yard.placement.next_release_s() == 4
+    yard.clock.now_s += 4
+    assert yard.placement.next_release_s() is None
+
+
 async def test_a_substitute_goes_where_no_replica_is() -> None:
     yard = Yard()
     for name, place in {"a1": "a/", "b1": "b/", "b2": "b/", "c1": "c/", "a2": "a/"}.items():

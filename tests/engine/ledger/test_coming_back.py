@@ -1,0 +1,131 @@
+"""A bookie that was away takes its place in an open ledger again, also where there is no spare."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.ledger.client import LedgerClient
+from engine.ledger.settings import ClientSettings
+from engine.ledger.writer import LedgerWriter
+from engine.metadata.bookies import FolderAge, Registration
+from engine.transport.contract import Status
+from tests.engine.ledger.scripted import QUICK, Cluster, ScriptedBookie, turns
+from tests.simulation.virtual import elapse, virtually
+
+
+class LoopClock:
+    """The loop's own time."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        return 1_000
+
+
+def client_of(cluster: Cluster, settings: ClientSettings) -> LedgerClient:
+    return LedgerClient(
+        store=cluster.tree.session(),
+        transport=cluster.transport,
+        clock=LoopClock(),
+        rng=random.Random(7),
+        settings=settings,
+    )
+
+
+async def stop(cluster: Cluster, bookie: ScriptedBookie) -> None:
+    """The bookie answers no append any more and takes no connection."""
+    bookie.append_status = Status.UNAVAILABLE
+    del cluster.transport.bookies[bookie.bookie_id]
+    await cluster.registry.unregister(bookie.bookie_id)
+
+
+async def restart(cluster: Cluster, bookie: ScriptedBookie) -> None:
+    bookie.append_status = Status.OK
+    cluster.transport.bookies[bookie.bookie_id] = bookie
+    bookie.boot += 1
+    await cluster.registry.raise_age(bookie.bookie_id, FolderAge(bookie.boot))
+    await cluster.registry.register(Registration(bookie.bookie_id, bookie.boot))
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not reached():
+            await turns(1)
+
+
+def is_whole(writer: LedgerWriter) -> bool:
+    """Every index has a bookie that serves and has all that was confirmed."""
+    return writer._replication.complete
+
+
+async def test_a_restarted_bookie_takes_its_place_again_before_any_quarantine_is_over() -> None:
+    cluster = await Cluster.of(3)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    away = cluster.bookies[2]
+    await stop(cluster, away)
+    for number in range(5):
+        assert await writer.append(b"x") == number
+    assert not writer._replication.whole
+    await restart(cluster, away)
+    await until(lambda: is_whole(writer))
+    await writer.append(b"y")
+    await until(lambda: is_whole(writer))
+    assert 5 in away.entries[writer.ledger_id]
+
+
+async def test_three_bookies_restart_one_after_the_other_and_the_writer_goes_on() -> None:
+    cluster = await Cluster.of(3)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    for bookie in cluster.bookies:
+        await stop(cluster, bookie)
+        for _ in range(3):
+            await writer.append(b"x")
+        assert not writer._replication.whole
+        await restart(cluster, bookie)
+        await until(lambda: is_whole(writer))
+    assert await writer.append(b"y") == 9
+    await until(lambda: is_whole(writer))
+    assert all(9 in bookie.entries[writer.ledger_id] for bookie in cluster.bookies)
+
+
+def test_a_bookie_that_did_not_restart_is_taken_back_when_its_quarantine_is_over() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(3)
+        settings = replace(QUICK, quarantine_ms=5_000)
+        writer = await client_of(cluster, settings).create_ledger(3, 3, 2)
+        failing = cluster.bookies[2]
+        failing.append_status = Status.UNAVAILABLE
+        await writer.append(b"x")
+        await elapse(1)
+        failing.append_status = Status.OK
+        assert not is_whole(writer)
+        await elapse(3)
+        assert not is_whole(writer)
+        await elapse(2)
+        assert is_whole(writer)
+        await writer.close()
+
+    virtually(script())
+
+
+def test_an_append_waits_for_bookies_that_are_away_for_a_moment() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(3)
+        settings = replace(QUICK, append_timeout_ms=6_000, quarantine_ms=10_000)
+        writer = await client_of(cluster, settings).create_ledger(3, 3, 2)
+        await writer.append(b"x")
+        away = cluster.bookies[1:]
+        for bookie in away:
+            await stop(cluster, bookie)
+        appending = asyncio.ensure_future(writer.append(b"y"))
+        await elapse(1)
+        assert not appending.done()
+        for bookie in away:
+            await restart(cluster, bookie)
+        await elapse(1)
+        assert appending.done() and appending.result() == 1
+        await writer.close()
+
+    virtually(script())
