@@ -1,6 +1,6 @@
 """Whether the replicas of a tablespace have the same rows, at one position, beside all other work.
 
-    verdict = await check_replicas(space)
+    verdict = await check_replicas(space)              # in SQL: CHECK TABLESPACE
     if not verdict.well: ...
 
 The leader logs a `Check`. Each replica that applies it takes a snapshot, hashes its rows table by
@@ -22,8 +22,9 @@ Invariants:
 import asyncio
 import logging
 import struct
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
 import msgspec
@@ -31,9 +32,10 @@ import msgspec
 from engine.errors import EngineError, KeyExists
 from engine.limits import MIB
 from engine.log.log_list import LOGS
-from engine.log.position import Position
+from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
 from engine.ports.workers import Workers
+from engine.replica.members import Member
 from engine.state.contract import Row, Snapshot
 from herd.commands import Check, encode_command
 from herd.errors import Error, LeaderUnavailable
@@ -44,9 +46,16 @@ from herd.translating import translating
 
 if TYPE_CHECKING:
     from herd.catalog import Catalog
+    from herd.sql.session import Session
     from herd.tablespace import Tablespace
+    from herd.wire.session import RemoteSession
 
 PATIENCE_MS: Final = 600_000
+LEADS, EQUAL, DIFFERENT, SILENT = "leader", "equal", "different", "silent"
+VERDICT_COLUMNS: Final = (
+    *(("replica", str), ("address", str), ("verdict", str), ("what", str)),
+    *(("rows", int), ("leader_rows", int), ("ledger", int), ("entry", int)),
+)
 _PAGE_BYTES: Final = MIB
 _LOOK_S: Final = 0.1
 _ASKED: Final = "asked"
@@ -87,15 +96,47 @@ class Verdict(NamedTuple):
     differences: tuple[Difference, ...]
     unheard: tuple[str, ...]
     """Those that run and did not answer in time."""
+    leader: str
+    addresses: dict[str, str]
+    """Where replicas are reached, as far as is known; "" in a folder."""
 
     @property
     def well(self) -> bool:
         """Whether every replica answered, and has the leader's rows."""
         return not self.differences and not self.unheard
 
+    def rows(self) -> list[tuple[str | int | None, ...]]:
+        """The same in rows of `VERDICT_COLUMNS`; the leader's is the first."""
+        found: list[tuple[str, str, str | None, int | None, int | None]] = [
+            (self.leader, LEADS, None, None, None),
+            *((replica, EQUAL, None, None, None) for replica in self.agreeing),
+            *((one.replica, DIFFERENT, *one[1:]) for one in self.differences),
+            *((replica, SILENT, None, None, None) for replica in self.unheard),
+        ]
+        return [(one[0], self.addresses.get(one[0], ""), *one[1:], *self.position) for one in found]
+
+
+def verdict_of(rows: Iterable[tuple[Any, ...]]) -> Verdict:
+    """What `CHECK TABLESPACE` has answered."""
+    by_verdict: dict[str, list[tuple[Any, ...]]] = {}
+    addresses, position = {}, START
+    for row in rows:
+        addresses[row[0]], position = row[1], Position(*row[6:8])
+        by_verdict.setdefault(row[2], []).append(row)
+    (leader,) = by_verdict[LEADS]
+    return Verdict(
+        position,
+        tuple(row[0] for row in by_verdict.get(EQUAL, ())),
+        tuple(Difference(row[0], *row[3:6]) for row in by_verdict.get(DIFFERENT, ())),
+        tuple(row[0] for row in by_verdict.get(SILENT, ())),
+        leader[0],
+        addresses,
+    )
+
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Digest).decode
+_decode_member: Final = msgspec.msgpack.Decoder(Member).decode
 
 
 async def check_replicas(space: "Tablespace", patience_ms: int = PATIENCE_MS) -> Verdict:
@@ -106,6 +147,14 @@ async def check_replicas(space: "Tablespace", patience_ms: int = PATIENCE_MS) ->
     with translating():
         assert space.checker is not None, "a tablespace that is open has one"
         return await space.checker.compare(patience_ms)
+
+
+async def checked_through(session: "Session | RemoteSession") -> Verdict:
+    """The same, by a session to wherever the leader is; closes it. Raises `LeaderUnavailable`."""
+    try:
+        return verdict_of((await session.execute("CHECK TABLESPACE")).rows)
+    finally:
+        await session.close()
 
 
 class Checker:
@@ -142,8 +191,9 @@ class Checker:
         mine = digests.get(own)
         if mine is None:
             raise LeaderUnavailable(f"the leader of {space.name} could not hash its own rows")
-        unheard = set(await self._store.children(self._replicas)) - set(digests)
-        return _judge(own, mine, digests, unheard, space.catalog)
+        addresses = await self._addresses()
+        unheard = set(addresses) - set(digests)
+        return _judge(own, mine, digests, unheard, space.catalog)._replace(addresses=addresses)
 
     async def close(self) -> None:
         """End what is under way."""
@@ -165,6 +215,17 @@ class Checker:
                 break
             await asyncio.sleep(_LOOK_S)
         return digests
+
+    async def _addresses(self) -> dict[str, str]:
+        """All replicas that run, and where."""
+        found = {}
+        for replica in await self._store.children(self._replicas):
+            listed = await self._store.get(f"{self._replicas}/{replica}")
+            if listed is not None:
+                with suppress(msgspec.MsgspecError):
+                    found[replica] = _decode_member(listed.value).address
+                found.setdefault(replica, "")
+        return found
 
     async def _clear(self, folder: str) -> None:
         for name in await self._store.children(folder):
@@ -276,7 +337,8 @@ def _judge(
                 differences.append(Difference(replica, what, rows, leader_rows))
         if digest.groups == mine.groups and replica != own:
             agreeing.append(replica)
-    return Verdict(mine.position, tuple(agreeing), tuple(differences), tuple(sorted(unheard)))
+    heard = tuple(agreeing), tuple(differences)
+    return Verdict(mine.position, *heard, tuple(sorted(unheard)), own, {})
 
 
 def _named(catalog: "Catalog", store: int, index: int) -> str:

@@ -25,6 +25,7 @@ from herd.wire.table import threaded
 if TYPE_CHECKING:
     from engine.transport.security import Security
     from herd.changes import CommittedTransaction
+    from herd.checking import Verdict
 
 
 class Herd:
@@ -151,6 +152,27 @@ class Herd:
             await self._herd.restore(path, name)
 
         self._hopper.call(restore)
+
+    def restore_until(self, source: str, until: Position, name: str) -> None:
+        """Make a tablespace of another one as it was after the transaction at a position.
+
+        `until` is one that `changes` tells. In a folder `name` must not be there yet; in a cluster
+        it may be an empty one. Raises `ProgrammingError`, `StorageFailed` where the log is not kept
+        any more between a checkpoint and the position, and as `connect`.
+        """
+
+        async def restore() -> None:
+            await self._herd.restore_until(source, until, name)
+
+        self._hopper.call(restore)
+
+    def check_replicas(self, tablespace: str = DEFAULT) -> "Verdict":
+        """Compare the rows of a tablespace's replicas at one position. Raises as `connect`."""
+
+        async def check() -> "Verdict":
+            return await self._herd.check_replicas(tablespace)
+
+        return self._hopper.call(check)
 
     def close(self) -> None:
         """Let go of the folder, if this opened it. May be called twice; not in a forked child."""

@@ -57,6 +57,7 @@ from herd.wire.settings import WireSettings
 if TYPE_CHECKING:
     from herd.aio import AsyncConnection
     from herd.changes import CommittedTransaction
+    from herd.checking import Verdict
     from herd.sql.query import QueryEngine
     from herd.sql.session import Session
     from herd.wire.session import RemoteSession
@@ -272,6 +273,12 @@ class AsyncHerd:
         await self._space(source)
         async with self._restored(name) as space:
             await restore_until(space, self.client, self.workers, source.lower(), until)
+
+    async def check_replicas(self, name: str = DEFAULT) -> "Verdict":
+        """Compare the rows of a tablespace's replicas at one position. Raises as `session`."""
+        from herd.checking import checked_through
+
+        return await checked_through(await self.session(name))
 
     @asynccontextmanager
     async def _restored(self, name: str) -> AsyncIterator[Tablespace]:

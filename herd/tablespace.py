@@ -78,6 +78,8 @@ class Tablespace:
         self.settings = settings
         self.lock_timeout_ms = settings.lock_timeout_ms
         self.locks = LockTable()
+        self.client: LedgerClient
+        """Where the log is, and those of others."""
         self.replica: Replica
         self.get_applied: Callable[[bytes], bytes | None]
         """A row as applied here; for who holds its lock, in a term of this leader."""
@@ -134,6 +136,7 @@ class Tablespace:
         machine = HerdMachine()
         space = cls(name, machine, client.clock, settings or HerdSettings())
         space.get_applied = state.get
+        space.client = client
         with translating():
             space.replica = await Replica.open(
                 client,

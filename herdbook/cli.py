@@ -41,6 +41,15 @@ COMMANDS: Final = {
         "herdbook.cli_backup:restore",
         "Make a new tablespace of a backup, which is checked before the first row is written.",
     ),
+    "restore-until": Late(
+        "herdbook.cli_backup:restore_until",
+        "Make a new tablespace of another one as it was after the transaction at a position.",
+    ),
+    "changes": Late(
+        "herdbook.cli_backup:changes",
+        "Show what was changed, as far back as it is kept: the position of each transaction, "
+        "its rows.",
+    ),
     "check-backup": Late(
         "herdbook.cli_backup:check_backup",
         "Read all of a backup, check every byte, and say what it holds. Changes nothing.",

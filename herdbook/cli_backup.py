@@ -1,23 +1,29 @@
-"""`herdbook backup`, `restore`, `check-backup`, `checkpoint`, `export` and `import`.
+"""`herdbook backup`, `restore`, `restore-until`, `changes`, `check-backup`, `checkpoint`, `export`
+and `import`.
 
 Invariants:
 - A tablespace works on while it is backed up or exported.
 - Nothing overwrites a file or a tablespace that is there.
-- With `--json` standard output is one JSON object.
+- With `--json` standard output is one JSON object, or one a change.
 """
 
 import json
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import msgspec
 import typer
 
 from engine.errors import EngineError
-from herdbook.cli_sql import Create, Tablespace, opened
-from herdbook.cli_store import AsJson, moment_of, print_facts, print_table
+from engine.ledger.client import LedgerClient
+from engine.log import START, Position, ReplicatedLog
+from herdbook.cli_sql import Create, Tablespace, ending_quietly, opened
+from herdbook.cli_store import AsJson, moment_of, print_facts, print_table, with_store
 from herdbook.finding import is_cluster
 
 if TYPE_CHECKING:
+    from herd.changes import CommittedTransaction
     from herd.checkpoint.manifest import Manifest
 
 Folder = Annotated[
@@ -67,6 +73,85 @@ def restore(
     facts = _facts(manifest)
     text = f"tablespace {name} holds {facts['rows']:,} rows in {len(facts['tables'])} tables"
     _say({**facts, "tablespace": name}, as_json, text)
+
+
+def restore_until(
+    store: Folder,
+    source: Annotated[str, typer.Argument(help="The tablespace whose past is wanted.")],
+    position: Annotated[
+        str, typer.Argument(metavar="LEDGER/ENTRY", help="Its last transaction that counts.")
+    ],
+    name: Annotated[str, typer.Argument(help="The new tablespace.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a new tablespace of another one as it was after the transaction at a position.
+
+    `herdbook changes` shows positions. It begins with a checkpoint that is kept, and needs the log
+    from there on. In a cluster an empty tablespace may be there already.
+    """
+    until = position_of(position)
+    with opened(store) as herd:
+        herd.restore_until(source, until, name)
+    facts = {"tablespace": name, "ledger": until.ledger, "entry": until.entry}
+    _say(facts, as_json, f"tablespace {name} is {source} as it was at {position}")
+
+
+def changes(
+    store: Folder,
+    tablespace: Tablespace = "default",
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="LEDGER/ENTRY", help="Those after this position alone."),
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(help="Those of this table alone. Repeat it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was changed, as far back as it is kept: the position of each transaction, its rows.
+
+    It ends with what is committed now.
+    """
+    from herd.changes import changes as following
+    from herd.errors import Error
+    from herd.reading_log import log_of
+
+    begin = START if after is None else position_of(after)
+
+    async def follow(client: LedgerClient) -> None:
+        log = ReplicatedLog(client, log_of(tablespace.lower()))
+        last = await log.end()
+        read = following(client, tablespace.lower(), begin, last=last, tables=table or ())
+        async with aclosing(read) as transactions:
+            async for transaction in transactions:
+                _tell(transaction, as_json)
+
+    try:
+        with ending_quietly():
+            with_store(store, follow)
+    except Error as error:
+        _fail(f"{type(error).__name__}: {error}")
+
+
+def position_of(text: str) -> Position:
+    """A position as people write it. Ends the command for anything else."""
+    ledger, slash, entry = text.partition("/")
+    if not (slash and ledger.isdecimal() and entry.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is no position: ledger/entry, as in 12/345")
+    return Position(int(ledger), int(entry))
+
+
+def _tell(transaction: "CommittedTransaction", as_json: bool) -> None:
+    ledger, entry = transaction.position
+    for change in transaction.changes:
+        kind, row = change.kind.value, change.row
+        if as_json:
+            facts = {"ledger": ledger, "entry": entry, "table": change.table.name, "kind": kind}
+            rows = {"row": row, "before": change.before}
+            typer.echo(msgspec.json.encode({**facts, **rows}, enc_hook=str).decode())
+            continue
+        shown = "" if row is None else ", ".join(f"{name} = {row[name]!r}" for name in row)
+        typer.echo(f"{ledger}/{entry}  {change.table.name}  {kind}  {shown}".rstrip())
 
 
 def check_backup(file: BackupFile, as_json: AsJson = False) -> None:

@@ -155,6 +155,31 @@ def show_tablespaces(url: Url = None, as_json: AsJson = False) -> None:
     print_table(("name", "leader", "should lead", "replicas wanted", "replicas"), rows)
 
 
+@app.command("check")
+def check(name: Name = "default", url: Url = None, as_json: AsJson = False) -> None:
+    """Compare the rows of a tablespace's replicas at one position; exit status 1 if they differ.
+
+    It works on meanwhile. A replica that runs and does not answer counts as one that differs.
+    """
+    from herd.checking import VERDICT_COLUMNS
+    from herdbook.cli_sql import opened
+
+    with opened(url) as herd:
+        verdict = herd.check_replicas(name)
+    names = [column for column, _ in VERDICT_COLUMNS]
+    if as_json:
+        print_json(dict(zip(names, row, strict=True)) for row in verdict.rows())
+    else:
+        # All are of one position, which is told below.
+        rows = [row[:-2] for row in verdict.rows()]
+        shown = [tuple("" if value is None else value for value in row) for row in rows]
+        print_table(tuple(names[:-2]), shown)
+        position = f"at {verdict.position.ledger}/{verdict.position.entry}"
+        typer.echo(f"all replicas agree {position}" if verdict.well else f"not well {position}")
+    if not verdict.well:
+        raise typer.Exit(1)
+
+
 @app.command("nodes")
 def show_nodes(url: Url = None, as_json: AsJson = False) -> None:
     """List the nodes that are there."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from herd.errors import NoSuchIndex, NotSupportedError, ProgrammingError, SqlSyntaxError
-from herd.sql import showing, spaces
+from herd.sql import showing, spaces, whole
 from herd.sql.parsing import Parsed
 from herd.sql.result import Result
 from herd.transaction import Isolation
@@ -137,13 +137,6 @@ async def _set(session: "Session", words: list[str], parsed: Parsed) -> Result:
     raise NotSupportedError("there is no such setting", hint="SET TRANSACTION ISOLATION LEVEL …")
 
 
-async def _checkpoint(session: "Session", words: list[str], parsed: Parsed) -> Result:
-    if len(words) > 1:
-        raise _wrong(parsed)
-    await session.space.checkpoint()
-    return Result(kind="CHECKPOINT")
-
-
 def _isolation(words: list[str], parsed: Parsed) -> Isolation:
     if words[:2] == ["ISOLATION", "LEVEL"]:
         level = " ".join(words[2:])
@@ -165,10 +158,12 @@ Do = Callable[["Session", list[str], Parsed], Awaitable[Result]]
 _DO: Final[dict[str, Do]] = {
     "ABORT": _rollback,
     "BEGIN": _begin,
-    "CHECKPOINT": _checkpoint,
+    "CHECK": whole.check,
+    "CHECKPOINT": whole.checkpoint,
     "COMMIT": _commit,
     "END": _commit,
     "RELEASE": _release,
+    "RESTORE": whole.restore,
     "ROLLBACK": _rollback,
     "SAVEPOINT": _set_savepoint,
     "SET": _set,

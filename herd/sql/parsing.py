@@ -48,6 +48,7 @@ CONTROL: Final = frozenset(
     {
         "ABORT",
         "BEGIN",
+        "CHECK",
         "CHECKPOINT",
         "COMMIT",
         "DESC",
@@ -55,6 +56,7 @@ CONTROL: Final = frozenset(
         "END",
         "EXPLAIN",
         "RELEASE",
+        "RESTORE",
         "ROLLBACK",
         "SAVEPOINT",
         "SET",

@@ -31,7 +31,18 @@ _WORD: Final = re.compile(rf"{_SPACE}*([A-Za-z]+)", re.DOTALL)
 _REPEATABLE: Final = frozenset(
     {
         *("SELECT", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "FROM", "TABLE"),
-        *("BEGIN", "START", "SET", "ROLLBACK", "ABORT", "COMMIT", "END", "SAVEPOINT", "RELEASE"),
+        *(
+            "CHECK",
+            "BEGIN",
+            "START",
+            "SET",
+            "ROLLBACK",
+            "ABORT",
+            "COMMIT",
+            "END",
+            "SAVEPOINT",
+            "RELEASE",
+        ),
     }
 )
 

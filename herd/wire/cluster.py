@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from engine.log import Position
 from engine.ports.clock import Clock
 from engine.ports.system_workers import ThreadWorkers
 from engine.transport.security import NO_SECURITY, Security
@@ -238,6 +239,24 @@ class ClusterHerd(RemoteHerd):
             return
         nodes = len(await self._commands.nodes())
         await self._commands.create(name, expected=max(1, min(3, nodes)))
+
+    async def restore_until(self, source: str, until: Position, name: str) -> None:
+        """Make a tablespace of another as it was at a position; an empty one may be there.
+
+        It is filled by its leader. If that fails the tablespace stays, and is empty. Raises
+        `ProgrammingError`, `StorageFailed`, `LeaderUnavailable`.
+        """
+        source, name = source.lower(), name.lower()
+        await self.exists(source)
+        await self.make(name)
+        await self._commands.until_led(name, self._calling.settings.patience_ms)
+        session = await self.session(name)
+        try:
+            await session.execute(
+                f'RESTORE TABLESPACE "{source}" UNTIL {until.ledger}/{until.entry}'
+            )
+        finally:
+            await session.close()
 
     async def exists(self, name: str) -> None:
         """Raise `ProgrammingError` for a tablespace that is not there."""

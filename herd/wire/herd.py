@@ -20,6 +20,7 @@ from herd.wire.table import RemoteTable
 
 if TYPE_CHECKING:
     from herd.aio import AsyncConnection
+    from herd.checking import Verdict
 
 DEFAULT = "default"
 
@@ -111,6 +112,12 @@ class RemoteHerd:
         """Make a tablespace, which must not be there yet, of another as it was at a position."""
         call = messages.RestoreUntil(name.lower(), source.lower(), *until)
         await self._calling.ask(name.lower(), call, again=False)
+
+    async def check_replicas(self, name: str = DEFAULT) -> "Verdict":
+        """Compare the rows of a tablespace's replicas at one position. Raises as `session`."""
+        from herd.checking import checked_through
+
+        return await checked_through(await self.session(name))
 
     async def close(self) -> None:
         """End the connections. May be called twice."""

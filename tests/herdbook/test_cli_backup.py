@@ -51,6 +51,31 @@ def test_a_backup_is_checked_and_becomes_another_tablespace(folder: Path, tmp_pa
     assert again.exit_code == 1 and "there is a tablespace sales already" in again.stderr
 
 
+def test_a_tablespace_is_restored_to_a_position_that_its_changes_show(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    with herd.connect(folder, autocommit=True) as connection:
+        connection.execute("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT, milk DECIMAL(6, 2))")
+        connection.execute("INSERT INTO cow VALUES (1, 'Elsa', 21.5)")
+        connection.execute("CREATE TABLE horse (id INT PRIMARY KEY)")
+        connection.execute("DELETE FROM cow")
+    shown = call("changes", folder, "--json", "--table", "cow")
+    assert shown.exit_code == 0, shown.output
+    made, put, gone = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [one["kind"] for one in (made, put, gone)] == ["define", "put", "delete"]
+    assert put["row"] == {"id": 1, "name": "Elsa", "milk": "21.50"}
+    position = f"{put['ledger']}/{put['entry']}"
+    later = call("changes", folder, "--after", position).stdout.splitlines()
+    assert [line.split()[1:3] for line in later] == [["horse", "define"], ["cow", "delete"]]
+    restored = call("restore-until", folder, "default", position, "then", "--json")
+    assert restored.exit_code == 0, restored.output
+    assert json.loads(restored.stdout)["tablespace"] == "then"
+    assert cows(folder, "then") == [(1, "Elsa", "21.50")] and cows(folder) == []
+    again = call("restore-until", folder, "default", position, "then")
+    assert again.exit_code == 1 and "already" in again.stderr
+    assert call("restore-until", folder, "default", "yesterday", "other").exit_code == 2
+    assert call("changes", folder, "--after", "1").exit_code == 2
+
+
 def test_a_damaged_backup_is_found_before_anything_is_made(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "cows.herd"
     call("backup", folder, file)

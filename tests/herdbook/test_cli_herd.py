@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import herd
+from engine.log import Position
+from herd.checking import Difference, Verdict
 from herdbook.cli import app
 
 RUNNER = CliRunner()
@@ -61,6 +63,19 @@ def test_a_node_is_not_run_on_a_folder_nor_keeps_its_states_in_a_cluster(
     assert found.exit_code == 1 and "nodes are for clusters" in found.stderr, found.output
     words = ["herd", "node", "--data", "herdbook://host:1/x", "--url", "herdbook://host:1/x"]
     assert RUNNER.invoke(app, words).exit_code == 2
+
+
+def test_replicas_are_compared_by_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["herd", "check", "farm", "--url", str(folder)]
+    shown = RUNNER.invoke(app, words)
+    assert shown.exit_code == 0 and "all replicas agree at " in shown.stdout, shown.output
+    told = [json.loads(line) for line in RUNNER.invoke(app, [*words, "--json"]).stdout.splitlines()]
+    assert [one["verdict"] for one in told] == ["leader"]
+    bad = Verdict(Position(1, 2), (), (Difference("b", "table cow", 1, 2),), (), "a", {})
+    monkeypatch.setattr("herd.opening.Herd.check_replicas", lambda *_: bad)
+    found = RUNNER.invoke(app, words)
+    assert found.exit_code == 1 and "table cow" in found.stdout
+    assert RUNNER.invoke(app, [*words, "--json"]).exit_code == 1
 
 
 def test_a_drop_is_asked_about(folder: Path) -> None:
