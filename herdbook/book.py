@@ -45,10 +45,7 @@ if TYPE_CHECKING:
     from broker.sync import Tasks
     from broker.tasks import AsyncTasks
 
-_CLUSTERS: Final = (
-    "ledgers of a cluster are reached by engine.connect(url), objects by "
-    "blobit.AsyncBlobs(client) on what that gives"
-)
+_CLUSTERS: Final = "a cluster is reached by herdbook.connect(url), or connect_async"
 
 
 class AsyncBook:

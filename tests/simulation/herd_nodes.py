@@ -170,15 +170,25 @@ class HerdNode(ReplicaNode):
         if space.catalog.find("accounts") is not None:
             return
         transaction = space.begin()
-        catalog, [number] = transaction.catalog.new_ids(1)
-        table = Table(
-            number, "accounts", number, PLAIN, (0,), (Index(1, "by_balance", (1,)),), next_column=3
-        )
-        transaction.set_catalog(*catalog.with_table(table))
-        changer = Changer(transaction, table)
-        for account in range(ACCOUNTS):
-            await changer.insert([account, BALANCE, ""])
-        await transaction.commit()
+        try:
+            catalog, [number] = transaction.catalog.new_ids(1)
+            table = Table(
+                number,
+                "accounts",
+                number,
+                PLAIN,
+                (0,),
+                (Index(1, "by_balance", (1,)),),
+                next_column=3,
+            )
+            transaction.set_catalog(*catalog.with_table(table))
+            changer = Changer(transaction, table)
+            for account in range(ACCOUNTS):
+                await changer.insert([account, BALANCE, ""])
+            await transaction.commit()
+        finally:
+            # Committed, it is over; else it would keep its locks from the next try.
+            transaction.rollback()
 
     async def transfer(self, wanted: Transfer, identity: bytes) -> Outcome:
         """A transfer. What is not known for certain is told as unknown."""
