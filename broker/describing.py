@@ -71,6 +71,7 @@ def describe(registry: Registry, wanted: Wanted, now_ms: int) -> Spec:
         raise InvalidTask(f"{name} is no task: decorate it with @task, or name a type")
     said = function.options if function is not None else None
     name = function.name if function is not None else what
+    _check_times(name, options)
     at_most_once = _first(options.at_most_once, said and said.at_most_once, False)
     try:
         return Spec(
@@ -96,6 +97,14 @@ def describe(registry: Registry, wanted: Wanted, now_ms: int) -> Spec:
         )
     except TypeError as error:
         raise InvalidTask(f"task {name}: {error}") from None
+
+
+def _check_times(name: str, options: Options) -> None:
+    """Raise `InvalidTask` for times before now: added to the clock they would pass for times."""
+    for text in ("delay_ms", "timeout_ms"):
+        wait_ms = getattr(options, text)
+        if not isinstance(wait_ms, int) or wait_ms < 0:
+            raise InvalidTask(f"task {name}: {text} is {wait_ms!r}; it is 0 or more milliseconds")
 
 
 def options_of(options: Mapping[str, Any]) -> Options:

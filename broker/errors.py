@@ -23,6 +23,7 @@ BrokerError
 ├── WaitTimedOut             it has not ended yet
 ├── BrokerUnavailable        nobody answers for the broker at the moment
 │   ├── NotLeader                another one leads
+│   │   └── StoreClosed              this program has closed the store; to others it is `NotLeader`
 │   └── Overloaded               more is under way than fits
 ├── OutcomeUnknown           it may or may not have been done
 ├── SessionLost              the worker's session has ended
@@ -221,6 +222,13 @@ class NotLeader(BrokerUnavailable):
     remedy = "ask the leader"
 
 
+class StoreClosed(NotLeader):
+    """This program has closed the store. Nothing was changed. Who asks from afar asks another."""
+
+    retryable = False
+    remedy = "open it again"
+
+
 class Overloaded(BrokerUnavailable):
     """More is under way than fits. Nothing was changed."""
 
@@ -288,10 +296,11 @@ class CommandUnknown(BrokerError):
 
 
 def _kinds(kind: type[BrokerError]) -> dict[str, type[BrokerError]]:
-    found = {kind.code: kind}
+    found: dict[str, type[BrokerError]] = {}
     for one in kind.__subclasses__():
         found |= _kinds(one)
-    return found
+    # The nearest to the root: what has no code of its own is on the wire what it is a kind of.
+    return {**found, kind.code: kind}
 
 
 def error_of(code: str, message: str, task_id: int = 0) -> BrokerError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import BrokerUnavailable
+from broker.errors import BrokerUnavailable, StoreClosed
 from broker.translating import translating
 from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
@@ -100,7 +100,7 @@ class FolderBroker:
 
     def _routed(self) -> "FolderRoute":
         if self._closed:
-            raise BrokerUnavailable("the folder is closed")
+            raise StoreClosed("the store is closed")
         if self._route is None:
             from broker.wire.folder import FolderRoute
 

@@ -14,10 +14,10 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -40,12 +40,13 @@ from broker.errors import (
     CommandUnknown,
     InvalidTask,
     NotLeader,
+    StoreClosed,
     TooLarge,
     UnknownTransaction,
     WaitTimedOut,
 )
 from broker.keys import ID_MAX
-from broker.leading.cron import check_cron
+from broker.leading.cron import check_cron, check_zone
 from broker.leading.firing import next_due_ms
 from broker.leading.link import LocalLink
 from broker.leading.measures import TermMeasures
@@ -63,10 +64,12 @@ from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
 from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
-from engine.replica import Replica, ReplicaSettings
+from engine.replica import ReadRows, Replica, ReplicaSettings
 from engine.state.contract import State
 
+T = TypeVar("T")
 LOG: Final = "broker"
+_CLOSED: Final = "the store is closed"
 _RETRY_PAUSE_S: Final = 0.05
 _logger = logging.getLogger(__name__)
 
@@ -156,7 +159,7 @@ class Broker(RollingOut):
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
-        await self._end_term("the broker was closed")
+        await self._end_term(_CLOSED)
         self._measures.end()
         with translating():
             await self.replica.close()
@@ -220,8 +223,8 @@ class Broker(RollingOut):
         term, self._term = self._term, None
         if term is not None:
             self.machine.listener = None
-            leader = self.replica.leader
-            term.end(NotLeader(why, leader=leader))
+            kind = StoreClosed if self._closed else NotLeader
+            term.end(kind(why, leader=self.replica.leader))
             async with self._serving:
                 self._serving.notify_all()
 
@@ -238,12 +241,22 @@ class Broker(RollingOut):
     @property
     def term(self) -> Term:
         """What this leader has in memory. Raises `NotLeader`."""
+        self._check_open()
         term = self._term
         if term is None or self.replica.term != term.number:
             leader = "" if self.replica.term else self.replica.leader
             text = "this broker does not lead" if not self.replica.term else "it begins to lead"
             raise NotLeader(text, leader=leader)
         return term
+
+    def read(self, look: Callable[[ReadRows], T]) -> T:
+        """See `Answering`."""
+        self._check_open()
+        return super().read(look)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(_CLOSED)
 
     async def until_serving(self, timeout_ms: int) -> None:
         """Wait until this replica serves. Raises `NotLeader` when the time is over."""
@@ -380,6 +393,7 @@ class Broker(RollingOut):
     async def set_schedule(self, schedule: Schedule, by: str = "") -> None:
         """Add or replace a schedule. Raises `InvalidTask`, `InvalidSetting`."""
         checked(schedule)
+        check_zone(schedule.zone)
         if schedule.cron:
             check_cron(schedule.cron, schedule.zone)
         now_ms = self.term.time.now_ms()
@@ -426,6 +440,7 @@ class Broker(RollingOut):
 
     async def connect(self, hello: Hello) -> LocalLink:
         """See `WorkerPort`: a worker's link. Refused in words where another replica leads."""
+        self._check_open()
         try:
             link = await self.term.crew.connect(hello)
             link.code = self.code

@@ -17,20 +17,19 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from broker.calls import Calls
-from broker.commands import Answer, Parent, Refusal, Schedule, Spec
+from broker.commands import Parent, Refusal, Schedule, Spec
 from broker.describing import Arguments, Wanted, What, describe, options_of
 from broker.errors import (
     BrokerError,
-    NotInState,
     SubmitRefused,
     TaskCancelled,
     TaskFailed,
     TaskLost,
-    UnknownTask,
 )
 from broker.payloads import kept, whole
 from broker.ports import PayloadStore
 from broker.reading import TaskFilter, TaskPage
+from broker.refusing import CANCEL, DELETE, RETRY, check_answers
 from broker.rollouts.rollouts import AsyncRollouts
 from broker.settings import Limit as ResourceLimit
 from broker.settings import Mapping as TenantMapping
@@ -251,7 +250,8 @@ class AsyncTasks:
         Raises `UnknownTask`, `NotInState` for one that has another end already.
         """
         ids = [int(task_id) for task_id in task_ids]
-        _check(ids, await self.calls.cancel(ids, by))
+        answers = await self.calls.cancel(ids, by)
+        await check_answers(self.calls, ids, answers, CANCEL)
 
     async def retry(self, task_ids: Iterable[int | TaskHandle], by: str = "") -> None:
         """Begin ended tasks anew, dead letters among them; their history goes on.
@@ -259,12 +259,13 @@ class AsyncTasks:
         Raises `UnknownTask`, `NotInState`, `SlotBusy`, `DuplicateTask`.
         """
         ids = [int(task_id) for task_id in task_ids]
-        _check(ids, await self.calls.retry(ids, by))
+        answers = await self.calls.retry(ids, by)
+        await check_answers(self.calls, ids, answers, RETRY)
 
     async def delete(self, task_ids: Iterable[int | TaskHandle]) -> None:
         """Remove ended tasks and their results now. Raises `UnknownTask`, `NotInState`."""
         ids = [int(task_id) for task_id in task_ids]
-        _check(ids, await self.calls.delete(ids))
+        await check_answers(self.calls, ids, await self.calls.delete(ids), DELETE)
 
     # Schedules
 
@@ -383,16 +384,6 @@ def _handle_or_refusal(tasks: AsyncTasks, answer: int | Refusal) -> TaskHandle |
         # The transaction, or the whole call: no task of it was looked at.
         raise error
     return error
-
-
-def _check(ids: Sequence[int], answers: Sequence[Answer | Refusal]) -> None:
-    for task_id, answer in zip(ids, answers, strict=True):
-        if isinstance(answer, Refusal):
-            raise answer.error
-        if answer is Answer.UNKNOWN:
-            raise UnknownTask(f"there is no task {task_id}", task_id=task_id)
-        if answer is Answer.NOT_NOW:
-            raise NotInState(f"task {task_id} is not in a state for that", task_id=task_id)
 
 
 __all__ = ["AsyncTasks", "AsyncTransaction", "TaskHandle", "Wanted"]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from broker.commands import Answer, Refusal
-from broker.errors import BrokerError, InvalidTask, NotInState, UnknownTask, WaitTimedOut
+from broker.errors import InvalidTask, NotInState, WaitTimedOut
 from broker.http.access import check_spec, check_transaction, discreet, seen_task
 from broker.http.desk import Desk
 from broker.http.logins import Asking
@@ -28,6 +28,7 @@ from broker.http.shapes import (
     whole_task,
 )
 from broker.reading import TaskFilter
+from broker.refusing import CANCEL, DELETE, RETRY, refusal_of
 from broker.spec import ITEMS_MAX, Id, MaybeName
 from broker.task import Status, Task
 
@@ -237,28 +238,13 @@ async def _act(desk: Desk, who: Asking, what: str, ids: Sequence[int]) -> list[A
     return list(await desk.calls.delete(ids))
 
 
-def _acted(task_id: int, answer: Answer | Refusal) -> Item:
-    """Raises `BrokerError` where nothing was done."""
-    if isinstance(answer, Refusal):
-        raise answer.error
-    if answer is Answer.UNKNOWN:
-        raise UnknownTask(f"there is no task {task_id}", task_id=task_id)
-    if answer in (Answer.NOT_NOW, Answer.STALE):
-        raise NotInState(f"task {task_id} is not in a state for that", task_id=task_id)
-    return Item(task_id, answer.name.lower())
-
-
-def _acted_or_not(task_id: int, answer: Answer | Refusal) -> Item:
-    try:
-        return _acted(task_id, answer)
-    except BrokerError as error:
-        return Item(task_id, error=ItemError(error.code, error.message, error.task_id))
-
-
 def _one(what: str) -> Any:
     async def act(desk: Desk, ask: Ask) -> Told:
         task_id = ask.path["id"]
         [answer] = await _act(desk, ask.who, what, [task_id])
+        error = await refusal_of(desk.calls, task_id, answer, _DONE[what])
+        if error is not None:
+            raise error
         return Told(_acted(task_id, answer), 202 if answer is Answer.ASKED else 200)
 
     return act
@@ -267,12 +253,26 @@ def _one(what: str) -> Any:
 def _many(what: str) -> Any:
     async def act(desk: Desk, ask: Ask) -> Told:
         ids = ask.body.ids
-        answers = await _act(desk, ask.who, what, ids)
-        return Told(Items([_acted_or_not(i, a) for i, a in zip(ids, answers, strict=True)]))
+        items = []
+        for task_id, answer in zip(ids, await _act(desk, ask.who, what, ids), strict=True):
+            error = await refusal_of(desk.calls, task_id, answer, _DONE[what])
+            if error is None:
+                items.append(_acted(task_id, answer))
+            else:
+                items.append(
+                    Item(task_id, error=ItemError(error.code, error.message, error.task_id))
+                )
+        return Told(Items(items))
 
     return act
 
 
+def _acted(task_id: int, answer: Answer | Refusal) -> Item:
+    assert not isinstance(answer, Refusal)
+    return Item(task_id, answer.name.lower())
+
+
+_DONE: Final = {"cancel": CANCEL, "retry": RETRY, "delete": DELETE}
 _PAGE: Final = (400, 403)
 _TASK: Final = (400, 404)
 _ACT: Final = (400, 404, 409)

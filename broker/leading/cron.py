@@ -27,6 +27,11 @@ def check_cron(expression: str, zone: str) -> None:
         raise InvalidTask(f"the schedule {expression!r} is never due")
 
 
+def check_zone(zone: str) -> None:
+    """Raise `InvalidTask` for a time zone that there is not."""
+    _zone(zone)
+
+
 def next_cron_ms(expression: str, zone: str, after_ms: int) -> int | None:
     """The first moment after one, in milliseconds; None if there is none. Raises `InvalidTask`."""
     return next(_moments(expression, zone, after_ms), None)

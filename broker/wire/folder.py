@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.connection import Hello, WorkerLink
-from broker.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, Overloaded
+from broker.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    OutcomeUnknown,
+    Overloaded,
+    StoreClosed,
+)
 from broker.service import Broker
 from broker.translating import translated, translating
 from broker.wire.asking import METHODS, READS
@@ -151,7 +157,7 @@ class FolderRoute:
         if self._forked or self._process != os.getpid():
             raise BrokerUnavailable("opened before a fork: open the folder again in this process")
         if self._closed:
-            raise BrokerUnavailable("the folder is closed")
+            raise StoreClosed("the store is closed")
 
     # Finding who runs them
 

@@ -190,6 +190,8 @@ async def _connected(serving: "asyncio.Task[bool]", ready: "asyncio.Future[Worke
     connected = asyncio.create_task(worker.connected())
     await asyncio.wait((serving, connected), return_when=asyncio.FIRST_COMPLETED)
     connected.cancel()
+    if serving.done():
+        serving.result()
     return worker
 
 

@@ -36,7 +36,7 @@ from broker.connection import (
     WorkerLimits,
     WorkerPort,
 )
-from broker.errors import AccessDenied, BrokerError, SessionLost
+from broker.errors import AccessDenied, BrokerError, SessionLost, StoreClosed
 from broker.worker.link import Beat, Link
 from engine.ports.clock import Clock
 
@@ -261,7 +261,7 @@ class Worker:
             linked_before = self.session
             try:
                 await self._linked()
-            except AccessDenied as error:
+            except (AccessDenied, StoreClosed) as error:
                 self._gave_up = error
                 return
             except (BrokerError, TimeoutError) as error:

@@ -2,7 +2,9 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,14 +13,16 @@ from broker.describing import Options, Wanted
 from broker.errors import (
     BrokerUnavailable,
     InvalidTask,
+    NotInState,
     SlotBusy,
+    StoreClosed,
     TaskFailed,
     UnknownTask,
     WaitTimedOut,
 )
 from broker.reading import TaskFilter
 from broker.settings import Limit
-from broker.sync import Handle
+from broker.sync import Handle, Tasks
 from broker.task import Status
 from broker.worker import task
 from engine.ports.system_loop import background_loop
@@ -134,6 +138,58 @@ def test_every_call_with_a_loop_is_there_without_one(tmp_path: Path) -> None:
             together.submit("a", slot="t")
             raise RuntimeError("no")
         tasks.submit("a", slot="t")
+
+
+CALLS: tuple[Callable[[Tasks], object], ...] = (
+    lambda tasks: tasks.submit("a"),
+    lambda tasks: tasks.get(1),
+    lambda tasks: tasks.wait(1, 10),
+    lambda tasks: tasks.list(),
+    lambda tasks: tasks.schedules(),
+    lambda tasks: tasks.set_limit("db", 1),
+    lambda tasks: tasks.workers(1).__enter__(),
+)
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_what_is_asked_of_a_closed_store_says_that_it_is_closed(
+    tmp_path: Path, number: int
+) -> None:
+    with herdbook.open(tmp_path) as book:
+        tasks = book.tasks
+        tasks.submit("a")
+        with herdbook.open(tmp_path) as other:
+            guest = other.tasks
+            guest.submit("b")
+        with pytest.raises(StoreClosed, match=r"the store is closed \(open it again\)"):
+            CALLS[number](guest)
+    with pytest.raises(StoreClosed, match=r"the store is closed \(open it again\)"):
+        CALLS[number](tasks)
+
+
+def test_what_cannot_be_done_to_a_task_names_its_state(tmp_path: Path) -> None:
+    with herdbook.open(tmp_path) as book:
+        handle = book.tasks.submit("a")
+        with pytest.raises(NotInState, match="task 1 is waiting and cannot be begun anew"):
+            book.tasks.retry([handle])
+        with pytest.raises(NotInState, match="task 1 is waiting and cannot be deleted"):
+            book.tasks.delete([handle])
+
+
+@pytest.mark.parametrize("option", ["delay_ms", "timeout_ms"])
+@pytest.mark.parametrize("wait_ms", [-1, 1.5, "9"])
+def test_a_wait_that_is_none_is_refused(tmp_path: Path, option: str, wait_ms: Any) -> None:
+    with herdbook.open(tmp_path) as book:
+        with pytest.raises(InvalidTask, match=f"{option} is {wait_ms!r}; it is 0 or more"):
+            book.tasks.submit("a", None, **{option: wait_ms})
+        assert not book.tasks.list().tasks
+
+
+def test_an_interval_in_a_time_zone_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with herdbook.open(tmp_path) as book:
+        with pytest.raises(InvalidTask, match="no time zone 'Europe/Atlantis'"):
+            book.tasks.schedule("tick", "a", every_ms=1_000, zone="Europe/Atlantis")
+        assert not book.tasks.schedules()
 
 
 def test_a_blocking_call_on_the_loops_own_thread_raises_and_does_not_hang(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from broker.errors import InvalidTask
-from broker.leading.cron import MISSED_MAX, check_cron, missed, next_cron_ms, next_interval_ms
+from broker.leading.cron import (
+    MISSED_MAX,
+    check_cron,
+    check_zone,
+    missed,
+    next_cron_ms,
+    next_interval_ms,
+)
 
 ROME = "Europe/Rome"
 
@@ -67,6 +74,8 @@ def test_what_is_no_expression_is_refused_in_words(expression: str) -> None:
 def test_an_unknown_time_zone_is_refused_in_words(zone: str) -> None:
     with pytest.raises(InvalidTask, match="time zone"):
         check_cron("0 0 * * *", zone)
+    with pytest.raises(InvalidTask, match="time zone"):
+        check_zone(zone)
 
 
 def test_intervals_are_counted_from_their_start() -> None:
