@@ -46,6 +46,10 @@ LOOKING: Final = {
         "Ask bookies whether they serve; exit status 1 if any does not, or is not what it should "
         "be.",
     ),
+    "gc": Late(
+        "herdbook.cli_bookie_garbage:gc",
+        "Show bookies that ask before they forget so many deleted ledgers, and answer them.",
+    ),
     "decommission": Late(
         "herdbook.cli_repair:decommission",
         "Empty a bookie that is to go, and show what still keeps it. It may be stopped afterwards.",

@@ -14,12 +14,14 @@ from rich.filesize import decimal
 from engine.errors import EngineError, InvalidRequest
 from engine.ledger.client import LedgerClient
 from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from engine.transport.address import TCP
 from engine.transport.contract import BookieInfo
 from herdbook.cli_ledger import read_all
 from herdbook.cli_store import AsJson, Url, print_facts, print_json, print_table, with_store
 
 ANSWER_TIMEOUT_S: Final = 10.0
+NO_QUESTION: Final = GarbageAsk(0, 0)
 
 BookieId = Annotated[str, typer.Argument(help="The bookie's id, or its beginning.")]
 
@@ -87,8 +89,12 @@ async def _list(client: LedgerClient) -> list[dict[str, Any]]:
     bookies = Bookies(client.store)
     registered = await bookies.available()
     leaving = set(await bookies.decommissioning())
+    asks = await GarbageAsks(client.store).all()
     names = sorted({*registered, *await bookies.known()})
-    return [_facts(name, registered.get(name), name in leaving) for name in names]
+    return [
+        _facts(name, registered.get(name), name in leaving, asks.get(name, NO_QUESTION))
+        for name in names
+    ]
 
 
 async def find_bookie(client: LedgerClient, bookie_id: str) -> dict[str, Any]:
@@ -117,17 +123,20 @@ def _readable(facts: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in shown.items() if value}
 
 
-def _facts(name: str, found: Registration | None, leaving: bool) -> dict[str, Any]:
+def _facts(name: str, found: Registration | None, leaving: bool, ask: GarbageAsk) -> dict[str, Any]:
     if found is None:
         state = "away"
         found = Registration(name, 0)
     else:
         state = "writable" if found.writable else "read-only"
+    state += ", leaving" if leaving else ""
+    state += ", asks (bookie gc)" if ask.doomed > ask.confirmed else ""
     return {
         "bookie": name,
-        "state": f"{state}, leaving" if leaving else state,
+        "state": state,
         "registered": found.boot > 0,
         "leaving": leaving,
+        "garbage_asked": ask.doomed,
         "boot": found.boot,
         "address": found.address,
         "grpc": found.grpc,

@@ -8,9 +8,9 @@ Invariants:
   makes the first one void.
 - Any error of the store ends the round with nothing forgotten and nothing learned.
 - When more than `share_max` of all held ledgers would go at once, none goes until somebody
-  confirms; a confirmation holds for one round. Up to `unasked_ledgers_max` may go from a small
-  store without a question, but only if the store knew some other held ledger in the same round:
-  a store that lost everything is never taken at its word.
+  confirms; a confirmation holds for one round and for as many ledgers as it names. Up to
+  `unasked_ledgers_max` may go from a small store without a question, but only if the store knew
+  some other held ledger in the same round: a store that lost everything is never taken at its word.
 - Bytes are forgotten by a tombstone in the journal first; the index follows.
 """
 
@@ -67,7 +67,7 @@ class GarbageRound:
     """What one round found and did.
 
     `asks` says that too many ledgers would go at once: `doomed` counts them, none was buried, and
-    `Collector.collect(confirm=True)` lets it happen.
+    `Collector.collect(confirmed=doomed)` lets it happen.
     """
 
     held: int
@@ -94,8 +94,8 @@ class Collector:
         self._missing_since_s: dict[int, float] = {}
         self.last_round: GarbageRound | None = None
 
-    async def collect(self, *, confirm: bool = False) -> GarbageRound:
-        """Run one round; `confirm` lets it bury more than `share_max` of the ledgers, once.
+    async def collect(self, *, confirmed: int = 0) -> GarbageRound:
+        """Run one round; so many of more than `share_max` of the ledgers may be buried in it.
 
         Raises `MetadataUnavailable`, `FolderMismatch` (another cluster's store); then nothing was
         forgotten.
@@ -107,11 +107,12 @@ class Collector:
         self._check_cluster()
         now_s = self._clock.monotonic()
         doomed = [ledger_id for ledger_id in missing if self._is_due(ledger_id, now_s)]
-        asks = bool(doomed) and not confirm and self._is_too_much(len(doomed), len(missing), held)
+        too_many = bool(doomed) and self._is_too_much(len(doomed), len(missing), held)
+        asks = too_many and not confirmed
         self._missing_since_s = {
             ledger_id: self._missing_since_s.get(ledger_id, now_s) for ledger_id in missing
         }
-        buried = () if asks else await self._bury(doomed)
+        buried = await self._bury(doomed[:confirmed] if too_many else doomed)
         result = GarbageRound(held, len(missing), len(doomed), buried, asks)
         self.last_round = result
         return result

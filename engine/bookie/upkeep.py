@@ -5,6 +5,8 @@ Invariants:
 - A round that fails, in whatever way, leaves everything readable; it is logged, counted, told in
   `last_error` and tried again at the next one. Upkeep ends when the bookie has stopped, not before:
   one that ended in silence would never give a byte back.
+- A round that would forget too much at once asks, in the metadata store and in one line of the log,
+  and takes the answer from there.
 - A bookie whose disk is full compacts all that is worth it at every round: that is how it comes
   back.
 """
@@ -22,6 +24,7 @@ from engine.bookie.segment import Record
 from engine.bookie.service import BookieService
 from engine.errors import EngineError
 from engine.metadata.contract import MetadataStore
+from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
 from engine.ports.workers import Workers
@@ -92,9 +95,15 @@ class Upkeep:
         self._clock = clock
         self._settings = settings
         self._collector = Collector(service, store, clock, settings.garbage)
+        self._asks = GarbageAsks(store)
         self._compactor = Compactor(ServiceYard(service, disk), workers, clock, settings.compaction)
         self._turn = asyncio.Lock()
         self._minor_s = self._major_s = clock.monotonic()
+        service.storage.measures.watch(
+            "herdbook_bookie_garbage_asked",
+            "Ledgers that are gone and wait for `herdbook bookie gc --confirm`.",
+            self._asked_ledgers,
+        )
         self._task = asyncio.ensure_future(self._run())
 
     @property
@@ -107,15 +116,33 @@ class Upkeep:
         """What the last finished compaction did."""
         return self._compactor.last_round
 
-    async def collect(self, *, confirm: bool = False) -> GarbageRound:
-        """Run a garbage round now; see `Collector.collect`."""
+    async def collect(self) -> GarbageRound:
+        """Run a garbage round now, with what an operator confirmed; see `Collector.collect`."""
         async with self._turn:
-            return await self._collector.collect(confirm=confirm)
+            name = self._service.bookie_id
+            held = await self._asks.read(name)
+            found = await self._collector.collect(confirmed=held.ask.confirmed if held else 0)
+            if found.asks:
+                if held is None:
+                    _LOG.warning(
+                        "bookie %s: %d of its %d ledgers are gone, too many to be forgotten "
+                        "unasked: `herdbook bookie gc %s --confirm` lets them go",
+                        *(name, found.doomed, found.held, name),
+                    )
+                await self._asks.put(name, GarbageAsk(found.doomed, found.held), held)
+            elif held is not None and (found.buried or not found.missing):
+                # Else it has yet to hear twice that they are gone, as after each start.
+                await self._asks.withdraw(name, held)
+            return found
 
     async def compact(self, *, major: bool = False) -> CompactionRound:
         """Run a compaction now; see `Compactor.compact`."""
         async with self._turn:
             return await self._compactor.compact(major=major)
+
+    def _asked_ledgers(self) -> float:
+        found = self.last_garbage
+        return float(found.doomed if found is not None and found.asks else 0)
 
     async def close(self) -> None:
         """End after the step that is under way. Call it before the bookie's own `close`."""

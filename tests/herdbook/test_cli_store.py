@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 import herdbook
 from engine import cluster
 from engine.metadata.bookies import Bookies
+from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from engine.metadata.repairs import RepairItem, RepairQueue
 from herdbook.cli import app
 
@@ -233,13 +234,41 @@ def test_a_bookie_is_emptied_and_may_go(tmp_path: Path) -> None:
     assert within(tmp_path, leaving, bookies=4) == []
 
 
+def test_a_bookie_that_asks_before_it_forgets_is_shown_and_answered(tmp_path: Path) -> None:
+    async def ask(engine: cluster.Engine) -> str:
+        name = engine.bookies[0]
+        await GarbageAsks(engine.store).put(name, GarbageAsk(30, 100), None)
+        return name
+
+    url = ("--url", str(tmp_path))
+    name = within(tmp_path, ask)
+    assert "asks (bookie gc)" in call("bookie", "ls", *url).stdout
+    assert "asks (bookie gc)" in call("bookie", "info", name, *url).stdout
+    shown = {"bookie": name, "doomed": 30, "held": 100, "confirmed": 0}
+    assert objects(call("bookie", "gc", *url, "--json")) == [shown]
+    assert call("bookie", "gc", "--confirm", *url).exit_code == 2
+    assert call("bookie", "gc", name, "--confirm", *url).exit_code == 0
+    assert objects(call("bookie", "gc", name, *url, "--json")) == [{**shown, "confirmed": 30}]
+    assert "asks (bookie gc)" not in call("bookie", "ls", *url).stdout
+
+    async def withdraw(engine: cluster.Engine) -> None:
+        asks = GarbageAsks(engine.store)
+        held = await asks.read(name)
+        assert held is not None
+        await asks.withdraw(name, held)
+
+    within(tmp_path, withdraw)
+    refused = call("bookie", "gc", name, "--confirm", *url)
+    assert refused.exit_code == 1 and "asks nothing" in refused.output
+
+
 @pytest.mark.parametrize("group", ["ledger", "bookie", "repair"])
 def test_every_group_explains_itself(group: str) -> None:
     answer = call(group, "--help")
     assert answer.exit_code == 0
     verbs = {
         "ledger": ("ls", "show", "read", "recover", "delete"),
-        "bookie": ("ls", "info", "check", "decommission", "forget"),
+        "bookie": ("ls", "info", "check", "gc", "decommission", "forget"),
         "repair": ("status", "on", "off", "scrub"),
     }
     assert all(f" {verb} " in answer.stdout for verb in verbs[group])

@@ -163,7 +163,7 @@ async def test_another_clusters_store_forgets_nothing() -> None:
     herd.cluster_id = "stable"
     herd.clock.now_s = HOUR_S
     with pytest.raises(FolderMismatch):
-        await herd.collector.collect(confirm=True)
+        await herd.collector.collect(confirmed=10)
     assert herd.store.gets == 0 and herd.buried == []
 
 
@@ -176,7 +176,7 @@ async def test_above_a_fifth_of_all_ledgers_it_stops_and_asks() -> None:
     asked = await herd.collector.collect()
     assert (asked.asks, asked.doomed, asked.buried) == (True, 21, ())
     assert (await herd.collector.collect()).asks
-    confirmed = await herd.collector.collect(confirm=True)
+    confirmed = await herd.collector.collect(confirmed=21)
     assert (confirmed.asks, confirmed.buried) == (False, tuple(range(21)))
 
 
@@ -193,10 +193,21 @@ async def test_a_confirmation_holds_for_one_round() -> None:
     herd = Herd(10)
     await herd.know(0)
     herd.clock.now_s = HOUR_S
-    first = await herd.collector.collect(confirm=True)
+    first = await herd.collector.collect(confirmed=10)
     assert first.buried == ()
     herd.clock.now_s += INTERVAL_S
     assert (await herd.collector.collect()).asks
+
+
+async def test_no_more_ledgers_go_than_were_confirmed() -> None:
+    herd = Herd(100)
+    await herd.know(*range(60, 100))
+    herd.clock.now_s = HOUR_S
+    await herd.collector.collect()
+    herd.clock.now_s += INTERVAL_S
+    done = await herd.collector.collect(confirmed=50)
+    assert (done.asks, done.doomed, done.buried) == (False, 60, tuple(range(50)))
+    assert (await herd.collector.collect()).buried == tuple(range(50, 60))
 
 
 async def test_an_empty_store_is_never_taken_at_its_word() -> None:

@@ -14,9 +14,10 @@ from engine.bookie.index_memory import MemoryIndex
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
-from engine.errors import BookieUnavailable
+from engine.errors import BookieUnavailable, InvalidRequest
 from engine.ledger.keys import key_hash, key_of
 from engine.limits import MIB
+from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from engine.metadata.memory import MemoryStore, MemoryTree
 from engine.ports.disk import Space
 from engine.ports.system_disk import SystemDisk
@@ -198,15 +199,47 @@ async def test_a_full_read_only_bookie_compacts_and_comes_back(tmp_path: Path) -
         assert await one.append(ALIVE, run_of(ALIVE, ENTRIES, 1)) is Status.OK
 
 
-async def test_too_much_garbage_at_once_waits_for_a_confirmation(tmp_path: Path) -> None:
+async def test_too_much_garbage_at_once_waits_for_a_confirmation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tree = MemoryTree("meadow")
     async with barn(tmp_path, MemoryIndex(), tree) as one:
         await tree.session().delete(f"/ledgers/{ALIVE}")
         assert await one.collect() == ()
         assert one.upkeep.last_garbage is not None and one.upkeep.last_garbage.asks
         assert await one.held(ALIVE) == list(range(ENTRIES))
-        assert (await one.upkeep.collect(confirm=True)).buried == (ALIVE, GONE)
+        name, asks = one.service.bookie_id, GarbageAsks(tree.session())
+        assert await asks.all() == {name: GarbageAsk(doomed=2, held=2)}
+        assert f"herdbook bookie gc {name} --confirm" in caplog.text
+        assert (await one.upkeep.collect()).asks
+        assert caplog.text.count("too many to be forgotten") == 1
+        assert (await asks.confirm(name)).doomed == 2
+        assert (await one.upkeep.collect()).buried == (ALIVE, GONE)
         assert (await one.read(ALIVE)).status is Status.DELETED
+        assert await asks.all() == {}
+        with pytest.raises(InvalidRequest, match="asks nothing"):
+            await asks.confirm(name)
+
+
+async def test_a_confirmation_outlives_a_restart_before_the_next_round(tmp_path: Path) -> None:
+    tree, index = MemoryTree("meadow"), MemoryIndex()
+    async with barn(tmp_path, index, tree) as one:
+        await tree.session().delete(f"/ledgers/{ALIVE}")
+        assert await one.collect() == ()
+        await GarbageAsks(tree.session()).confirm(one.service.bookie_id)
+    async with barn(tmp_path, index, tree, fill=False) as one:
+        # In its first hour, and at the first denial, it knows of nothing that might go.
+        assert await one.collect() == (ALIVE, GONE)
+
+
+async def test_a_question_that_cannot_be_read_is_asked_anew(tmp_path: Path) -> None:
+    tree = MemoryTree("meadow")
+    async with barn(tmp_path, MemoryIndex(), tree) as one:
+        await tree.session().create(f"/garbage/{one.service.bookie_id}", b"moo")
+        await tree.session().delete(f"/ledgers/{ALIVE}")
+        assert await one.collect() == ()
+        asked = await GarbageAsks(tree.session()).all()
+        assert asked == {one.service.bookie_id: GarbageAsk(doomed=2, held=2)}
 
 
 async def test_rounds_come_by_themselves(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from tests.engine.repair.yard import Yard
 async def test_a_forgotten_bookie_is_in_no_list_and_gets_no_ledger() -> None:
     yard = await Yard.of(3)
     await yard.lose("b2")
+    await yard.store.create("/garbage/b2", b"{}")
     await forget(yard.workshop(), "b2")
+    assert await yard.store.children("/garbage") == []
     assert await yard.registry.known() == ["b0", "b1"]
     status = await repair_status(yard.store)
     assert (status.lost_bookies, status.leaving_bookies) == ((), ())
