@@ -22,10 +22,12 @@ from engine.bookie.overlap import Conflict, not_held
 from engine.bookie.segment import Record, facts_record
 from engine.bookie.storage import Storage
 from engine.errors import BookieUnavailable
+from engine.limits import ENTRY_ID_MAX
 from engine.ports.clock import Clock
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import AppendReply, LedgerFacts, Status
 from engine.transport.repair_key import is_repair_key, key_hash_of
+from engine.transport.soundness import are_sound, is_ledger_id
 
 Reply = Callable[[AppendReply], None]
 
@@ -94,6 +96,11 @@ class Appender:
         recovery: bool = False,
     ) -> None:
         """Store runs of one ledger; see `transport.contract.Bookie.append`."""
+        if not _well_formed(runs, facts):
+            self._storage.measures.refused(Status.INVALID)
+            ledger_id, first, last = runs[0].ledger_id, runs[0].first, runs[-1].last
+            reply(AppendReply(Status.INVALID, ledger_id, first, last, self._id, self._boot))
+            return
         try:
             state = self._storage.states.get(runs[0].ledger_id)
         except Exception as error:
@@ -116,8 +123,6 @@ class Appender:
     ) -> None:
         first, last = runs[0].first, runs[-1].first + runs[-1].count - 1
         status = self._refusal(state, key, facts, recovery)
-        if status is None and not _well_formed(runs, state.ledger_id):
-            status = Status.INVALID
         if status is not None:
             self._refuse(state, status, first, last, reply)
             return
@@ -308,12 +313,18 @@ def _fits(state: LedgerState, facts: LedgerFacts, key: bytes) -> bool:
     return key_matches(key, facts.key_hash)
 
 
-def _well_formed(runs: Sequence[Run], ledger_id: int) -> bool:
-    following = runs[0].first
+def _well_formed(runs: Sequence[Run], facts: LedgerFacts | None) -> bool:
+    ledger_id, following = runs[0].ledger_id, runs[0].first
+    if not is_ledger_id(ledger_id):
+        return False
+    if facts is not None and (facts.ledger_id != ledger_id or not are_sound(facts)):
+        return False
     for run in runs:
         if run.first != following or run.ledger_id != ledger_id:
             return False
-        if len(run.table) != 8 * run.count or run.count < 1 or run.lac >= run.first:
+        if len(run.table) != 8 * run.count or run.count < 1:
+            return False
+        if not NO_ENTRY <= run.lac < run.first <= ENTRY_ID_MAX - run.count:
             return False
         following += run.count
-    return following > runs[0].first >= 0
+    return True

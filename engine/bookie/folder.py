@@ -110,3 +110,15 @@ async def start_folder(disk: Disk, bookies: Bookies, rng: random.Random) -> Fold
         write_identity(disk, identity)
         raise
     return started
+
+
+def start_failure(identity: FolderIdentity, error: BaseException) -> BaseException:
+    """What a start raises: RocksDB's errors are of no class of their own, all others speak."""
+    if type(error) is not Exception:
+        return error
+    damaged = FolderDamaged(
+        f"bookie {identity.bookie_id}: its index cannot be read ({error}): remove the folder "
+        "`index` beside its journal, and the next start makes it anew"
+    )
+    damaged.__cause__ = error
+    return damaged

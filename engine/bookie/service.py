@@ -6,6 +6,7 @@ Invariants:
   accepted before it.
 - What damage hides is UNKNOWN, never missing.
 - After a failed write or sync of the journal or the index nothing is answered but UNAVAILABLE.
+- What no ledger can be is refused before anything is looked up: it never passes for a broken disk.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from engine.bookie.appending import Appender, key_matches
-from engine.bookie.folder import FolderIdentity, start_folder
+from engine.bookie.folder import FolderIdentity, start_failure, start_folder
 from engine.bookie.index import Index, Position
 from engine.bookie.indexing import pack_number
 from engine.bookie.journal import Job
@@ -33,8 +34,8 @@ from engine.bookie.segment import (
 )
 from engine.bookie.settings import BookieSettings
 from engine.bookie.storage import Storage
-from engine.errors import BookieUnavailable, FolderDamaged
-from engine.limits import ENTRY_BYTES_MAX, METADATA_TIMEOUT_MS
+from engine.errors import BookieUnavailable
+from engine.limits import ENTRY_BYTES_MAX, ENTRY_ID_MAX, METADATA_TIMEOUT_MS
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
@@ -54,6 +55,7 @@ from engine.transport.contract import (
     Status,
 )
 from engine.transport.repair_key import key_hash_of
+from engine.transport.soundness import are_sound, is_ledger_id
 
 _FENCES_TRIED = 3
 
@@ -140,7 +142,7 @@ class BookieService:
             # Whoever tries again opens the same index: nothing may hold it.
             with contextlib.suppress(Exception):
                 await (service.close() if service else workers.run(index.close))
-            failure = _start_failure(identity, error)
+            failure = start_failure(identity, error)
             raise failure from failure.__cause__
         return service
 
@@ -231,7 +233,7 @@ class BookieService:
 
     def confirm(self, ledger_id: int, lac: int) -> None:
         """Take the writer's LAC."""
-        if self._gate.stopped:
+        if self._gate.stopped or not is_ledger_id(ledger_id) or lac > ENTRY_ID_MAX:
             return
         state = self._state(ledger_id)
         if state.known and not state.deleted and lac > state.lac:
@@ -240,7 +242,9 @@ class BookieService:
             self.storage.writer.note_lac(ledger_id, lac)
 
     def record(self, facts: LedgerFacts, key: bytes) -> None:
-        """Store new facts, if they are new and the key is right."""
+        """Store new facts, if they are sound and new and the key is right."""
+        if not are_sound(facts):
+            return
         state = self._state(facts.ledger_id)
         right = state.accepts(key) and key_matches(key, facts.key_hash)
         if self._gate.stopped or state.deleted or not right or not state.outdated_by(facts):
@@ -250,6 +254,8 @@ class BookieService:
 
     async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacReply:
         """Answer when there is something to tell; see `transport.contract.Bookie.wait_lac`."""
+        if not is_ledger_id(ledger_id):
+            return self._lac_reply(Status.INVALID, NO_ENTRY)
         loop = asyncio.get_running_loop()
         deadline_s = self._clock.monotonic() + timeout_ms / 1000
         while True:
@@ -285,6 +291,8 @@ class BookieService:
 
     async def fence(self, ledger_id: int, key: bytes) -> LacReply:
         """Refuse normal appends for ever from now on; answers when that is durable."""
+        if not is_ledger_id(ledger_id):
+            return self._lac_reply(Status.INVALID, NO_ENTRY)
         state = self._state(ledger_id)
         state.pins += 1
         try:
@@ -316,6 +324,9 @@ class BookieService:
 
     async def read(self, request: ReadRequest) -> ReadReply:
         """Read entries; see `transport.contract.Bookie.read`."""
+        sound = 0 <= request.first <= request.last <= ENTRY_ID_MAX
+        if not sound or not is_ledger_id(request.ledger_id):
+            return self._read_reply(Status.INVALID)
         state = self._state(request.ledger_id)
         state.pins += 1
         try:
@@ -340,8 +351,6 @@ class BookieService:
             return self._read_reply(Status.DELETED)
         if not state.known:
             return self._read_reply(Status.UNKNOWN if doubtful else Status.NO_SUCH_LEDGER)
-        if not 0 <= request.first <= request.last:
-            return self._read_reply(Status.INVALID)
         max_bytes = min(max(request.max_bytes, 1), ENTRY_BYTES_MAX)
         try:
             found = await self.storage.find(state, request.first, request.last, max_bytes)
@@ -485,15 +494,3 @@ def _fence_settled(state: LedgerState, job: Job) -> None:
 def _wake(woken: "asyncio.Future[None]") -> None:
     if not woken.done():
         woken.set_result(None)
-
-
-def _start_failure(identity: FolderIdentity, error: BaseException) -> BaseException:
-    """What a start raises: RocksDB's errors are of no class of their own, all others speak."""
-    if type(error) is not Exception:
-        return error
-    damaged = FolderDamaged(
-        f"bookie {identity.bookie_id}: its index cannot be read ({error}): remove the folder "
-        "`index` beside its journal, and the next start makes it anew"
-    )
-    damaged.__cause__ = error
-    return damaged

@@ -146,8 +146,8 @@ class Storage:
 
         `verify` also checks the digests: a run with other bytes than were written is damage.
         """
-        # Without facts the stripes are not known.
-        stripe_entries = 1 if state.facts is None else state.facts.stripe_entries
+        # Without facts the stripes are not known; old folders hold facts that nobody checked.
+        stripe_entries = 1 if state.facts is None else max(state.facts.stripe_entries, 1)
         found = Found()
         for _ in range(_LOOKUPS_MAX):
             newer = self.writer.window.find(state.ledger_id, first, last)

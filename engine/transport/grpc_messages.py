@@ -21,11 +21,11 @@ from engine.transport.contract import (
     Status,
 )
 from engine.transport.messages import check_consecutive, pack_runs, unpack_runs
+from engine.transport.soundness import check_facts, check_key, check_ledger_id
 
 if TYPE_CHECKING:
     from engine.transport.grpc_generated import bookie_pb2 as wire
 
-_KEY_BYTES_MAX = 255
 _NOT_CLOSED = NO_ENTRY - 1
 
 
@@ -46,19 +46,12 @@ def facts_to_wire(facts: LedgerFacts, into: "wire.LedgerFacts") -> None:
         into.closed_length = facts.closed_length
 
 
-def facts_of_wire(said: "wire.LedgerFacts") -> LedgerFacts:
-    """The facts of a message. Raises `FrameInvalid`."""
-    sound = (
-        said.ledger_id >= 0
-        and 1 <= said.ack_quorum <= said.write_quorum <= said.ensemble_size
-        and said.stripe_entries >= 1
-        and said.fragment_first >= 0
-        and (not said.HasField("closed_last") or said.closed_last >= NO_ENTRY)
-    )
-    if not sound:
-        raise FrameInvalid(f"the facts of ledger {said.ledger_id} are malformed")
+def facts_of_wire(said: "wire.LedgerFacts", ledger_id: int) -> LedgerFacts:
+    """The facts of a message about a ledger. Raises `FrameInvalid`."""
     closed = said.HasField("closed_last")
-    return LedgerFacts(
+    if closed and said.closed_last < NO_ENTRY:
+        raise FrameInvalid(f"ledger {said.ledger_id} cannot be closed at {said.closed_last}")
+    facts = LedgerFacts(
         said.ledger_id,
         said.ensemble_size,
         said.write_quorum,
@@ -73,6 +66,8 @@ def facts_of_wire(said: "wire.LedgerFacts") -> LedgerFacts:
         said.closed_last if closed else _NOT_CLOSED,
         said.closed_length if closed else 0,
     )
+    check_facts(facts, ledger_id)
+    return facts
 
 
 def append_to_wire(
@@ -94,23 +89,19 @@ def append_to_wire(
 
 def runs_of_append(said: "wire.Append", packed: bytes) -> list[Run]:
     """The runs of an append whose field `runs` is `packed`. Raises `FrameInvalid`."""
-    if said.ledger_id < 0 or not said.run_count:
-        raise FrameInvalid("an append without runs, or to no ledger")
+    if not said.run_count:
+        raise FrameInvalid("an append without runs")
+    check_ledger_id(said.ledger_id)
     check_key(said.key)
     runs = unpack_runs(said.ledger_id, said.run_count, packed)
     check_consecutive(runs)
     return runs
 
 
-def check_key(key: bytes) -> None:
-    """Raises `FrameInvalid` for what is too long for a key."""
-    if len(key) > _KEY_BYTES_MAX:
-        raise FrameInvalid(f"a key of {len(key)} bytes; at most {_KEY_BYTES_MAX}")
-
-
 def read_request_of_wire(said: "wire.ReadRequest") -> ReadRequest:
     """What is asked for. Raises `FrameInvalid`."""
-    if not 0 <= said.first <= said.last <= ENTRY_ID_MAX or said.ledger_id < 0:
+    check_ledger_id(said.ledger_id)
+    if not 0 <= said.first <= said.last <= ENTRY_ID_MAX:
         raise FrameInvalid(f"a read of entries {said.first} to {said.last}")
     key = said.fence_key if said.HasField("fence_key") else None
     check_key(key or b"")

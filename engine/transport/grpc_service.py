@@ -17,7 +17,7 @@ from engine.limits import ENTRY_BYTES_MAX
 from engine.run import NO_ENTRY
 from engine.transport.byte_budget import ByteBudget
 from engine.transport.contract import Bookie, LacReply, ReadReply, ReadRequest, Status
-from engine.transport.grpc_messages import check_key, read_reply_to_wire, read_request_of_wire
+from engine.transport.grpc_messages import read_reply_to_wire, read_request_of_wire
 from engine.transport.grpc_settings import (
     LONG_POLL_MS_MAX,
     MESSAGE_BYTES_MAX,
@@ -25,6 +25,7 @@ from engine.transport.grpc_settings import (
 )
 from engine.transport.grpc_stream import OrderedStream
 from engine.transport.messages import RUNS_MAX
+from engine.transport.soundness import check_key, check_ledger_id
 from engine.transport.splitting import ROW_BYTES
 
 M = TypeVar("M")
@@ -100,6 +101,7 @@ class BookieCalls:
         timeout_ms = min(said.timeout_ms, LONG_POLL_MS_MAX)
 
         async def wait() -> LacReply:
+            check_ledger_id(said.ledger_id)
             bookie = self._bookies.get(said.bookie_id)
             if bookie is None or self._finishing.done():
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
@@ -125,6 +127,7 @@ class BookieCalls:
         said = await self._parse(self._wire.FenceRequest, data, context)
 
         async def fence() -> LacReply:
+            check_ledger_id(said.ledger_id)
             check_key(said.key)
             bookie = self._bookies.get(said.bookie_id)
             if bookie is None:

@@ -19,8 +19,9 @@ from engine.errors import FormatTooNew, FrameInvalid
 from engine.run import NO_ENTRY
 from engine.transport.byte_budget import ByteBudget
 from engine.transport.contract import AppendReply, Bookie, LacReply, Status
-from engine.transport.grpc_messages import check_key, facts_of_wire, runs_of_append
+from engine.transport.grpc_messages import facts_of_wire, runs_of_append
 from engine.transport.grpc_settings import FORMAT_MAJOR, FORMAT_MINOR, GrpcSettings
+from engine.transport.soundness import check_key, check_ledger_id
 
 if TYPE_CHECKING:
     from engine.transport.grpc_generated import bookie_pb2 as wire
@@ -144,7 +145,9 @@ class OrderedStream:
         append = order.append
         packed = append.runs
         runs = runs_of_append(append, packed)
-        facts = facts_of_wire(append.facts) if append.HasField("facts") else None
+        facts = None
+        if append.HasField("facts"):
+            facts = facts_of_wire(append.facts, append.ledger_id)
         if not order.request:
             raise FrameInvalid("an append without a request number")
         size_bytes = len(packed)
@@ -159,19 +162,21 @@ class OrderedStream:
             bookie.append(runs, reply, key=append.key, facts=facts, recovery=append.recovery)
 
     def _confirm(self, order: "wire.Order") -> None:
+        check_ledger_id(order.confirm.ledger_id)
         bookie = self._bookies.get(order.bookie_id)
         if bookie is not None:
             bookie.confirm(order.confirm.ledger_id, order.confirm.lac)
 
     def _record(self, order: "wire.Order") -> None:
         check_key(order.record.key)
-        facts = facts_of_wire(order.record.facts)
+        facts = facts_of_wire(order.record.facts, order.record.facts.ledger_id)
         bookie = self._bookies.get(order.bookie_id)
         if bookie is not None:
             bookie.record(facts, order.record.key)
 
     def _fence(self, order: "wire.Order") -> None:
         asked, bookie_id, request = order.fence, order.bookie_id, order.request
+        check_ledger_id(asked.ledger_id)
         check_key(asked.key)
         self._hold(_ORDER_BYTES)
         bookie = self._bookies.get(bookie_id)

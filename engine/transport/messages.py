@@ -45,6 +45,7 @@ from engine.transport.contract import (
     Status,
 )
 from engine.transport.frames import Frame
+from engine.transport.soundness import check_facts, check_key, check_ledger_id
 
 T = TypeVar("T")
 
@@ -175,12 +176,16 @@ def decode_append(frame: Frame) -> Append:
     if len(head) < _APPEND.size:
         raise FrameInvalid("an append is cut short")
     ledger_id, flags, key_bytes, count, facts_bytes = _APPEND.unpack_from(head)
+    check_ledger_id(ledger_id)
     key_end = _APPEND.size + key_bytes
     facts_end = key_end + facts_bytes
     if count == 0 or facts_end > len(head):
         raise FrameInvalid("an append without runs, or cut short")
     key = head[_APPEND.size : key_end]
-    facts = decode(head[key_end:facts_end], LedgerFacts) if facts_bytes else None
+    facts = None
+    if facts_bytes:
+        facts = decode(head[key_end:facts_end], LedgerFacts)
+        check_facts(facts, ledger_id)
     runs = _runs(ledger_id, count, head, facts_end, frame.body)
     check_consecutive(runs)
     return Append(runs, key, facts, bool(flags & _RECOVERY))
@@ -217,7 +222,31 @@ def decode_confirm(head: bytes) -> tuple[int, int]:
     if len(head) < _CONFIRM.size:
         raise FrameInvalid("a confirmation is cut short")
     ledger_id, lac = _CONFIRM.unpack_from(head)
+    check_ledger_id(ledger_id)
     return ledger_id, lac
+
+
+def decode_record(head: bytes) -> Record:
+    """Read RECORD. Raises `FrameInvalid`."""
+    said = decode(head, Record)
+    check_key(said.key)
+    check_facts(said.facts, said.facts.ledger_id)
+    return said
+
+
+def decode_fence(head: bytes) -> Fence:
+    """Read FENCE. Raises `FrameInvalid`."""
+    asked = decode(head, Fence)
+    check_ledger_id(asked.ledger_id)
+    check_key(asked.key)
+    return asked
+
+
+def decode_wait_lac(head: bytes) -> WaitLac:
+    """Read WAIT_LAC. Raises `FrameInvalid`."""
+    asked = decode(head, WaitLac)
+    check_ledger_id(asked.ledger_id)
+    return asked
 
 
 def encode_read_reply(ledger_id: int, reply: ReadReply) -> tuple[bytes, list[bytes]]:
@@ -287,7 +316,9 @@ def check_consecutive(runs: Sequence[Run]) -> None:
 def read_request(head: bytes, bytes_max: int) -> ReadRequest:
     """Read READ, with its size bounded by what a reply can carry. Raises `FrameInvalid`."""
     asked = decode(head, Read)
-    if not 0 <= asked.first <= asked.last <= ENTRY_ID_MAX or asked.ledger_id < 0:
+    check_ledger_id(asked.ledger_id)
+    check_key(asked.fence_key or b"")
+    if not 0 <= asked.first <= asked.last <= ENTRY_ID_MAX:
         raise FrameInvalid(f"a read of entries {asked.first} to {asked.last}")
     max_bytes = min(max(asked.max_bytes, 1), bytes_max)
     return ReadRequest(asked.ledger_id, asked.first, asked.last, max_bytes, asked.fence_key)

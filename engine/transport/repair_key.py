@@ -6,13 +6,15 @@ written with it: for fences, facts, and the writes of recovery.
 
 Invariants:
 - A repair key is never taken for a normal append.
-- `key_hash_of` is the same for a ledger's key and for its repair key.
+- `key_hash_of` is the same for a ledger's key and for its repair key, and always as long.
 """
 
 import hashlib
 from typing import Final
 
+KEY_HASH_BYTES: Final = 32
 _MARK: Final = b"herdbook repair\0"
+_REPAIR_KEY_BYTES: Final = len(_MARK) + KEY_HASH_BYTES
 
 
 def repair_key(key_hash: bytes) -> bytes:
@@ -26,7 +28,7 @@ def repair_key(key_hash: bytes) -> bytes:
 
 def is_repair_key(key: bytes) -> bool:
     """Whether a key is one of repair's."""
-    return key.startswith(_MARK)
+    return len(key) == _REPAIR_KEY_BYTES and key.startswith(_MARK)
 
 
 def key_hash_of(key: bytes) -> bytes:

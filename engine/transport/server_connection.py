@@ -279,7 +279,7 @@ class ServerConnection:
 
     def _record(self, frame: Frame) -> None:
         bookie = self._bookie(frame)
-        said = messages.decode(frame.head, messages.Record)
+        said = messages.decode_record(frame.head)
         if bookie is not None:
             bookie.record(said.facts, said.key)
 
@@ -326,7 +326,7 @@ class ServerConnection:
 
     def _fence(self, frame: Frame) -> None:
         """Long polls never keep a fence out: fences are counted by themselves."""
-        asked = messages.decode(frame.head, messages.Fence)
+        asked = messages.decode_fence(frame.head)
         if self._fences >= _FENCES_MAX:
             head = messages.encode(messages.Lac(int(Status.OVERLOADED), NO_ENTRY, 0))
             self._reply(Kind.LAC_REPLY, frame.request, head)
@@ -339,7 +339,7 @@ class ServerConnection:
         self._fences -= 1
 
     def _wait_lac(self, frame: Frame) -> None:
-        asked = messages.decode(frame.head, messages.WaitLac)
+        asked = messages.decode_wait_lac(frame.head)
         polling = self._lac_told(
             frame, lambda bookie: bookie.wait_lac(asked.ledger_id, asked.above, asked.timeout_ms)
         )

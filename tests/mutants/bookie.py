@@ -8,8 +8,25 @@ _APPENDING: Final = "engine/bookie/appending.py"
 _SERVICE: Final = "engine/bookie/service.py"
 _TESTS: Final = "engine/bookie/test_rules_service.py"
 _DISK_TESTS: Final = "engine/bookie/test_rules_storage.py"
+_UNSOUND_TESTS: Final = "engine/bookie/test_unsound.py"
 
 APPEND_MUTANTS: Final = (
+    Mutant(
+        "facts-that-cannot-be-are-stored",
+        "issue 3: bad input never stops a bookie, neither now nor when it is read again",
+        _APPENDING,
+        "(facts.ledger_id != ledger_id or not are_sound(facts))",
+        "facts.ledger_id != ledger_id",
+        by_test(_UNSOUND_TESTS, "test_facts_that_cannot_be_are_neither_stored_nor_acknowledged"),
+    ),
+    Mutant(
+        "facts-of-another-ledger-are-stored",
+        "2.5: a key opens its own ledger only",
+        _APPENDING,
+        "(facts.ledger_id != ledger_id or not are_sound(facts))",
+        "not are_sound(facts)",
+        by_test(_UNSOUND_TESTS, "test_facts_that_cannot_be_are_neither_stored_nor_acknowledged"),
+    ),
     Mutant(
         "a-fenced-ledger-takes-appends",
         "2.1-3, 2.5: a fenced ledger refuses normal appends",
@@ -81,6 +98,16 @@ APPEND_MUTANTS: Final = (
 )
 
 FENCE_MUTANTS: Final = (
+    Mutant(
+        "a-fence-of-no-ledger-is-looked-up",
+        "issue 3: bad input never stops a bookie",
+        _SERVICE,
+        "        if not is_ledger_id(ledger_id):\n"
+        "            return self._lac_reply(Status.INVALID, NO_ENTRY)\n"
+        "        state = self._state(ledger_id)\n",
+        "        state = self._state(ledger_id)\n",
+        by_test(_UNSOUND_TESTS, "test_what_is_no_ledgers_id_is_refused_and_stops_nothing"),
+    ),
     Mutant(
         "fence-is-answered-before-it-is-durable",
         "2.4-3, 2.5: a fence is persisted before any reply",

@@ -247,6 +247,14 @@ DIALING_MUTANTS: Final = (
         by_test(_GREETING_TESTS, "test_what_is_no_whole_challenge_is_refused_on_both_sides"),
     ),
     Mutant(
+        "frames-say-any-facts",
+        "issue 3: bad input is answered by one clear error",
+        "engine/transport/soundness.py",
+        "    if not are_sound(facts):\n",
+        "    if not facts.ensemble:\n",
+        by_test("engine/transport/test_grpc_messages.py", "test_facts_that_cannot_be_are_refused"),
+    ),
+    Mutant(
         "calls-without-number",
         "one connection makes a bounded number of calls wait",
         _CONNECTION,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import FrameInvalid
+from engine.limits import CUSTOM_METADATA_BYTES_MAX
 from engine.run import Run
 from engine.transport.contract import LedgerFacts, ReadReply, Status
 from engine.transport.grpc_generated import bookie_pb2 as wire
@@ -36,7 +37,7 @@ def test_an_append_comes_out_as_it_went_in(
     append_to_wire(sent, runs, KEY, facts_of(7), recovery)
     got = wire.Append.FromString(sent.SerializeToString())
     assert runs_of_append(got, got.runs) == runs
-    assert (got.key, got.recovery, facts_of_wire(got.facts)) == (KEY, recovery, facts_of(7))
+    assert (got.key, got.recovery, facts_of_wire(got.facts, 7)) == (KEY, recovery, facts_of(7))
 
 
 @given(BODIES, st.data())
@@ -79,10 +80,10 @@ def test_runs_that_do_not_follow_each_other_are_refused() -> None:
 
 
 def test_facts_of_a_closed_ledger_keep_its_end() -> None:
-    facts = LedgerFacts(7, 3, 3, 2, 256, b"h" * 32, 5, {}, 10, ("a", "b"), -1, 0)
+    facts = LedgerFacts(7, 3, 3, 2, 256, b"h" * 32, 5, {}, 10, ("a", "b", "c"), -1, 0)
     sent = wire.LedgerFacts()
     facts_to_wire(facts, sent)
-    assert facts_of_wire(wire.LedgerFacts.FromString(sent.SerializeToString())) == facts
+    assert facts_of_wire(wire.LedgerFacts.FromString(sent.SerializeToString()), 7) == facts
 
 
 @pytest.mark.parametrize(
@@ -94,19 +95,28 @@ def test_facts_of_a_closed_ledger_keep_its_end() -> None:
         {"stripe_entries": 0},
         {"fragment_first": -1},
         {"closed_last": -2},
+        {"closed_length": -1},
+        {"ensemble": ["a", "b", "b"]},
+        {"ensemble": ["a", "b"]},
+        {"key_hash": b"short"},
+        {"ledger_id": 99},
+        {"custom": {"app": bytes(CUSTOM_METADATA_BYTES_MAX)}},
     ],
-    ids=str,
+    ids=lambda broken: str(next(iter(broken))),
 )
-def test_facts_that_cannot_be_are_refused(broken: dict[str, int]) -> None:
+def test_facts_that_cannot_be_are_refused(broken: dict[str, Any]) -> None:
     sound: dict[str, Any] = {
         "ensemble_size": 3,
         "write_quorum": 3,
         "ack_quorum": 2,
         "stripe_entries": 256,
+        "key_hash": bytes(32),
+        "ensemble": ["a", "b", "c"],
+        "closed_last": 8,
     }
-    assert facts_of_wire(wire.LedgerFacts(**sound)).closed_last == -2
+    assert facts_of_wire(wire.LedgerFacts(**sound), 0).closed_last == 8
     with pytest.raises(FrameInvalid):
-        facts_of_wire(wire.LedgerFacts(**(sound | broken)))
+        facts_of_wire(wire.LedgerFacts(**(sound | broken)), 0)
 
 
 @pytest.mark.parametrize("missing", [None, (2, 9)])
