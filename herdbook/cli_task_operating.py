@@ -13,6 +13,7 @@ import typer
 
 from herdbook.cli_store import AsJson, Url
 from herdbook.cli_task_store import BrokerUrl, tell, with_tasks, write_json
+from herdbook.cli_task_submitting import Arguments, payload_of
 
 SCOPES: Final = {"tenant": "tenants", "type": "types", "schedule": "schedules"}
 
@@ -51,10 +52,13 @@ def schedules(url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False
 def schedule(
     name: Annotated[str, typer.Argument(help="The schedule's name.")],
     type_: Annotated[str, typer.Argument(help="The type of its tasks.", metavar="TYPE")] = "",
+    arguments: Arguments = None,
     cron: Annotated[str, typer.Option(help='When, as "5 4 * * *".')] = "",
     zone: Annotated[str, typer.Option(help="In which time zone.")] = "UTC",
     every_ms: Annotated[int, typer.Option(help="Or every so many milliseconds.", min=0)] = 0,
-    payload: Annotated[str, typer.Option(help="Their payload.")] = "",
+    payload: Annotated[
+        str | None, typer.Option(help="Their payload, instead of arguments.")
+    ] = None,
     tenant: Annotated[str, typer.Option(help="Whose they are.")] = "",
     remove: Annotated[bool, typer.Option("--remove", help="Remove the schedule instead.")] = False,
     url: Url = None,
@@ -69,7 +73,7 @@ def schedule(
         if not type_:
             raise typer.BadParameter("a schedule submits tasks of a TYPE")
         wanted: dict[str, Any] = {
-            "task": {"type": type_, "tenant": tenant, "payload": payload},
+            "task": {"type": type_, "tenant": tenant, **payload_of(arguments or [], payload)},
             "cron": cron,
             "zone": zone,
             "interval_ms": every_ms,

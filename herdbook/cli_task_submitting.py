@@ -82,7 +82,7 @@ def submit(
         "slot": slot,
         "unique_key": unique_key,
         "parents": [{"task_id": task_id} for task_id in after or ()],
-        **_payload(arguments or [], payload, payload_file),
+        **payload_of(arguments or [], payload, payload_file),
     }
     send = partial(_send, wanted=wanted, wait_ms=wait_ms, hint=not as_json)
     told = with_tasks(url, broker, send, create=create)
@@ -117,9 +117,10 @@ async def _ended(api: TaskApi, task_id: int, wait_ms: int) -> dict[str, Any]:
             return task
 
 
-def _payload(
-    arguments: list[str], payload: str | None, payload_file: Path | None
+def payload_of(
+    arguments: list[str], payload: str | None, payload_file: Path | None = None
 ) -> dict[str, Any]:
+    """The fields of a request that say what a task is called with."""
     if sum((bool(arguments), payload is not None, payload_file is not None)) > 1:
         raise typer.BadParameter("arguments, --payload and --payload-file exclude each other")
     if payload is not None:

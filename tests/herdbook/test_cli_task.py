@@ -108,7 +108,7 @@ def test_a_task_is_submitted_shown_listed_cancelled_and_begun_anew(store: Path) 
     assert said("cancel", task_id) == f"task {task_id}: done\n"
     assert said("cancel", task_id) == f"task {task_id}: repeated\n"
     assert rows("retry", task_id) == [{"id": int(task_id), "outcome": "done"}]
-    assert "NotInState" in failed("delete", task_id) or "state" in failed("delete", task_id)
+    assert f"task {task_id} is waiting and cannot be deleted" in failed("delete", task_id)
     said("cancel", task_id)
     assert said("delete", task_id) == f"task {task_id}: done\n"
     assert f"there is no task {task_id}" in failed("show", task_id)
@@ -167,6 +167,13 @@ def test_pauses_and_schedules_come_and_go(store: Path) -> None:
     assert (shown["name"], shown["paused"], shown["zone"]) == ("nightly", True, "Europe/Rome")
     said("resume", "schedule:nightly")
     said("schedule", "nightly", "--remove")
+    said("schedule", "often", "sweep", "rooms=3", "by=elsa", "--every-ms", "10")
+    while not (fired := rows("schedules")[0]["last_task"]):
+        pass
+    said("schedule", "often", "--remove")
+    assert json.loads(rows("show", str(fired))[0]["payload"]) == {"rooms": 3, "by": "elsa"}
+    both = ("schedule", "often", "sweep", "rooms=3", "--payload", "x", "--every-ms", "10")
+    assert "exclude each other" in failed(*both, status=2)
     assert rows("schedules") == rows("workers") == rows("dead") == []
 
 
