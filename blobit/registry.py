@@ -338,11 +338,11 @@ def _homes(bucket_id: int) -> dict[RowKey, Row | None]:
 
 
 def _exists(name: str) -> BucketExists:
-    return BucketExists(f"there is a bucket {name} already: take it with bucket()")
+    return BucketExists(f"there is a bucket {name} already")
 
 
 def _not_empty(info: BucketInfo) -> BucketNotEmpty:
-    return BucketNotEmpty(f"bucket {info.name} holds objects: delete them, or use force")
+    return BucketNotEmpty(f"bucket {info.name} holds objects: delete them first, or delete it by force")
 
 
 def _info(row: Row) -> BucketInfo:

@@ -100,13 +100,19 @@ def rm(
             if as_json:
                 write_json({"bucket": address.bucket, "name": address.name, "deleted": deleted})
             elif not deleted and address.name:
-                say_error(f"NoSuchObject: {address} does not exist")
+                say_error(f"NoSuchObject: {address} {await _what_is_there(bucket, address.name)}")
             elif recursive:
                 typer.echo(harmless(f"{address}: {deleted:,} objects are deleted"))
         return missing
 
     if with_blobs(url, remove):
         raise typer.Exit(1)
+
+
+async def _what_is_there(bucket: AsyncBucket, name: str) -> str:
+    """Why there is no object of a name to delete."""
+    below = await bucket.list(folder_prefix(name), limit=1)
+    return "is a folder: -r deletes all that lies below it" if below.objects else "does not exist"
 
 
 async def _remove_below(bucket: AsyncBucket, prefix: str) -> int:

@@ -202,7 +202,10 @@ def test_objects_and_folders_are_deleted(blobs: Blobs) -> None:
         bucket.put(name, b"x")
     said("rm", "cows/c")
     answer = call("rm", "cows/c", "cows/ab")
-    assert answer.exit_code == 1 and "NoSuchObject" in answer.stderr
+    assert answer.exit_code == 1 and "cows/c does not exist" in answer.stderr
+    bucket.put("folder/1", b"")
+    assert "cows/folder is a folder: -r deletes all" in failed("rm", "cows/folder")
+    said("rm", "cows/folder/1")
     assert said("rm", "-r", "cows/a") == "cows/a: 3 objects are deleted\n"
     bucket.put("x/y", b"")
     assert rows("rm", "-r", "cows") == [{"bucket": "cows", "name": "", "deleted": 1}]
