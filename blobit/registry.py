@@ -342,7 +342,7 @@ def _exists(name: str) -> BucketExists:
 
 
 def _not_empty(info: BucketInfo) -> BucketNotEmpty:
-    return BucketNotEmpty(f"bucket {info.name} holds objects: delete them first, or delete it by force")
+    return BucketNotEmpty(f"bucket {info.name} holds objects: delete them, or delete it by force")
 
 
 def _info(row: Row) -> BucketInfo:
