@@ -50,7 +50,11 @@ class Indexed(Streamed):
     def read(self, want: Want) -> pa.Table | Stream:
         """A table of Arrow if they fit in one batch, else a stream."""
         some = list(islice(self.batches(want), 2))
-        return pa.Table.from_batches(some, want.schema) if len(some) < 2 else Stream(self, want)
+        return (
+            pa.Table.from_batches(some, want.schema)
+            if len(some) < 2
+            else Stream(want.schema, lambda: self.batches(want))
+        )
 
     def batches(self, want: Want) -> Iterator[pa.RecordBatch]:
         """The rows, with the transaction's own changes."""

@@ -7,7 +7,7 @@ Invariants:
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -183,7 +183,7 @@ class Streamed:
 
     def read(self, want: Want) -> "pa.Table | Stream":
         """A stream that begins again for each who reads it."""
-        return Stream(self, want)
+        return Stream(want.schema, lambda: self.batches(want))
 
     def describe(self, want: Want) -> str:
         """That all rows of the range are read from the storage."""
@@ -221,12 +221,11 @@ class Streamed:
 class Stream:
     """What Arrow calls a stream, made anew at each look."""
 
-    def __init__(self, streamed: Streamed, want: Want) -> None:
-        self._streamed = streamed
-        self._want = want
+    def __init__(self, schema: pa.Schema, batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        self._schema = schema
+        self._batches = batches
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        batches = self._streamed.batches(self._want)
-        reader = pa.RecordBatchReader.from_batches(self._want.schema, batches)
+        reader = pa.RecordBatchReader.from_batches(self._schema, self._batches())
         capsule: object = reader.__arrow_c_stream__(requested_schema)
         return capsule

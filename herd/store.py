@@ -179,7 +179,7 @@ class AsyncHerd:
                 from herd.checkpoint.reading import CheckpointReader
 
                 reader = CheckpointReader(self.client, space.checkpointer, self.workers)
-                found.checkpoints = reader.table
+                found.checkpoints = reader.open
                 found.columns.checkpointed = CatchingUp(
                     self.client, space.name, space.checkpointer, reader, self.workers
                 ).rows

@@ -66,16 +66,33 @@ def decode_page(table: Table, blob: bytes) -> "pyarrow.RecordBatch":
     with pa.ipc.open_stream(blob) as stream:
         batch = stream.read_next_batch()
     names = ["_key", "_position", *[column.name for column in table.columns]]
-    present = set(batch.schema.names)
     arrays = [batch.column("_key"), batch.column("_position")]
-    for column in table.columns:
-        if str(column.number) in present:
-            found = batch.column(str(column.number))
-            wanted = arrow_type(column.type)
-            arrays.append(found if found.type == wanted else found.cast(wanted))
-        else:
-            arrays.append(_filled(column, batch.num_rows))
+    arrays += [_array(column, batch) for column in table.columns]
     return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def decode_columns(
+    columns: Sequence[Column], schema: "pyarrow.Schema", blob: bytes
+) -> "pyarrow.RecordBatch":
+    """A page's rows with some of the columns that the table has now; no others are unpacked."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(blob) as stream:
+        places = {name: place for place, name in enumerate(stream.schema.names)}
+    there = [places[str(one.number)] for one in columns if str(one.number) in places]
+    # Without any of them the keys tell how many rows there are.
+    options = pa.ipc.IpcReadOptions(included_fields=there or [places["_key"]])
+    with pa.ipc.open_stream(blob, options=options) as stream:
+        batch = stream.read_next_batch()
+    arrays = [_array(column, batch) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(column: Column, batch: "pyarrow.RecordBatch") -> "pyarrow.Array":
+    if str(column.number) not in batch.schema.names:
+        return _filled(column, batch.num_rows)
+    found, wanted = batch.column(str(column.number)), arrow_type(column.type)
+    return found if found.type == wanted else found.cast(wanted)
 
 
 def ranges_of(table: Table, rows: Sequence[KeyValue]) -> tuple[ColumnRange, ...]:

@@ -13,7 +13,7 @@ from engine.errors import NotFound
 from engine.ledger.client import LedgerClient
 from engine.ports.workers import Workers
 from herd.checkpoint.blobs import read_blob
-from herd.checkpoint.manifest import Page
+from herd.checkpoint.manifest import Manifest, ManifestRecord, Page
 from herd.checkpoint.pages import decode_page
 from herd.checkpoint.taking import Checkpointer
 from herd.errors import ProgrammingError, TooLarge
@@ -23,7 +23,10 @@ from herd.translating import translating
 if TYPE_CHECKING:
     import pyarrow
 
-_PIN_MS: Final = 600_000
+    from herd.checkpoint.streaming import KeptTable
+
+_PIN_MS: Final = 2 * 3_600_000
+"""Longer than any query runs, unless it was told to."""
 _AT_ONCE: Final = 4
 
 
@@ -45,23 +48,38 @@ class CheckpointReader:
         Raises `ProgrammingError` for a checkpoint that is not kept or does not have the table,
         `StorageFailed` if it cannot be read, `TooLarge` if it has more than `bytes_max`.
         """
-        pin = f"query {self._client.rng.getrandbits(64):016x}"
         with translating():
+            pin, record = await self._pinned(number)
             try:
-                record = await self._checkpointer.list.pin(pin, number or None, _PIN_MS)
-            except NotFound:
-                kept = (await self._checkpointer.list.get()).kept
-                names = ", ".join(f"{one.number}" for one in kept) or "none"
-                what = f"checkpoint {number} is not kept" if number else "no checkpoint is kept"
-                raise ProgrammingError(what, hint=f"kept are: {names}") from None
-            try:
-                manifest = await self._checkpointer.manifest(record)
-                for pages in manifest.pages:
-                    if pages.table_id == table.id:
-                        return await self._batches(table, pages.pages, bytes_max)
+                _, pages = _found(await self._checkpointer.manifest(record), table)
+                return await self._batches(table, pages, bytes_max)
             finally:
                 await self._checkpointer.list.unpin(pin)
-        raise ProgrammingError(f"there was no table {table.name} at checkpoint {number}")
+
+    async def open(self, table: Table, number: int) -> "KeptTable":
+        """The same table, to be read as a query asks for it. Close it. Raises as `table`."""
+        from herd.checkpoint.streaming import KeptTable
+
+        with translating():
+            pin, record = await self._pinned(number)
+            kept = KeptTable(self._client, self._checkpointer.list, pin, table)
+            try:
+                kept.found(*_found(await self._checkpointer.manifest(record), table))
+            except BaseException:
+                await kept.close()
+                raise
+        return kept
+
+    async def _pinned(self, number: int) -> tuple[str, ManifestRecord]:
+        """A checkpoint, and the name under which it is kept. Raises `ProgrammingError`."""
+        pin = f"query {self._client.rng.getrandbits(64):016x}"
+        try:
+            return pin, await self._checkpointer.list.pin(pin, number or None, _PIN_MS)
+        except NotFound:
+            kept = (await self._checkpointer.list.get()).kept
+            names = ", ".join(f"{one.number}" for one in kept) or "none"
+            what = f"checkpoint {number} is not kept" if number else "no checkpoint is kept"
+            raise ProgrammingError(what, hint=f"kept are: {names}") from None
 
     async def _batches(
         self, table: Table, pages: Sequence[Page], bytes_max: int | None
@@ -80,3 +98,12 @@ class CheckpointReader:
         async with self._turns:
             blob = await read_blob(self._client, page.locator)
             return await self._workers.run(partial(decode_page, table, blob))
+
+
+def _found(manifest: Manifest, table: Table) -> tuple[Table, Sequence[Page]]:
+    """What a table was like, and its pages. Raises `ProgrammingError`."""
+    for then in manifest.tables:
+        if then.id == table.id:
+            pages = [one.pages for one in manifest.pages if one.table_id == table.id]
+            return then, pages[0] if pages else ()
+    raise ProgrammingError(f"there was no table {table.name} at checkpoint {manifest.number}")

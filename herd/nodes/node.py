@@ -188,7 +188,7 @@ class Node:
                 from herd.checkpoint.reading import CheckpointReader
 
                 reader = CheckpointReader(self.client, space.checkpointer, workers)
-                hosted.queries.checkpoints = reader.table
+                hosted.queries.checkpoints = reader.open
                 hosted.queries.columns.checkpointed = CatchingUp(
                     self.client, space.name, space.checkpointer, reader, workers
                 ).rows

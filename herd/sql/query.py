@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -38,8 +38,29 @@ from herd.transaction import Transaction
 from herd.turns import ROWS_AT_ONCE
 
 T = TypeVar("T")
-Checkpoints = Callable[[Table, int], Awaitable[Sequence[pa.RecordBatch]]]
-"""A table's rows, all columns, as a checkpoint with some number has them."""
+
+
+class Kept(Protocol):
+    """A table as a checkpoint has it, kept until it is closed."""
+
+    failures: list[BaseException]
+    """As a `Reading` has them."""
+
+    def read(self, want: Want) -> Any:
+        """Something that DuckDB can read as a table, again and again. In a thread."""
+        ...
+
+    def describe(self, want: Want) -> str:
+        """How it is read, for people."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+Checkpoints = Callable[[Table, int], Awaitable[Kept]]
+"""A table as a checkpoint with some number has it."""
 
 _LOOKS_MAX: Final = 5
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
@@ -160,13 +181,19 @@ class _Query:
         )
         self._stale = stale
         self._turn = Lock()
-        self._checkpointed: dict[str, Sequence[pa.RecordBatch]] = {}
+        self._kept: dict[str, Kept] = {}
         self._ways: dict[str, Way] = {}
         self.described: list[str] = []
 
     async def answer(self, *, explain: bool = False) -> pa.Table:
         """Run it."""
-        await self._prepare()
+        try:
+            await self._prepare()
+            return await self._run(explain=explain)
+        finally:
+            await self._let_go()
+
+    async def _run(self, *, explain: bool) -> pa.Table:
         try:
             holding = self._transaction is not None and bool(self._transaction.locks)
             return await self._engine._pool.run(lambda: self._work(explain), holding=holding)
@@ -197,12 +224,18 @@ class _Query:
             if is_long(self._tree):
                 await self._engine._prepared.prepare_long(self._tree, catalog, self._engine.workers)
             query, values = self._prepared()
+            await self._let_go()
             for source in query.sources:
                 await self._prepare_source(source, len(query.sources), values)
             if not (self._stale or (self._transaction and self._transaction.follows)):
                 await self._space.until_readable()
             if self._catalog() is catalog:
                 return
+
+    async def _let_go(self) -> None:
+        """Keep no checkpoint any more."""
+        while self._kept:
+            await self._kept.popitem()[1].close()
 
     async def _prepare_source(self, source: Source, sources: int, values: list[Any]) -> None:
         table = source.table
@@ -211,8 +244,7 @@ class _Query:
         if source.checkpoint is not None:
             if self._engine.checkpoints is None:
                 raise NotSupportedError("AS OF CHECKPOINT: this replica keeps no checkpoints")
-            batches = await self._engine.checkpoints(table, source.checkpoint)
-            self._checkpointed[source.name] = batches
+            self._kept[source.name] = await self._engine.checkpoints(table, source.checkpoint)
             return
         defines = self._transaction is not None and self._transaction.defines
         if await self._has_way(source, sources, values):
@@ -279,14 +311,13 @@ class _Query:
             made = system_table(source.system, self._space, self._catalog(), self._engine.columns)
             self.described.append(f"{source.system}: {made.num_rows} rows, made for this query")
             return lambda: made
-        if source.name in self._checkpointed:
-            names = [column.name for column in source.columns]
-            batches = [batch.select(names) for batch in self._checkpointed[source.name]]
-            # A page does not say which of its columns take no NULL.
-            fields = Want(source.columns, False, b"", b"").schema
-            schema = pa.schema([field.with_nullable(True) for field in fields])
-            return lambda: pa.Table.from_batches(batches, schema)
         first, end = range_of(source, sources, work.parameters)
+        kept = self._kept.get(source.name)
+        if kept is not None:
+            past = Want(source.columns, False, first, end)
+            kept.failures = work.failures
+            self.described.append(f"{table.name}: {kept.describe(past)}")
+            return lambda: kept.read(past)
         want = Want(source.columns, source.hidden, first, end)
         if transaction is not None:
             want.own = transaction.own_changes(first, end)

@@ -7,10 +7,36 @@ from tests.mutants.mutant import Mutant, by_test
 _CATCHING_UP: Final = "herd/checkpoint/catching_up.py"
 _CATCHING_UP_TESTS: Final = "herd/checkpoint/test_catching_up.py"
 
+_BUILDING_TESTS: Final = "herd/checkpoint/test_building.py"
+_AS_OF: Final = "test_a_query_of_a_checkpoint_reads_the_pages_and_columns_it_needs_a_few_at_a_time"
 _BY_INDEX: Final = "herd/sql/by_index.py"
 _BY_INDEX_TESTS: Final = "herd/sql/test_by_index.py"
 
 HERD_READING_MUTANTS: Final = (
+    Mutant(
+        "keys-of-another-type-choose-pages",
+        "a page is left out only if keys are written as they were then",
+        "herd/checkpoint/streaming.py",
+        "        if not self._same_keys:\n",
+        "        if not self._pages:\n",
+        by_test(_BUILDING_TESTS, _AS_OF),
+    ),
+    Mutant(
+        "a-query-of-a-checkpoint-runs-ahead",
+        "of a checkpoint a few pages are read at a time",
+        "herd/checkpoint/streaming.py",
+        "islice(pages, _AHEAD - 1))",
+        "pages)",
+        by_test(_BUILDING_TESTS, _AS_OF),
+    ),
+    Mutant(
+        "a-checkpoint-outlives-its-query",
+        "a query lets go of the checkpoint that it has read",
+        "herd/sql/query.py",
+        "            return await self._run(explain=explain)\n        finally:\n",
+        "            return await self._run(explain=explain)\n        except OSError:\n",
+        by_test("herd/sql/test_query.py", "test_a_checkpoint_is_read_where_somebody_keeps_them"),
+    ),
     Mutant(
         "who-waits-for-changes-lets-his-pins-end",
         "whoever waits for more keeps what he has pinned",

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import AsyncMock, patch
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 import engine
 from engine.errors import CannotRead, Deposed, NotFound
@@ -16,6 +18,7 @@ from engine.ledger.client import LedgerClient
 from engine.log.position import Position
 from engine.ports.system_workers import ThreadWorkers
 from engine.state import open_rocks
+from herd.catalog import rows_of
 from herd.changing import Changer
 from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.building import build
@@ -24,11 +27,12 @@ from herd.checkpoint.order import Order
 from herd.checkpoint.pages import decode_page
 from herd.checkpoint.reading import CheckpointReader
 from herd.checkpoint.taking import Checkpointer, run_child
-from herd.errors import ProgrammingError
+from herd.errors import ProgrammingError, StorageFailed
+from herd.reading import Want
 from herd.rows import Row
 from herd.schema import Column, Table
 from herd.tablespace import Tablespace
-from herd.types import BIGINT, TEXT
+from herd.types import BIGINT, TEXT, ColumnType, Kind
 
 PAGE_ROWS = 100
 
@@ -310,6 +314,70 @@ async def test_a_child_builds_what_this_process_would(tmp_path: Path) -> None:
         there = await taken(setup)
         assert there.pages[0].pages[1:] == here.pages[0].pages[1:]
         assert (await read(setup, there))[0] == "new"
+
+
+async def test_a_query_of_a_checkpoint_reads_the_pages_and_columns_it_needs_a_few_at_a_time(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        reader = CheckpointReader(setup.client, setup.checkpointer, workers)
+        await change(setup, dict.fromkeys(range(2_000), "old"))
+        await taken(setup)
+        await change(setup, dict.fromkeys(range(2_000), "new"))
+        read: list[Locator] = []
+
+        async def counted(client: LedgerClient, locator: Locator) -> bytes:
+            read.append(locator)
+            return await read_blob(client, locator)
+
+        with patch("herd.checkpoint.streaming.read_blob", counted):
+            kept = await reader.open(setup.table, 1)
+            first, end = rows_of(setup.table)
+            names = setup.table.columns[1:]
+            batches = kept.batches(Want(names, False, first, end))
+            some = await workers.run(lambda: next(batches))
+            assert some.schema.names == ["name"] and len(read) < 10
+            assert [pin.number for pin in (await setup.checkpointer.list.get()).pins] == [1]
+            rest = await workers.run(lambda: list(batches))
+            assert {*some.column(0).to_pylist()} == {"old"}
+            assert some.num_rows + sum(batch.num_rows for batch in rest) == 2_000
+            assert len(read) == 20
+            read.clear()
+            plan = setup.space.catalog.plan(setup.table)
+            one = plan.key_of([1_234, None])
+            want = Want(setup.table.columns, False, one, one + b"\x00")
+            found = await workers.run(lambda: pa.table(kept.read(want)))
+            assert 1_234 in found.column("id").to_pylist() and len(read) == 1
+            await kept.close()
+            assert (await setup.checkpointer.list.get()).pins == ()
+            # Where keys were written otherwise they tell nothing of today's.
+            retyped = (
+                replace(setup.table.columns[0], type=ColumnType(Kind.INTEGER)),
+                setup.table.columns[1],
+            )
+            other = await reader.open(replace(setup.table, columns=retyped), 1)
+            assert other.describe(want) == "20 of 20 pages of a checkpoint"
+            await other.close()
+        await workers.close()
+
+
+async def test_a_page_that_cannot_be_read_ends_the_query_with_its_own_error(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        reader = CheckpointReader(setup.client, setup.checkpointer, workers)
+        await change(setup, {1: "old"})
+        await taken(setup)
+        kept = await reader.open(setup.table, 0)
+        want = Want(setup.table.columns, False, *rows_of(setup.table))
+        lost = AsyncMock(side_effect=CannotRead("it is lost"))
+        with patch("herd.checkpoint.streaming.read_blob", lost), pytest.raises(StorageFailed):
+            await workers.run(lambda: list(kept.batches(want)))
+        assert [type(one) for one in kept.failures] == [StorageFailed]
+        await kept.close()
+        await workers.close()
 
 
 async def test_a_child_that_fails_is_told_in_a_line(tmp_path: Path) -> None:

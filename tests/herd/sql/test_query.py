@@ -23,6 +23,7 @@ from herd.errors import (
     ValueInvalid,
     ValueOutOfRange,
 )
+from herd.reading import Want
 from herd.rows import encode_row
 from herd.sql.parsing import parse, parse_expression
 from herd.transaction import Isolation
@@ -297,14 +298,33 @@ async def test_a_checkpoint_is_read_where_somebody_keeps_them() -> None:
         with pytest.raises(NotSupportedError):
             await on.engine.run(tree)
 
-        async def kept(of: object, number: int) -> list[pa.RecordBatch]:
-            row = encode_row([number, None, "old", math.pi])
-            made = batch_of(table, [(b"k", bytes(16) + row)])
-            # As pages are: which columns take no NULL they do not say.
-            return [pa.RecordBatch.from_arrays(made.columns, names=made.schema.names)]
+        class OneRow:
+            """A kept table that counts how often it is closed."""
+
+            closed = 0
+            failures: list[BaseException] = []
+
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            def read(self, want: Want) -> pa.Table:
+                row = encode_row([self.number, None, "old", math.pi])
+                made = batch_of(table, [(b"k", bytes(16) + row)])
+                return pa.Table.from_batches([made]).select(want.names)
+
+            def describe(self, want: Want) -> str:
+                return "one row"
+
+            async def close(self) -> None:
+                OneRow.closed += 1
+
+        async def kept(of: object, number: int) -> OneRow:
+            return OneRow(number)
 
         on.engine.checkpoints = kept
         assert python_rows(await on.engine.run(tree)) == [(3,)]
+        assert "cows: one row" in await on.engine.explain(tree)
+        assert OneRow.closed == 2
 
 
 async def test_explain_tells_what_is_read_of_each_table() -> None:
