@@ -67,7 +67,8 @@ class GarbageRound:
     """What one round found and did.
 
     `asks` says that too many ledgers would go at once: `doomed` counts them, none was buried, and
-    `Collector.collect(confirmed=doomed)` lets it happen.
+    `Collector.collect(confirmed=doomed)` lets it happen. `recent` ledgers were not asked about, for
+    they were written within `quiet_ms`, or may have been.
     """
 
     held: int
@@ -75,6 +76,7 @@ class GarbageRound:
     doomed: int
     buried: tuple[int, ...]
     asks: bool
+    recent: int = 0
 
 
 class Collector:
@@ -102,7 +104,7 @@ class Collector:
         """
         self._check_cluster()
         await self._store.sync()
-        held, missing = await self._ask()
+        held, recent, missing = await self._ask()
         # The reply of a store that changed under the round counts for nothing.
         self._check_cluster()
         now_s = self._clock.monotonic()
@@ -113,24 +115,25 @@ class Collector:
             ledger_id: self._missing_since_s.get(ledger_id, now_s) for ledger_id in missing
         }
         buried = await self._bury(doomed[:confirmed] if too_many else doomed)
-        result = GarbageRound(held, len(missing), len(doomed), buried, asks)
+        result = GarbageRound(held, len(missing), len(doomed), buried, asks, recent)
         self.last_round = result
         return result
 
-    async def _ask(self) -> tuple[int, list[int]]:
-        """Count the held ledgers; name those which the store positively does not have."""
-        held, above = 0, -1
+    async def _ask(self) -> tuple[int, int, list[int]]:
+        """Count the held ledgers, and the recent; name those that the store positively lacks."""
+        held, recent, above = 0, 0, -1
         missing: list[int] = []
         while True:
             page = await self._holdings.ledgers(above, LEDGERS_PER_PAGE)
             for ledger_id in page:
                 if not self._is_quiet(ledger_id):
+                    recent += 1
                     continue
                 if await self._store.get(f"{LEDGERS}/{ledger_id}") is None:
                     missing.append(ledger_id)
             held += len(page)
             if len(page) < LEDGERS_PER_PAGE:
-                return held, missing
+                return held, recent, missing
             above = page[-1]
 
     async def _bury(self, doomed: list[int]) -> tuple[int, ...]:

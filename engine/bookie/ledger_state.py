@@ -4,6 +4,8 @@ Invariants:
 - There is one `LedgerState` per ledger at a time: one that is in use, or ahead of the index, is
   never evicted. Two would let an append pass beside a fence.
 - A state's LAC only grows.
+- No ledger is said to have been written earlier than it was; of one whose state has left the memory
+  the moment stays known, so that ledgers in steady use make no other one look new.
 """
 
 import asyncio
@@ -21,6 +23,8 @@ from engine.transport.contract import LedgerFacts
 from engine.transport.repair_key import is_repair_key, key_hash_of
 
 _EVICTIONS_TRIED = 8
+_MOMENTS_PER_STATE = 10
+"""A moment takes a tenth of a state's memory."""
 
 
 class LedgerState:
@@ -126,7 +130,10 @@ class LedgerStates:
         self._writer = writer
         self._states_max = states_max
         self._states: dict[int, LedgerState] = {}
-        self._evicted_written_s = start_s
+        # Of states that left the memory, in the order in which they did; what left this one, too,
+        # was written at `_forgotten_written_s` at the latest.
+        self._written_s: dict[int, float] = {}
+        self._forgotten_written_s = start_s
 
     def get(self, ledger_id: int) -> LedgerState:
         """A ledger's state, loaded from the index if need be; also of a ledger never seen."""
@@ -140,10 +147,10 @@ class LedgerStates:
         return state
 
     def written_s(self, ledger_id: int) -> float:
-        """The monotonic second of the newest write; a later one for ledgers not in memory."""
+        """The monotonic second of the newest write, or a later one if it is not remembered."""
         state = self._states.get(ledger_id)
         if state is None or not state.written_s:
-            return self._evicted_written_s
+            return self._written_s.get(ledger_id, self._forgotten_written_s)
         return state.written_s
 
     def loaded(self) -> list[LedgerState]:
@@ -180,11 +187,21 @@ class LedgerStates:
             ledger_id = next(iter(self._states))
             state = self._states.pop(ledger_id)
             if self._is_idle(state):
-                self._evicted_written_s = max(self._evicted_written_s, state.written_s)
+                self._remember(state)
                 if len(self._states) < self._states_max:
                     return
             else:
                 self._states[ledger_id] = state
+
+    def _remember(self, state: LedgerState) -> None:
+        if not state.written_s:
+            return
+        moments = self._written_s
+        moments.pop(state.ledger_id, None)
+        moments[state.ledger_id] = state.written_s
+        if len(moments) > _MOMENTS_PER_STATE * self._states_max:
+            forgotten_s = moments.pop(next(iter(moments)))
+            self._forgotten_written_s = max(self._forgotten_written_s, forgotten_s)
 
     def _is_idle(self, state: LedgerState) -> bool:
         busy = state.in_flight or state.pins or state.waiters or state.fencing is not None

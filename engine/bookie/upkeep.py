@@ -99,10 +99,16 @@ class Upkeep:
         self._compactor = Compactor(ServiceYard(service, disk), workers, clock, settings.compaction)
         self._turn = asyncio.Lock()
         self._minor_s = self._major_s = clock.monotonic()
-        service.storage.measures.watch(
+        watch = service.storage.measures.watch
+        watch(
             "herdbook_bookie_garbage_asked",
             "Ledgers that are gone and wait for `herdbook bookie gc --confirm`.",
-            self._asked_ledgers,
+            lambda: found.doomed if (found := self.last_garbage) and found.asks else 0,
+        )
+        watch(
+            "herdbook_bookie_garbage_recent",
+            "Ledgers that the last round did not ask about: they may have been written lately.",
+            lambda: found.recent if (found := self.last_garbage) else 0,
         )
         self._task = asyncio.ensure_future(self._run())
 
@@ -139,10 +145,6 @@ class Upkeep:
         """Run a compaction now; see `Compactor.compact`."""
         async with self._turn:
             return await self._compactor.compact(major=major)
-
-    def _asked_ledgers(self) -> float:
-        found = self.last_garbage
-        return float(found.doomed if found is not None and found.asks else 0)
 
     async def close(self) -> None:
         """End after the step that is under way. Call it before the bookie's own `close`."""

@@ -318,6 +318,17 @@ UPKEEP_MUTANTS: Final = (
         by_test(_GARBAGE_TESTS, "test_above_a_fifth_of_all_ledgers_it_stops_and_asks"),
     ),
     Mutant(
+        "a-write-no-longer-remembered-is-old",
+        "design 4.3: none for a ledger written in the last hour, remembered or not",
+        "engine/bookie/ledger_state.py",
+        "self._forgotten_written_s = max(self._forgotten_written_s, forgotten_s)",
+        "assert forgotten_s",
+        by_test(
+            "engine/bookie/test_quiet_ledgers.py",
+            "test_a_ledger_just_written_is_known_as_such_after_it_left_the_memory",
+        ),
+    ),
+    Mutant(
         "a-confirmation-is-for-everything",
         "design 4.3: it stops and asks, and what was asked for may go, no more",
         _GARBAGE,
