@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from broker.commands import ITEMS_MAX, Spec, checked, decode_spec, encode
-from broker.errors import TooLarge
+from broker.errors import InvalidTask, TooLarge
 from broker.task import PAYLOAD_BYTES_MAX
 from engine.limits import MIB
 
@@ -44,7 +44,23 @@ def encode_specs(specs: Sequence[Spec]) -> list[bytes]:
         return _encoded(specs)
     except (msgspec.MsgspecError, TypeError, OverflowError, ValueError):
         # Which one it is, and why, is told in words.
-        return [encode(checked(spec)) for spec in specs]
+        return [encode(spec) for spec in checked_all(specs)]
+
+
+def checked_all(wanted: Sequence[Spec]) -> Sequence[Spec]:
+    """The same, if all would be taken. Raises `InvalidTask` for the first that would not.
+
+    >>> checked_all([Spec("milk"), Spec("")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    broker.errors.InvalidTask: task 2 of 2: type: Expected `str` of length >= 1 ...
+    """
+    for number, spec in enumerate(wanted, 1):
+        try:
+            checked(spec)
+        except InvalidTask as error:
+            which = f"task {number} of {len(wanted)}: " if len(wanted) > 1 else ""
+            raise InvalidTask(which + error.message) from None
+    return wanted
 
 
 def _encoded(specs: Sequence[Spec]) -> list[bytes]:

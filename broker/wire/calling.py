@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.answering import ResourceStatus, WorkerStatus
-from broker.commands import ITEMS_MAX, Answer, Refusal, Schedule, Spec, checked, encode
+from broker.batching import checked_all
+from broker.commands import ITEMS_MAX, Answer, Refusal, Schedule, Spec, encode
 from broker.errors import BrokerError, OutcomeUnknown, TooLarge, WaitTimedOut, error_of
 from broker.reading import TaskFilter, TaskPage
 from broker.rollout_commands import Note, RolloutChange, RolloutRow
@@ -228,8 +229,8 @@ def _parts(specs: Sequence[Spec]) -> list[Sequence[Spec]]:
     """Cut a batch into messages that fit. Raises `InvalidTask`."""
     parts: list[Sequence[Spec]] = []
     start = size_bytes = 0
-    for number, spec in enumerate(specs):
-        bytes_more = len(encode(checked(spec)))
+    for number, spec in enumerate(checked_all(specs)):
+        bytes_more = len(encode(spec))
         full = number - start == ITEMS_MAX or size_bytes + bytes_more > _SUBMIT_BYTES
         if full and number > start:
             parts.append(specs[start:number])
