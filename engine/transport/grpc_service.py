@@ -4,7 +4,8 @@ Invariants:
 - A call fails, as gRPC sees it, only for what is wrong with the call; what a bookie decides is a
   status in the reply.
 - Every call ends in time, whether its client named a deadline or not.
-- What reads have on their way is bounded in bytes, for each connection and in all.
+- What reads have on their way is bounded in bytes, for each connection and in all; some of it is
+  kept free for those of recoveries.
 - Long polls never take all calls that may run at once.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Final, TypeVar
 from engine.errors import BookieUnavailable, EngineError, FormatTooNew, FrameInvalid
 from engine.limits import ENTRY_BYTES_MAX
 from engine.run import NO_ENTRY
-from engine.transport.byte_budget import ByteBudget
+from engine.transport.allowance import Allowance
 from engine.transport.contract import Bookie, LacReply, ReadReply, ReadRequest, Status
 from engine.transport.grpc_messages import read_reply_to_wire, read_request_of_wire
 from engine.transport.grpc_settings import (
@@ -43,9 +44,9 @@ class BookieCalls:
         self._wire = bookie_pb2
         self._bookies = bookies
         self._settings = settings
-        self._appends = ByteBudget(settings.append_bytes_max)
-        self._reads = ByteBudget(settings.read_bytes_max)
-        self._connections: dict[str, tuple[ByteBudget, int]] = {}
+        self._appends = Allowance(settings.append_bytes_max)
+        self._reads = Allowance(settings.read_bytes_max, settings.urgent_bytes)
+        self._connections: dict[str, tuple[Allowance, int]] = {}
         self._streams: dict[OrderedStream, None] = {}
         self._finishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.long_polls = 0
@@ -77,7 +78,7 @@ class BookieCalls:
     @property
     def held_bytes(self) -> int:
         """Bytes of appends that are not answered, and of reads on their way."""
-        return self._appends.held_bytes + self._reads.held_bytes
+        return self._appends.taken_bytes + self._reads.taken_bytes
 
     # Calls
 
@@ -164,7 +165,7 @@ class BookieCalls:
         first = asked.first
         peer = context.peer()
         connection, calls = self._connections.get(peer) or (
-            ByteBudget(self._settings.connection_read_bytes_max),
+            Allowance(self._settings.connection_read_bytes_max),
             0,
         )
         self._connections[peer] = (connection, calls + 1)
@@ -185,7 +186,7 @@ class BookieCalls:
                 self._connections[peer] = (connection, calls - 1)
 
     async def _send_part(
-        self, context: Any, connection: ByteBudget, bookie_id: str, part: ReadRequest
+        self, context: Any, connection: Allowance, bookie_id: str, part: ReadRequest
     ) -> tuple[int, int] | None:
         """Read and send one message's worth.
 
@@ -195,18 +196,18 @@ class BookieCalls:
         held_bytes = max(part.max_bytes, ENTRY_BYTES_MAX)
         await connection.acquire(held_bytes)
         try:
-            await self._reads.acquire(held_bytes)
+            await self._reads.acquire(held_bytes, urgent=part.fence_key is not None)
             try:
                 data, following = await self._part(bookie_id, part)
                 room_bytes, held_bytes = held_bytes, len(data)
                 for reads in (connection, self._reads):
                     reads.take(held_bytes)
-                    reads.give(room_bytes)
+                    reads.give_back(room_bytes)
                 await context.write(data)
             finally:
-                self._reads.give(held_bytes)
+                self._reads.give_back(held_bytes)
         finally:
-            connection.give(held_bytes)
+            connection.give_back(held_bytes)
         return following
 
     async def _part(

@@ -30,7 +30,9 @@ class GrpcSettings:
     OVERLOADED. A message gathers orders up to about `gather_bytes`. A server stops reading from a
     stream of which it holds `stream_bytes_max` of unanswered appends, and from all while it holds
     `append_bytes_max`; reads wait while `connection_read_bytes_max` or `read_bytes_max` are on
-    their way, where a read counts as the biggest entry until its reply is known. `calls_max` bounds
+    their way, where a read counts as the biggest entry until its reply is known. The last
+    `urgent_bytes` of all reads are for recoveries; and a stream of fences and recovery writes alone
+    is held back by `stream_bytes_max` only. `calls_max` bounds
     the calls that run at once in a server, of which half at most are long polls and
     `open_calls_max` those of callers who show no secret; `connections_max` bounds its connections;
     one without a call is ended after `idle_timeout_ms`.
@@ -47,6 +49,7 @@ class GrpcSettings:
     read_chunk_bytes: int = READ_BYTES_MAX
     connection_read_bytes_max: int = 32 * MIB
     read_bytes_max: int = 128 * MIB
+    urgent_bytes: int = 32 * MIB
     idle_timeout_ms: int = 300_000
     calls_max: int = 8_192
     open_calls_max: int = 128
@@ -59,6 +62,8 @@ class GrpcSettings:
         assert self.stream_bytes_max <= self.append_bytes_max
         assert self.read_chunk_bytes <= self.connection_read_bytes_max <= self.read_bytes_max
         assert self.connection_read_bytes_max >= ENTRY_BYTES_MAX
+        assert self.urgent_bytes >= ENTRY_BYTES_MAX
+        assert self.read_bytes_max >= self.urgent_bytes + ENTRY_BYTES_MAX
 
 
 Options = list[tuple[str, int]]

@@ -7,6 +7,8 @@ Invariants:
   leave in one message.
 - What the stream leaves unanswered, or answered and not yet taken by the client, is bounded in
   bytes; beyond that nothing is read from it.
+- While all streams together hold too much, those that send normal appends are read no further; one
+  that sends fences and recovery writes alone waits for nobody else.
 - A reply goes out for the bookie that was asked only.
 """
 
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import FormatTooNew, FrameInvalid
 from engine.run import NO_ENTRY
-from engine.transport.byte_budget import ByteBudget
+from engine.transport.allowance import Allowance
 from engine.transport.contract import AppendReply, Bookie, LacReply, Status
 from engine.transport.grpc_messages import facts_of_wire, runs_of_append
 from engine.transport.grpc_settings import FORMAT_MAJOR, FORMAT_MINOR, GrpcSettings
@@ -38,7 +40,7 @@ class OrderedStream:
         self,
         context: Any,
         bookies: Mapping[str, Bookie],
-        in_all: ByteBudget,
+        in_all: Allowance,
         settings: GrpcSettings,
     ) -> None:
         from engine.transport.grpc_generated import bookie_pb2
@@ -49,7 +51,7 @@ class OrderedStream:
         self._in_all = in_all
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._held = ByteBudget(settings.stream_bytes_max)
+        self._held = Allowance(settings.stream_bytes_max)
         self._unanswered = 0
         self._fences: set[asyncio.Task[LacReply]] = set()
         self._replies = bookie_pb2.AppendReply()
@@ -108,8 +110,10 @@ class OrderedStream:
     async def _read(self) -> None:
         while (message := await self._next()) is not None and not self._finished.done():
             await self._take(message)
-            await self._held.relief()
-            await self._in_all.relief()
+            # Of no bytes: how many come next is not known before they are here.
+            await self._held.acquire(0)
+            if _has_normal_append(message):
+                await self._in_all.acquire(0)
 
     async def _next(self) -> "wire.AppendRequest | None":
         from google.protobuf.message import DecodeError
@@ -276,8 +280,8 @@ class OrderedStream:
         self._in_all.take(size_bytes)
 
     def _let_go(self, size_bytes: int) -> None:
-        self._held.give(size_bytes)
-        self._in_all.give(size_bytes)
+        self._held.give_back(size_bytes)
+        self._in_all.give_back(size_bytes)
 
     def _end(self) -> None:
         self._over = True
@@ -288,6 +292,10 @@ class OrderedStream:
             if task is not None:
                 task.cancel()
         self._forget()
+
+
+def _has_normal_append(message: "wire.AppendRequest") -> bool:
+    return any(order.HasField("append") and not order.append.recovery for order in message.orders)
 
 
 def _look_at(reading: "asyncio.Task[None]") -> None:

@@ -11,6 +11,7 @@ _SECURITY: Final = "engine/transport/grpc_security.py"
 _SERVICE: Final = "engine/transport/grpc_service.py"
 _TESTS: Final = "engine/transport/test_grpc.py"
 _LIMITS: Final = "engine/transport/test_grpc_limits.py"
+_PRIORITY: Final = "engine/transport/test_grpc_priority.py"
 _SECURITY_TESTS: Final = "engine/transport/test_grpc_security.py"
 
 GRPC_MUTANTS: Final = (
@@ -53,7 +54,7 @@ GRPC_MUTANTS: Final = (
         "a-grpc-stream-is-read-without-bound",
         "4.2-8: every queue is bounded in bytes and pushes back",
         _STREAM,
-        "            await self._held.relief()\n",
+        "            await self._held.acquire(0)\n",
         "",
         by_test(_TESTS, "test_a_server_reads_no_more_of_a_stream_than_it_may_hold_unanswered"),
     ),
@@ -61,9 +62,25 @@ GRPC_MUTANTS: Final = (
         "many-grpc-streams-are-read-without-bound",
         "4.2-8: every queue is bounded in bytes and pushes back",
         _STREAM,
-        "            await self._in_all.relief()\n",
-        "",
+        "                await self._in_all.acquire(0)\n",
+        "                pass\n",
         by_test(_TESTS, "test_all_streams_together_hold_no_more_than_the_server_may"),
+    ),
+    Mutant(
+        "recoveries-wait-for-writers-over-grpc",
+        "issue 3: priority for fencing and recovery",
+        _STREAM,
+        "            if _has_normal_append(message):\n",
+        "            if message.orders:\n",
+        by_test(_PRIORITY, "test_recoveries_and_fences_pass_a_server_that_is_full_of_appends"),
+    ),
+    Mutant(
+        "recoveries-wait-for-readers-over-grpc",
+        "issue 3: priority for fencing and recovery",
+        _SERVICE,
+        "acquire(held_bytes, urgent=part.fence_key is not None)",
+        "acquire(held_bytes)",
+        by_test(_PRIORITY, "test_a_recovery_reads_from_a_server_that_is_full_of_reads"),
     ),
     Mutant(
         "grpc-readers-hold-bytes-without-bound",
