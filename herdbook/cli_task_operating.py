@@ -17,6 +17,14 @@ from herdbook.cli_task_submitting import Arguments, payload_of
 
 SCOPES: Final = {"tenant": "tenants", "type": "types", "schedule": "schedules"}
 
+_OBJECTS: Final = {
+    "tenant": '{"weight": 2}',
+    "worker": '{"places": 4}',
+    "mapping": '{"group": 2}',
+    "rate": '{"per_second": 5}',
+}
+"""Settings that are no mere limit, and what one looks like."""
+
 Scope = Annotated[
     str, typer.Argument(help="tenant:NAME, type:NAME or schedule:NAME.", metavar="SCOPE:NAME")
 ]
@@ -72,6 +80,8 @@ def schedule(
     else:
         if not type_:
             raise typer.BadParameter("a schedule submits tasks of a TYPE")
+        if bool(cron) == bool(every_ms):
+            raise typer.BadParameter("a schedule has --cron or --every-ms, one of the two")
         wanted: dict[str, Any] = {
             "task": {"type": type_, "tenant": tenant, **payload_of(arguments or [], payload)},
             "cron": cron,
@@ -114,17 +124,21 @@ def change(
     if value is None:
         told = with_tasks(url, broker, lambda api: api.ask("DELETE", path))
     else:
-        setting = _setting(value)
+        setting = _setting(kind or "", value)
         told = with_tasks(url, broker, lambda api: api.ask("PUT", path, setting))
     _tell_change(told, f"{kind} {name} {'is taken away' if remove else 'is set'}", as_json)
 
 
-def _setting(value: str) -> Any:
+def _setting(kind: str, value: str) -> Any:
     try:
         setting = msgspec.json.decode(value)
     except msgspec.MsgspecError as error:
         raise typer.BadParameter(f"{value!r} is no JSON: {error}") from error
-    return {"limit": setting} if isinstance(setting, int) else setting
+    if not isinstance(setting, int):
+        return setting
+    if kind in _OBJECTS:
+        raise typer.BadParameter(f"a {kind} is set to an object, as '{_OBJECTS[kind]}'")
+    return {"limit": setting}
 
 
 def pause(

@@ -103,6 +103,8 @@ def worker(
     from broker.connection import WorkerLimits
     from herdbook.worker_process import WorkerChoice
 
+    for address in broker or ():
+        _check_address(address)
     many = processes or os.cpu_count() or 1
     limits = WorkerLimits(
         (places or many * _PLACES_A_PROCESS) + ahead,
@@ -150,6 +152,16 @@ def _say(worker: "Worker", pool: "Pool") -> None:
         f"worker {worker.worker_id}: {limits.places} places in {pool.processes} processes, "
         f"for {types}"
     )
+
+
+def _check_address(address: str) -> None:
+    from engine.errors import InvalidRequest
+    from engine.transport.address import parse_host_port
+
+    try:
+        parse_host_port(address)
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error), param_hint="--broker") from error
 
 
 def _module(name: str) -> str:

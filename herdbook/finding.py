@@ -213,7 +213,8 @@ def check_store(folder: Path) -> None:
         )
     if not (folder / LOCK_NAME).is_file() or not list(folder.glob("bookie-*")):
         raise StoreNotFound(
-            f"{folder} holds no store: herdbook.open makes one, and herdbook sql --create"
+            f"{folder} holds no store: name one that does, or make it by a command that takes "
+            "--create"
         )
 
 

@@ -155,6 +155,10 @@ def test_settings_are_set_listed_and_taken_away(store: Path) -> None:
     assert "InvalidSetting" in failed("set", "resource", "db", '{"limit": -1}')
     assert "no JSON" in failed("set", "resource", "db", "{", status=2)
     assert "VALUE" in failed("set", "resource", "db", status=2)
+    assert """as '{"weight": 2}'""" in failed("set", "tenant", "acme", "3", status=2)
+    for kind, name in (("tenant", "a"), ("worker", "a"), ("mapping", "a"), ("rate", "type:a")):
+        example = failed("set", kind, name, "3", status=2).partition("as '")[2].partition("'")[0]
+        assert said("set", kind, name, example) == f"{kind} {name} is set\n"
 
 
 def test_pauses_and_schedules_come_and_go(store: Path) -> None:
@@ -174,6 +178,9 @@ def test_pauses_and_schedules_come_and_go(store: Path) -> None:
     assert json.loads(rows("show", str(fired))[0]["payload"]) == {"rooms": 3, "by": "elsa"}
     both = ("schedule", "often", "sweep", "rooms=3", "--payload", "x", "--every-ms", "10")
     assert "exclude each other" in failed(*both, status=2)
+    for when in ((), ("--every-ms", "10", "--cron", "* * * * *")):
+        told = failed("schedule", "often", "sweep", *when, status=2)
+        assert "--cron or --every-ms, one of the two" in told
     assert rows("schedules") == rows("workers") == rows("dead") == []
 
 

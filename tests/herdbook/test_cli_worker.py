@@ -107,6 +107,15 @@ async def test_the_children_of_a_worker_that_is_killed_end_with_it(tmp_path: Pat
         assert await process.wait() == -signal.SIGKILL
 
 
+async def test_a_worker_that_reaches_no_broker_says_so_and_leaves_when_told() -> None:
+    async with worker("127.0.0.1:1", "--name", "barn") as process:
+        assert process.stderr is not None
+        line = (await process.stderr.readline()).decode()
+        assert line.startswith("worker barn is not connected and goes on trying: 127.0.0.1:1: ")
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+
+
 async def test_a_worker_of_a_folder_runs_the_folders_tasks(tmp_path: Path) -> None:
     note, folder = tmp_path / "note", tmp_path / "data"
     async with herdbook.open_async(folder) as book:
@@ -129,6 +138,7 @@ async def test_a_worker_of_a_folder_runs_the_folders_tasks(tmp_path: Path) -> No
         (["--tasks", "no module", "--broker", "127.0.0.1:1"], 2, "no module's name"),
         (["--tasks", "a", "--place", "milk"], 2, "not as name=2"),
         (["--tasks", "a", "--url", "nowhere"], 2, "no folder"),
+        (["--tasks", "a", "--broker", "barn"], 2, "not HOST:PORT: 'barn'"),
         ([], 2, "--tasks"),
     ],
 )
