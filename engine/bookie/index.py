@@ -100,6 +100,10 @@ class Index(Protocol):
         """Make everything applied so far durable. Runs in a thread."""
         ...
 
+    def unflushed_bytes(self) -> int:
+        """About how many bytes of the disk a flush would take now."""
+        ...
+
     def close(self) -> None:
         """Flush and close."""
         ...

@@ -67,6 +67,10 @@ class MemoryIndex:
             self._flushed.apply(changes)
         self._unflushed.clear()
 
+    def unflushed_bytes(self) -> int:
+        """None: a flush takes nothing of the disk."""
+        return 0
+
     def close(self) -> None:
         """Flush; the object may be used again, as a reopened index."""
         self.flush()

@@ -178,6 +178,10 @@ class RocksIndex:
         assert not self._read_only
         self._db.flush()
 
+    def unflushed_bytes(self) -> int:
+        """About how many bytes of the disk a flush would take now."""
+        return self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+
     def _rows_without(self, removed: Sequence[Place]) -> dict[bytes, list[Place]]:
         """The rows that hold places to be removed, by key, and what is left of each."""
         left: dict[bytes, list[Place]] = {}

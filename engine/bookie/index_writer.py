@@ -6,28 +6,39 @@ Invariants:
 - A failed write ends the bookie: an index behind its window would forget at the next start.
 - After a failed write nothing is written any more: a later batch would carry the position past what
   was lost, and no replay would look there again.
+- A disk without room for a flush is no failure: RocksDB, which would not come back from one, is not
+  asked. What waits stays in the window and is tried again.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.bookie.index import Index, Place, Position
 from engine.bookie.indexing import LAC, Fact, Item, Overlay, apply_items, fact_key, pack_number
 from engine.bookie.segment import SEGMENT_HEADER_BYTES
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import Window
-from engine.errors import BookieUnavailable
+from engine.errors import BookieUnavailable, Overloaded
+from engine.limits import KIB
+from engine.ports.disk import Space
 from engine.ports.workers import Workers
+
+_SLACK_BYTES: Final = 256 * KIB
+"""What a flush takes beside its rows."""
+_ITEM_BYTES: Final = 128
 
 
 class IndexJob(NamedTuple):
-    """Items and the position they end at; `durable` is resolved after a flush or a failure."""
+    """Items and the position they end at.
+
+    `durable` tells after a flush that they are, or that they are not, for want of room or for ever.
+    """
 
     items: list[Item]
     places: list[Place]
     position: Position
-    durable: "asyncio.Future[None] | None"
+    durable: "asyncio.Future[bool] | None"
 
 
 class IndexWriter:
@@ -38,6 +49,7 @@ class IndexWriter:
         index: Index,
         workers: Workers,
         settings: BookieSettings,
+        space: Callable[[], Space],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self.window = Window()
@@ -46,6 +58,7 @@ class IndexWriter:
         self.pending = 0
         self._index = index
         self._settings = settings
+        self._space = space
         self._on_failure = on_failure
         self._position = index.position()
         self._checkpoint = self._position
@@ -56,6 +69,7 @@ class IndexWriter:
         self._timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
         self._thread_failure: BaseException | None = None
+        self._unwritten: list[IndexJob] = []
         self._closing = False
         self._batcher = workers.batcher("index", self._work, self._done)
 
@@ -103,14 +117,17 @@ class IndexWriter:
     async def flush(self) -> None:
         """Wait until all that was added is durable in the index.
 
-        Raises `BookieUnavailable` once a write has failed.
+        Raises `BookieUnavailable` once a write has failed, `Overloaded` while the disk is full; it
+        becomes durable later then.
         """
         if self._failure is None:
-            durable: asyncio.Future[None] = self._loop.create_future()
+            durable: asyncio.Future[bool] = self._loop.create_future()
             self._send(durable)
-            await durable
+            if await durable:
+                return
         if self._failure is not None:
             raise BookieUnavailable("the bookie has stopped") from self._failure
+        raise Overloaded("the bookie's disk has no room for its index")
 
     async def close(self) -> None:
         """Write and flush what is left, then end the thread."""
@@ -130,7 +147,7 @@ class IndexWriter:
             self._timer.cancel()
             self._timer = None
 
-    def _send(self, durable: "asyncio.Future[None] | None") -> None:
+    def _send(self, durable: "asyncio.Future[bool] | None") -> None:
         self._end_timer()
         if self._failure is not None:
             return
@@ -147,15 +164,32 @@ class IndexWriter:
         self.sequence += 1
         self._batcher.put(job)
 
-    def _work(self, jobs: list[IndexJob]) -> None:
-        """In the thread. Raises the first failure for ever."""
+    def _work(self, jobs: list[IndexJob]) -> list[IndexJob]:
+        """In the thread: write all that waits, if there is room; returns what was written.
+
+        Raises the first failure for ever.
+        """
         if self._thread_failure is not None:
             raise self._thread_failure
+        self._unwritten += jobs
         try:
-            self._write(jobs)
+            if not self._has_room_on_disk():
+                return []
+            self._write(self._unwritten)
         except BaseException as error:
             self._thread_failure = error
             raise
+        written, self._unwritten = self._unwritten, []
+        return written
+
+    def _has_room_on_disk(self) -> bool:
+        items = sum(len(job.items) for job in self._unwritten)
+        needed_bytes = self._index.unflushed_bytes() + items * _ITEM_BYTES + _SLACK_BYTES
+        try:
+            return self._space().free_bytes >= needed_bytes
+        except OSError:
+            # No reading is no reason to wait.
+            return True
 
     def _write(self, jobs: list[IndexJob]) -> None:
         flush = False
@@ -171,16 +205,20 @@ class IndexWriter:
         far = position.offset - offset >= self._settings.checkpoint_bytes
         return position.segment != segment or far
 
-    def _done(self, jobs: list[IndexJob], result: None, error: BaseException | None) -> None:
+    def _done(
+        self, jobs: list[IndexJob], written: list[IndexJob] | None, error: BaseException | None
+    ) -> None:
         if error is not None and self._failure is None:
             self._failure = error
             self._end_timer()
             self._on_failure(error)
+        for job in written or ():
+            self.applied += 1
+            self.pending -= len(job.items)
+            self.window.retire(job.places)
         for job in jobs:
-            if error is None:
-                self.applied += 1
-                self.pending -= len(job.items)
-                self.window.retire(job.places)
             if job.durable is not None and not job.durable.done():
-                job.durable.set_result(None)
+                job.durable.set_result(bool(written))
+        if not written:
+            self._schedule()
         assert self.pending >= 0

@@ -63,7 +63,7 @@ class Storage:
         self.index = index
         self.measures = measures
         self.recent = RecentRuns(settings.recent_runs_bytes_max)
-        self.writer = IndexWriter(index, workers, settings, on_failure)
+        self.writer = IndexWriter(index, workers, settings, disk.space, on_failure)
         self.states = LedgerStates(
             index, self.writer, settings.ledger_states_max, clock.monotonic()
         )
@@ -281,7 +281,14 @@ class Storage:
         finally:
             self.measures.close()
             await self.writer.close()
+            await self._close_index()
+
+    async def _close_index(self) -> None:
+        try:
             await self._workers.run(self.index.close)
+        except Exception as error:
+            # As on a full disk. What it did not flush the next start reads from the journal.
+            _LOG.warning("bookie %s: its index was not flushed: %s", self._bookie_id, error)
 
 
 class _Look:

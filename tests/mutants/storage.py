@@ -72,6 +72,17 @@ JOURNAL_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-full-disk-is-written-to",
+        "design 4.3: a full disk makes a bookie read-only, and it comes back by itself",
+        "engine/bookie/index_writer.py",
+        "            if not self._has_room_on_disk():\n",
+        "            if self._index is None:\n",
+        by_test(
+            "engine/bookie/test_index_failure.py",
+            "test_an_index_without_room_on_its_disk_waits_and_comes_back",
+        ),
+    ),
+    Mutant(
         "replay-trusts-an-unproven-tail",
         "design 4.3: a tail that may not be synced is made durable before the bookie serves it",
         "engine/bookie/replay.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.bookie.index import Index, Position
+from engine.bookie.index import Changes, Index, Place, Position
 from engine.bookie.index_memory import MemoryIndex
 from engine.bookie.index_rocks import RocksIndex
 from engine.errors import FolderMismatch, FormatTooNew
@@ -114,3 +114,14 @@ def test_an_index_of_another_format_is_refused(
     database.close()
     with pytest.raises(error):
         RocksIndex(path)
+
+
+def test_a_flush_takes_no_more_of_the_disk_than_was_said(tmp_path: Path) -> None:
+    index = RocksIndex(tmp_path / "index")
+    places = [Place(7, number, number, 1, number * 100, 100, number) for number in range(20_000)]
+    index.apply(Changes((), places[::2], (), Position(1, 1)))
+    said_bytes = index.unflushed_bytes()
+    index.flush()
+    taken_bytes = sum(file.stat().st_size for file in (tmp_path / "index").glob("*.sst"))
+    assert 0 < taken_bytes <= said_bytes
+    index.close()

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from engine.bookie.index import Changes
-from engine.errors import BookieUnavailable
+from engine.errors import BookieUnavailable, Overloaded
 from engine.transport.contract import Status
-from tests.engine.bookie.house import LEDGER, House, bodies_of, turns
+from tests.engine.bookie.house import KEY, LEDGER, House, bodies_of, turns
 
 
 class OneFailure:
@@ -60,6 +60,7 @@ async def test_what_was_queued_behind_a_failed_index_write_is_not_written() -> N
         thread._work([first])
     with pytest.raises(RuntimeError, match="lost a write"):
         thread._work([second])
+    assert house.index.position() < first.position
     thread._done([first], None, raised.value)
     thread._done([second], None, raised.value)
     assert house.service.failure is raised.value and failure.calls == 1
@@ -92,3 +93,51 @@ async def test_a_flush_after_a_failed_index_write_says_that_the_bookie_has_stopp
     assert raised.value.__cause__ is house.service.failure and failure.calls == 1
     assert house.service.storage.writer.window.last(LEDGER) == 2
     await check_nothing_is_lost(house)
+
+
+async def test_an_index_without_room_on_its_disk_waits_and_comes_back() -> None:
+    house = House(index_delay_ms=1)
+    service = await house.start()
+    await house.stored(0, b"zero")
+    await house.indexed()
+    before = house.index.position()
+    assert (await house.stored(1, b"one")).status is Status.OK
+    house.disk.total_bytes -= house.disk.room_bytes()
+    with pytest.raises(Overloaded):
+        await service.storage.writer.flush()
+    assert service.failure is None and house.index.position() == before
+    assert bodies_of(await house.read(0, 1)) == [b"zero", b"one"]
+    assert (await service.fence(LEDGER, KEY)).status is Status.UNAVAILABLE
+    house.disk.total_bytes += 1 << 30
+    assert (await service.fence(LEDGER, KEY)).status is Status.OK
+    async with asyncio.timeout(20):
+        # Nobody asks for it: it is tried again.
+        while service.storage.writer.pending:
+            await turns(1)
+    assert house.index.position() > before and service.writable
+    await service.close()
+    await house.start()
+    assert bodies_of(await house.read(0, 1)) == [b"zero", b"one"]
+    assert (await house.stored(2, b"two")).status is Status.FENCED
+    await house.service.close()
+
+
+async def test_a_bookie_on_a_full_disk_closes_and_loses_nothing() -> None:
+    house = House()
+    service = await house.start()
+    assert (await house.stored(0, b"zero")).status is Status.OK
+    house.disk.total_bytes -= house.disk.room_bytes()
+    real = house.index.close
+
+    def fail() -> None:
+        raise RuntimeError("IO error: No space left on device")
+
+    house.index.close = fail  # type: ignore[method-assign]
+    await service.close()
+    assert service.failure is None
+    house.index.close = real  # type: ignore[method-assign]
+    house.disk.total_bytes += 1 << 30
+    await house.crash()
+    await house.start()
+    assert bodies_of(await house.read(0, 0)) == [b"zero"]
+    await house.service.close()
