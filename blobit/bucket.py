@@ -179,7 +179,7 @@ class AsyncBucket:
         to: "AsyncBucket | None" = None,
         if_absent: bool = False,
     ) -> ObjectInfo:
-        """Make another object of the same bytes, type and metadata, here or in another bucket.
+        """Make another object of the same bytes, type, metadata and end, here or elsewhere.
 
         In one bucket no byte is copied. Raises `NoSuchObject`, `ObjectExists`, `BlobNotStored`.
         """
@@ -375,6 +375,7 @@ class AsyncBucket:
                 pieces,
                 content_type=info.content_type,
                 metadata=info.metadata,
+                expires_ms=info.expires_ms,
                 if_absent=if_absent,
             )
 

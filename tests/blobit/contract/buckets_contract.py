@@ -356,9 +356,13 @@ class BucketsContract(Suite):
         async with self.open(tmp_path) as store:
             one = await store.blobs.create_bucket("one")
             two = await store.blobs.create_bucket("two")
-            await one.put("cow", body(500), content_type="x", metadata={"a": "b"})
+            end_ms = one.core.now_ms + 3_600_000
+            await one.put(
+                "cow", body(500), content_type="x", metadata={"a": "b"}, expires_ms=end_ms
+            )
             made = await one.copy("cow", "calf", to=two)
             assert (made.content_type, made.metadata) == ("x", {"a": "b"})
+            assert (await two.stat("calf")).expires_ms == end_ms, "no byte outlives its time"
             await store.blobs.delete_bucket("one", force=True)
             assert await two.get("calf") == body(500)
 
