@@ -164,21 +164,27 @@ async def embedded_workers(
         )
     )
     try:
-        worker = await _connected(serving, ready)
-        try:
+        async with _leaving(await _connected(serving, ready), serving) as worker:
             yield worker
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                # Who interrupts the program does not wait for tasks: they go back, uncounted.
-                worker.drain()
-            raise
-        finally:
-            worker.drain()
-            await asyncio.wait((serving,))
-        serving.result()
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _leaving(worker: Worker, serving: "asyncio.Task[bool]") -> AsyncIterator[Worker]:
+    """Let a worker leave at the end of the block. Raises what ended it before."""
+    try:
+        yield worker
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            # Who interrupts the program does not wait for tasks: they go back, uncounted.
+            worker.drain()
+        raise
+    finally:
+        worker.drain()
+        await asyncio.wait((serving,))
+    serving.result()
 
 
 async def _connected(serving: "asyncio.Task[bool]", ready: "asyncio.Future[Worker]") -> Worker:
