@@ -4,6 +4,7 @@ Invariants:
 - `ls`, `show` and `read` never fence a writer and never change a ledger.
 - With `--json` every line of standard output is one JSON object.
 - Nothing is deleted without a yes, by hand or by `--yes`.
+- A ledger whose metadata cannot be read hides no other one, and is never left out of a list.
 """
 
 import asyncio
@@ -11,11 +12,12 @@ import base64
 import json
 import sys
 from collections.abc import Container
+from operator import itemgetter
 from typing import Annotated, Any, Final
 
 import typer
 
-from engine.errors import InvalidRequest, NoSuchLedger
+from engine.errors import CannotRead, FormatTooNew, InvalidRequest, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.ledger.spreading import Flaw, flaws_of
 from engine.metadata.bookies import Bookies
@@ -33,6 +35,7 @@ from herdbook.cli_store import (
 )
 
 ASKED_AT_ONCE: Final = 64
+_UNREADABLE: Final = "UNREADABLE"
 
 OWNERS: Final = (b"blobit", b"log:", b"herd:")
 """How the names begin of those who delete their ledgers themselves."""
@@ -58,10 +61,15 @@ def list_ledgers(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the ledgers, and how many of each one's bookies are up."""
+    """List the ledgers, and how many of each one's bookies are up.
+
+    One whose metadata cannot be read is listed, too, whatever is asked for: nobody can tell.
+    """
+    unreadable: dict[int, str] = {}
 
     async def look(client: LedgerClient) -> tuple[list[LedgerMetadata], frozenset[str]]:
-        return await read_all(client), frozenset(await Bookies(client.store).available())
+        up = frozenset(await Bookies(client.store).available())
+        return await read_all(client, unreadable), up
 
     found, up = with_store(url, look)
     if degraded:
@@ -70,10 +78,19 @@ def list_ledgers(
         found = [metadata for metadata in found if bookie in metadata.bookies()]
     facts = [{**_facts(metadata), "bookies_up": bookies_up(metadata, up)} for metadata in found]
     if as_json:
-        print_json(facts)
+        facts += [
+            {"ledger": ledger_id, "state": _UNREADABLE, "why": why}
+            for ledger_id, why in unreadable.items()
+        ]
+        print_json(sorted(facts, key=itemgetter("ledger")))
         return
     columns = ("ledger", "state", "entries", "bytes", "quorums", "replicas", "owner")
-    print_table(columns, (_row(each) for each in facts))
+    rows = [_row(each) for each in facts]
+    rows += [(str(each), _UNREADABLE, "?", "?", "", "", "") for each in unreadable]
+    rows.sort(key=lambda row: int(row[0]))
+    print_table(columns, rows)
+    for ledger_id, why in sorted(unreadable.items()):
+        typer.echo(f"ledger {ledger_id}: {why}", err=True)
 
 
 @app.command("show")
@@ -196,6 +213,11 @@ async def _refuse_owned(client: LedgerClient, ledger_ids: list[int]) -> None:
             owner = (await client.ledger_metadata(ledger_id)).custom.get("owner")
         except NoSuchLedger:
             continue
+        except (CannotRead, FormatTooNew) as error:
+            raise InvalidRequest(
+                f"ledger {ledger_id}: {error}, so nobody can tell whose it is; nothing was deleted "
+                "(--force deletes a damaged one all the same)"
+            ) from error
         if owner is not None and owner.startswith(OWNERS):
             raise InvalidRequest(
                 f"ledger {ledger_id} belongs to {owner.decode(errors='replace')}, which deletes "
@@ -204,14 +226,25 @@ async def _refuse_owned(client: LedgerClient, ledger_ids: list[int]) -> None:
             )
 
 
-async def read_all(client: LedgerClient) -> list[LedgerMetadata]:
-    """The metadata of every ledger, some at a time; one deleted meanwhile is left out."""
+async def read_all(
+    client: LedgerClient, unreadable: dict[int, str] | None = None
+) -> list[LedgerMetadata]:
+    """The metadata of every ledger, some at a time; one deleted meanwhile is left out.
+
+    What cannot be read is noted in `unreadable`, with the reason. Without it: raises `CannotRead`,
+    `FormatTooNew`.
+    """
     found: list[LedgerMetadata] = []
 
     async def one(ledger_id: int) -> LedgerMetadata | None:
         try:
             return await client.ledger_metadata(ledger_id)
         except NoSuchLedger:
+            return None
+        except (CannotRead, FormatTooNew) as error:
+            if unreadable is None:
+                raise
+            unreadable[ledger_id] = str(error)
             return None
 
     ledger_ids = await client.list_ledgers()
