@@ -23,7 +23,9 @@ from engine.errors import CannotRead
 from engine.ledger.client import LedgerClient
 from engine.ports.disk import AppendFile, Disk
 from engine.ports.workers import Workers
+from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import Manifest, decode_manifest, encode_manifest
+from herd.checkpoint.record import CheckpointList
 from herd.restoring import fill, pages_in
 from herd.tablespace import Tablespace
 from herd.translating import translating
@@ -46,12 +48,27 @@ async def back_up(
     `StorageFailed`, and `OSError` (there is such a file, the disk is full).
     """
     record = await space.checkpoint()
-    assert space.checkpointer is not None
-    pin = f"backup {record.number} {client.rng.getrandbits(32):08x}"
+    return await write_checkpoint(client, space.name, record.number, workers, disk, name)
+
+
+async def write_checkpoint(
+    client: LedgerClient,
+    tablespace: str,
+    number: int | None,
+    workers: Workers,
+    disk: Disk,
+    name: str,
+) -> Manifest:
+    """Write a checkpoint (None: the newest) into a new file, from wherever the ledgers are read.
+
+    Raises `StorageFailed`, `OSError`.
+    """
+    checkpoints = CheckpointList(client.store, tablespace, client.clock)
+    pin = f"backup {number or 'newest'} {client.rng.getrandbits(32):08x}"
     with translating():
-        await space.checkpointer.list.pin(pin, record.number, _PIN_MS)
+        record = await checkpoints.pin(pin, number, _PIN_MS)
         try:
-            manifest = await space.checkpointer.manifest(record)
+            manifest = decode_manifest(await read_blob(client, record.locator))
             file = await workers.run(partial(disk.open_append, name, create=True))
             try:
                 await _write(file, manifest, client, workers)
@@ -62,7 +79,7 @@ async def back_up(
                 await workers.run(file.close)
             await workers.run(partial(disk.sync_folder, ""))
         finally:
-            await space.checkpointer.list.unpin(pin)
+            await checkpoints.unpin(pin)
     return manifest
 
 

@@ -134,7 +134,8 @@ class Herd:
     def back_up(self, path: str | PathLike[str], tablespace: str = DEFAULT) -> None:
         """Write a tablespace, as it is now, into a new file; it works on meanwhile.
 
-        Raises `OSError` (there is such a file, the disk is full), and as `connect` does.
+        A cluster's, too: what it consists of is read here. Raises `OSError` (there is such a file,
+        the disk is full), and as `connect` does.
         """
 
         async def back_up() -> None:
@@ -143,9 +144,10 @@ class Herd:
         self._hopper.call(back_up)
 
     def restore(self, path: str | PathLike[str], name: str) -> None:
-        """Make a tablespace, which must not be there yet, of a backup.
+        """Make a tablespace of a folder, which must not be there yet, of a backup.
 
-        Raises `ProgrammingError`, `StorageFailed` for a file that is damaged or cut short.
+        Raises `ProgrammingError`, `StorageFailed` for a file that is damaged or cut short, and
+        `NotSupportedError` for a cluster's.
         """
 
         async def restore() -> None:

@@ -20,7 +20,6 @@ from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
 from herdbook.cli_sql import Create, Tablespace, ending_quietly, opened
 from herdbook.cli_store import AsJson, moment_of, print_facts, print_table, with_store
-from herdbook.finding import is_cluster
 
 if TYPE_CHECKING:
     from herd.changes import CommittedTransaction
@@ -35,10 +34,7 @@ BackupFile = Annotated[Path, typer.Argument(help="The file of the backup.")]
 def backup(
     store: Folder, file: BackupFile, tablespace: Tablespace = "default", as_json: AsJson = False
 ) -> None:
-    """Write a tablespace, as it is now, into a new file. It works on meanwhile.
-
-    Of a cluster the file is written on the machine that leads the tablespace.
-    """
+    """Write a tablespace, as it is now, into a new file. It works on meanwhile."""
     if file.exists():
         _fail(f"{file} is there already: a backup overwrites nothing")
     with opened(store) as herd:
@@ -46,10 +42,6 @@ def backup(
             herd.back_up(file.absolute(), tablespace)
         except OSError as error:
             _fail(f"{file} cannot be written: {error.strerror or error}")
-    if is_cluster(store):
-        text = f"{file.absolute()} is written, on the machine that leads {tablespace}"
-        _say({"file": str(file.absolute()), "bytes": None}, as_json, text)
-        return
     _say({"file": str(file), "bytes": file.stat().st_size}, as_json, f"{file} is written")
 
 
@@ -62,14 +54,12 @@ def restore(
 ) -> None:
     """Make a new tablespace of a backup, which is checked before the first row is written.
 
-    Of a cluster the file is read on the machine that makes the tablespace.
+    In a folder: a cluster's tablespace is not made of a file, only of another one
+    (`herdbook restore-until`).
     """
-    manifest = None if is_cluster(store) else _checked(file)
+    manifest = _checked(file)
     with opened(store, create=create) as herd:
         herd.restore(file.absolute(), name)
-    if manifest is None:
-        _say({"tablespace": name}, as_json, f"tablespace {name} is restored")
-        return
     facts = _facts(manifest)
     text = f"tablespace {name} holds {facts['rows']:,} rows in {len(facts['tables'])} tables"
     _say({**facts, "tablespace": name}, as_json, text)

@@ -18,16 +18,20 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine.log import Position
 from engine.ports.clock import Clock
+from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 from engine.transport.security import NO_SECURITY, Security
 from herd.errors import (
     AccessDenied,
     Error,
     LeaderUnavailable,
+    NotSupportedError,
     OperationalError,
     ProgrammingError,
 )
@@ -41,6 +45,7 @@ from herd.wire.session import RemoteSession
 from herd.wire.settings import WireSettings
 
 if TYPE_CHECKING:
+    from engine.ledger.client import LedgerClient
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
 
 LeaderOf = Callable[[str], Awaitable[str]]
@@ -195,9 +200,12 @@ class FollowerRoute(LeaderRoute):
 class ClusterHerd(RemoteHerd):
     """The tablespaces of a cluster. Made by `open_cluster`."""
 
-    def __init__(self, calling: Calling, reading: Calling, commands: SpaceCommands) -> None:
-        """`calling` goes to leaders, `reading` to any replica."""
+    def __init__(
+        self, calling: Calling, reading: Calling, commands: SpaceCommands, client: "LedgerClient"
+    ) -> None:
+        """`calling` goes to leaders, `reading` to any replica, `client` to ledgers."""
         super().__init__(calling)
+        self._client = client
         self._reading = reading
         self._commands = commands
 
@@ -239,6 +247,30 @@ class ClusterHerd(RemoteHerd):
             return
         nodes = len(await self._commands.nodes())
         await self._commands.create(name, expected=max(1, min(3, nodes)))
+
+    async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
+        """Write a tablespace, as it is now, into a new file of this machine.
+
+        Its leader takes a checkpoint; what that consists of is read here. Raises
+        `ProgrammingError`, `LeaderUnavailable`, `StorageFailed`, `OSError`.
+        """
+        from herd.backup import write_checkpoint
+
+        name, file = name.lower(), Path.cwd() / path
+        session = await self.session(name)
+        try:
+            await session.execute("CHECKPOINT")
+        finally:
+            await session.close()
+        disk = SystemDisk(file.parent)
+        await write_checkpoint(self._client, name, None, self.workers, disk, file.name)
+
+    async def restore(self, path: str | PathLike[str], name: str) -> None:
+        """Refused: a file is restored into a folder alone."""
+        raise NotSupportedError(
+            "a tablespace of a cluster is not made of a backup's file",
+            hint="restore the file into a folder; restore_until needs no file",
+        )
 
     async def restore_until(self, source: str, until: Position, name: str) -> None:
         """Make a tablespace of another as it was at a position; an empty one may be there.
@@ -310,6 +342,7 @@ async def open_cluster(
                     Calling(route, clock, rng, workers, settings),
                     Calling(reading, clock, rng, workers, settings),
                     commands,
+                    client,
                 )
                 try:
                     yield herd

@@ -65,7 +65,9 @@ async def clustered(count: int) -> AsyncIterator[tuple[ClusterHerd, list[Node]]]
         route, clock, rng = ToLeaders(found, workers), SystemClock(), random.Random(1)
         calling = Calling(route, clock, rng, workers)
         await until(lambda: all(node.hosted("default") for node in found))
-        yield ClusterHerd(calling, calling, SpaceCommands(found[0].client.store, clock, rng)), found
+        client = found[0].client
+        commands = SpaceCommands(client.store, clock, rng)
+        yield ClusterHerd(calling, calling, commands, client), found
         await route.close()
     await workers.close()
 

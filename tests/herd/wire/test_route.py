@@ -233,7 +233,7 @@ async def test_a_follower_is_read_at_a_stated_position_and_changes_nothing(tmp_p
 
         route = FollowerRoute(replica_of, clock=clock, rng=rng, settings=SOON)
         calling = Calling(route, clock, rng, herd.workers, SOON)
-        cluster = ClusterHerd(calling, calling, Commands(facts))
+        cluster = ClusterHerd(calling, calling, Commands(facts), herd.client)
         writer = await herd.session()
         await writer.execute(COW)
         await writer.execute("INSERT INTO cow VALUES (1, 5)")
@@ -332,6 +332,32 @@ async def test_idle_sessions_make_room_and_come_back(tmp_path: Path) -> None:
         assert raised.value.retryable
         await held[0].rollback()
         assert (await sessions[0].execute("SELECT * FROM cow")).count == 0
+
+
+async def test_a_client_of_a_cluster_writes_a_backup_where_it_is(tmp_path: Path) -> None:
+    async with embedded(tmp_path / "store") as herd, serving(herd) as one:
+
+        async def leader_of(tablespace: str) -> str:
+            return one.address
+
+        clock, rng = SystemClock(), random.Random(1)
+        route = LeaderRoute(leader_of, clock=clock, rng=rng, settings=SOON)
+        calling = Calling(route, clock, rng, herd.workers, SOON)
+        cluster = ClusterHerd(calling, calling, Commands({}), herd.client)
+        session = await cluster.session()
+        await session.execute(COW)
+        await session.execute("INSERT INTO cow VALUES (1, 5)")
+        await cluster.back_up(tmp_path / "cows.herd", "Default")
+        await session.execute("DELETE FROM cow")
+        with pytest.raises(FileExistsError):
+            await cluster.back_up(tmp_path / "cows.herd")
+        with pytest.raises(NotSupportedError, match="a backup's file"):
+            await cluster.restore(tmp_path / "cows.herd", "copy")
+        await herd.restore(tmp_path / "cows.herd", "copy")
+        found = await (await herd.session("copy")).execute("SELECT * FROM cow")
+        assert list(found.rows) == [(1, 5)]
+        await session.close()
+        await route.close()
 
 
 async def test_a_node_makes_no_tablespaces_for_its_clients(tmp_path: Path) -> None:
