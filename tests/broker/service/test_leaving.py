@@ -37,13 +37,13 @@ class FarLink:
                 self._in.put_nowait(error)
                 return
             self._port.assigned += sum(isinstance(each, Assigned) for each in messages)
-            await asyncio.sleep(WAY_S)
+            await elapse(WAY_S)
             self._in.put_nowait(messages)
 
     async def _go(self) -> None:
         while True:
             messages = await self._out.get()
-            await asyncio.sleep(WAY_S)
+            await elapse(WAY_S)
             await self._near.send(messages)
 
     async def receive(self) -> list[FromBroker]:
