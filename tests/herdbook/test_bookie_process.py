@@ -94,11 +94,12 @@ async def test_a_terminated_bookie_ends_with_0_and_serves_what_it_had_after_its_
         assert made.bookies[0].complaints() == ""
 
 
+@pytest.mark.parametrize("count", [3, 4], ids=["three, no spare", "four, one spare"])
 async def test_a_rolling_restart_of_all_bookies_under_load_loses_nothing_and_no_append_fails(
-    tmp_path: Path,
+    tmp_path: Path, count: int
 ) -> None:
-    async with cluster(tmp_path, 4) as made, connect(made.url) as client:
-        writer = await client.create_ledger()
+    async with cluster(tmp_path, count) as made, connect(made.url) as client:
+        writer = await client.create_ledger(3, 3, 2)
         acknowledged: list[int] = []
         over = asyncio.Event()
 
@@ -125,6 +126,12 @@ async def test_a_rolling_restart_of_all_bookies_under_load_loses_nothing_and_no_
             await grown_by(100)
             assert (await bookie.start()).startswith("serving ")
         await grown_by(100)
+
+        async def whole() -> bool:
+            assert not writing.done(), writing
+            return writer._replication.complete
+
+        await reached(whole)
         over.set()
         await writing
         assert acknowledged == list(range(len(acknowledged)))
