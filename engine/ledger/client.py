@@ -97,7 +97,8 @@ class LedgerClient:
         Each entry goes to `write_quorum` of `ensemble` bookies and is acknowledged when it is
         durable on `ack_quorum` of them; what is not named comes from the client's settings.
         `metadata` is kept with the ledger and never changes. `deferred_sync=True` resolves appends
-        before they are durable; `explicit_ids=True` takes ids from the caller (`append_at`).
+        as soon as they have an id: nothing is promised of them, not even that a bookie has heard of
+        them, until `force()` returns. `explicit_ids=True` takes ids from the caller (`append_at`).
         `announce` is awaited with the id of a ledger before there is one; what it raises is raised.
         Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`, and
         `AccessRefused` when bookies that are needed want another proof than this client has.

@@ -2,7 +2,8 @@
 
 Invariants:
 - Ids are given in the order of the calls, from 0, without a gap, and resolve in that order.
-- A future resolves with an id only when the LAC covers it (deferred sync: when it has been sent).
+- A future resolves with an id only when the LAC covers it (deferred sync: when it has its id; the
+  entry may be in this process alone until `force()` returns).
 - Bytes accepted and not yet confirmed stay under `writer_bytes_max`; more waits, parked, up to
   `writer_parked_bytes_max`; beyond that an append is refused before it has an id.
 - After the first fatal error nothing resolves with success any more.
@@ -194,7 +195,8 @@ class LedgerWriter:
     async def force(self) -> None:
         """Wait until every entry appended before this call is durable.
 
-        Raises what the appends would raise. Needed only after deferred-sync appends.
+        Raises what the appends would raise. Needed only after deferred-sync appends: of those it
+        alone tells whether they are stored anywhere.
         """
         if self._error is not None:
             raise self._refusal()

@@ -163,6 +163,20 @@ async def test_deferred_sync_resolves_before_durability_and_force_waits_for_it()
     assert writer.last_add_confirmed == 0
 
 
+async def test_deferred_sync_promises_an_id_alone_and_force_tells_what_became_of_it() -> None:
+    cluster = await Cluster.of(1)
+    writer = await cluster.client().create_ledger(1, 1, 1, deferred_sync=True)
+    cluster.bookies[0].down = True
+    cluster.transport.bookies.clear()
+    writer._replication.suspect(frozenset(["b0"]))
+    assert [await writer.append(b"nowhere") for _ in range(3)] == [0, 1, 2]
+    assert writer.last_add_confirmed == -1
+    with pytest.raises(AppendFailed):
+        await writer.force()
+    with pytest.raises(AppendFailed):
+        await writer.append(b"later")
+
+
 async def test_explicit_ids_resolve_in_order_and_a_gap_holds_back_what_follows() -> None:
     cluster = await Cluster.of(1)
     writer = await cluster.client().create_ledger(1, 1, 1, explicit_ids=True)
