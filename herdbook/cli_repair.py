@@ -17,7 +17,9 @@ from typing import Annotated, Any, Final
 import typer
 from rich.progress import Progress
 
+from engine.errors import InvalidRequest
 from engine.ledger.client import LedgerClient
+from engine.metadata.lost_logs import forget_lost, lost_logs
 from engine.metadata.repairs import RepairQueue
 from engine.ports.clock import SystemClock
 from engine.repair.decommission import Decommission, DecommissionProgress
@@ -82,6 +84,32 @@ def switch_on(url: Url = None, as_json: AsJson = False) -> None:
     """Let repair go on."""
     with_store(url, lambda client: RepairQueue(client.store).enable())
     _say_switch(True, as_json)
+
+
+@app.command("forget-log")
+def forget_log(
+    name: Annotated[str, typer.Argument(help="The log, as `rebuild-metadata` names it.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a log whose list was lost begin anew, from the states that are left.
+
+    Its ledgers are deleted once it does.
+    """
+    if not yes:
+        typer.confirm(f"log {name} begins anew, what only its ledgers hold is lost; go on?", abort=True)
+
+    async def work(client: LedgerClient) -> None:
+        if not await forget_lost(client.store, name):
+            known = ", ".join(sorted(await lost_logs(client.store))) or "none"
+            raise InvalidRequest(f"the list of log {name} was not lost; lost are: {known}")
+
+    with_store(url, work)
+    if as_json:
+        print_json([{"log": name, "forgotten": True}])
+    else:
+        typer.echo(f"log {name} begins anew when somebody leads it")
 
 
 @app.command("scrub")

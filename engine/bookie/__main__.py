@@ -129,7 +129,7 @@ def rebuild_metadata(
             _print_json(asdict(report))
         else:
             _show_rebuild(report)
-        return not report.unfit
+        return not report.unfit and not report.lost_logs
 
     _end(look)
 
@@ -228,6 +228,11 @@ def _show_rebuild(report: RebuildReport) -> None:
     )
     for unfit in report.unfit:
         console.print(f"  [red]ledger {unfit.ledger_id} not restored[/red]: {unfit.reason}")
+    for name in report.lost_logs:
+        console.print(
+            f"  [red]log {name} cannot be read[/red]: its ledgers are back, its list is not: nobody"
+            " begins it anew, and they stay"
+        )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ Invariants:
 - A ledger whose close no folder remembers comes back OPEN, so that the next open recovers it: the
   ranges held say nothing about what was acknowledged.
 - A ledger that any folder remembers as deleted stays away.
+- A log whose ledgers come back without its list is noted as lost before they do: whoever began it
+  anew would sweep them away.
 - A value in the store is never replaced, and the ids' counter ends above every id seen anywhere:
   an id of a deleted ledger is not given out again either.
 """
@@ -22,6 +24,7 @@ import msgspec
 from engine.errors import KeyExists
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers, State
+from engine.metadata.lost_logs import note_lost
 from engine.run import NO_ENTRY
 from engine.transport.contract import LedgerFacts
 
@@ -81,6 +84,7 @@ class RebuildReport:
     deleted: tuple[int, ...]
     unfit: tuple[Unfit, ...]
     highest_id: int
+    lost_logs: tuple[str, ...] = ()
 
 
 def rebuild_ledger(ledger_id: int, remains: Mapping[str, Remains]) -> LedgerMetadata | Unfit | None:
@@ -190,6 +194,7 @@ async def rebuild_metadata(
     deleted: list[int] = []
     unfit: list[Unfit] = []
     there = set(existing)
+    wanted: list[LedgerMetadata] = []
     for ledger_id in sorted(by_ledger):
         if ledger_id in there:
             kept.append(ledger_id)
@@ -200,12 +205,16 @@ async def rebuild_metadata(
         elif isinstance(metadata, Unfit):
             unfit.append(metadata)
         else:
-            try:
-                await ledgers.create(metadata)
-                restored.append(ledger_id)
-            except KeyExists:
-                kept.append(ledger_id)
-    return RebuildReport(tuple(restored), tuple(kept), tuple(deleted), tuple(unfit), highest)
+            wanted.append(metadata)
+    lost = await note_lost(store, wanted)
+    for metadata in wanted:
+        try:
+            await ledgers.create(metadata)
+            restored.append(metadata.ledger_id)
+        except KeyExists:
+            kept.append(metadata.ledger_id)
+    found = tuple(restored), tuple(sorted(kept)), tuple(deleted), tuple(unfit)
+    return RebuildReport(*found, highest, tuple(sorted(lost)))
 
 
 def _first_of(one: tuple[int, int]) -> int:

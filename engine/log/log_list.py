@@ -26,6 +26,7 @@ from engine.errors import (
 )
 from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
+from engine.metadata.lost_logs import lost_logs
 from engine.run import NO_ENTRY
 
 FORMAT_MAJOR: Final = 1
@@ -160,9 +161,19 @@ class LogLists:
         self._rng = rng
 
     async def read(self) -> HeldList:
-        """The list as this session sees it, perhaps a little old. Raises `MetadataUnavailable`."""
+        """The list as this session sees it, perhaps a little old.
+
+        Raises `MetadataUnavailable`, and `CannotRead` for one that is damaged or was lost.
+        """
         found = await self._store.get(self.key)
         if found is None:
+            ledgers = (await lost_logs(self._store)).get(self.name)
+            if ledgers is not None:
+                raise CannotRead(
+                    f"the list of log {self.name} was lost with the metadata, {ledgers} of its "
+                    "ledgers came back: bring the metadata store back from a backup, or let it "
+                    "begin anew without them (`herdbook repair forget-log`)"
+                )
             return HeldList(LogList(), None)
         return HeldList(decode_list(found.value), found.version)
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from engine.errors import CannotRead, FormatTooNew, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.log.log_list import LogList, LogLists
+from engine.metadata.lost_logs import LOG_OWNER, OWNER
 
-OWNER: Final = "owner"
 PURPOSE: Final = "purpose"
 EPOCH: Final = "epoch"
 PURPOSE_LOG: Final = "log"
@@ -91,4 +91,4 @@ class Sweeper:
 
 
 def _owner(name: str) -> bytes:
-    return b"log:" + name.encode()
+    return LOG_OWNER + name.encode()

@@ -15,7 +15,7 @@ from engine.errors import CannotRead, EngineError, FormatTooNew, NoSuchLedger, N
 from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import LOGS
-from engine.log.sweeping import OWNER
+from engine.metadata.lost_logs import OWNER
 from herd.nodes.facts import SPACES
 from herd.reading_log import log_of
 

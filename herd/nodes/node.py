@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
+from engine.metadata.lost_logs import lost_logs
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.workers import Workers
 from engine.replica.settings import ReplicaSettings
@@ -329,6 +330,13 @@ class Node:
     async def _wipe_left_behind(self) -> None:
         """Remove states of tablespaces that are others' by now, or no more."""
         mine = {fact.uuid for fact in self.outlook.spaces.values() if self._is_mine(fact)}
+        if lost := await lost_logs(self.client.store):
+            # Whose they are was lost with the metadata, and may come back.
+            names = ", ".join(sorted(lost))
+            _logger.warning(
+                "node %s keeps all states: the lists of %s were lost", self.node_id, names
+            )
+            return
         for uuid in await self._states.known():
             if uuid not in mine:
                 _logger.warning("node %s: the state %s is nobody's", self.node_id, uuid)

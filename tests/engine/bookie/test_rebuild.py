@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.bookie.rebuild import Remains, Unfit, rebuild_ledger, rebuild_metadata
+from engine.errors import CannotRead
+from engine.log.log_list import LogLists
+from engine.log.sweeping import PURPOSE_LOG, marks_of
 from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers, State
+from engine.metadata.lost_logs import forget_lost, lost_logs
 from engine.metadata.memory import MemoryTree
 from engine.transport.contract import LedgerFacts
 
@@ -122,6 +126,35 @@ async def test_metadata_that_is_there_is_never_replaced() -> None:
     assert (await ledgers.read(7)).metadata == held.metadata
     again = await rebuild_metadata(folders, ledgers.store, random.Random(3))
     assert (again.restored, again.kept) == ((), (7, 9))
+
+
+def log_facts(ledger_id: int, name: str) -> LedgerFacts:
+    return facts_of(ledger_id, custom=marks_of(name, PURPOSE_LOG, 3))
+
+
+async def test_a_log_that_comes_back_without_its_list_is_begun_anew_by_nobody() -> None:
+    tree = MemoryTree("meadow")
+    store = tree.session()
+    await store.create("/logs/kept/list", b"")
+    folders = {
+        "a": {
+            7: remains_of(log_facts(7, "herd/default")),
+            8: remains_of(log_facts(8, "kept")),
+            9: remains_of(log_facts(9, "herd/default")),
+        }
+    }
+    report = await rebuild_metadata(folders, store, random.Random(2))
+    assert report.restored == (7, 8, 9) and report.lost_logs == ("herd/default",)
+    assert await lost_logs(tree.session()) == {"herd/default": 2}
+    lists = LogLists(tree.session(), "herd/default", random.Random(3))
+    with pytest.raises(CannotRead, match="2 of its ledgers came back"):
+        await lists.read_fresh()
+    again = await rebuild_metadata(folders, store, random.Random(4))
+    assert (again.restored, again.lost_logs) == ((), ())
+    assert await lost_logs(store) == {"herd/default": 2}
+    assert await forget_lost(store, "herd/default")
+    assert not await forget_lost(store, "herd/default")
+    assert (await lists.read_fresh()).version is None
 
 
 @pytest.mark.parametrize("highest", [1, 2, 1_023, 1_024, 1_025, 3_000])

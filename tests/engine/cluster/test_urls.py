@@ -33,7 +33,7 @@ async def test_the_engine_opens_no_folder_called_like_a_cluster(
 
 @pytest.mark.parametrize("url", URLS)
 def test_the_front_door_says_how_a_cluster_is_reached(url: str | Path, empty_folder: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"engine\.connect.*blobit\.AsyncBlobs"):
+    with pytest.raises(InvalidRequest, match=r"herdbook\.connect\(url\)"):
         herdbook.open(url)
     assert os.listdir(empty_folder) == []
 
