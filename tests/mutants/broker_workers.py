@@ -7,7 +7,6 @@ from tests.mutants.mutant import Mutant, by_test
 _WORKER: Final = "broker/worker/test_worker.py"
 _LEAVING: Final = "broker/service/test_leaving.py"
 _POOL: Final = "broker/worker/test_pool.py"
-_REMOTE: Final = "broker/wire/test_remote.py"
 _GRPC: Final = "broker/wire/test_grpc.py"
 _FOLDER: Final = "broker/wire/test_folder.py"
 _PAYLOADS: Final = "broker/service/test_payloads.py"
@@ -137,18 +136,10 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
-        "a-lost-answer-is-asked-for-again",
-        "what may have been done is never asked again",
-        "broker/wire/remote.py",
-        "if never_sent(error) or (down and name in READS):",
-        "if down:",
-        by_test(_REMOTE, "test_what_may_have_been_taken_is_never_sent_again"),
-    ),
-    Mutant(
         "calls-go-to-and-fro",
         "a call is passed on once at most",
         "broker/wire/grpc_service.py",
-        "if error.leader and not was_forwarded(context):",
+        "if error.leader and not forwarded:",
         "if error.leader:",
         by_test(_GRPC, "test_a_follower_asks_the_leader_and_never_passes_a_call_on_twice"),
     ),
