@@ -192,6 +192,8 @@ class Broker(RollingOut):
                 if self.replica.failure is not None or self._closed:
                     return
                 _logger.info("broker %s: %s", self.replica.name, error)
+                # A term that could not begin, and still stands, is begun again.
+                number = 0
                 await asyncio.sleep(_RETRY_PAUSE_S)
             except Exception:
                 # A defect: who leads and does not serve must let others lead.

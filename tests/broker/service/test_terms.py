@@ -1,9 +1,11 @@
 """Leaders that come and go: what the next one finds, and what nobody loses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -12,9 +14,14 @@ from broker.connection import Completion, Ended
 from broker.errors import BrokerError, NotLeader
 from broker.leading.firing import FIRED_A_TURN
 from broker.leading.term import Term
+from broker.machine import BrokerMachine
+from broker.memory import MemoryReplica
 from broker.service import Broker
-from broker.settings import Limit
+from broker.settings import BrokerSettings, Limit
 from broker.task import Mode, Status
+from engine.errors import StateFailed
+from engine.log.position import Position
+from engine.replica import ReadRows
 from engine.replica.settings import ReplicaSettings
 from engine.state.memory import MemoryState
 from tests.broker.service import yard
@@ -23,6 +30,7 @@ from tests.broker.service.yard import CLIENT, LOG, SETTINGS, FakeWorker, opened,
 from tests.engine.ledger.scripted import Cluster
 from tests.simulation.virtual import elapse, virtually
 
+T = TypeVar("T")
 REPLICA = ReplicaSettings(
     lease_ms=300, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5
 )
@@ -375,5 +383,27 @@ def test_an_opening_takes_as_long_as_there_are_tasks_to_read(
         monkeypatch.setattr(yard, "REPLICA", replace(yard.REPLICA, stall_ms=1_000))
         async with opened() as broker:
             assert broker.serving
+
+    virtually(script())
+
+
+def test_a_term_that_could_not_begin_for_once_begins_at_the_next_try() -> None:
+    class Faulty(MemoryReplica):
+        failures = 1
+
+        def stale_read(self, look: Callable[[ReadRows], T]) -> tuple[T, Position]:
+            if self.failures:
+                self.failures -= 1
+                raise StateFailed("the disk could not read, once")
+            return super().stale_read(look)
+
+    async def script() -> None:
+        machine = BrokerMachine()
+        broker = Broker(LoopClock(), random.Random(1), machine, BrokerSettings())
+        replica = Faulty(machine)
+        broker.start(replica)
+        await broker.until_serving(1_000)
+        assert not replica.failures and await broker.submit([Spec("a")]) == [1]
+        await broker.close()
 
     virtually(script())
