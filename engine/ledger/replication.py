@@ -100,7 +100,7 @@ class Replication:
         self._changing: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._release: asyncio.TimerHandle | None = None
-        self._tick_due = 0.0
+        self._tick_due = self._patient_until = 0.0
         self._idle: asyncio.Event | None = None
         self._retry = asyncio.Event()
 
@@ -142,6 +142,8 @@ class Replication:
         assert self.error is None
         assert runs[0].first == self.pushed + 1
         if self._changing is not None and not self._unconfirmed:
+            # However long nobody waited for bookies: this one has just begun to.
+            self._patient_until = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
             self._retry.set()
         self._unconfirmed.extend(runs)
         before = self.pushed
@@ -409,7 +411,7 @@ class Replication:
 
     async def _change(self) -> None:
         """Replace failed bookies, or go on without them; only then confirm again."""
-        deadline = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
+        self._patient_until = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
         pause_s = self._settings.retry_pause_ms / 1000
         try:
             while failed := frozenset(s.index for s in self.slots if s.failed and not s.lost):
@@ -417,7 +419,7 @@ class Replication:
                     ensemble = await self._owner.replace(self.lac + 1, self.ensemble, failed)
                 except Unavailable:
                     ensemble = None
-                    if self._clock.monotonic() < deadline:
+                    if self._clock.monotonic() < self._patient_until:
                         pause_s = await self._pause(pause_s)
                         continue
                 if ensemble is not None:
@@ -425,7 +427,7 @@ class Replication:
                 elif self._alive_enough():
                     for index in failed:
                         self._lose(self.slots[index])
-                elif self._unconfirmed and self._clock.monotonic() > deadline:
+                elif self._unconfirmed and self._clock.monotonic() > self._patient_until:
                     troubles = self._context.troubles
                     raise AppendFailed(
                         f"ledger {self.ledger_id}: too few bookies are left"

@@ -22,6 +22,17 @@ PLACEMENT_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "patience-ends-before-it-begins",
+        "design 4.2-8: a deadline counts from when somebody began to wait",
+        "engine/ledger/replication.py",
+        "has just begun to.\n            self._patient_until = ",
+        "has just begun to.\n            _ = ",
+        by_test(
+            "engine/ledger/test_coming_back.py",
+            "test_an_append_after_a_long_idle_outage_waits_for_bookies_as_long_as_any_other",
+        ),
+    ),
+    Mutant(
         "nobody-looks-when-a-quarantine-ends",
         "design 4.2-4: an open ledger gets its replicas back as soon as bookies can be taken",
         "engine/ledger/replication.py",

@@ -129,3 +129,26 @@ def test_an_append_waits_for_bookies_that_are_away_for_a_moment() -> None:
         await writer.close()
 
     virtually(script())
+
+
+def test_an_append_after_a_long_idle_outage_waits_for_bookies_as_long_as_any_other() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(3)
+        settings = replace(QUICK, append_timeout_ms=6_000, quarantine_ms=10_000)
+        writer = await client_of(cluster, settings).create_ledger(3, 3, 2)
+        await writer.append(b"x")
+        away = cluster.bookies[1:]
+        for bookie in away:
+            await stop(cluster, bookie)
+        writer._replication.suspect(frozenset(bookie.bookie_id for bookie in away))
+        await elapse(20)
+        appending = asyncio.ensure_future(writer.append(b"y"))
+        await elapse(3)
+        assert not appending.done()
+        for bookie in away:
+            await restart(cluster, bookie)
+        await elapse(1)
+        assert appending.done() and appending.result() == 1
+        await writer.close()
+
+    virtually(script())
