@@ -214,7 +214,7 @@ class BookieServer:
     # Starting
 
     async def _start(self) -> None:
-        _check_listeners(self._settings, self._security)
+        check_listeners(self._settings, self._security)
         for folder in self._folders:
             self._locks.append(_locked(folder))
         await self._listen()
@@ -443,11 +443,14 @@ def _with_room_for_files(settings: ServerSettings) -> ServerSettings:
     )
 
 
-def _check_listeners(settings: ServerSettings, security: Security) -> None:
+def check_listeners(settings: ServerSettings, security: Security) -> None:
+    """Raises `InvalidRequest` for an address that is none, or at which anybody could write."""
+    addresses = filter(None, (settings.listen, settings.grpc))
+    hosts = {listen: parse_host_port(listen)[0] for listen in addresses}
     if security.on or settings.insecure:
         return
-    for listen in (settings.listen, settings.grpc):
-        if listen and not is_loopback(parse_host_port(listen)[0]):
+    for listen, host in hosts.items():
+        if not is_loopback(host):
             raise InvalidRequest(
                 f"anybody who reaches {listen} could write: give a secret or authorities, "
                 "listen at 127.0.0.1, or say --insecure"

@@ -214,8 +214,10 @@ async def _serve(
     metrics_at: str,
 ) -> None:
     from engine.ports.clock import SystemClock
-    from engine.server import serve
+    from engine.server import check_listeners, serve
 
+    # Before the way to the metadata store is gone: on it a new cluster is made.
+    check_listeners(settings, security)
     _log_with_times()
 
     def started(server: "BookieServer", more: str = "") -> None:

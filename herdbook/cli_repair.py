@@ -98,7 +98,8 @@ def forget_log(
     Its ledgers are deleted once it does.
     """
     if not yes:
-        typer.confirm(f"log {name} begins anew, what only its ledgers hold is lost; go on?", abort=True)
+        question = f"log {name} begins anew, without what only its ledgers hold; go on?"
+        typer.confirm(question, abort=True)
 
     async def work(client: LedgerClient) -> None:
         if not await forget_lost(client.store, name):

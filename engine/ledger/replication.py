@@ -20,7 +20,6 @@ from functools import partial
 from typing import Protocol
 
 from engine.errors import (
-    AppendFailed,
     BookieUnavailable,
     EngineError,
     LedgerClosed,
@@ -29,6 +28,7 @@ from engine.errors import (
     Unavailable,
 )
 from engine.ledger.context import LedgerContext
+from engine.ledger.patience import Patience
 from engine.ledger.quorum import Quorums, confirmed, writable
 from engine.ledger.slot import Sent, Slot
 from engine.limits import ENTRY_BYTES_MAX
@@ -100,7 +100,8 @@ class Replication:
         self._changing: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._release: asyncio.TimerHandle | None = None
-        self._tick_due = self._patient_until = 0.0
+        self._tick_due = 0.0
+        self._patience = Patience(context.clock, context.settings.append_timeout_ms)
         self._idle: asyncio.Event | None = None
         self._retry = asyncio.Event()
 
@@ -143,7 +144,7 @@ class Replication:
         assert runs[0].first == self.pushed + 1
         if self._changing is not None and not self._unconfirmed:
             # However long nobody waited for bookies: this one has just begun to.
-            self._patient_until = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
+            self._patience.begin(waiting=False)
             self._retry.set()
         self._unconfirmed.extend(runs)
         before = self.pushed
@@ -324,6 +325,7 @@ class Replication:
         if grown:
             self._measures.adds.add(lac - self.lac)
             self.lac = lac
+            self._patience.confirmed()
             self._retire(lac)
         if self._lagging:
             self._drop_stored()
@@ -392,6 +394,7 @@ class Replication:
     def _note(self, slot: Slot) -> None:
         # Here and not at each try to replace it, which would begin its quarantine anew.
         self._context.placement.note_failure(slot.bookie_id)
+        self._patience.failed(slot.bookie_id)
         slot.failed = True
 
     def _fail_slot(self, slot: Slot) -> None:
@@ -411,7 +414,7 @@ class Replication:
 
     async def _change(self) -> None:
         """Replace failed bookies, or go on without them; only then confirm again."""
-        self._patient_until = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
+        self._patience.begin(waiting=bool(self._unconfirmed))
         pause_s = self._settings.retry_pause_ms / 1000
         try:
             while failed := frozenset(s.index for s in self.slots if s.failed and not s.lost):
@@ -419,21 +422,17 @@ class Replication:
                     ensemble = await self._owner.replace(self.lac + 1, self.ensemble, failed)
                 except Unavailable:
                     ensemble = None
-                    if self._clock.monotonic() < self._patient_until:
+                    if not self._patience.over:
                         pause_s = await self._pause(pause_s)
                         continue
                 if ensemble is not None:
+                    self._check_patience(self._patience.over_with(ensemble[i] for i in failed))
                     await self._adopt(ensemble, failed)
                 elif self._alive_enough():
                     for index in failed:
                         self._lose(self.slots[index])
-                elif self._unconfirmed and self._clock.monotonic() > self._patient_until:
-                    troubles = self._context.troubles
-                    raise AppendFailed(
-                        f"ledger {self.ledger_id}: too few bookies are left"
-                        f"{troubles.tell(self.ensemble)}"
-                    ) from troubles.of(self.ensemble)
                 else:
+                    self._check_patience(self._patience.over)
                     pause_s = await self._pause(pause_s)
         except EngineError as error:
             self._changing = None
@@ -445,6 +444,10 @@ class Replication:
                 self._catch_up(slot)
         self._advance()
         self._drop_stored()
+
+    def _check_patience(self, over: bool) -> None:
+        if over and self._unconfirmed and not self._alive_enough():
+            raise self._context.troubles.too_few(self.ledger_id, self.ensemble)
 
     def _lose(self, slot: Slot) -> None:
         """Go on without a bookie, and without what it acknowledged past the LAC.

@@ -5,9 +5,9 @@ Invariants:
 - The kind of a trouble is kept: a refused secret never becomes mere silence.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from engine.errors import AccessRefused, BookieUnavailable
+from engine.errors import AccessRefused, AppendFailed, BookieUnavailable
 
 
 class Troubles:
@@ -49,3 +49,10 @@ class Troubles:
                 said.setdefault(f"{type(error).__name__}: {error}", []).append(name)
         parts = [f"{', '.join(names)}: {why}" for why, names in said.items()]
         return f" ({'; '.join(parts)})" if parts else ""
+
+    def too_few(self, ledger_id: int, bookie_ids: Collection[str]) -> AppendFailed:
+        """What to raise where too few of some bookies are left for a ledger, with its cause."""
+        words = self.tell(bookie_ids)
+        error = AppendFailed(f"ledger {ledger_id}: too few bookies are left{words}")
+        error.__cause__ = self.of(bookie_ids)
+        return error

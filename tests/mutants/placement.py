@@ -22,11 +22,22 @@ PLACEMENT_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "who-comes-back-renews-the-patience",
+        "design 4.2-8: bookies that come and fail again keep no append waiting for ever",
+        "engine/ledger/patience.py",
+        "        if not self._failed.issuperset(substitutes):\n",
+        "        if substitutes:\n",
+        by_test(
+            "engine/ledger/test_coming_back.py",
+            "test_a_bookie_that_comes_back_and_fails_again_keeps_no_append_waiting_for_ever",
+        ),
+    ),
+    Mutant(
         "patience-ends-before-it-begins",
         "design 4.2-8: a deadline counts from when somebody began to wait",
         "engine/ledger/replication.py",
-        "has just begun to.\n            self._patient_until = ",
-        "has just begun to.\n            _ = ",
+        "has just begun to.\n            self._patience.begin(waiting=False)\n",
+        "has just begun to.\n",
         by_test(
             "engine/ledger/test_coming_back.py",
             "test_an_append_after_a_long_idle_outage_waits_for_bookies_as_long_as_any_other",

@@ -103,7 +103,7 @@ async def test_many_tasks_go_in_messages_that_fit() -> None:
             await calls.submit([Spec("milk")] * 2_500, atomic=True)
         with pytest.raises(InvalidTask, match="type"):
             await calls.submit([Spec("")])
-        with pytest.raises(InvalidTask, match="^task 1001 of 1001: type: "):
+        with pytest.raises(InvalidTask, match=r"^task 1001 of 1001: type: "):
             await calls.submit([*[Spec("milk")] * 1_000, Spec("")])
         assert (await calls.submit([Spec("milk")])) == [2_513]
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from engine.errors import AppendFailed
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
@@ -149,6 +150,40 @@ def test_an_append_after_a_long_idle_outage_waits_for_bookies_as_long_as_any_oth
             await restart(cluster, bookie)
         await elapse(1)
         assert appending.done() and appending.result() == 1
+        await writer.close()
+
+    virtually(script())
+
+
+def test_a_bookie_that_comes_back_and_fails_again_keeps_no_append_waiting_for_ever() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(1)
+        settings = replace(QUICK, append_timeout_ms=6_000, quarantine_ms=2_000)
+        writer = await client_of(cluster, settings).create_ledger(1, 1, 1)
+        await writer.append(b"x")
+        cluster.bookies[0].append_status = Status.READ_ONLY
+        appending = asyncio.ensure_future(writer.append(b"y"))
+        await elapse(5)
+        assert not appending.done()
+        await elapse(4)
+        assert isinstance(appending.exception(), AppendFailed)
+
+    virtually(script())
+
+
+def test_an_append_waits_the_whole_time_for_each_bookie_that_was_not_tried_yet() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(3)
+        settings = replace(QUICK, append_timeout_ms=6_000, quarantine_ms=20_000)
+        writer = await client_of(cluster, settings).create_ledger(1, 1, 1)
+        for bookie in cluster.bookies:
+            bookie.append_status = Status.READ_ONLY
+        appending = asyncio.ensure_future(writer.append(b"y"))
+        await elapse(5)
+        cluster.bookies[0].append_status = Status.OK
+        await restart(cluster, cluster.bookies[0])
+        await elapse(1)
+        assert appending.done() and appending.result() == 0
         await writer.close()
 
     virtually(script())
