@@ -181,7 +181,9 @@ class AsyncBucket:
     ) -> ObjectInfo:
         """Make another object of the same bytes, type, metadata and end, here or elsewhere.
 
-        In one bucket no byte is copied. Raises `NoSuchObject`, `ObjectExists`, `BlobNotStored`.
+        In one bucket no byte is copied. In another one it ends as that bucket's objects do, if the
+        source's end is that of its bucket's time to live. Raises `NoSuchObject`, `ObjectExists`,
+        `BlobNotStored`.
         """
         source = check_object_name(source)
         target = check_object_name(target)
@@ -369,13 +371,15 @@ class AsyncBucket:
         self, to: "AsyncBucket", source: str, target: str, *, if_absent: bool
     ) -> ObjectInfo:
         info = await self.core.stat(source)
+        # Whoever copies from a bucket whose objects expire may well do so to keep them.
+        given = self.core.info.settings.ttl_ms is None
         async with aclosing(self._version(info, 0, None)) as pieces:
             return await to.put(
                 target,
                 pieces,
                 content_type=info.content_type,
                 metadata=info.metadata,
-                expires_ms=info.expires_ms,
+                expires_ms=info.expires_ms if given else None,
                 if_absent=if_absent,
             )
 

@@ -49,15 +49,27 @@ def without_collector() -> Iterator[None]:
 
 def end_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Close the coroutines of all tasks of a closed loop that have not ended."""
-    with in_silence():
-        for task in asyncio.all_tasks(loop):
-            coroutine = task.get_coro()
-            for _ in range(_TRIES):
-                try:
-                    coroutine.close()
-                    break
-                except RuntimeError:
-                    # It awaits something more: it is told again.
-                    continue
-                except BaseException:
-                    break
+    # What they ask for in their `finally` blocks is this loop, and no new one of the interpreter's.
+    asyncio._set_running_loop(loop)
+    try:
+        with in_silence():
+            ended: set[asyncio.Task[object]] = set()
+            while tasks := asyncio.all_tasks(loop) - ended:
+                ended |= tasks
+                for task in tasks:
+                    _close(task)
+    finally:
+        asyncio._set_running_loop(None)
+
+
+def _close(task: "asyncio.Task[object]") -> None:
+    coroutine = task.get_coro()
+    for _ in range(_TRIES):
+        try:
+            coroutine.close()
+            return
+        except RuntimeError:
+            # It awaits something more: it is told again.
+            continue
+        except BaseException:
+            return

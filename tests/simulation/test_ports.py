@@ -150,3 +150,24 @@ def test_a_paused_process_goes_on_later_and_a_killed_one_never_does() -> None:
 
     loop.run(main(), until_s=60)
     assert steps == ["paused0", "killed0", "paused1", "paused2"]
+
+
+def test_what_is_left_in_mid_air_ends_on_its_own_loop() -> None:
+    loop = new_loop(1)
+    seen: list[asyncio.AbstractEventLoop] = []
+
+    async def for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(asyncio.get_running_loop())
+
+    async def script() -> None:
+        asyncio.create_task(for_ever())  # noqa: RUF006 (it is to be left)
+        await asyncio.sleep(1)
+
+    loop.run(script(), until_s=10)
+    loop.close()
+    assert seen == [loop]
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.get_running_loop()

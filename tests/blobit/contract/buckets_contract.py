@@ -363,6 +363,10 @@ class BucketsContract(Suite):
             made = await one.copy("cow", "calf", to=two)
             assert (made.content_type, made.metadata) == ("x", {"a": "b"})
             assert (await two.stat("calf")).expires_ms == end_ms, "no byte outlives its time"
+            fleeting = await store.blobs.create_bucket("three", BucketSettings(ttl_ms=3_600_000))
+            await fleeting.put("bull", body(5))
+            kept = await fleeting.copy("bull", "bull", to=two)
+            assert kept.expires_ms is None, "it was copied to be kept"
             await store.blobs.delete_bucket("one", force=True)
             assert await two.get("calf") == body(500)
 

@@ -233,7 +233,7 @@ class Draw:
         label = f"copy {source} {target}"
         if found is None:
             return Operation(label, run, error=NoSuchObject)
-        if source[0] != target[0]:
+        if source[0] != target[0] and (source[0] == "fleeting" or found.expires_ms is None):
             found = found._replace(expires_ms=self._expiry(target))
         return Operation(label, run, {target: found})
 
