@@ -124,7 +124,7 @@ async def test_the_system_tables_tell_of_all_nodes_and_replicas() -> None:
             session, "SELECT node_id, mode, term > 0 FROM systablespacereplicastate ORDER BY mode"
         )
         follower = next(iter(others - {leader.node_id}))
-        await until(lambda: leader.outlook.report("default", follower) is not None)
+        await until(lambda: _role(leader, follower) == "follower")
         states = await rows(
             session, "SELECT node_id, mode, term > 0 FROM systablespacereplicastate ORDER BY mode"
         )
@@ -135,3 +135,9 @@ async def test_the_system_tables_tell_of_all_nodes_and_replicas() -> None:
         assert [row[:2] for row in listed] == [(f"n{n}", f"n{n}:1") for n in range(3)]
         assert {row[0] for row in listed if row[2]} == others
         assert [row[0] for row in listed if row[3]] == [leader.node_id]
+
+
+def _role(at: Node, node_id: str) -> str | None:
+    """What one node knows of another one's replica."""
+    report = at.outlook.report("default", node_id)
+    return None if report is None else report.role
