@@ -1,0 +1,215 @@
+"""Where a store is, in a form that travels to other processes, and what each of them keeps open.
+
+    place = Place(url="herdbook://zookeeper-1:2181/prod", secret_file="/etc/herdbook/secret")
+    held = held_client(place)
+    metadata = held.run(lambda: held.client.ledger_metadata(7))
+
+Programs of many processes, such as Spark's, send a `Place` along with their work. Whoever gets it
+asks for the client of that place: the first call opens it, all later ones find it open.
+
+Invariants:
+- A place names files and never holds what is in them: it is pickled, logged and shown.
+- A process has at most one client of a place. A forked child opens its own.
+- A look makes nothing: a folder that is no store is an error.
+"""
+
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from engine.errors import FolderError, InvalidRequest
+from engine.ledger.client import LedgerClient
+from engine.metadata.cluster_url import SCHEME
+from engine.ports.system_loop import BackgroundLoop, background_loop
+
+if TYPE_CHECKING:
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
+    from engine.transport.security import Security
+
+R = TypeVar("R")
+T = TypeVar("T")
+H = TypeVar("H", bound="Held[Any]")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A store: a folder by its absolute path, or a cluster by its url and what it asks for.
+
+    What a cluster asks for are names of files, which lie at the same path on every machine that
+    works for a program; secrets themselves never travel.
+
+    >>> Place(url="herdbook://zookeeper-1:2181/prod").is_cluster
+    True
+    """
+
+    url: str
+    wire: Literal["framed", "grpc"] = "framed"
+    secret_file: str = ""
+    certificate: str = ""
+    private_key: str = ""
+    authorities: str = ""
+    zookeeper_user: str = ""
+    zookeeper_password_file: str = ""
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is a cluster rather than a folder."""
+        return self.url.startswith(SCHEME)
+
+    def make_security(self) -> "Security":
+        """Secret and certificates. Raises `InvalidRequest` for files that cannot be read here."""
+        from engine.transport.security import Security
+
+        return Security(
+            secret=_content(self.secret_file),
+            certificate=_path(self.certificate),
+            private_key=_path(self.private_key),
+            authorities=_path(self.authorities),
+        )
+
+    def make_zookeeper(self) -> "ZooKeeperSettings":
+        """Credentials of ZooKeeper. Raises `InvalidRequest` for a file that cannot be read here."""
+        from engine.metadata.zookeeper_settings import ZooKeeperSettings
+
+        password = _content(self.zookeeper_password_file).decode()
+        return ZooKeeperSettings(user=self.zookeeper_user, password=password)
+
+
+@asynccontextmanager
+async def open_place(place: Place) -> AsyncIterator[LedgerClient]:
+    """The ledgers of a place as long as the block lasts.
+
+    Raises `FolderError` for a folder that holds no store, and what `engine.open` and
+    `engine.connect` raise.
+    """
+    if place.is_cluster:
+        # What a cluster needs loads when one is reached.
+        from engine.connecting import connect
+
+        security, zookeeper = place.make_security(), place.make_zookeeper()
+        async with connect(
+            place.url, security=security, wire=place.wire, zookeeper=zookeeper
+        ) as connection:
+            yield connection
+        return
+    _check_folder(Path(place.url))
+    # A client of a cluster needs neither RocksDB nor a folder's lock.
+    from engine import cluster
+
+    async with cluster.open(place.url) as engine:
+        yield engine
+
+
+class Held(Generic[T]):
+    """Something that stays open on the background loop until its process ends."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[T]) -> None:
+        """Open it. Raises what opening raises."""
+        self._loop: BackgroundLoop = background_loop()
+        self._stack = AsyncExitStack()
+
+        async def begin() -> T:
+            return await self._stack.enter_async_context(opening)
+
+        self.opened: T = self._loop.run(begin)
+        atexit.register(self.close)
+
+    @property
+    def usable(self) -> bool:
+        """Whether this is the process that opened it."""
+        return self._loop.usable
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Run a coroutine on the loop and wait for its result, or raise what it raised."""
+        return self._loop.run(call)
+
+    def close(self) -> None:
+        """Let go. In a forked child it does nothing."""
+        atexit.unregister(self.close)
+        if self.usable:
+            self._loop.run(self._stack.aclose)
+
+
+class HeldClient(Held[LedgerClient]):
+    """The ledgers of a place, kept open."""
+
+    @property
+    def client(self) -> LedgerClient:
+        """Use it on the loop, by `run`."""
+        return self.opened
+
+
+class Holding(Generic[H]):
+    """What a process keeps open, by place; `open_held` opens one."""
+
+    def __init__(self, open_held: Callable[[Place], H]) -> None:
+        self._open_held = open_held
+        self._held: dict[Place, H] = {}
+        self._opening = threading.Lock()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def at(self, place: Place) -> H:
+        """What is open at a place, opened if nothing is. Raises what opening raises."""
+        with self._opening:
+            found = self._held.get(place)
+            if found is None or not found.usable:
+                found = self._held[place] = self._open_held(place)
+            return found
+
+    def let_go(self, place: Place) -> None:
+        """Close what is open at a place, if anything is. Who asks next opens it again."""
+        with self._opening:
+            found = self._held.pop(place, None)
+        if found is not None:
+            found.close()
+
+    def _after_fork(self) -> None:
+        """The parent may have forked while another thread held the lock."""
+        self._opening = threading.Lock()
+
+
+_clients: Final = Holding(lambda place: HeldClient(open_place(place)))
+
+
+def held_client(place: Place) -> HeldClient:
+    """The one client of a place in this process, open until the process ends.
+
+    Blocks; for threads that have no event loop. Raises as `open_place`.
+    """
+    return _clients.at(place)
+
+
+def let_go(place: Place) -> None:
+    """Close the client of a place, if one is held. Who needs it next opens it again."""
+    _clients.let_go(place)
+
+
+def _check_folder(folder: Path) -> None:
+    from engine.folder.lock import LOCK_NAME, METADATA_NAME
+
+    if (folder / METADATA_NAME).is_dir():
+        return
+    if not (folder / LOCK_NAME).is_file() or not list(folder.glob("bookie-*")):
+        raise FolderError(
+            f"{folder} holds no store on this machine: name a folder that herdbook.open has made, "
+            "or a cluster that all machines reach"
+        )
+
+
+def _path(name: str) -> Path | None:
+    return Path(name) if name else None
+
+
+def _content(name: str) -> bytes:
+    """A secret in a file, without the white space that editors put behind it."""
+    if not name:
+        return b""
+    try:
+        return Path(name).read_bytes().strip()
+    except OSError as error:
+        raise InvalidRequest(f"{name} cannot be read on this machine: {error.strerror}") from error
