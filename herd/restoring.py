@@ -24,10 +24,11 @@ from engine.errors import PositionTruncated
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
 from engine.ports.workers import Workers
-from herd.catalog import Catalog, erasing, load, stores_to_erase
+from herd.catalog import erasing, load, stores_to_erase
 from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import Manifest, decode_manifest
 from herd.checkpoint.pages import decode_page
+from herd.checkpoint.reading import catalog_of
 from herd.checkpoint.record import CheckpointList
 from herd.checkpoint.unpacking import unpacked
 from herd.commands import Change, Write, encode_command
@@ -165,12 +166,10 @@ class _Filling:
 
     async def take(self, workers: Workers, manifest: Manifest, pages: AsyncIterator[bytes]) -> None:
         """Write the rows of a checkpoint and keep its definitions for the end."""
-        tables = {table.id: table for table in manifest.tables}
-        views = {view.name.lower(): view for view in manifest.views}
-        catalog = Catalog(tables, views, manifest.counters)
+        catalog = catalog_of(manifest)
         self._define([*catalog.definitions(), *manifest.plain])
         for table_pages in manifest.pages:
-            table = tables[table_pages.table_id]
+            table = catalog.tables[table_pages.table_id]
             plan = catalog.plan(table)
             for _ in table_pages.pages:
                 blob = await anext(pages)

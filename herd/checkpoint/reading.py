@@ -2,9 +2,11 @@
 
 Invariants:
 - What is read is pinned as long as reading takes, or was kept by the reader's own pin.
+- Of each checkpoint there is one catalog, so whoever compares them compares objects.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from engine.errors import NotFound
 from engine.ledger.client import LedgerClient
 from engine.ports.workers import Workers
+from herd.catalog import Catalog
 from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import Manifest, ManifestRecord, Page
 from herd.checkpoint.pages import decode_page
@@ -23,11 +26,12 @@ from herd.translating import translating
 if TYPE_CHECKING:
     import pyarrow
 
-    from herd.checkpoint.streaming import KeptTable
+    from herd.checkpoint.streaming import KeptCheckpoint
 
 _PIN_MS: Final = 2 * 3_600_000
 """Longer than any query runs, unless it was told to."""
 _AT_ONCE: Final = 4
+_CATALOGS_MAX: Final = 16
 
 
 class CheckpointReader:
@@ -38,6 +42,7 @@ class CheckpointReader:
         self._checkpointer = checkpointer
         self._workers = workers
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._catalogs: OrderedDict[ManifestRecord, Catalog] = OrderedDict()
 
     async def table(
         self, table: Table, number: int, *, bytes_max: int | None = None
@@ -51,24 +56,36 @@ class CheckpointReader:
         with translating():
             pin, record = await self._pinned(number)
             try:
-                _, pages = _found(await self._checkpointer.manifest(record), table)
+                pages = _pages_of(await self._checkpointer.manifest(record), table)
                 return await self._batches(table, pages, bytes_max)
             finally:
                 await self._checkpointer.list.unpin(pin)
 
-    async def open(self, table: Table, number: int) -> "KeptTable":
-        """The same table, to be read as a query asks for it. Close it. Raises as `table`."""
-        from herd.checkpoint.streaming import KeptTable
+    async def open(self, number: int) -> "KeptCheckpoint":
+        """A checkpoint, 0 for the newest, whose tables a query reads as it asks for them. Close it.
 
+        Raises `ProgrammingError` for one that is not kept, `StorageFailed`.
+        """
+        from herd.checkpoint.streaming import KeptCheckpoint
+
+        checkpoints = self._checkpointer.list
         with translating():
             pin, record = await self._pinned(number)
-            kept = KeptTable(self._client, self._checkpointer.list, pin, table)
             try:
-                kept.found(*_found(await self._checkpointer.manifest(record), table))
+                manifest = await self._checkpointer.manifest(record)
             except BaseException:
-                await kept.close()
+                await checkpoints.unpin(pin)
                 raise
-        return kept
+        catalog = self._catalog(record, manifest)
+        return KeptCheckpoint(self._client, checkpoints, pin, manifest, catalog)
+
+    def _catalog(self, record: ManifestRecord, manifest: Manifest) -> Catalog:
+        found = self._catalogs.get(record)
+        if found is None:
+            found = self._catalogs[record] = catalog_of(manifest)
+            if len(self._catalogs) > _CATALOGS_MAX:
+                self._catalogs.popitem(last=False)
+        return found
 
     async def _pinned(self, number: int) -> tuple[str, ManifestRecord]:
         """A checkpoint, and the name under which it is kept. Raises `ProgrammingError`."""
@@ -100,10 +117,16 @@ class CheckpointReader:
             return await self._workers.run(partial(decode_page, table, blob))
 
 
-def _found(manifest: Manifest, table: Table) -> tuple[Table, Sequence[Page]]:
-    """What a table was like, and its pages. Raises `ProgrammingError`."""
-    for then in manifest.tables:
-        if then.id == table.id:
-            pages = [one.pages for one in manifest.pages if one.table_id == table.id]
-            return then, pages[0] if pages else ()
-    raise ProgrammingError(f"there was no table {table.name} at checkpoint {manifest.number}")
+def catalog_of(manifest: Manifest) -> Catalog:
+    """What a checkpoint defines."""
+    tables = {table.id: table for table in manifest.tables}
+    views = {view.name.lower(): view for view in manifest.views}
+    return Catalog(tables, views, manifest.counters)
+
+
+def _pages_of(manifest: Manifest, table: Table) -> Sequence[Page]:
+    """Where a table's rows are. Raises `ProgrammingError`."""
+    if all(then.id != table.id for then in manifest.tables):
+        raise ProgrammingError(f"there was no table {table.name} at checkpoint {manifest.number}")
+    pages = [one.pages for one in manifest.pages if one.table_id == table.id]
+    return pages[0] if pages else ()

@@ -3,7 +3,7 @@
 Invariants:
 - It is pinned from the time it was opened until it is closed.
 - At most `_AHEAD` pages are on their way or in hands; only columns that are wanted are unpacked.
-- A page that lies outside the wanted keys is not read, if keys are written as they were then.
+- A page that lies outside the wanted keys is not read.
 """
 
 import asyncio
@@ -18,37 +18,56 @@ import pyarrow as pa
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from herd.checkpoint.blobs import read_blob
-from herd.checkpoint.manifest import Page
+from herd.checkpoint.manifest import Manifest, Page
 from herd.checkpoint.pages import decode_columns, short_key
 from herd.reading import Stream, Want
 from herd.schema import Table
 from herd.translating import translated, translating
 
 if TYPE_CHECKING:
+    from herd.catalog import Catalog
     from herd.checkpoint.record import CheckpointList
 
 _AHEAD: Final = 4
 
 
-class KeptTable:
-    """A table of a pinned checkpoint. Made and closed on the loop, read in a thread."""
+class KeptCheckpoint:
+    """A pinned checkpoint, with what it defines. Close it."""
 
     def __init__(
-        self, client: LedgerClient, checkpoints: "CheckpointList", pin: str, table: Table
+        self,
+        client: LedgerClient,
+        checkpoints: "CheckpointList",
+        pin: str,
+        manifest: Manifest,
+        catalog: "Catalog",
     ) -> None:
+        self.catalog = catalog
         self._client = client
         self._checkpoints = checkpoints
         self._pin = pin
+        self._pages = {one.table_id: one.pages for one in manifest.pages}
+
+    def table(self, table: Table) -> "KeptTable":
+        """One of the tables that it defines."""
+        return KeptTable(self._client, table, self._pages.get(table.id, ()))
+
+    async def close(self) -> None:
+        """Keep the checkpoint no longer for this."""
+        with translating():
+            await self._checkpoints.unpin(self._pin)
+
+
+class KeptTable:
+    """A table of a pinned checkpoint. Made on the loop, read in a thread."""
+
+    def __init__(self, client: LedgerClient, table: Table, pages: Sequence[Page]) -> None:
+        """`table` is as the checkpoint defines it."""
+        self._client = client
         self._table = table
-        self._pages: Sequence[Page] = ()
-        self._same_keys = False
+        self._pages = pages
         self._loop = asyncio.get_running_loop()
         self.failures: list[BaseException] = []
-
-    def found(self, then: Table, pages: Sequence[Page]) -> None:
-        """Its definition at the checkpoint, and where its rows are."""
-        self._pages = pages
-        self._same_keys = _key_columns(then) == _key_columns(self._table)
 
     def read(self, want: Want) -> Stream:
         """A stream that begins again for each who reads it."""
@@ -57,11 +76,6 @@ class KeptTable:
     def describe(self, want: Want) -> str:
         """How many of its pages are read."""
         return f"{len(self._in_range(want))} of {len(self._pages)} pages of a checkpoint"
-
-    async def close(self) -> None:
-        """Keep the checkpoint no longer for this."""
-        with translating():
-            await self._checkpoints.unpin(self._pin)
 
     def batches(self, want: Want) -> Iterator[pa.RecordBatch]:
         """The rows of all pages with wanted keys, other rows of them, too. In a thread."""
@@ -85,8 +99,6 @@ class KeptTable:
         return asyncio.run_coroutine_threadsafe(read_blob(self._client, page.locator), self._loop)
 
     def _in_range(self, want: Want) -> Sequence[Page]:
-        if not self._same_keys:
-            return self._pages
         first, prefix = short_key(want.first), self._table.prefix
         end = short_key(want.end) if want.end.startswith(prefix) else None
         return [
@@ -99,8 +111,3 @@ class KeptTable:
 def _schema(want: Want) -> pa.Schema:
     """A page does not say which of its columns take no NULL."""
     return pa.schema([field.with_nullable(True) for field in want.schema])
-
-
-def _key_columns(table: Table) -> list[tuple[int, object, bool]]:
-    columns = [table.by_number[number] for number in table.primary]
-    return [(column.number, column.type, column.nullable) for column in columns]

@@ -1,7 +1,8 @@
 """A query made ready once, for all who ask it with other parameters.
 
 Invariants:
-- What is prepared depends on the text and on the catalog, not on parameters nor on the time.
+- What is prepared depends on the text, on the catalog and on those of the checkpoints that are
+  read, not on parameters nor on the time.
 - Its parameters are numbered from 1 without gaps; the moment, if it is asked for, is the last.
 """
 
@@ -16,7 +17,7 @@ from sqlglot import exp
 from engine.ports.workers import Workers
 from herd.catalog import Catalog
 from herd.errors import ParametersMismatch
-from herd.sql.resolving import Source, resolve
+from herd.sql.resolving import Past, Source, resolve
 from herd.sql.rewriting import MOMENT, named_outputs, rewritten
 from herd.sql.system import is_system
 
@@ -28,6 +29,8 @@ class Prepared:
     """The SQL for DuckDB and what stands in it."""
 
     catalog: Catalog
+    past: Past
+    """What the checkpoints define that it reads."""
     sql: str
     sources: Sequence[Source]
     numbers: Sequence[int]
@@ -44,12 +47,22 @@ class Prepared:
         given = [parameters[number - 1] for number in self.numbers]
         return [*given, moment] if self.timed else given
 
+    def is_of(self, catalog: Catalog, past: Past) -> bool:
+        """Whether it is what these definitions make of its text."""
+        return self.catalog is catalog and all(
+            past.get(number) is then for number, then in self.past.items()
+        )
 
-def prepare(tree: exp.Expr, catalog: Catalog, space: str) -> Prepared:
-    """Make a query ready; the tree stays as it is. Raises `NoSuchTable` and what is not SQL."""
+
+def prepare(tree: exp.Expr, catalog: Catalog, past: Past, space: str) -> Prepared:
+    """Make a query ready; the tree stays as it is.
+
+    Raises `NoSuchTable` and what is not SQL, and `CheckpointWanted`.
+    """
     tree = tree.copy()
     named_outputs(tree)
-    resolved = resolve(tree, catalog, space, is_system)
+    resolved = resolve(tree, catalog, past, space, is_system)
+    read = {source.checkpoint for source in resolved.sources}
     tree = rewritten(resolved.tree)
     marks = list(tree.find_all(exp.Placeholder))
     numbers = _numbers(marks)
@@ -61,7 +74,8 @@ def prepare(tree: exp.Expr, catalog: Catalog, space: str) -> Prepared:
         else:
             node.set("this", str(numbers.index(int(node.name)) + 1))
     sql = tree.sql(dialect="duckdb", comments=False)
-    return Prepared(catalog, sql, resolved.sources, numbers, timed)
+    then = {number: past[number] for number in read if number is not None}
+    return Prepared(catalog, then, sql, resolved.sources, numbers, timed)
 
 
 def _numbers(marks: Sequence[exp.Placeholder]) -> list[int]:
@@ -78,21 +92,24 @@ class PreparedQueries:
         self._space = space
         self._kept: OrderedDict[int, tuple[exp.Expr, Prepared]] = OrderedDict()
 
-    def of(self, tree: exp.Expr, catalog: Catalog) -> Prepared:
-        """A query made ready for a catalog."""
+    def of(self, tree: exp.Expr, catalog: Catalog, past: Past) -> Prepared:
+        """A query made ready for a catalog and for those of checkpoints. Raises as `prepare`."""
         found = self._kept.get(id(tree))
-        if found is not None and found[0] is tree and found[1].catalog is catalog:
+        if found is not None and found[0] is tree and found[1].is_of(catalog, past):
             self._kept.move_to_end(id(tree))
             return found[1]
-        made = prepare(tree, catalog, self._space)
+        made = prepare(tree, catalog, past, self._space)
         self._keep(tree, made)
         return made
 
-    async def prepare_long(self, tree: exp.Expr, catalog: Catalog, workers: Workers) -> None:
-        """See that a query is ready, without keeping the loop."""
+    async def prepare_long(
+        self, tree: exp.Expr, catalog: Catalog, past: Past, workers: Workers
+    ) -> None:
+        """See that a query is ready, without keeping the loop. Raises as `prepare`."""
         found = self._kept.get(id(tree))
-        if found is None or found[0] is not tree or found[1].catalog is not catalog:
-            self._keep(tree, await workers.run(lambda: prepare(tree, catalog, self._space)))
+        if found is None or found[0] is not tree or not found[1].is_of(catalog, past):
+            made = await workers.run(lambda: prepare(tree, catalog, past, self._space))
+            self._keep(tree, made)
 
     def _keep(self, tree: exp.Expr, made: Prepared) -> None:
         self._kept[id(tree)] = (tree, made)

@@ -31,7 +31,7 @@ from herd.sql.duck import DuckPool, QuerySettings, Work
 from herd.sql.parsing import is_long
 from herd.sql.prepared import Prepared, PreparedQueries
 from herd.sql.ranges import range_of
-from herd.sql.resolving import Source
+from herd.sql.resolving import CheckpointWanted, Source
 from herd.sql.system import system_table
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Kept(Protocol):
-    """A table as a checkpoint has it, kept until it is closed."""
+    """A table as a checkpoint has it."""
 
     failures: list[BaseException]
     """As a `Reading` has them."""
@@ -54,13 +54,24 @@ class Kept(Protocol):
         """How it is read, for people."""
         ...
 
+
+class KeptTables(Protocol):
+    """A checkpoint, kept until it is closed."""
+
+    catalog: Catalog
+    """What it defines: the same object for all who open the same checkpoint."""
+
+    def table(self, table: Table) -> Kept:
+        """One of its tables."""
+        ...
+
     async def close(self) -> None:
         """Let go of it."""
         ...
 
 
-Checkpoints = Callable[[Table, int], Awaitable[Kept]]
-"""A table as a checkpoint with some number has it."""
+Checkpoints = Callable[[int], Awaitable[KeptTables]]
+"""The checkpoint with some number, `NEWEST` for the newest."""
 
 _LOOKS_MAX: Final = 5
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
@@ -181,6 +192,9 @@ class _Query:
         )
         self._stale = stale
         self._turn = Lock()
+        self._checkpoints: dict[int, KeptTables] = {}
+        self._past: dict[int, Catalog] = {}
+        """What those define."""
         self._kept: dict[str, Kept] = {}
         self._ways: dict[str, Way] = {}
         self.described: list[str] = []
@@ -214,17 +228,15 @@ class _Query:
         return [source.table for source in sources if source.table is not None]
 
     def _prepared(self) -> tuple[Prepared, list[Any]]:
-        query = self._engine._prepared.of(self._tree, self._catalog())
+        query = self._engine._prepared.of(self._tree, self._catalog(), self._past)
         return query, query.values(self._parameters, self._moment)
 
     async def _prepare(self) -> None:
         """See that the rows of all tables can be taken in one turn."""
         for _ in range(_LOOKS_MAX):
             catalog = self._catalog()
-            if is_long(self._tree):
-                await self._engine._prepared.prepare_long(self._tree, catalog, self._engine.workers)
-            query, values = self._prepared()
-            await self._let_go()
+            query, values = await self._prepared_for(catalog)
+            self._kept.clear()
             for source in query.sources:
                 await self._prepare_source(source, len(query.sources), values)
             if not (self._stale or (self._transaction and self._transaction.follows)):
@@ -232,19 +244,33 @@ class _Query:
             if self._catalog() is catalog:
                 return
 
+    async def _prepared_for(self, catalog: Catalog) -> tuple[Prepared, list[Any]]:
+        """What `_prepared` answers, once all checkpoints are open that the query reads."""
+        prepared, workers = self._engine._prepared, self._engine.workers
+        while True:
+            try:
+                if is_long(self._tree):
+                    await prepared.prepare_long(self._tree, catalog, self._past, workers)
+                return self._prepared()
+            except CheckpointWanted as wanted:
+                number = wanted.number
+            if self._engine.checkpoints is None:
+                raise NotSupportedError("AS OF CHECKPOINT: this replica keeps no checkpoints")
+            checkpoint = await self._engine.checkpoints(number)
+            self._checkpoints[number] = checkpoint
+            self._past[number] = checkpoint.catalog
+
     async def _let_go(self) -> None:
         """Keep no checkpoint any more."""
-        while self._kept:
-            await self._kept.popitem()[1].close()
+        while self._checkpoints:
+            await self._checkpoints.popitem()[1].close()
 
     async def _prepare_source(self, source: Source, sources: int, values: list[Any]) -> None:
         table = source.table
         if table is None:
             return
         if source.checkpoint is not None:
-            if self._engine.checkpoints is None:
-                raise NotSupportedError("AS OF CHECKPOINT: this replica keeps no checkpoints")
-            self._kept[source.name] = await self._engine.checkpoints(table, source.checkpoint)
+            self._kept[source.name] = self._checkpoints[source.checkpoint].table(table)
             return
         defines = self._transaction is not None and self._transaction.defines
         if await self._has_way(source, sources, values):

@@ -6,10 +6,11 @@ Invariants:
 - Each place where a table stands is a source of its own, with the columns that may be asked of it:
   perhaps more than needed, never fewer.
 - After it, no name in the tree but those of sources and CTEs is the name of a table.
+- What is read of a checkpoint is as that checkpoint defines it, whatever became of it since.
 """
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +44,7 @@ class Source:
     """None: a system table."""
     system: str = ""
     checkpoint: int | None = None
+    """Of which checkpoint `table` is, `NEWEST` for the newest; None: as it is now."""
     columns: tuple[Column, ...] = ()
     hidden: bool = False
     """Whether `_key` and `_position` are wanted, too."""
@@ -57,11 +59,26 @@ class Resolved:
 
 
 IsSystem = Callable[[str], bool]
+Past = Mapping[int, Catalog]
+"""What checkpoints define, by their numbers."""
 
 
-def resolve(tree: exp.Expr, catalog: Catalog, space: str, is_system: IsSystem) -> Resolved:
-    """Look up all tables of a query; `tree` is changed. Raises `NoSuchTable`."""
-    resolver = _Resolver(catalog, space, is_system)
+class CheckpointWanted(Exception):
+    """A query asks for a checkpoint whose definitions it was not given."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"checkpoint {number} is wanted")
+        self.number = number
+
+
+def resolve(
+    tree: exp.Expr, catalog: Catalog, past: Past, space: str, is_system: IsSystem
+) -> Resolved:
+    """Look up all tables of a query; `tree` is changed.
+
+    Raises `NoSuchTable`, and `CheckpointWanted` for one that `past` does not have.
+    """
+    resolver = _Resolver(catalog, past, space, is_system)
     try:
         resolver.visit(tree, _NO_NAMES, 0)
     except RecursionError:
@@ -71,9 +88,10 @@ def resolve(tree: exp.Expr, catalog: Catalog, space: str, is_system: IsSystem) -
 
 
 class _Resolver:
-    def __init__(self, catalog: Catalog, space: str, is_system: IsSystem) -> None:
+    def __init__(self, catalog: Catalog, past: Past, space: str, is_system: IsSystem) -> None:
         self.sources: list[Source] = []
         self._catalog = catalog
+        self._past = past
         self._space = space.lower()
         self._is_system = is_system
 
@@ -112,34 +130,57 @@ class _Resolver:
                 place=place_of(node.this),
                 hint=f"the tables here are those of tablespace {self._space}",
             )
-        system = f"{schema}.{name}".lower() if schema == "information_schema" else name.lower()
-        found = self._catalog.find(name) if schema != "information_schema" else None
-        if isinstance(found, View):
+        standard = schema == "information_schema"
+        system = f"{schema}.{name}".lower() if standard else name.lower()
+        found = self._catalog.find(name) if not standard else None
+        of_then = node.args.get("version") is not None
+        if of_then and not standard and (found is not None or not self._is_system(system)):
+            self._kept(node, found)
+        elif isinstance(found, View):
             self._view(node, found, depth)
         elif found is not None:
             self._source(node, found, "")
         elif self._is_system(system):
+            if of_then:
+                raise _of_tables_only(node)
             self._source(node, None, system)
         else:
-            near = difflib.get_close_matches(name, self._catalog.names, 1)
-            hint = f"is it {near[0]}?" if near else ""
+            hint = _nearest(name, self._catalog)
             raise NoSuchTable(f"there is no table {name}", place=place_of(node.this), hint=hint)
 
-    def _source(self, node: exp.Table, table: Table | None, system: str) -> None:
+    def _kept(self, node: exp.Table, now: Table | View | None) -> None:
+        """A table of a checkpoint. `now` is what has its name today."""
+        number = _checkpoint_of(node)
+        catalog = self._past.get(number)
+        if catalog is None:
+            raise CheckpointWanted(number)
+        found = catalog.find(node.name)
+        if isinstance(found, Table):
+            node.set("version", None)
+            self._source(node, found, "", number)
+        elif found is not None or isinstance(now, View):
+            raise _of_tables_only(node)
+        else:
+            which = f"checkpoint {number}" if number != NEWEST else "the newest checkpoint"
+            raise NoSuchTable(
+                f"there was no table {node.name} at {which}",
+                place=place_of(node.this),
+                hint="it was made since" if now is not None else _nearest(node.name, catalog),
+            )
+
+    def _source(
+        self, node: exp.Table, table: Table | None, system: str, checkpoint: int | None = None
+    ) -> None:
         if not node.alias:
             alias = exp.to_identifier(node.name, quoted=True)
             node.set("alias", exp.TableAlias(this=alias))
-        source = Source(f"t:{len(self.sources)}", node.alias.lower(), node, table, system)
-        if node.args.get("version") is not None:
-            source.checkpoint = _checkpoint_of(node, table)
-            node.set("version", None)
+        name = f"t:{len(self.sources)}"
+        source = Source(name, node.alias.lower(), node, table, system, checkpoint)
         node.set("this", exp.to_identifier(source.name, quoted=True))
         node.set("db", None)
         self.sources.append(source)
 
     def _view(self, node: exp.Table, view: View, depth: int) -> None:
-        if node.args.get("version") is not None:
-            raise _of_tables_only(node)
         if depth >= _VIEWS_DEEP_MAX:
             raise TooLarge(f"view {view.name} is made of more than {_VIEWS_DEEP_MAX} views")
         query = parse_tree(view.query)
@@ -161,7 +202,12 @@ class _Resolver:
             node.set("db", None)
 
 
-def _checkpoint_of(node: exp.Table, table: Table | None) -> int:
+def _nearest(name: str, catalog: Catalog) -> str:
+    near = difflib.get_close_matches(name, catalog.names, 1)
+    return f"is it {near[0]}?" if near else ""
+
+
+def _checkpoint_of(node: exp.Table) -> int:
     """The number of the checkpoint that a table is read of, `NEWEST` for the newest."""
     version = node.args["version"]
     number = version.args.get("expression")
@@ -169,8 +215,6 @@ def _checkpoint_of(node: exp.Table, table: Table | None) -> int:
         raise SqlSyntaxError(
             "a table is read AS OF CHECKPOINT and a number", hint=_AS_OF, place=place_of(node)
         )
-    if table is None:
-        raise _of_tables_only(node)
     if number.is_string and number.name.lower() == "newest":
         return NEWEST
     if number.is_string or not number.name.isdigit() or not int(number.name):

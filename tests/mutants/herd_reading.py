@@ -14,12 +14,15 @@ _BY_INDEX_TESTS: Final = "herd/sql/test_by_index.py"
 
 HERD_READING_MUTANTS: Final = (
     Mutant(
-        "keys-of-another-type-choose-pages",
-        "a page is left out only if keys are written as they were then",
-        "herd/checkpoint/streaming.py",
-        "        if not self._same_keys:\n",
-        "        if not self._pages:\n",
-        by_test(_BUILDING_TESTS, _AS_OF),
+        "a-checkpoint-is-read-by-the-names-of-now",
+        "what is read of a checkpoint is as that checkpoint defines it",
+        "herd/sql/resolving.py",
+        "        found = catalog.find(node.name)\n",
+        "        found = now if now is not None else catalog.find(node.name)\n",
+        by_test(
+            "herd/sql/test_as_of_checkpoint.py",
+            "test_a_table_is_read_with_the_columns_that_it_had",
+        ),
     ),
     Mutant(
         "a-query-of-a-checkpoint-runs-ahead",

@@ -6,7 +6,14 @@ from typing import Protocol
 
 import pytest
 
-from herd.errors import Error, NotSupportedError, ProgrammingError, SqlSyntaxError
+from herd.errors import (
+    Error,
+    NoSuchColumn,
+    NoSuchTable,
+    NotSupportedError,
+    ProgrammingError,
+    SqlSyntaxError,
+)
 from herd.sql.result import Result
 from herd.store import open_folder
 from tests.herd.sql.sessions import at
@@ -26,6 +33,88 @@ async def failed(session: Executes, text: str) -> Error:
     with pytest.raises(Error) as found:
         await session.execute(text)
     return found.value
+
+
+async def run(session: Executes, *texts: str) -> None:
+    for text in texts:
+        await session.execute(text)
+
+
+async def test_a_table_is_read_with_the_columns_that_it_had(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        session = await herd.session()
+        await run(
+            session,
+            "CREATE TABLE cow (id INT PRIMARY KEY, milk INT, name TEXT)",
+            "INSERT INTO cow VALUES (1, 10, 'Elsa')",
+            "CHECKPOINT",
+            "CREATE VIEW old AS SELECT * FROM cow AS OF CHECKPOINT 1",
+            "ALTER TABLE cow DROP COLUMN milk",
+            "ALTER TABLE cow RENAME COLUMN name TO called",
+            "ALTER TABLE cow ADD COLUMN born INT DEFAULT 2020",
+            "CHECKPOINT",
+        )
+        past = "SELECT * FROM cow AS OF CHECKPOINT"
+        for number, names, found in (
+            (1, ["id", "milk", "name"], (1, 10, "Elsa")),
+            (2, ["id", "called", "born"], (1, "Elsa", 2020)),
+        ):
+            answer = await session.execute(f"{past} {number}")
+            assert [column.name for column in answer.columns] == names
+            assert list(answer.rows) == [found]
+        assert await rows(session, "SELECT milk, name FROM old WHERE id = 1") == [(10, "Elsa")]
+        both = (
+            "SELECT was.name, new.called, new.born FROM cow AS OF CHECKPOINT 1 was "
+            "JOIN cow AS OF CHECKPOINT 'newest' new USING (id) JOIN cow USING (id)"
+        )
+        assert await rows(session, both) == [("Elsa", "Elsa", 2020)]
+        for text, hint in (
+            ("SELECT born FROM cow AS OF CHECKPOINT 1", "milk"),
+            ("SELECT milk FROM cow AS OF CHECKPOINT 2", "called"),
+        ):
+            error = await failed(session, text)
+            assert isinstance(error, NoSuchColumn) and hint in error.hint, error
+        # The same text asks for other columns once another checkpoint is the newest.
+        newest = "SELECT * FROM cow AS OF CHECKPOINT 'newest'"
+        assert await rows(session, newest) == [(1, "Elsa", 2020)]
+        await run(session, "ALTER TABLE cow DROP COLUMN born", "CHECKPOINT")
+        assert await rows(session, newest) == [(1, "Elsa")]
+        await session.close()
+
+
+async def test_a_table_that_is_gone_is_read_and_one_that_came_later_is_not(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        session = await herd.session()
+        await run(
+            session,
+            "CREATE TABLE cow (id INT PRIMARY KEY)",
+            "INSERT INTO cow VALUES (1)",
+            "CREATE TABLE barn (id INT PRIMARY KEY, cows INT)",
+            "INSERT INTO barn VALUES (7, 2)",
+            "CHECKPOINT",
+            "DROP TABLE cow",
+            "CREATE TABLE horse (id INT PRIMARY KEY)",
+            "ALTER TABLE barn RENAME TO stable",
+        )
+        assert await rows(session, 'SELECT * FROM "default".cow AS OF CHECKPOINT 1') == [(1,)]
+        assert await rows(session, "SELECT cows FROM barn AS OF CHECKPOINT 1") == [(2,)]
+        # A table of the same name is another one.
+        await run(session, "CREATE TABLE cow (name TEXT PRIMARY KEY)", "CHECKPOINT")
+        assert await rows(session, "SELECT id FROM cow AS OF CHECKPOINT 1 WHERE id > 0") == [(1,)]
+        assert await rows(session, "SELECT name FROM cow AS OF CHECKPOINT 2") == []
+        for name, hint in (("horse", "since"), ("stable", "since"), ("barm", "barn")):
+            text = f"SELECT * FROM {name} AS OF CHECKPOINT 1"
+            error = await failed(session, text)
+            assert isinstance(error, NoSuchTable), error
+            assert f"no table {name} at checkpoint 1" in error.message and hint in error.hint
+            assert at(error, text)
+        text = "SELECT * FROM information_schema.cow AS OF CHECKPOINT 1"
+        assert isinstance(await failed(session, text), NoSuchTable)
+        text = "SELECT * FROM information_schema.tables AS OF CHECKPOINT 1"
+        assert isinstance(await failed(session, text), NotSupportedError)
+        checkpointer = (await herd.tablespace()).checkpointer
+        assert checkpointer is not None and (await checkpointer.list.get()).pins == ()
+        await session.close()
 
 
 async def test_a_table_is_read_as_it_was(tmp_path: Path) -> None:

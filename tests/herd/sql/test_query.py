@@ -25,6 +25,7 @@ from herd.errors import (
 )
 from herd.reading import Want
 from herd.rows import encode_row
+from herd.schema import Table
 from herd.sql.parsing import parse, parse_expression
 from herd.transaction import Isolation
 from herd.types import ColumnType, Kind
@@ -299,13 +300,17 @@ async def test_a_checkpoint_is_read_where_somebody_keeps_them() -> None:
             await on.engine.run(tree)
 
         class OneRow:
-            """A kept table that counts how often it is closed."""
+            """A kept checkpoint and its table, which counts how often it is closed."""
 
             closed = 0
+            catalog = on.space.catalog
             failures: list[BaseException] = []
 
             def __init__(self, number: int) -> None:
                 self.number = number
+
+            def table(self, table: Table) -> "OneRow":
+                return self
 
             def read(self, want: Want) -> pa.Table:
                 row = encode_row([self.number, None, "old", math.pi])
@@ -318,7 +323,7 @@ async def test_a_checkpoint_is_read_where_somebody_keeps_them() -> None:
             async def close(self) -> None:
                 OneRow.closed += 1
 
-        async def kept(of: object, number: int) -> OneRow:
+        async def kept(number: int) -> OneRow:
             return OneRow(number)
 
         on.engine.checkpoints = kept
