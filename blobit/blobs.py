@@ -111,6 +111,15 @@ class AsyncBlobs:
         self.check_open()
         return await self._collector.collect(bucket, dry_run=dry_run)
 
+    async def unpin(self, name: str) -> int:
+        """Remove the pins of a name, which a report of `collect` shows; returns how many.
+
+        Whoever reads the checkpoint that they kept hears that it is gone. Raises
+        `MetadataUnavailable`.
+        """
+        self.check_open()
+        return await self._collector.unpin(name)
+
     # Objects by id
 
     async def put(self, source: Source) -> ObjectId:

@@ -8,6 +8,7 @@ Invariants:
 - A ledger is deleted only after its row is gone: no row of an object names it then, and none will.
 - Whoever finds a dying row finishes it; doing it twice is doing it once.
 - A row of `ledgers` is never made again under the same id, so neither is a ledger that died.
+- What a pinned checkpoint names stays readable: the pins are looked at after the dying rows.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Final
 
 from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.errors import BlobError
+from blobit.garbage_report import PinGarbage
 from blobit.garbage_scope import BucketScope, in_batches
 from blobit.tables import Row, RowKey
 from engine.errors import EngineError, NoSuchLedger
@@ -65,9 +67,10 @@ async def _let_die(scope: BucketScope, ledger_id: int) -> bool:
 async def finish(scope: BucketScope, dying: Sequence[Row]) -> list[int]:
     """Delete the bytes of ledgers that have been dying for the grace; returns their ids.
 
-    What cannot be deleted now is left to the next round. Raises `MetadataUnavailable`.
+    What cannot be deleted now is left to the next round, and so is what pins hold. Raises
+    `MetadataUnavailable`.
     """
-    due = [row["ledger_id"] for row in dying if is_due(scope, row)]
+    due = await _free(scope, [row["ledger_id"] for row in dying if is_due(scope, row)])
     gone: list[int] = []
     for some in in_batches(due, scope.settings.batch_rows):
         deleted: list[int] = []
@@ -78,6 +81,40 @@ async def finish(scope: BucketScope, dying: Sequence[Row]) -> list[int]:
         await asyncio.gather(*changes)
         gone += deleted
     return gone
+
+
+async def look_at_pins(scope: BucketScope, dying: Sequence[Row]) -> None:
+    """Tell the report of the pins that hold dying ledgers, as `finish` does."""
+    await _free(scope, [row["ledger_id"] for row in dying if is_due(scope, row)])
+
+
+async def _free(scope: BucketScope, ledger_ids: Sequence[int]) -> list[int]:
+    """The ledgers that no pinned checkpoint names; the report hears of the others."""
+    tablespace = scope.core.info.tablespace
+    try:
+        holding = await scope.pinned.holding(tablespace, ledger_ids)
+    except EngineError:
+        # Who holds what cannot be told now.
+        return []
+    held: dict[int, int] = {}
+    for one in holding:
+        for ledger_id in one.ledger_ids:
+            if ledger_id not in held:
+                held[ledger_id] = await _size_of(scope, ledger_id)
+        stored_bytes = sum(held[ledger_id] for ledger_id in one.ledger_ids)
+        pin = one.pin
+        scope.report.pins.append(
+            PinGarbage(pin.name, pin.number, pin.expires_ms, len(one.ledger_ids), stored_bytes)
+        )
+    scope.report.pinned_ledgers, scope.report.pinned_bytes = len(held), sum(held.values())
+    return [ledger_id for ledger_id in ledger_ids if ledger_id not in held]
+
+
+async def _size_of(scope: BucketScope, ledger_id: int) -> int:
+    try:
+        return (await scope.client.ledger_metadata(ledger_id)).length or 0
+    except EngineError:
+        return 0
 
 
 def is_due(scope: BucketScope, row: Row) -> bool:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 from blobit.bucket_core import BucketCore
 from blobit.bucket_removal import remove_bucket
 from blobit.compaction import Compaction, Weight, weigh
-from blobit.dying import finish, is_due, let_die
+from blobit.dying import finish, is_due, let_die, look_at_pins
 from blobit.errors import BlobError, MetadataUnavailable, NoSuchBucket
 from blobit.expiry import abort_expired_uploads, expire_objects
 from blobit.garbage_report import BucketGarbage, GarbageReport
 from blobit.garbage_scope import BucketScope
 from blobit.orphans import OrphanScan
+from blobit.pinned import PinnedCheckpoints
 from blobit.rows import Rows, told
 from blobit.sealing import is_abandoned, seal
 from blobit.tables import (
@@ -51,6 +52,7 @@ class Collector:
         self._client = blobs.client
         self._settings = blobs.settings.garbage
         self._orphans = OrphanScan(blobs.client)
+        self._pinned = PinnedCheckpoints(blobs.client)
 
     async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
         """One round: of one bucket, or of all, of deleted ones and of what no row names.
@@ -62,6 +64,19 @@ class Collector:
             return await self._collect(bucket, dry_run)
         except Error as error:
             raise told(error) from error
+
+    async def unpin(self, name: str) -> int:
+        """Remove the pins of a name from all tablespaces of buckets; returns how many there were.
+
+        Raises `MetadataUnavailable`.
+        """
+        try:
+            spaces = sorted(set((await self._tablespaces()).values()))
+            return sum([await self._pinned.unpin(tablespace, name) for tablespace in spaces])
+        except Error as error:
+            raise told(error) from error
+        except EngineError as error:
+            raise MetadataUnavailable(f"pins cannot be changed now: {error}: retry") from error
 
     async def _collect(self, bucket: str | None, dry_run: bool) -> GarbageReport:
         report = GarbageReport(dry_run)
@@ -108,7 +123,8 @@ class Collector:
         core = BucketCore(self._blobs, info, await self._blobs.committer(info.tablespace))
         report = BucketGarbage(info.name, info.bucket_id)
         now_ms = self._client.clock.wall_ms()
-        return BucketScope(core, self._client, self._settings, report, now_ms, dry_run)
+        client, settings = self._client, self._settings
+        return BucketScope(core, client, settings, report, now_ms, dry_run, self._pinned)
 
     # One bucket
 
@@ -199,8 +215,10 @@ class Collector:
         report = scope.report
         if scope.dry_run:
             due = [row for row in dying if is_due(scope, row)]
-            report.dead_ledgers, report.deleted_ledgers = len(ids), len(due)
-            report.waiting_ledgers = len(dying) - len(due)
+            await look_at_pins(scope, dying)
+            report.dead_ledgers = len(ids)
+            report.deleted_ledgers = len(due) - report.pinned_ledgers
+            report.waiting_ledgers = len(dying) - report.deleted_ledgers
             return
         died = await let_die(scope, ids)
         report.dead_ledgers = len(died)

@@ -8,6 +8,19 @@ Invariants:
 import msgspec
 
 
+class PinGarbage(msgspec.Struct):
+    """A pinned checkpoint that keeps dead ledgers from being deleted: who reads it needs them.
+
+    It ends at `expires_ms` of the wall clock, unless it is renewed; `AsyncBlobs.unpin` ends it now.
+    """
+
+    pin: str
+    checkpoint: int
+    expires_ms: int
+    ledgers: int
+    bytes: int
+
+
 class BucketGarbage(msgspec.Struct):
     """One bucket. Bytes as its ledgers hold them, of one copy.
 
@@ -15,8 +28,8 @@ class BucketGarbage(msgspec.Struct):
     which `live_bytes` belong to objects. `dead_ledgers` have none that is live; they were set to
     die in this round. `dead_bytes` lie in them and in those that were compacted, where nobody
     names them. `waiting_ledgers` are dead since a time that is still shorter than the
-    grace. `deleted_ledgers` are gone for good. `compacted_ledgers` were emptied by moving
-    `moved_objects`. `sealed_ledgers` had been abandoned by their writers.
+    grace, or held by a pin. `deleted_ledgers` are gone for good. `compacted_ledgers` were emptied
+    by moving `moved_objects`. `sealed_ledgers` had been abandoned by their writers.
     """
 
     bucket: str
@@ -36,6 +49,10 @@ class BucketGarbage(msgspec.Struct):
     expired_uploads: int = 0
     unreadable_ledgers: int = 0
     """Could not be sealed or copied now; the next round tries again."""
+    pinned_ledgers: int = 0
+    """Of those that wait, the ones that only `pins` still hold, with `pinned_bytes` in them."""
+    pinned_bytes: int = 0
+    pins: list[PinGarbage] = []
 
 
 class GarbageReport(msgspec.Struct):

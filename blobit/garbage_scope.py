@@ -13,6 +13,7 @@ from blobit.bucket_core import BucketCore
 from blobit.committing import Committer
 from blobit.garbage_report import BucketGarbage
 from blobit.garbage_settings import GarbageSettings
+from blobit.pinned import PinnedCheckpoints
 from blobit.rows import Rows
 from blobit.tables import Row
 from engine.ledger.client import LedgerClient
@@ -30,6 +31,7 @@ class BucketScope:
     report: BucketGarbage
     now_ms: int
     dry_run: bool
+    pinned: PinnedCheckpoints
 
     @property
     def bucket_id(self) -> int:

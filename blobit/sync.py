@@ -53,6 +53,10 @@ class Blobs:
         """Give back what nobody needs any more; see `AsyncBlobs.collect`."""
         return self._run(lambda: self._blobs.collect(bucket, dry_run=dry_run))
 
+    def unpin(self, name: str) -> int:
+        """Remove the pins of a name, which a report shows; see `AsyncBlobs.unpin`."""
+        return self._run(lambda: self._blobs.unpin(name))
+
     def locations(self, object_id: ObjectId | str) -> list[Location]:
         """Which bookies hold which bytes of an object. Raises `BlobNotFound`, `BlobUnreadable`."""
         return self._run(lambda: self._blobs.locations(object_id))

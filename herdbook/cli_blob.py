@@ -318,11 +318,23 @@ def collect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
+    unpin: Annotated[
+        str | None,
+        typer.Option(metavar="PIN", help="First remove a pin that holds bytes, by its name."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Collect garbage: give back the bytes of what was deleted."""
+    """Collect garbage: give back the bytes of what was deleted.
+
+    What readers of a checkpoint have pinned stays until they are done; the report names the pins.
+    """
+    if unpin and dry_run:
+        raise typer.BadParameter("--unpin changes something, and --dry-run nothing: take one")
 
     async def work(blobs: AsyncBlobs, _: Workers) -> dict[str, Any]:
+        if unpin is not None and not await blobs.unpin(unpin):
+            say_error(f"there is no pin {unpin}")
+            raise typer.Exit(1)
         report = await blobs.collect(bucket, dry_run=dry_run)
         facts: dict[str, Any] = plain(report)
         return facts

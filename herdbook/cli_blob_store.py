@@ -125,6 +125,13 @@ def readable(facts: dict[str, Any]) -> dict[str, Any]:
                 for each in value
             ]
             shown[name] = harmless("\n".join(lines), newlines=True)
+        elif name == "pins":
+            lines = [
+                f"{each['pin']} holds {each['bytes']:,} bytes of checkpoint {each['checkpoint']} "
+                f"until {moment_of(each['expires_ms'])}"
+                for each in value
+            ]
+            shown[name] = harmless("\n".join(lines), newlines=True)
         elif name == "bytes" or name.endswith("_bytes"):
             shown[name] = f"{value:,}"
         else:

@@ -289,6 +289,8 @@ def test_bytes_are_counted_and_collected(blobs: Blobs) -> None:
     assert "What a round would do" in said("gc", "--dry-run")
     assert not rows("gc")[0]["dry_run"]
     assert "NoSuchBucket" in failed("gc", "nobody")
+    assert "there is no pin reader" in failed("gc", "--unpin", "reader")
+    assert "take one" in failed("gc", "--unpin", "reader", "--dry-run", status=2)
 
 
 @pytest.mark.parametrize("place", ["", "/", "/name", "blobit://", "blobit:///x"])
