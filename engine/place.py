@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     True
     """
 
-    url: str
+    url: str = ""
     wire: Literal["framed", "grpc"] = "framed"
     secret_file: str = ""
     certificate: str = ""
@@ -60,6 +60,21 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def is_cluster(self) -> bool:
         """Whether it is a cluster rather than a folder."""
         return self.url.startswith(SCHEME)
+
+    def at(self, url: str | None) -> "Place":
+        """This place or, spoken to in the same way, another one: what an option `url` names.
+
+        Raises `InvalidRequest` if neither names a store.
+        """
+        named = url or self.url
+        if not named:
+            raise InvalidRequest(
+                "no store is named: give a folder or herdbook://host:port/path as the option url, "
+                "or to herdbook.spark.register"
+            )
+        if not named.startswith(SCHEME):
+            named = str(Path(named).absolute())
+        return msgspec.structs.replace(self, url=named)
 
     def make_security(self) -> "Security":
         """Secret and certificates. Raises `InvalidRequest` for files that cannot be read here."""

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from engine.bookie.journal import Job
+from engine.bookie.job import Job
 from engine.bookie.ledger_state import LedgerState
 from engine.bookie.overlap import Conflict, not_held
 from engine.bookie.segment import Record, facts_record

@@ -4,6 +4,7 @@ Invariants:
 - A batch is `unreadable` if a header in it, or the bytes before it, could not be read although they
   had been synced.
 - Of a segment that is not sealed, the last batch counts only if all of it is intact, digests too.
+- Zeros up to the end of such a segment are what was put ahead: nothing behind them, no batch.
 """
 
 from collections.abc import Iterator
@@ -66,6 +67,7 @@ class BatchScan:
         records and `unreadable` tells of damage up to the end.
         """
         end = self.size_bytes if sealed_bytes is None else sealed_bytes
+        written = self._written_bytes() if sealed_bytes is None else 0
         at = start
         damaged_before = False
         while at < end:
@@ -79,7 +81,7 @@ class BatchScan:
                 damaged_before, at = True, following
                 continue
             batch_end = at + header.length
-            newest = sealed_bytes is None and batch_end >= max(end, proven_bytes + 1)
+            newest = sealed_bytes is None and batch_end >= max(written, proven_bytes + 1)
             if newest and not self._is_intact(at, batch_end):
                 if damaged_before:
                     yield Batch(0, at, at, [], True, True)
@@ -147,6 +149,17 @@ class BatchScan:
             return self.head(offset, header) is not None
         run = run_of(header, self._bytes(offset, header.size_bytes), 0)
         return run is not None and run.first_corrupt() is None
+
+    def _written_bytes(self) -> int:
+        """Where the zeros at the end begin, or that there are none."""
+        at = self.size_bytes
+        while at > 0:
+            start = max(0, at - _CHUNK_BYTES)
+            kept = len(self._disk.read(self._name, start, at - start).rstrip(b"\0"))
+            if kept:
+                return start + kept
+            at = start
+        return 0
 
     def _find_batch(self, start: int) -> int | None:
         """The offset of the first batch header from an offset on."""

@@ -39,7 +39,6 @@ from engine.bookie.indexing import (
     pack_number,
     unpack_number,
 )
-from engine.bookie.journal import Tail
 from engine.bookie.scan import segments_of
 from engine.bookie.segment import (
     FOLDER,
@@ -54,6 +53,7 @@ from engine.bookie.segment import (
     name_of,
     origin_of,
 )
+from engine.bookie.segment_writer import Tail
 from engine.errors import FolderMismatch
 from engine.ports.disk import Disk
 from engine.run import NO_ENTRY

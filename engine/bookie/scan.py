@@ -5,6 +5,8 @@ Invariants:
   head and (`first_flaw`) every entry's digest.
 - A bad record header hides the rest of its batch; a bad batch header hides all up to the next
   intact batch. Neither ends the scan.
+- Nothing but zeros from the end of a batch to the end of the file is what was put ahead of it, and
+  not looked at; where more was promised, by a seal or by the index, it is missing.
 - Only what follows the last intact batch header of the last segment can be a torn tail; all
   before it had been synced when that header was written.
 - Memory is bounded by one chunk and one record, whatever the segments' sizes.
@@ -128,6 +130,9 @@ class SegmentScan:
         while offset < self.size_bytes:
             header = self._header_at(offset)
             starts = offset >= batch_end
+            if header is None and starts and self._is_blank(offset):
+                self.size_bytes = batch_end = offset
+                break
             if header is None or (header.kind in _MARKS) != starts:
                 end = self._skip(offset, batch_end)
                 yield self._flaw(offset, end - offset, "a record's header is unreadable")
@@ -188,6 +193,13 @@ class SegmentScan:
             at += _CHUNK_BYTES
         return self.size_bytes
 
+    def _is_blank(self, offset: int) -> bool:
+        """Whether there are only zeros from here on."""
+        for at in range(offset, self.size_bytes, _CHUNK_BYTES):
+            if self._disk.read(name_of(self.segment), at, _CHUNK_BYTES).strip(b"\0"):
+                return False
+        return True
+
     def _load(self, offset: int, length: int) -> bytes:
         start, data = self._data_start, self._data
         if not start <= offset <= offset + length <= start + len(data):
@@ -225,7 +237,6 @@ class JournalScan:
         """Every record and every flaw; missing and short segments come last."""
         for segment in self.segments:
             scan = SegmentScan(self._disk, segment, self._salt)
-            self.size_bytes[segment] = scan.size_bytes
             late: list[Flaw] = []
             for found in scan.records():
                 if isinstance(found, Flaw):
@@ -237,6 +248,7 @@ class JournalScan:
                 if found.header.kind == Kind.DROPPED:
                     self.dropped.add(found.header.first)
                 yield found
+            self.size_bytes[segment] = scan.size_bytes
             if scan.header is not None:
                 self._headers[segment] = scan.header
             for flaw in late:

@@ -19,7 +19,7 @@ from engine.bookie.appending import Appender, key_matches
 from engine.bookie.folder import FolderIdentity, start_failure, start_folder
 from engine.bookie.index import Index, Position
 from engine.bookie.indexing import pack_number
-from engine.bookie.journal import Job
+from engine.bookie.job import Job
 from engine.bookie.ledger_state import LedgerState
 from engine.bookie.marking import Marker
 from engine.bookie.measures import BookieMeasures

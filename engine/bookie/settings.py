@@ -13,6 +13,8 @@ class BookieSettings:
     `full_ratio` of the disk in use turns the bookie read-only, on a big disk only with less than
     `full_free_bytes` free; it comes back at `full_ratio_low`, or twice those bytes. Below
     `reserve_bytes` free it refuses recovery writes too, and keeps what is left for fences.
+    Where a small batch makes a segment grow, `ahead_bytes` of zeros go ahead of what comes next; 0:
+    none.
     A batch of one request is written on the event loop while the like of it takes at most
     `lone_sync_ms`; 0: never.
     `synced_mark_ms` of silence make it state in the journal that all before is synced. The journal
@@ -30,6 +32,7 @@ class BookieSettings:
     journal_queue_bytes_max: int = limits.JOURNAL_QUEUE_BYTES_MAX
     journal_batch_bytes_max: int = limits.JOURNAL_BATCH_BYTES_MAX
     recent_runs_bytes_max: int = limits.RECENT_RUNS_BYTES_MAX
+    ahead_bytes: int = 256 * limits.KIB
     index_queue_records_max: int = limits.INDEX_QUEUE_RECORDS_MAX
     index_batch_records: int = 16_384
     index_delay_ms: int = 500
@@ -50,4 +53,5 @@ class BookieSettings:
         assert 0 < self.full_ratio_low <= self.full_ratio <= 1
         assert self.index_batch_records <= self.index_queue_records_max
         assert self.mark_interval_ms > 0
+        assert self.ahead_bytes >= 0
         assert self.segment_bytes > 0 and self.checkpoint_bytes > 0

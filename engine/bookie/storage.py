@@ -24,11 +24,13 @@ from engine.bookie.indexing import (
     pack_number,
     unpack_number,
 )
-from engine.bookie.journal import Job, Journal, SegmentWriter, Tail
+from engine.bookie.job import Job
+from engine.bookie.journal import Journal
 from engine.bookie.ledger_state import LedgerState, LedgerStates
 from engine.bookie.measures import BookieMeasures
 from engine.bookie.reading import Found, Gatherer, NeedsDisk, joined
 from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, facts_of
+from engine.bookie.segment_writer import SegmentWriter, Tail
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import RecentRuns, merge
 from engine.limits import ENTRY_ID_MAX

@@ -22,12 +22,21 @@ class Space(NamedTuple):
 class AppendFile(Protocol):
     """A file that only grows."""
 
-    def write(self, parts: Sequence[bytes]) -> int:
-        """Append all parts, one behind the other, whole; return the bytes written."""
+    def write(self, parts: Sequence[bytes], ahead_bytes: int = 0) -> int:
+        """Append all parts, one behind the other, whole; return the bytes written.
+
+        Where the file has to grow for them it grows by `ahead_bytes` zeros more, which what is
+        written next replaces: a sync that finds its bytes' place given already is quicker. Until
+        `trim`, and after a crash, so many zeros may stand behind what was written.
+        """
         ...
 
     def sync(self) -> None:
         """Make all that was written durable (`fdatasync`)."""
+        ...
+
+    def trim(self) -> None:
+        """Cut off zeros that stand ahead. Not durable: a power loss may bring them back."""
         ...
 
     def close(self) -> None:

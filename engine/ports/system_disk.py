@@ -79,7 +79,7 @@ class SystemDisk:
 
     def open_append(self, name: str, *, create: bool) -> "SystemAppendFile":
         """Open at the end. `create=True` makes a new file and fails if there is one."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CLOEXEC
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         return SystemAppendFile(name, os.open(self._path(name), flags, 0o666))
@@ -91,7 +91,7 @@ class SystemDisk:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         descriptor = os.open(replacing, flags, 0o666)
         try:
-            _write_whole(descriptor, [data])
+            _write_whole(descriptor, [data], 0)
             _sync(descriptor)
         finally:
             os.close(descriptor)
@@ -150,15 +150,26 @@ class SystemAppendFile:
     def __init__(self, name: str, descriptor: int) -> None:
         self._name = name
         self._descriptor = descriptor
+        self._end = self._reached = os.fstat(descriptor).st_size
         self._failed = False
 
-    def write(self, parts: Sequence[bytes]) -> int:
-        """Append all parts whole; return the bytes written.
+    def write(self, parts: Sequence[bytes], ahead_bytes: int = 0) -> int:
+        """Append all parts whole, with zeros ahead; return the bytes written.
 
         After an `OSError` a prefix of them may stand in the file.
         """
         self._check()
-        return _write_whole(self._descriptor, parts)
+        if not ahead_bytes:
+            written = _write_whole(self._descriptor, parts, self._end)
+        else:
+            written = sum(map(len, parts))
+            if self._end + written > self._reached:
+                _write_whole(self._descriptor, [*parts, bytes(ahead_bytes)], self._end)
+                self._reached = self._end + written + ahead_bytes
+            else:
+                _write_whole(self._descriptor, parts, self._end)
+        self._end += written
+        return written
 
     def sync(self) -> None:
         """Make all that was written durable. After one failure every later call fails."""
@@ -168,6 +179,13 @@ class SystemAppendFile:
         except OSError:
             self._failed = True
             raise
+
+    def trim(self) -> None:
+        """Cut off zeros that stand ahead. Not durable."""
+        self._check()
+        if self._reached > self._end:
+            os.ftruncate(self._descriptor, self._end)
+            self._reached = self._end
 
     def close(self) -> None:
         """Close without syncing. May be called twice."""
@@ -201,25 +219,26 @@ def _is_replacing(name: str) -> bool:
     return name.startswith(".") and name.endswith(_REPLACING)
 
 
-def _write_whole(descriptor: int, parts: Sequence[bytes]) -> int:
+def _write_whole(descriptor: int, parts: Sequence[bytes], offset: int) -> int:
     total = 0
     for start in range(0, len(parts), _PARTS_PER_CALL_MAX):
         chunk = parts[start : start + _PARTS_PER_CALL_MAX]
         size = sum(map(len, chunk))
-        written = os.writev(descriptor, chunk)
-        total += size
+        written = os.pwritev(descriptor, chunk, offset + total)
         if written != size:
-            _write_rest(descriptor, memoryview(b"".join(chunk))[written:])
+            rest = memoryview(b"".join(chunk))[written:]
+            _write_rest(descriptor, rest, offset + total + written)
+        total += size
     return total
 
 
-def _write_rest(descriptor: int, rest: memoryview) -> None:
+def _write_rest(descriptor: int, rest: memoryview, offset: int) -> None:
     """Go on after a short write: the error that cut it short, if any, comes now."""
     while rest:
-        written = os.write(descriptor, rest)
+        written = os.pwrite(descriptor, rest, offset)
         if written == 0:
             raise OSError(errno.EIO, "the file takes no more bytes")
-        rest = rest[written:]
+        rest, offset = rest[written:], offset + written
 
 
 def _read_rest(descriptor: int, data: bytes, offset: int, length: int) -> bytes:

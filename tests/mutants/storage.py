@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant, by_test
 
 _JOURNAL: Final = "engine/bookie/journal.py"
+_WRITER: Final = "engine/bookie/segment_writer.py"
 _COMPACTION: Final = "engine/bookie/compaction.py"
 _GARBAGE: Final = "engine/bookie/garbage.py"
 _SCATTERED_TESTS: Final = "engine/bookie/test_scattered.py"
@@ -17,7 +18,7 @@ JOURNAL_MUTANTS: Final = (
     Mutant(
         "acknowledged-without-a-sync",
         "NATS 2.12.1, design 4.3: nothing is acknowledged before its sync",
-        _JOURNAL,
+        _WRITER,
         "        self._file.sync()\n        if rolled:",
         "        if rolled:",
         by_test(_DISK_TESTS, "test_an_acknowledged_entry_survives_a_power_loss"),
@@ -25,7 +26,7 @@ JOURNAL_MUTANTS: Final = (
     Mutant(
         "a-new-segments-name-is-not-durable",
         "design 4.3: a new segment's folder entry is synced before its first acknowledgement",
-        _JOURNAL,
+        _WRITER,
         "        if rolled:\n            self._disk.sync_folder(FOLDER)\n        self._syncs_s",
         "        self._syncs_s",
         by_test(_DISK_TESTS, "test_an_acknowledged_entry_survives_a_power_loss"),
@@ -33,11 +34,30 @@ JOURNAL_MUTANTS: Final = (
     Mutant(
         "a-failed-sync-is-retried",
         "fsyncgate: a failed sync is never tried again",
-        _JOURNAL,
+        _WRITER,
         "        self._file.sync()\n        if rolled:",
         "        try:\n            self._file.sync()\n        except OSError:\n"
         "            self._file.sync()\n        if rolled:",
         by_test(_DISK_TESTS, "test_a_failed_sync_is_never_tried_again"),
+    ),
+    Mutant(
+        "zeros-ahead-hide-a-torn-batch",
+        "the last batch is the one behind which there is nothing but zeros, and is looked at whole",
+        "engine/bookie/batches.py",
+        "batch_end >= max(written, proven_bytes + 1)",
+        "batch_end >= max(end, proven_bytes + 1)",
+        by_test("engine/bookie/test_ahead.py", "test_a_last_batch_that_is_torn_amid_zeros_is_cut"),
+    ),
+    Mutant(
+        "zeros-stay-behind-a-seal",
+        "a segment that is sealed or closed ends where its last batch does",
+        _WRITER,
+        "                self._file.trim()\n",
+        "                pass\n",
+        by_test(
+            "engine/bookie/test_ahead.py",
+            "test_a_segment_that_is_sealed_or_closed_ends_where_its_last_batch_does",
+        ),
     ),
     Mutant(
         "two-write-a-segment-at-once",
@@ -125,7 +145,7 @@ JOURNAL_MUTANTS: Final = (
     Mutant(
         "what-stood-on-a-refused-job-is-written",
         "design 4.3: with a job turned down goes all that was queued behind it",
-        _JOURNAL,
+        _WRITER,
         "self._refused_epoch = max(job.epoch for job in batch)",
         "self._refused_epoch = -1",
         by_test(_DISK_TESTS, "test_what_was_queued_behind_a_refused_append_is_refused_too"),
@@ -202,7 +222,7 @@ JOURNAL_MUTANTS: Final = (
     Mutant(
         "a-mark-seals-off-what-was-not-written-again",
         "design 4.3: only what was never acknowledged may be cut",
-        _JOURNAL,
+        _WRITER,
         "if not size_bytes and (self._must_roll or not any(job.mark for job in batch)):",
         "if not size_bytes and not any(job.mark for job in batch):",
         by_test(

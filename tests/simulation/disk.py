@@ -4,6 +4,8 @@ Invariants:
 - File data and folder entries become durable separately: by `sync` and by `sync_folder`.
 - `lose_power` keeps all that is durable. Of the rest it keeps, drops or tears any sector, in any
   order, and any new or removed name; what is left is durable from then on.
+- Zeros that stand ahead of a file's data are as durable as its length: once synced they are there
+  after a power loss, wherever the data ends, and cutting them off is durable with nothing.
 - After a failed sync the data looks written, later syncs succeed, and a power loss drops it.
 - Every fault comes from the generator given or from a call by name; none from elsewhere.
 """
@@ -25,16 +27,27 @@ class PowerLoss(BaseException):
 class Inode:
     """A file's content, under whatever name.
 
-    `proven_bytes` were synced before the newest sync: what stands behind them shows that.
+    `proven_bytes` were synced before the newest sync: what stands behind them shows that. The file
+    is `reach` long, with zeros behind the data; `durable_reach` of that is on the platter.
     """
 
-    __slots__ = ("data", "forgotten", "proven_bytes", "synced_bytes")
+    __slots__ = ("data", "durable_reach", "forgotten", "proven_bytes", "reach", "synced_bytes")
 
     def __init__(self, data: bytes = b"", synced_bytes: int = 0, proven_bytes: int = 0) -> None:
         self.data = bytearray(data)
         self.synced_bytes = synced_bytes
         self.proven_bytes = proven_bytes
+        self.reach = self.durable_reach = len(data)
         self.forgotten: list[tuple[int, int]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """How long the file is."""
+        return max(len(self.data), self.reach)
+
+    def fill(self) -> None:
+        """Take the zeros ahead for data, as whoever opens the file does."""
+        self.data += bytes(self.size_bytes - len(self.data))
 
     def after_power_loss(self, rng: random.Random) -> "Inode":
         """What the platter holds: the durable part, and any part of the rest."""
@@ -49,6 +62,10 @@ class Inode:
             del data[rng.randint(synced, len(data)) :]
         elif fate < 0.9:
             _tear(data, synced, rng)
+        reach = self.durable_reach
+        if self.reach > reach and rng.random() < 0.5:
+            reach = self.reach
+        data += bytes(max(0, reach - len(data)))
         return Inode(bytes(data), len(data), min(self.proven_bytes, len(data)))
 
 
@@ -72,15 +89,18 @@ class SimAppendFile:
         self._inode = inode
         self._open = True
 
-    def write(self, parts: Sequence[bytes]) -> int:
+    def write(self, parts: Sequence[bytes], ahead_bytes: int = 0) -> int:
         self._check_open()
-        data = b"".join(parts)
+        inode, data = self._inode, b"".join(parts)
+        end = len(inode.data) + len(data)
+        reach = end + ahead_bytes if end > inode.reach else inode.reach
         room = self._disk.room_bytes()
-        if len(data) > room:
-            self._inode.data += data[:room]
+        if reach - inode.size_bytes > room:
+            inode.data += data[:room]
             raise OSError(errno.ENOSPC, "simulated: no space left")
-        self._disk.operate("write", failing_share=0.5, partial=(self._inode, data))
-        self._inode.data += data
+        self._disk.operate("write", failing_share=0.5, partial=(inode, data))
+        inode.data += data
+        inode.reach = reach
         return len(data)
 
     def sync(self) -> None:
@@ -95,6 +115,11 @@ class SimAppendFile:
         if len(inode.data) > inode.synced_bytes:
             inode.proven_bytes = inode.synced_bytes
         inode.synced_bytes = len(inode.data)
+        inode.durable_reach = inode.size_bytes
+
+    def trim(self) -> None:
+        self._check_open()
+        self._inode.reach = len(self._inode.data)
 
     def close(self) -> None:
         self._open = False
@@ -134,13 +159,15 @@ class SimDisk:
             self._folders["/".join(parts[:count])] = True
 
     def size(self, name: str) -> int:
-        return len(self._inode(name).data)
+        return self._inode(name).size_bytes
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         inode = self._inode(name)
         if self.reads_fail:
             raise OSError(errno.EIO, f"simulated: cannot read {name}")
-        return bytes(inode.data[offset : offset + length])
+        found = bytes(inode.data[offset : offset + length])
+        behind = min(offset + length, inode.size_bytes) - max(offset, len(inode.data))
+        return found + bytes(max(0, behind))
 
     def read_each(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(name, offset, length) for offset, length in ranges]
@@ -148,6 +175,7 @@ class SimDisk:
     def open_append(self, name: str, *, create: bool) -> SimAppendFile:
         _check_name(name)
         if not create:
+            self._inode(name).fill()
             return SimAppendFile(self, self._inode(name))
         if name in self._names:
             raise FileExistsError(errno.EEXIST, "exists", name)
@@ -162,7 +190,7 @@ class SimDisk:
         _check_name(name)
         if name.rpartition("/")[0] not in self._folders:
             raise FileNotFoundError(errno.ENOENT, "no such folder", name)
-        old = len(self._names[name].data) if name in self._names else 0
+        old = self._names[name].size_bytes if name in self._names else 0
         if len(data) - old > self.room_bytes():
             raise OSError(errno.ENOSPC, "simulated: no space left")
         self.operate("replace")
@@ -175,7 +203,7 @@ class SimDisk:
         inode.data.extend(bytes(length - len(inode.data)))
         inode.forgotten = [(start, min(end, length)) for start, end in inode.forgotten]
         inode.forgotten = [(start, end) for start, end in inode.forgotten if start < end]
-        inode.synced_bytes = length
+        inode.synced_bytes = inode.reach = inode.durable_reach = length
         inode.proven_bytes = min(inode.proven_bytes, length)
 
     def remove(self, name: str) -> None:
@@ -265,7 +293,7 @@ class SimDisk:
 
     def room_bytes(self) -> int:
         """Bytes that can still be written."""
-        return max(0, self.total_bytes - sum(len(inode.data) for inode in self._names.values()))
+        return max(0, self.total_bytes - sum(inode.size_bytes for inode in self._names.values()))
 
     def _inode(self, name: str) -> Inode:
         _check_name(name)

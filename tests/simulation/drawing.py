@@ -25,8 +25,10 @@ def draw_network_faults(rng: random.Random) -> NetworkFaults:
 
 def draw_bookie_settings(rng: random.Random) -> BookieSettings:
     """Small bounds, so that short runs reach them."""
+    segment_bytes = rng.choice([8_000, 60_000, 1 << 20])
     return BookieSettings(
-        segment_bytes=rng.choice([8_000, 60_000, 1 << 20]),
+        segment_bytes=segment_bytes,
+        ahead_bytes={8_000: 2_000, 60_000: 0, 1 << 20: 16_384}[segment_bytes],
         checkpoint_bytes=rng.choice([5_000, 50_000, 1 << 20]),
         recent_runs_bytes_max=rng.choice([0, 2_000, 1 << 20]),
         index_batch_records=rng.choice([1, 16, 1_024]),

@@ -74,6 +74,29 @@ def test_a_power_loss_keeps_all_that_was_synced_and_no_more_than_was_written() -
     assert {1000, 3000} <= sizes and len(sizes) > 20
 
 
+def test_zeros_ahead_that_were_synced_are_there_after_a_power_loss_and_others_may_be() -> None:
+    rng = random.Random(7)
+    synced, unsynced = set(), set()
+    for _ in range(100):
+        disk = SimDisk(rng)
+        file = disk.open_append("file", create=True)
+        disk.sync_folder("")
+        file.write([b"a" * 100], 200)
+        file.sync()
+        file.write([b"b" * 50])
+        file.trim()
+        disk.lose_power()
+        data = disk.read("file", 0, 999)
+        assert data[:100] == b"a" * 100 and set(data[100:150]) <= set(b"b\0")
+        synced.add((len(data), set(data[150:]) <= {0}))
+        file = disk.open_append("file", create=False)
+        file.write([b"c"], 100)
+        disk.lose_power()
+        unsynced.add(disk.size("file"))
+    assert synced == {(300, True)}
+    assert {300, 401} <= unsynced
+
+
 def test_a_new_name_may_vanish_until_its_folder_was_synced() -> None:
     rng = random.Random(7)
     found = set()

@@ -103,7 +103,7 @@ class House:
         self.disk = SimDisk(random.Random(seed))
         self.index = MemoryIndex()
         self.tree = MemoryTree("meadow")
-        self.settings = BookieSettings(**settings)
+        self.settings = BookieSettings(**{"ahead_bytes": 0, **settings})
         self._rng = random.Random(seed)
 
     async def start(self) -> BookieService:

@@ -20,7 +20,11 @@ R = TypeVar("R")
 KEY = b"k" * 32
 OTHER_KEY = b"o" * 32
 SETTINGS = BookieSettings(
-    index_delay_ms=0, synced_mark_ms=60_000, space_check_ms=60_000, reserve_bytes=0
+    index_delay_ms=0,
+    synced_mark_ms=60_000,
+    space_check_ms=60_000,
+    reserve_bytes=0,
+    ahead_bytes=0,
 )
 
 

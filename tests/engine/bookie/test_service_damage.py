@@ -244,7 +244,7 @@ async def test_a_damaged_batch_header_hides_its_batch_and_is_no_torn_tail(offset
 
 
 async def test_a_damaged_batch_in_a_sealed_segment_is_no_torn_tail() -> None:
-    yard = Stable(settings=BookieSettings(segment_bytes=600, reserve_bytes=0))
+    yard = Stable(settings=BookieSettings(segment_bytes=600, reserve_bytes=0, ahead_bytes=0))
     service = await three_batches(yard)
     assert len(segments_of(yard.disk)) > 1
     last_of_first = runs_in(yard, service)[-1]

@@ -20,7 +20,7 @@ from engine.bookie.indexing import (
     fact_key,
     item_of,
 )
-from engine.bookie.journal import Job, SegmentWriter, Tail
+from engine.bookie.job import Job
 from engine.bookie.replay import replay
 from engine.bookie.scan import Found, SegmentScan
 from engine.bookie.segment import (
@@ -32,6 +32,7 @@ from engine.bookie.segment import (
     run_record,
     tombstone_record,
 )
+from engine.bookie.segment_writer import SegmentWriter, Tail
 from engine.bookie.settings import BookieSettings
 from engine.run import Run
 from engine.transport.contract import LedgerFacts

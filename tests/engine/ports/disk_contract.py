@@ -67,6 +67,42 @@ class DiskContract:
         file.close()
         assert disk.read("file", 0, 9) == b"moobaa"
 
+    def test_zeros_ahead_are_replaced_by_what_is_written_next(self, disk: Disk) -> None:
+        file = disk.open_append("file", create=True)
+        assert file.write([b"moo"], 10) == 3
+        file.sync()
+        assert disk.size("file") == 13
+        assert disk.read("file", 0, 99) == b"moo" + bytes(10)
+        assert file.write([b"baa", b"!"], 10) == 4
+        assert disk.size("file") == 13
+        assert disk.read("file", 2, 9) == b"obaa!" + bytes(4)
+        assert file.write([b"longer"]) == 6
+        assert disk.read("file", 0, 99) == b"moobaa!longer"
+        assert file.write([b"."], 4) == 1
+        file.close()
+        assert disk.read("file", 12, 99) == b"r." + bytes(4)
+
+    def test_a_trim_cuts_the_zeros_ahead_and_nothing_else(self, disk: Disk) -> None:
+        file = disk.open_append("file", create=True)
+        file.write([b"moo\0"], 10)
+        file.trim()
+        file.trim()
+        assert disk.read("file", 0, 99) == b"moo\0"
+        file.write([b"baa"], 2)
+        assert disk.read("file", 0, 99) == b"moo\0baa\0\0"
+        file.close()
+        with pytest.raises(OSError):
+            file.trim()
+
+    def test_a_file_opened_with_zeros_ahead_goes_on_behind_them(self, disk: Disk) -> None:
+        file = disk.open_append("file", create=True)
+        file.write([b"moo"], 2)
+        file.close()
+        file = disk.open_append("file", create=False)
+        file.write([b"!"])
+        file.close()
+        assert disk.read("file", 0, 99) == b"moo\0\0!"
+
     def test_creating_a_file_that_is_there_fails(self, disk: Disk) -> None:
         _write(disk, "file", b"moo")
         with pytest.raises(FileExistsError):
