@@ -67,6 +67,11 @@ class AsyncBook:
         self.broker = broker
         """What runs the folder's tasks, once somebody wants some."""
 
+    @property
+    def url(self) -> str:
+        """The folder's absolute path, by which another process opens it, too."""
+        return str(self.ledgers.path)
+
     async def tasks(self) -> "AsyncTasks":
         """Tasks: submit, wait, schedule, run. Raises `broker.errors.BrokerUnavailable`."""
         return await self.broker.tasks()
@@ -128,6 +133,11 @@ class Book:
         self._book = book
         self._tasks: Tasks | None = None
         atexit.register(self.close)
+
+    @property
+    def url(self) -> str:
+        """The folder's absolute path, by which another process opens it, too."""
+        return self._book.url
 
     @property
     def tasks(self) -> "Tasks":

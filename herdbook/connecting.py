@@ -41,8 +41,15 @@ class AsyncCluster:
     """A cluster, for code with an event loop. Made by `connect_async`."""
 
     def __init__(
-        self, ledgers: LedgerClient, blobs: AsyncBlobs, herd: RemoteHerd, tasks: "AsyncTasks"
+        self,
+        url: str,
+        ledgers: LedgerClient,
+        blobs: AsyncBlobs,
+        herd: RemoteHerd,
+        tasks: "AsyncTasks",
     ) -> None:
+        self.url = url
+        """What it was connected by."""
         self.ledgers = ledgers
         """The ledger layer: create, open, list and delete ledgers."""
         self.blobs = blobs
@@ -88,7 +95,7 @@ async def connect_async(url: str) -> AsyncIterator[AsyncCluster]:
             payloads = BucketPayloads(blobs, client.rng)
             try:
                 tasks = AsyncTasks(calls, client.clock, client.rng, payloads=payloads)
-                yield AsyncCluster(client, blobs, herd, tasks)
+                yield AsyncCluster(url, client, blobs, herd, tasks)
             finally:
                 await calls.close()
     finally:
@@ -111,6 +118,11 @@ class Cluster:
         self.herd = Herd(cluster.herd, Hopper(loop))
         """Tablespaces: tables by SQL and by key."""
         atexit.register(self.close)
+
+    @property
+    def url(self) -> str:
+        """What it was connected by."""
+        return self._cluster.url
 
     @property
     def tasks(self) -> "Tasks":

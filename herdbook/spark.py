@@ -1,0 +1,242 @@
+"""Spark over a store: a session that is set up well, or the sources for a session of one's own.
+
+    import herdbook.spark
+    spark = herdbook.spark.session("./data")
+    spark.read.format("herd").option("table", "cows").load().show()
+
+    herdbook.spark.register(spark, "herdbook://zookeeper-1:2181/prod")
+
+The store is found by the rule of `herdbook.finding`: argument, `HERDBOOK_URL`, configuration file.
+An executor needs the wheel only; what a cluster asks for are files, which lie at the same paths on
+every machine.
+
+Invariants:
+- No secret is part of what Spark carries to executors: files are named, never what is in them.
+- What an application has pinned is renewed from its driver and dropped when it ends; the pins of a
+  driver that dies end by themselves.
+"""
+
+import atexit
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from os import PathLike
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
+
+from engine import place as places
+from engine.application import Application
+from engine.errors import EngineError, NotFound
+from engine.place import Place, held_client
+from herdbook.finding import (
+    FILE_VARIABLE,
+    URL_VARIABLE,
+    Configuration,
+    configuration_file,
+    find,
+    read_configuration,
+)
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+    from herdbook.book import AsyncBook, Book
+    from herdbook.connecting import AsyncCluster, Cluster
+
+    Store = str | PathLike[str] | Book | AsyncBook | Cluster | AsyncCluster
+
+_logger = logging.getLogger(__name__)
+_RENEW_S: Final = 60.0
+_LOOK_S: Final = 1.0
+_PYTHON: Final = "PYSPARK_PYTHON"
+
+
+class _Format(NamedTuple):
+    """Where a format's class is."""
+
+    module: str
+    name: str
+
+
+_FORMATS: Final = (
+    _Format("herd.spark", "HerdSource"),
+    _Format("blobit.spark", "BlobSource"),
+    _Format("herd.capture.spark", "ChangesSource"),
+    _Format("engine.spark", "LedgerSource"),
+)
+_SETTINGS: Final = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+def session(
+    store: "Store | None" = None,
+    *,
+    master: str = "local[*]",
+    name: str = "herdbook",
+    settings: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """A session whose workers run this interpreter, with all formats of a store registered.
+
+    `settings` are Spark's own and count more than those chosen here. Spark needs Java 17 or later.
+    Raises as `register` does.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault(_PYTHON, sys.executable)
+    chosen = {**_SETTINGS, **(settings or {})}
+    if master.startswith("local"):
+        chosen = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.ui.showConsoleProgress": "false",
+        } | chosen
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark, store)
+    return spark
+
+
+def register(spark: "SparkSession", store: "Store | None" = None) -> "Registration":
+    """Let a session read and write a store: `format("herd")`, "blobit", "herd-changes", "ledger".
+
+    `store` is an open book or cluster, a folder or a url; None takes what the rule finds, and if
+    that is nothing each read names one by the option `url`. The option counts more in any case.
+    Registered again, the formats mean the new store. Raises `InvalidRequest` for a configuration
+    that cannot be read, `FolderError` for a folder that holds no store.
+    """
+    place = place_of(store)
+    registration = Registration(spark, place)
+    for key, value in _SETTINGS.items():
+        spark.conf.set(key, value)
+    for source in _sources():
+        marks = {"place": place, "application": registration.application}
+        spark.dataSource.register(type(source.__name__, (source,), marks))
+    return registration
+
+
+def place_of(store: "Store | None" = None) -> Place:
+    """Where a store is, in a form that other processes understand; without a url if there is none.
+
+    Raises as `register` does.
+    """
+    if store is not None and not isinstance(store, str | PathLike):
+        store = store.url
+    needed = bool(os.environ.get(FILE_VARIABLE))
+    configuration = read_configuration(configuration_file(os.environ), needed=needed)
+    place = _without_url(configuration)
+    if store is None and not os.environ.get(URL_VARIABLE) and not configuration.url:
+        return place
+    named = None if store is None else os.fspath(store)
+    return place.at(find(named, os.environ, configuration))
+
+
+class Registration:
+    """An application's pins, renewed as long as its session lives. Made by `register`."""
+
+    def __init__(self, spark: "SparkSession", place: Place) -> None:
+        self.place = place
+        self._context = _context_of(spark)
+        name, folder = uuid4().hex, ""
+        if self._context is not None:
+            name = self._context.applicationId or name
+            # Workers begin with the interpreter that the context has named, not this session.
+            if _PYTHON not in os.environ and str(self._context.master).startswith("local"):
+                self._context.pythonExec = sys.executable
+            folder = tempfile.mkdtemp(prefix="herdbook-spark-")
+        self.application = Application(name, folder)
+        self._ended = threading.Event()
+        self._closing = threading.Lock()
+        if place.url and not place.is_cluster:
+            # Somebody owns the folder as long as workers come and go.
+            held_client(place)
+        _registered.add(self)
+        atexit.register(self.close)
+        self._thread = threading.Thread(target=self._run, name="herdbook-spark", daemon=True)
+        if folder:
+            self._thread.start()
+
+    def renew(self) -> None:
+        """Renew all pins now. What cannot be renewed now is tried again later."""
+        for path, pin in self.application.noted():
+            try:
+                pin.renew()
+            except NotFound:
+                path.unlink(missing_ok=True)
+            except EngineError as error:
+                _logger.warning("a pin of %s is not renewed: %s", self.application.name, error)
+
+    def close(self) -> None:
+        """Drop all pins. Frames that were loaded before cannot be read any more, in the end."""
+        atexit.unregister(self.close)
+        with self._closing:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self.application.folder:
+            for _, pin in self.application.noted():
+                try:
+                    pin.drop()
+                except EngineError as error:
+                    _logger.warning("a pin of %s ends late: %s", self.application.name, error)
+            shutil.rmtree(self.application.folder, ignore_errors=True)
+        _registered.discard(self)
+        if all(other.place != self.place for other in _registered):
+            places.let_go(self.place)
+
+    def _run(self) -> None:
+        due_s = time.monotonic() + _RENEW_S
+        while not self._ended.wait(_LOOK_S):
+            # What tells that a session was stopped without a call into Java.
+            if self._context is None or self._context._jsc is None:
+                self.close()
+                return
+            if time.monotonic() >= due_s:
+                self.renew()
+                due_s = time.monotonic() + _RENEW_S
+
+
+_registered: "weakref.WeakSet[Registration]" = weakref.WeakSet()
+
+
+def _sources() -> "Iterator[type[DataSource]]":
+    for module, name in _FORMATS:
+        parent = find_spec(module.rpartition(".")[0])
+        if parent is not None and find_spec(module) is not None:
+            yield getattr(import_module(module), name)
+
+
+def _context_of(spark: "SparkSession") -> "SparkContext | None":
+    """The driver's context; None where the driver is another process, as with Spark Connect."""
+    return getattr(spark, "sparkContext", None)
+
+
+def _without_url(configuration: Configuration) -> Place:
+    def absolute(name: str) -> str:
+        path = configuration.path(name)
+        return "" if path is None else str(path.absolute())
+
+    security, zookeeper = configuration.security, configuration.zookeeper
+    return Place(
+        wire=configuration.wire,
+        secret_file=absolute(security.secret_file),
+        certificate=absolute(security.certificate),
+        private_key=absolute(security.private_key),
+        authorities=absolute(security.authorities),
+        zookeeper_user=zookeeper.user,
+        zookeeper_password_file=absolute(zookeeper.password_file),
+    )
