@@ -7,12 +7,12 @@
 Invariants:
 - A backup is of exactly one position; the checkpoint that it is read from is pinned meanwhile.
 - Only what was checked is restored: a file that is cut short or damaged is found before the first
-  row is written.
+  row is written, and in a cluster before the name is taken.
 - Indexes are not in the file: they are made of the rows.
 """
 
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -23,9 +23,11 @@ from engine.errors import CannotRead
 from engine.ledger.client import LedgerClient
 from engine.ports.disk import AppendFile, Disk
 from engine.ports.workers import Workers
+from engine.state.contract import State
 from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import Manifest, decode_manifest, encode_manifest
 from herd.checkpoint.record import CheckpointList
+from herd.nodes.restoring import made_whole
 from herd.restoring import fill, pages_in
 from herd.tablespace import Tablespace
 from herd.translating import translating
@@ -120,6 +122,27 @@ async def restore(space: Tablespace, workers: Workers, path: Path) -> Manifest:
         manifest = await workers.run(partial(check_backup, path))
         pages = _pages_of(path, workers)
         await fill(space, workers, manifest, pages)
+    return manifest
+
+
+async def restore_as(
+    client: LedgerClient,
+    workers: Workers,
+    path: Path,
+    name: str,
+    open_state: Callable[[], Awaitable[State]],
+    *,
+    expected: int,
+) -> Manifest:
+    """Make a tablespace of a cluster of a backup; nodes run `expected` replicas of it then.
+
+    It is filled here, in an empty state that `open_state` makes, and is there whole or not at all.
+    Raises as `restore` and `made_whole`.
+    """
+    with translating():
+        manifest = await workers.run(partial(check_backup, path))
+        async with made_whole(client, name, open_state, expected=expected) as space:
+            await fill(space, workers, manifest, _pages_of(path, workers))
     return manifest
 
 

@@ -144,10 +144,11 @@ class Herd:
         self._hopper.call(back_up)
 
     def restore(self, path: str | PathLike[str], name: str) -> None:
-        """Make a tablespace of a folder, which must not be there yet, of a backup.
+        """Make a tablespace, which must not be there yet, of a backup.
 
-        Raises `ProgrammingError`, `StorageFailed` for a file that is damaged or cut short, and
-        `NotSupportedError` for a cluster's.
+        A cluster's, too: the file is read here, and the tablespace is there once all of it is
+        durable. Raises `ProgrammingError`, `StorageFailed` for a file that is damaged or cut short,
+        and as `connect` does.
         """
 
         async def restore() -> None:

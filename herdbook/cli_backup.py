@@ -54,8 +54,8 @@ def restore(
 ) -> None:
     """Make a new tablespace of a backup, which is checked before the first row is written.
 
-    In a folder: a cluster's tablespace is not made of a file, only of another one
-    (`herdbook restore-until`).
+    The file is read where the command runs. In a cluster it needs room there for temporary files,
+    and the tablespace appears when all of it is there.
     """
     manifest = _checked(file)
     with opened(store, create=create) as herd:

@@ -1,7 +1,7 @@
 """The auditor: one node that sees to it that every tablespace has the replicas that it should have.
 
 It makes replicas anew whose nodes are away for too long, takes surplus ones back, makes the first
-tablespace, and sweeps what was dropped.
+tablespace, gives restorations up whose makers are gone, and sweeps what was dropped.
 
 Invariants:
 - There is one auditor, as far as the metadata store can tell. Two of them for a moment change the
@@ -25,6 +25,7 @@ from herd.nodes.dropping import sweep_dropped
 from herd.nodes.facts import AUDITOR, SpaceFact
 from herd.nodes.outlook import Outlook
 from herd.nodes.placing import placed
+from herd.nodes.restoring import maker_of
 from herd.nodes.settings import NodeSettings
 
 _DEFAULT: Final = "default"
@@ -120,7 +121,9 @@ class SpaceAuditor:
 
     async def _judge(self, name: str, fact: SpaceFact) -> None:
         try:
-            if fact.dropped:
+            if fact.restoring:
+                await self._give_up(name, fact)
+            elif fact.dropped:
                 await self._sweep(name, fact)
             elif fact.hosted:
                 await self._place(name)
@@ -148,6 +151,13 @@ class SpaceAuditor:
             ", ".join(changed.replicas),
             ", ".join(known.replicas) or "none",
         )
+
+    async def _give_up(self, name: str, fact: SpaceFact) -> None:
+        """End a restoration whose maker is gone: it is swept from the next look on."""
+        if await maker_of(self._client.store, name, fact.uuid).still():
+            return
+        if not await self._directory.settle(name, fact.uuid, kept=False):
+            _logger.warning("tablespace %s: its restoration was cut short", name)
 
     async def _sweep(self, name: str, fact: SpaceFact) -> None:
         """Remove what a dropped tablespace left, once nobody runs it."""

@@ -66,10 +66,7 @@ class SpaceCommands:
         Raises `NameTaken`, `ProgrammingError`, `OperationalError` (also if there is no node).
         """
         if not await self.nodes():
-            raise OperationalError(
-                "there is no node that could run a tablespace",
-                hint="start one: herdbook herd node",
-            )
+            raise _no_node()
         first = [await self.node(node) for node in nodes]
         designated = await self.node(leader) if leader else ""
         if designated and designated not in first:
@@ -84,6 +81,13 @@ class SpaceCommands:
         )
         with translating():
             return await self._directory.create(name.lower(), fact)
+
+    async def replicas_usual(self) -> int:
+        """Three, or as many as there are nodes. Raises `OperationalError` if there is none."""
+        nodes = len(await self.nodes())
+        if not nodes:
+            raise _no_node()
+        return min(REPLICAS, nodes)
 
     async def set_expected(self, name: str, expected: int) -> SpaceFact:
         """How many replicas there should be; the auditor makes and removes them."""
@@ -219,6 +223,12 @@ class SpaceCommands:
 
         with translating():
             return await self._directory.change(name.lower(), checked)
+
+
+def _no_node() -> OperationalError:
+    return OperationalError(
+        "there is no node that could run a tablespace", hint="start one: herdbook herd node"
+    )
 
 
 def _count(expected: int) -> int:

@@ -48,11 +48,7 @@ class Directory:
 
     async def create(self, name: str, fact: SpaceFact) -> SpaceFact:
         """Name a new tablespace. Raises `ProgrammingError`, `NameTaken`, `OperationalError`."""
-        if not _NAME.fullmatch(name):
-            raise ProgrammingError(
-                f"{name!r} cannot be a tablespace's name",
-                hint="a letter, then up to 62 letters, digits, _ and -",
-            )
+        check_name(name)
         wanted = msgspec.structs.replace(fact, token=self._rng.getrandbits(63))
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -67,6 +63,8 @@ class Directory:
                 continue
             if found.token == wanted.token:
                 return found
+            if found.restoring:
+                raise NameTaken(f"tablespace {name} is being restored", hint="take a new name")
             if found.dropped:
                 raise OperationalError(
                     f"the tablespace {name} before this one is still being removed",
@@ -99,6 +97,28 @@ class Directory:
                 continue
         raise MetadataUnavailable(f"the fact of tablespace {name} could not be changed")
 
+    async def settle(self, name: str, uuid: str, *, kept: bool) -> bool:
+        """End a restoration: from now on the tablespace is there, or is one that was dropped.
+
+        Whether it is there: whoever settles it first decides.
+        """
+        token = self._rng.getrandbits(63)
+        for _ in range(_ATTEMPTS_MAX):
+            found, version = await self._read(name)
+            if found is None or found.uuid != uuid:
+                return False
+            if not found.restoring:
+                return not found.dropped
+            wanted = msgspec.structs.replace(
+                found, restoring=False, dropped=not kept, token=token, epoch=found.epoch + 1
+            )
+            try:
+                await self.store.set(_key(name), encode_fact(wanted), version)
+                return kept
+            except (VersionConflict, MetadataUnavailable):
+                continue
+        raise MetadataUnavailable(f"the restoration of tablespace {name} could not be ended")
+
     async def forget(self, name: str, uuid: str) -> None:
         """Give a dropped tablespace's name back, if it is still that one's."""
         found, version = await self._read(name)
@@ -111,6 +131,15 @@ class Directory:
     async def _read(self, name: str) -> tuple[SpaceFact | None, int]:
         found = await self.store.get(_key(name))
         return (None, -1) if found is None else (decode_space(found.value), found.version)
+
+
+def check_name(name: str) -> None:
+    """Raise `ProgrammingError` for what cannot be a tablespace's name."""
+    if not _NAME.fullmatch(name):
+        raise ProgrammingError(
+            f"{name!r} cannot be a tablespace's name",
+            hint="a letter, then up to 62 letters, digits, _ and -",
+        )
 
 
 def _key(name: str) -> str:

@@ -1,6 +1,7 @@
 """What the metadata store knows of nodes and tablespaces.
 
     /herd/nodes/ID           ephemeral: where a node is, and what its replicas do
+    /herd/restoring/NAME     ephemeral: which tablespace, by its uuid, somebody is filling
     /herd/tablespaces/NAME   which nodes have replicas, how many there should be, who should lead
 
 Invariants:
@@ -9,6 +10,8 @@ Invariants:
 - `expected` 0 is a tablespace that the owner of a folder runs by itself: no node touches it.
 - A tablespace that is dropped keeps its fact until nothing of it is left, so that its name comes
   back only to a log without a past.
+- One that is being restored is dropped, too, until it is whole: programs that do not know
+  `restoring` see none.
 - Fields that are not known are passed over: older programs read newer facts of the same format.
 """
 
@@ -22,6 +25,7 @@ FORMAT_MAJOR: Final = 1
 NODES: Final = "/herd/nodes"
 SPACES: Final = "/herd/tablespaces"
 AUDITOR: Final = "/herd/auditor"
+RESTORING: Final = "/herd/restoring"
 CATCHING_UP: Final = "catching up"
 
 
@@ -37,6 +41,8 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
     token: int = 0
     format_major: int = FORMAT_MAJOR
+    restoring: bool = False
+    """Somebody fills it: it is `dropped` unless that ends well."""
 
     @property
     def hosted(self) -> bool:

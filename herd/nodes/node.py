@@ -17,7 +17,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from engine.errors import EngineError
+from engine.errors import CannotRead, EngineError, FormatTooNew
 from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
 from engine.metadata.lost_logs import lost_logs
@@ -120,8 +120,7 @@ class Node:
         self._check_open()
         with translating():
             names = await self.directory.names()
-        known = self.outlook.spaces
-        return [name for name in names if name not in known or not known[name].dropped]
+            return [name for name in names if not await self._is_dropped(name)]
 
     def leader_of(self, name: str) -> str | None:
         """The address of another node that leads a tablespace, as far as is known; else None."""
@@ -206,6 +205,15 @@ class Node:
             with translating():
                 await self.directory.find(name)
         return hosted
+
+    async def _is_dropped(self, name: str) -> bool:
+        """Whether it is none any more, or not yet."""
+        fact = self.outlook.spaces.get(name)
+        if fact is None:
+            # Named a moment ago, or damaged: that one is there, whatever it is.
+            with contextlib.suppress(CannotRead, FormatTooNew):
+                fact = await self.directory.get(name)
+        return fact is not None and fact.dropped
 
     def _elsewhere(self, name: str) -> LeaderUnavailable:
         leader = self.leader_of(name)

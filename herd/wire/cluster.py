@@ -15,9 +15,12 @@ Invariants:
 
 import asyncio
 import random
+import shutil
 import ssl
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,7 +34,6 @@ from herd.errors import (
     AccessDenied,
     Error,
     LeaderUnavailable,
-    NotSupportedError,
     OperationalError,
     ProgrammingError,
 )
@@ -245,8 +247,7 @@ class ClusterHerd(RemoteHerd):
         """Make a tablespace, if it is not there: three replicas, or as many as there are nodes."""
         if name.lower() in await self._commands.spaces():
             return
-        nodes = len(await self._commands.nodes())
-        await self._commands.create(name, expected=max(1, min(3, nodes)))
+        await self._commands.create(name, expected=await self._commands.replicas_usual())
 
     async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
         """Write a tablespace, as it is now, into a new file of this machine.
@@ -266,11 +267,25 @@ class ClusterHerd(RemoteHerd):
         await write_checkpoint(self._client, name, None, self.workers, disk, file.name)
 
     async def restore(self, path: str | PathLike[str], name: str) -> None:
-        """Refused: a file is restored into a folder alone."""
-        raise NotSupportedError(
-            "a tablespace of a cluster is not made of a backup's file",
-            hint="restore the file into a folder; restore_until needs no file",
-        )
+        """Make a tablespace, which must not be there yet, of a backup's file of this machine.
+
+        The file is read and checked here, and its rows pass through a state in a folder for
+        temporary files. The tablespace is there, with three replicas or as many as there are nodes,
+        once all of it is durable; if anything fails it is not, and its name is free a moment later.
+        Raises `ProgrammingError`, `OperationalError`, `LeaderUnavailable`, `StorageFailed` for a
+        file that is damaged or cut short, `OSError` for one that cannot be read.
+        """
+        from engine.state.rocks import open_rocks
+        from herd.backup import restore_as
+
+        client, workers, file = self._client, self.workers, Path.cwd() / path
+        expected = await self._commands.replicas_usual()
+        folder = Path(await workers.run(partial(tempfile.mkdtemp, prefix="herd-restore-")))
+        try:
+            open_state = partial(open_rocks, folder / "state", workers)
+            await restore_as(client, workers, file, name.lower(), open_state, expected=expected)
+        finally:
+            await workers.run(partial(shutil.rmtree, folder, ignore_errors=True))
 
     async def restore_until(self, source: str, until: Position, name: str) -> None:
         """Make a tablespace of another as it was at a position; an empty one may be there.

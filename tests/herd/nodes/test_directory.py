@@ -4,6 +4,7 @@ import random
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from engine.errors import MetadataUnavailable
 from engine.metadata.memory import FaultyStore, MemoryTree
@@ -78,6 +79,38 @@ async def test_names_are_given_once_and_given_back_to_who_dropped_them() -> None
     assert await directory.names() == ["farm"]
     await directory.forget("farm", first.uuid)
     assert await directory.names() == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_restoration_ends_once_whatever_replies_get_lost(kept: bool) -> None:
+    tree = MemoryTree("c")
+    store = FaultyStore(tree.session())
+    maker, auditor = Directory(store, random.Random(1)), Directory(tree.session(), random.Random(2))
+    fact = await maker.create("farm", replace(FACT, dropped=True, restoring=True))
+    with pytest.raises(NameTaken, match="being restored"):
+        await auditor.create("farm", FACT)
+    with pytest.raises(ProgrammingError, match="no tablespace"):
+        await auditor.change("farm", more)
+    assert await maker.settle("farm", "another", kept=True) is False
+    store.lose_request()
+    store.lose_reply()
+    assert await maker.settle("farm", fact.uuid, kept=kept) is kept
+    found = await auditor.get("farm")
+    assert found is not None and (found.dropped, found.restoring) == (not kept, False)
+    # Whoever comes later hears what was decided.
+    assert await auditor.settle("farm", fact.uuid, kept=not kept) is kept
+    assert await auditor.get("farm") == found
+
+
+async def test_whoever_ends_a_restoration_first_decides() -> None:
+    tree = MemoryTree("c")
+    store = FaultyStore(tree.session())
+    slow, quick = Directory(store, random.Random(1)), Directory(tree.session(), random.Random(2))
+    fact = await quick.create("farm", replace(FACT, dropped=True, restoring=True))
+    store.before_write(lambda: quick.settle("farm", fact.uuid, kept=False))
+    assert await slow.settle("farm", fact.uuid, kept=True) is False
+    await quick.forget("farm", fact.uuid)
+    assert await slow.settle("farm", fact.uuid, kept=True) is False
 
 
 async def test_a_registration_outlives_lost_replies_and_lost_sessions() -> None:
