@@ -13,10 +13,12 @@ Invariants:
 - A look makes nothing: a folder that is no store is an error.
 """
 
+import asyncio
 import atexit
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
@@ -142,6 +144,11 @@ class Held(Generic[T]):
     def run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run a coroutine on the loop and wait for its result, or raise what it raised."""
         return self._loop.run(call)
+
+    def begin(self, call: Callable[[], Coroutine[Any, Any, R]]) -> "Future[R]":
+        """Begin a coroutine on the loop; its result is waited for in a thread."""
+        self._loop.check()
+        return asyncio.run_coroutine_threadsafe(call(), self._loop.loop)
 
     def close(self) -> None:
         """Let go. In a forked child it does nothing."""

@@ -1,5 +1,6 @@
 """What a session of Spark is given, and what becomes of it."""
 
+import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession

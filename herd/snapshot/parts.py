@@ -1,0 +1,134 @@
+"""A snapshot's rows in parts: which pages each has, and reading one of them.
+
+Invariants:
+- Parts together name each page that may have wanted rows once, in the order of keys.
+- A page that cannot be read, or has another number of rows than the manifest says, is an error that
+  names table and page; it never becomes missing rows.
+- At most `_AHEAD` pages are on their way or in hands.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from engine.errors import EngineError, NotFound
+from engine.place import HeldClient, held_client
+from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.manifest import Locator, Page
+from herd.errors import Error, StorageFailed
+from herd.snapshot.arrays import page_batch, plain_schema
+from herd.snapshot.conditions import Condition, selected
+from herd.snapshot.snapshot import Snapshot, read_manifest, released
+from herd.translating import translated
+
+_AHEAD: Final = 4
+_PART_ROWS: Final = 512 * 1024
+_PART_BYTES: Final = 16 * 1024 * 1024
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A page of a part: where it is, its rows, and its number within the table, from 0 on."""
+
+    locator: Locator
+    rows: int
+    number: int
+
+
+Part = tuple[Piece, ...]
+
+
+def plan(snapshot: Snapshot, conditions: Sequence[Condition] = ()) -> list[Part]:
+    """All parts with pages that may have rows that meet the conditions; none of an empty table.
+
+    Blocks. Raises `StorageFailed`, `LeaderUnavailable`.
+    """
+    manifest = read_manifest(snapshot.place, snapshot.tablespace, snapshot.record)
+    pages: Sequence[Page] = ()
+    for found in manifest.pages:
+        if found.table_id == snapshot.table.id:
+            pages = found.pages
+    wanted = [
+        Piece(page.locator, page.rows, number)
+        for number, page in enumerate(pages)
+        if all(condition.may_match(page) for condition in conditions)
+    ]
+    return list(_grouped(wanted))
+
+
+def _grouped(pieces: Sequence[Piece]) -> Iterator[Part]:
+    part: list[Piece] = []
+    rows = size_bytes = 0
+    for piece in pieces:
+        rows += piece.rows
+        size_bytes += piece.locator.size_bytes
+        if part and (rows > _PART_ROWS or size_bytes > _PART_BYTES):
+            yield tuple(part)
+            part, rows, size_bytes = [], piece.rows, piece.locator.size_bytes
+        part.append(piece)
+    if part:
+        yield tuple(part)
+
+
+def read_part(
+    snapshot: Snapshot, part: Part, conditions: Sequence[Condition] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a part that meet the conditions, a batch a page, in the order of keys.
+
+    Blocks. Raises `StorageFailed` for a page that cannot be read or is kept no more,
+    `LeaderUnavailable` when no bookie answers for now.
+    """
+    schema = plain_schema(snapshot.columns)
+    places = {column.number: place for place, column in enumerate(snapshot.columns)}
+    held, pieces = held_client(snapshot.place), iter(part)
+    coming: deque[tuple[Piece, Future[bytes]]] = deque()
+    try:
+        for piece in islice(pieces, _AHEAD):
+            coming.append((piece, _begin(held, piece)))
+        while coming:
+            piece, blob = coming.popleft()
+            batch = _page(snapshot, schema, piece, blob)
+            for later in islice(pieces, 1):
+                coming.append((later, _begin(held, later)))
+            batch = selected(batch, conditions, places)
+            if batch.num_rows:
+                yield batch
+    finally:
+        for _, one in coming:
+            one.cancel()
+
+
+def _begin(held: HeldClient, piece: Piece) -> "Future[bytes]":
+    return held.begin(partial(read_blob, held.client, piece.locator))
+
+
+def _page(
+    snapshot: Snapshot, schema: pa.Schema, piece: Piece, blob: "Future[bytes]"
+) -> pa.RecordBatch:
+    name = f"page {piece.number} of table {snapshot.table.name}"
+    try:
+        batch = page_batch(snapshot.columns, schema, blob.result())
+    except NotFound as error:
+        raise _missing(snapshot, name, error) from None
+    except EngineError as error:
+        told = translated(error)
+        raise type(told)(f"{name}: {told.message}", hint=told.hint) from None
+    except (pa.ArrowException, OSError) as error:
+        raise StorageFailed(f"{name} is damaged: {error}") from None
+    if batch.num_rows != piece.rows:
+        raise StorageFailed(f"{name} is damaged: it has {batch.num_rows} of {piece.rows} rows")
+    return batch
+
+
+def _missing(snapshot: Snapshot, name: str, error: NotFound) -> Error:
+    """The checkpoint was let go, which is told as that; else bytes are gone that should not be."""
+    try:
+        gone = released(snapshot.place, snapshot.tablespace, snapshot.record)
+    except EngineError:
+        gone = None
+    return gone or StorageFailed(f"{name} cannot be read: {error}")

@@ -1,0 +1,91 @@
+"""A table as a pinned checkpoint has it: what is small enough to travel with a plan.
+
+    snapshot = open_snapshot(place, application, Wanted("cows"))
+    parts = plan(snapshot, conditions)            # where rows are planned
+    for batch in read_part(snapshot, parts[0], conditions): ...     # wherever it is read
+
+Invariants:
+- One snapshot is one position of the log, however often and wherever it is read.
+- What names no row is left where it is: a snapshot does not grow with its table.
+"""
+
+import msgspec
+
+from engine.application import Application
+from engine.errors import NotFound
+from engine.place import Place, held_client
+from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.manifest import Manifest, ManifestRecord, decode_manifest
+from herd.checkpoint.record import CheckpointList
+from herd.errors import NoSuchTable, StorageFailed
+from herd.schema import Column, Table
+from herd.snapshot.pinning import pin_checkpoint
+from herd.snapshot.wanted import Wanted
+from herd.translating import translating
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A table, some of its columns, and the checkpoint that has them."""
+
+    place: Place
+    tablespace: str
+    record: ManifestRecord
+    pin: str
+    """The name under which the checkpoint is kept for the application."""
+    table: Table
+    columns: tuple[Column, ...]
+
+
+def open_snapshot(place: Place, application: Application, wanted: Wanted) -> Snapshot:
+    """Pin what is wanted. Blocks.
+
+    Raises `ProgrammingError` and its kinds for a tablespace, checkpoint, table or column that is
+    not there, `LeaderUnavailable`, `StorageFailed`.
+    """
+    found, pin = pin_checkpoint(
+        place, application, wanted.tablespace, fresh=wanted.fresh, number=wanted.number
+    )
+    try:
+        manifest = read_manifest(place, wanted.tablespace, found)
+        table = _table_of(manifest, wanted.table)
+        columns = wanted.chosen(table)
+    except BaseException:
+        pin.drop()
+        raise
+    pin.note(application)
+    return Snapshot(place, wanted.tablespace, found, pin.name, table, columns)
+
+
+def read_manifest(place: Place, tablespace: str, record: ManifestRecord) -> Manifest:
+    """A checkpoint's manifest. Blocks. Raises `StorageFailed`, `LeaderUnavailable`."""
+    held = held_client(place)
+    with translating():
+        try:
+            blob = held.run(lambda: read_blob(held.client, record.locator))
+        except NotFound as error:
+            raise released(place, tablespace, record) or error from None
+    return decode_manifest(blob)
+
+
+def released(place: Place, tablespace: str, record: ManifestRecord) -> StorageFailed | None:
+    """What to tell who misses bytes of a checkpoint: it was let go; None if it is kept. Blocks."""
+    held = held_client(place)
+    kept = held.run(CheckpointList(held.client.store, tablespace, held.client.clock).get).kept
+    if record in kept:
+        return None
+    return StorageFailed(
+        f"checkpoint {record.number} of tablespace {tablespace} is kept no more",
+        hint="its pin has ended: load again",
+    )
+
+
+def _table_of(manifest: Manifest, name: str) -> Table:
+    tables = {table.name.lower(): table for table in manifest.tables}
+    found = tables.get(name.lower())
+    if found is not None:
+        return found
+    where = f"tablespace {manifest.tablespace} at checkpoint {manifest.number}"
+    if any(view.name.lower() == name.lower() for view in manifest.views):
+        raise NoSuchTable(f"{name} is a view of {where}", hint="load its tables, and join them")
+    there = ", ".join(sorted(tables)[:20]) or "none"
+    raise NoSuchTable(f"there is no table {name} in {where}", hint=f"its tables: {there}")

@@ -1,0 +1,61 @@
+"""Spark's `format("herd")`: tables of a tablespace, read in place and written into.
+
+    spark.read.format("herd").option("table", "cows").load()
+
+What may be asked for is in `herd.snapshot.wanted`, and how values become Spark's in
+`herd.snapshot.arrays`. `herdbook.spark.register` gives a session this format for a store.
+
+Invariants:
+- A DataFrame is one position of the log: the checkpoint is found and pinned as the schema is, and
+  travels with the plan.
+- A write pins nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from engine.application import Application
+from engine.place import Place
+from herd.errors import ProgrammingError
+
+if TYPE_CHECKING:
+    from herd.snapshot.snapshot import Snapshot
+
+
+class HerdSource(DataSource):
+    """A table. `place` and `application` are told by who registers it."""
+
+    place: Place = Place()
+    application: Application = Application()
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._snapshot: Snapshot | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is told."""
+        return "herd"
+
+    def schema(self) -> StructType:
+        """The columns of the table at the checkpoint, which is pinned from now on."""
+        from herd.snapshot.snapshot import open_snapshot
+        from herd.snapshot.spark import spark_schema
+        from herd.snapshot.wanted import parse_wanted
+
+        options = {name.lower(): value for name, value in self.options.items()}
+        place = self.place.at(options.get("url"))
+        self._snapshot = open_snapshot(place, self.application, parse_wanted(options))
+        return spark_schema(self._snapshot.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What reads the snapshot that the schema was taken of."""
+        from herd.snapshot.spark import TableReader
+
+        if self._snapshot is None:
+            raise ProgrammingError(
+                "a table has a schema of its own", hint="leave out schema(...); use columns="
+            )
+        return TableReader(self._snapshot)
