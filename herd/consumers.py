@@ -11,7 +11,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 from engine.errors import MetadataUnavailable, NotFound
@@ -38,6 +38,8 @@ class Consumer:
         self._name = f"changes:{name}" if name else ""
         self._keep_ms = keep_ms
         self._renewed_s = client.clock.monotonic()
+        self._pinned = 0
+        """The checkpoint that is kept, by its number; 0 while none is."""
 
     async def begin(self, after: Position) -> tuple[Position, Sequence[Table]]:
         """From where on to read the log, and the tables that there were at that place.
@@ -50,8 +52,7 @@ class Consumer:
                 await self._keep_log(START)
                 return START, ()
             try:
-                if self._name:
-                    await self._list.pin(self._name, record.number, self._keep_ms)
+                await self._keep_checkpoint(record)
                 manifest = decode_manifest(await read_blob(self._client, record.locator))
             except NotFound:
                 # A checkpoint went between the look and the pin: the list is another one now.
@@ -93,18 +94,38 @@ class Consumer:
                 await asyncio.gather(coming, return_exceptions=True)
 
     async def dealt_with(self, position: Position) -> None:
-        """Everything up to a position may go, as far as this consumer is concerned."""
-        if not self.is_due:
+        """Everything up to a position may go, as far as this consumer is concerned.
+
+        What is kept moves on when it is renewed, not each time.
+        """
+        if self.is_due:
+            await self.move(position)
+
+    async def move(self, position: Position) -> None:
+        """The same, at once: what only earlier positions need is kept no longer."""
+        if not self._name:
             return
-        self._renewed_s = self._client.clock.monotonic()
+        due, begun_s = self.is_due, self._client.clock.monotonic()
         try:
             record = await self._newest_before(position)
+            if not due and self._pinned == (0 if record is None else record.number):
+                return
+            self._renewed_s = begun_s
             if record is not None:
-                await self._list.pin(self._name, record.number, self._keep_ms)
+                await self._keep_checkpoint(record)
             await self._keep_log(START if record is None else record.position)
         except MetadataUnavailable as error:
             # What is kept is kept for several renewals: the next one comes soon enough.
             _logger.info("%s: its pins are renewed later: %s", self._name, error)
+
+    async def keep_on(self, reached: Callable[[], Position]) -> None:
+        """Renew what is kept whenever it is time to, for ever; `reached` tells what was dealt with.
+
+        Cancel it. Without a name it ends at once.
+        """
+        while self._name:
+            await asyncio.sleep(max(0.0, self._due_in_s()))
+            await self.dealt_with(reached())
 
     def _due_in_s(self) -> float:
         passed_s = self._client.clock.monotonic() - self._renewed_s
@@ -118,6 +139,11 @@ class Consumer:
     async def _newest_before(self, position: Position) -> ManifestRecord | None:
         kept = (await self._list.get()).kept
         return next((one for one in reversed(kept) if one.position <= position), None)
+
+    async def _keep_checkpoint(self, record: ManifestRecord) -> None:
+        if self._name:
+            await self._list.pin(self._name, record.number, self._keep_ms)
+            self._pinned = record.number
 
     async def _keep_log(self, position: Position) -> None:
         if self._name:

@@ -29,24 +29,20 @@ def log_of(tablespace: str) -> str:
     return LOGS + tablespace
 
 
-class CommandReader:
-    """Puts the entries of a log together to commands. Feed it batches in their order."""
+class CommandEntries:
+    """Puts the entries of a log together to the bytes of commands. Feed it each in its order."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._done: set[tuple[Position, int]] = set()
 
-    def take(self, batch: Batch) -> Commands:
-        """The commands that end in a batch. Raises `CannotRead` for a damaged log."""
-        found = []
-        for place, body in enumerate(batch.bodies):
-            position = Position(batch.span.ledger, batch.span.first + place)
-            command = self._command(body)
-            if command is not None:
-                found.append((position, command))
-        return found
+    @property
+    def between(self) -> bool:
+        """Whether no command is under way: the log may be cut here."""
+        return not self._parts
 
-    def _command(self, body: bytes) -> Command | None:
+    def take(self, body: bytes) -> bytes | None:
+        """The command that ends in an entry, if one does. Raises `CannotRead` for a damaged log."""
         kind = body[0] if body else 0
         if kind == kinds.PART:
             self._parts.append(body)
@@ -58,14 +54,32 @@ class CommandReader:
         elif parts and kind != kinds.TERM:
             raise CannotRead("the log is damaged: a command in parts is interrupted")
         if kind == kinds.COMMAND:
-            return _decoded(body[2:])
+            return body[2:]
         if kind == kinds.REQUEST:
             request, command = kinds.decode_request(body)
             if (request.session, request.sequence) in self._done:
                 return None
             self._done.add((request.session, request.sequence))
-            return _decoded(command)
+            return command
         return None
+
+
+class CommandReader:
+    """Reads the commands of a log. Feed it batches in their order."""
+
+    def __init__(self) -> None:
+        self._entries = CommandEntries()
+
+    def take(self, batch: Batch) -> Commands:
+        """The commands that end in a batch. Raises `CannotRead` for a damaged log."""
+        found = []
+        for place, body in enumerate(batch.bodies):
+            position = Position(batch.span.ledger, batch.span.first + place)
+            encoded = self._entries.take(body)
+            command = None if encoded is None else decoded(encoded)
+            if command is not None:
+                found.append((position, command))
+        return found
 
 
 async def read_commands(
@@ -93,7 +107,7 @@ async def read_batches(
             yield reader.take(batch)
 
 
-def _decoded(command: bytes) -> Command | None:
+def decoded(command: bytes) -> Command | None:
     """A command, or None for bytes that replicas answer and do not apply."""
     try:
         found: Command = decode_command(command)
