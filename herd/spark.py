@@ -41,7 +41,7 @@ class HerdSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the table at the checkpoint, which is pinned from now on."""
-        from herd.snapshot.snapshot import open_snapshot
+        from herd.snapshot.opening import open_snapshot
         from herd.snapshot.spark import spark_schema
         from herd.snapshot.wanted import parse_wanted
 

@@ -11,16 +11,13 @@ Invariants:
 
 import msgspec
 
-from engine.application import Application
 from engine.errors import NotFound
 from engine.place import Place, held_client
 from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import Manifest, ManifestRecord, decode_manifest
 from herd.checkpoint.record import CheckpointList
-from herd.errors import NoSuchTable, StorageFailed
+from herd.errors import StorageFailed
 from herd.schema import Column, Table
-from herd.snapshot.pinning import pin_checkpoint
-from herd.snapshot.wanted import Wanted
 from herd.translating import translating
 
 
@@ -34,26 +31,6 @@ class Snapshot(msgspec.Struct, frozen=True):
     """The name under which the checkpoint is kept for the application."""
     table: Table
     columns: tuple[Column, ...]
-
-
-def open_snapshot(place: Place, application: Application, wanted: Wanted) -> Snapshot:
-    """Pin what is wanted. Blocks.
-
-    Raises `ProgrammingError` and its kinds for a tablespace, checkpoint, table or column that is
-    not there, `LeaderUnavailable`, `StorageFailed`.
-    """
-    found, pin = pin_checkpoint(
-        place, application, wanted.tablespace, fresh=wanted.fresh, number=wanted.number
-    )
-    try:
-        manifest = read_manifest(place, wanted.tablespace, found)
-        table = _table_of(manifest, wanted.table)
-        columns = wanted.chosen(table)
-    except BaseException:
-        pin.drop()
-        raise
-    pin.note(application)
-    return Snapshot(place, wanted.tablespace, found, pin.name, table, columns)
 
 
 def read_manifest(place: Place, tablespace: str, record: ManifestRecord) -> Manifest:
@@ -77,15 +54,3 @@ def released(place: Place, tablespace: str, record: ManifestRecord) -> StorageFa
         f"checkpoint {record.number} of tablespace {tablespace} is kept no more",
         hint="its pin has ended: load again",
     )
-
-
-def _table_of(manifest: Manifest, name: str) -> Table:
-    tables = {table.name.lower(): table for table in manifest.tables}
-    found = tables.get(name.lower())
-    if found is not None:
-        return found
-    where = f"tablespace {manifest.tablespace} at checkpoint {manifest.number}"
-    if any(view.name.lower() == name.lower() for view in manifest.views):
-        raise NoSuchTable(f"{name} is a view of {where}", hint="load its tables, and join them")
-    there = ", ".join(sorted(tables)[:20]) or "none"
-    raise NoSuchTable(f"there is no table {name} in {where}", hint=f"its tables: {there}")
