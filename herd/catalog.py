@@ -109,6 +109,12 @@ class Catalog:
         changed = Catalog(self.tables, self.views, counters)
         return changed, list(range(first, first + count))
 
+    def with_store(self) -> tuple["Catalog", int, list[Change]]:
+        """A store that nothing had before, marked to be erased until a table has it."""
+        catalog, [store] = self.new_ids(1)
+        changed, changes = catalog._changed(catalog.tables, catalog.views, [erasing(store)])
+        return changed, store, changes
+
     def with_table(self, table: Table) -> tuple["Catalog", list[Change]]:
         """Add a table, or change the one with its id. Raises `NameTaken`."""
         found = self.find(table.name)

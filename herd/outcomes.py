@@ -98,6 +98,16 @@ class Outcomes:
                 lambda done: self._settle(identity, True if _well(done) else None)
             )
 
+    async def known(self, identity: bytes) -> bool:
+        """Whether the transaction was committed; False: not yet, and it still may be.
+
+        One that is under way is waited for. Raises `CommitUnknown` as `find` does.
+        """
+        while (earlier := self._under_way.get(identity)) is not None:
+            await asyncio.shield(earlier)
+        mark = self._find(identity)
+        return mark is not None and bool(mark.committed)
+
     async def find(self, identity: bytes) -> bool:
         """Whether the transaction was committed; False: it never will be.
 

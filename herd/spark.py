@@ -13,7 +13,12 @@ Invariants:
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from engine.application import Application
@@ -22,6 +27,7 @@ from herd.errors import ProgrammingError
 
 if TYPE_CHECKING:
     from herd.snapshot.snapshot import Snapshot
+    from herd.staging.wanted import WriteWanted
 
 
 class HerdSource(DataSource):
@@ -59,3 +65,23 @@ class HerdSource(DataSource):
                 "a table has a schema of its own", hint="leave out schema(...); use columns="
             )
         return TableReader(self._snapshot)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """What writes a DataFrame; the options are in `herd.staging.wanted`."""
+        from herd.staging.spark import TableWriter
+
+        return TableWriter(*self._writing(overwrite), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """What writes a stream, batch by batch."""
+        from herd.staging.spark import TableStreamWriter
+
+        return TableStreamWriter(*self._writing(overwrite), schema)
+
+    def _writing(self, overwrite: bool) -> "tuple[Place, str, WriteWanted]":
+        """Where to, who, and what."""
+        from herd.staging.wanted import parse_write
+
+        options = {name.lower(): value for name, value in self.options.items()}
+        wanted = parse_write(options, overwrite=overwrite)
+        return self.place.at(options.get("url")), self.application.name, wanted

@@ -89,6 +89,8 @@ class Tablespace:
         """The definitions as they are committed; None: `catalog` has to read them again."""
         self._locks_term = 0
         self._filling = False
+        self._kept_stores: set[int] = set()
+        """Stores that are marked, and are not to be erased as long as somebody fills them."""
         self._erased_term = 0
         """The term in which marks that others left were looked for."""
         self._term_watchers: list[Callable[[], None]] = []
@@ -287,6 +289,15 @@ class Tablespace:
         outcomes = self._outcomes = outcomes_of(self, self._outcomes)
         return await outcomes.find(identity)
 
+    async def was_committed(self, identity: bytes) -> bool:
+        """Whether the transaction of this identity was committed; False: not yet.
+
+        Raises as `outcome`; unlike that it leaves open what may still be committed.
+        """
+        check_identity(identity)
+        outcomes = self._outcomes = outcomes_of(self, self._outcomes)
+        return await outcomes.known(identity)
+
     async def propose(
         self, command: bytes, term: int, transaction: Transaction | None = None
     ) -> None:
@@ -331,6 +342,16 @@ class Tablespace:
             self._erase()
             # Among what is defined now may be what a leader goes on with.
             self._tell_of_term()
+
+    def keep_store(self, store: int) -> Callable[[], None]:
+        """From now on a store is not erased, though no table owns it; returns what ends that."""
+        self._kept_stores.add(store)
+
+        def release() -> None:
+            self._kept_stores.discard(store)
+            self._erase()
+
+        return release
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` after each command that is applied; returns what ends that."""
@@ -416,7 +437,8 @@ class Tablespace:
         await asyncio.sleep(0)
         try:
             while not self._filling and (term := self.term):
-                stores, _ = self.stale_read(stores_to_erase)
+                marked, _ = self.stale_read(stores_to_erase)
+                stores = [one for one in marked if one[0] not in self._kept_stores]
                 if not stores:
                     return
                 store, index = stores[0]

@@ -14,6 +14,7 @@ import google_crc32c
 
 from engine.errors import CannotRead
 from engine.ledger.client import LedgerClient
+from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
 from herd.checkpoint.manifest import BLOB_ENTRY_BYTES, Locator
 
@@ -54,7 +55,11 @@ class BlobWriter:
 
 async def read_blob(client: LedgerClient, locator: Locator) -> bytes:
     """A whole blob. Raises `CannotRead`, `NoSuchLedger`."""
-    reader = await client.open_ledger(locator.ledger_id, recover=False)
+    return await read_from(await client.open_ledger(locator.ledger_id, recover=False), locator)
+
+
+async def read_from(reader: LedgerReader, locator: Locator) -> bytes:
+    """A whole blob of a ledger that is open. Raises `CannotRead`, `NoSuchLedger`."""
     pieces = [entry.body async for entry in reader.read(locator.first_entry, locator.last_entry)]
     blob = b"".join(pieces)
     if len(blob) != locator.size_bytes or google_crc32c.value(blob) != locator.checksum:

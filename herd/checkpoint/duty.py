@@ -3,6 +3,7 @@
 Invariants:
 - A failed checkpoint is tried again at its next time; it never ends the term.
 - Nothing is taken of a tablespace in which nothing changed.
+- Staged rows that were forgotten are looked for at the same times.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from engine.errors import EngineError
 from engine.log.position import START
 from herd.checkpoint.taking import Checkpointer
+from herd.staging.registry import sweep
 
 if TYPE_CHECKING:
     from herd.tablespace import Tablespace
@@ -32,6 +34,7 @@ async def keep_checkpoints(space: "Tablespace", checkpointer: Checkpointer) -> N
             if term != swept_term:
                 await checkpointer.sweep(term)
                 swept_term = term
+            await sweep(space.client, space.name)
             if space.replica.position != taken:
                 taken = (await checkpointer.take(term)).position
         except (EngineError, OSError) as error:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from herd.errors import NoSuchIndex, NotSupportedError, ProgrammingError, SqlSyntaxError
-from herd.sql import showing, spaces, whole
+from herd.sql import ingesting, showing, spaces, whole
 from herd.sql.parsing import Parsed
 from herd.sql.result import Result
 from herd.transaction import Isolation
@@ -162,6 +162,7 @@ _DO: Final[dict[str, Do]] = {
     "CHECKPOINT": whole.checkpoint,
     "COMMIT": _commit,
     "END": _commit,
+    "INGEST": ingesting.run,
     "RELEASE": _release,
     "RESTORE": whole.restore,
     "ROLLBACK": _rollback,

@@ -55,6 +55,7 @@ CONTROL: Final = frozenset(
         "DESCRIBE",
         "END",
         "EXPLAIN",
+        "INGEST",
         "RELEASE",
         "RESTORE",
         "ROLLBACK",

@@ -33,6 +33,7 @@ _REPEATABLE: Final = frozenset(
         *("SELECT", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "FROM", "TABLE"),
         *(
             "CHECK",
+            "INGEST",
             "BEGIN",
             "START",
             "SET",
