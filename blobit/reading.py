@@ -11,8 +11,9 @@ Invariants:
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from blobit.budget import ByteBudget
 from blobit.compressing import decompress
@@ -27,6 +28,7 @@ from engine.ports.switching import long_turns
 from engine.ports.workers import Workers
 from engine.run import Entry
 
+T = TypeVar("T")
 CHUNKS_BYTES_MAX: Final = 16 * MIB
 """What is asked for at once of big objects, by all who read them."""
 
@@ -89,17 +91,50 @@ class Readers:
         Each read asks for about `max_bytes`, None: for what the client's settings say. Raises
         `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
         """
+
+        async def read(reader: LedgerReader, nearby: Nearby) -> list[bytes]:
+            body = None
+            if first == last and reader.last_add_confirmed >= last:
+                body = await nearby.get(reader, first)
+            frames = await _frames(reader, first, last, max_bytes) if body is None else [body]
+            return await self._contents(part, first, frames)
+
+        return await self._trying(part, read)
+
+    async def read_row(
+        self, parts: Sequence[ObjectId], max_bytes: int | None = None
+    ) -> list[list[bytes]]:
+        """What each of several parts of one ledger holds, in entries, with one row of reads.
+
+        They are in the order of their entries, none is empty, and what lies between two of them is
+        read in vain. An error names the first. Raises as `read`.
+        """
+        first, last = parts[0].first_entry, parts[-1].last_entry
+
+        async def read(reader: LedgerReader, _: Nearby) -> list[list[bytes]]:
+            frames = await _frames(reader, first, last, max_bytes)
+            return [
+                await self._contents(
+                    part,
+                    part.first_entry,
+                    frames[part.first_entry - first : part.last_entry - first + 1],
+                )
+                for part in parts
+            ]
+
+        return await self._trying(parts[0], read)
+
+    async def _trying(
+        self, part: ObjectId, read: Callable[[LedgerReader, Nearby], Awaitable[T]]
+    ) -> T:
+        """Read from a part's ledger, once more where what is remembered of it may be old."""
         again = False
         while True:
             opened, fresh = self._get(part.ledger_id)
             try:
                 task = opened.task
                 reader = task.result() if task.done() else await asyncio.shield(task)
-                body = None
-                if first == last and reader.last_add_confirmed >= last:
-                    body = await opened.nearby.get(reader, first)
-                frames = await _frames(reader, first, last, max_bytes) if body is None else [body]
-                return await self._contents(part, first, frames)
+                return await read(reader, opened.nearby)
             except (EngineError, BlobError) as error:
                 self._forget(part.ledger_id, opened)
                 if again or fresh:

@@ -1,0 +1,84 @@
+"""A bucket at one position: the rows of its names in a pinned checkpoint.
+
+Invariants:
+- Everything that a process needs to read is in the snapshot; it travels to others as it is.
+- The checkpoint is pinned, so names and bytes stay for whoever reads it.
+- What had expired when the checkpoint was taken is not there, in all reads alike.
+"""
+
+from typing import Final
+
+import msgspec
+
+from blobit.blobs import AsyncBlobs
+from blobit.errors import BlobNotFound, BlobUnreadable
+from blobit.snapshot.wanted import Wanted
+from blobit.tables import BucketInfo
+from engine.application import Application
+from engine.place import Place
+from herd.place import HeldHerd, held_herd
+from herd.schema import Column
+from herd.snapshot.conditions import Condition, Operator, condition_on
+from herd.snapshot.opening import open_snapshot
+from herd.snapshot.snapshot import Snapshot
+from herd.snapshot.wanted import Wanted as WantedTable
+
+_OBJECTS: Final = "objects"
+COLUMNS: Final = (
+    *("bucket_id", "name", "object_id", "length", "etag", "metadata"),
+    *("created_ms", "expires_ms"),
+)
+"""Of `objects`, what readers see or need."""
+
+
+class BucketSnapshot(msgspec.Struct, frozen=True):
+    """A bucket, and the table that has its names at a checkpoint."""
+
+    bucket: str
+    bucket_id: int
+    names: Snapshot
+
+    @property
+    def place(self) -> Place:
+        """Where names and bytes are."""
+        return self.names.place
+
+    def column(self, name: str) -> Column:
+        """A column of the names."""
+        return self.names.table.column(name)
+
+    def conditions(self, prefix: str) -> tuple[Condition, ...]:
+        """What a row meets that is one of the bucket, with such a name."""
+        found = [condition_on(self.column("bucket_id"), Operator.EQUAL, (self.bucket_id,))]
+        if prefix:
+            found.append(condition_on(self.column("name"), Operator.STARTS, (prefix,)))
+        return tuple(one for one in found if one is not None)
+
+    def told(self, name: str, error: Exception) -> Exception:
+        """What a reader hears of an object that cannot be read."""
+        what = f"object {name} of bucket {self.bucket}: {error}"
+        if isinstance(error, BlobNotFound):
+            number = self.names.record.number
+            return BlobNotFound(
+                f"{what}: its bytes were collected, so checkpoint {number} is pinned no more, or "
+                "was too old when it was: load again"
+            )
+        return type(error)(what) if isinstance(error, BlobUnreadable) else error
+
+
+def take_snapshot(place: Place, application: Application, wanted: Wanted) -> BucketSnapshot:
+    """Pin names and bytes of a bucket as they are now, or were at a checkpoint. Blocks.
+
+    Raises `NoSuchBucket`, `MetadataUnavailable`, and what `open_snapshot` raises.
+    """
+    herd = held_herd(place)
+    info = herd.run(lambda: _find(herd, wanted.bucket))
+    table = WantedTable(
+        _OBJECTS, info.tablespace, fresh=wanted.fresh, number=wanted.number, columns=COLUMNS
+    )
+    return BucketSnapshot(info.name, info.bucket_id, open_snapshot(place, application, table))
+
+
+async def _find(held: HeldHerd, bucket: str) -> BucketInfo:
+    async with AsyncBlobs(held.ledgers, herd=held.herd) as blobs:
+        return (await blobs.bucket(bucket)).core.info
