@@ -90,7 +90,7 @@ async def changes(
     with translating():
         following_as = Consumer(client, tablespace, consumer, keep_ms)
         begin, known = await following_as.begin(after)
-        following = _Following(known, {name.lower() for name in tables})
+        following = Following(known, {name.lower() for name in tables})
         told = reached = after
         async with (
             aclosing(read_batches(ReplicatedLog(client, log_of(tablespace)), begin, last)) as read,
@@ -110,7 +110,7 @@ async def changes(
                 await following_as.dealt_with(told)
 
 
-class _Following:
+class Following:
     """The definitions as they change, and each write told by them."""
 
     def __init__(self, known: Sequence[Table], wanted: set[str]) -> None:
@@ -120,6 +120,7 @@ class _Following:
         """Stores with rows of which no definition has been seen."""
 
     def take(self, write: Write) -> list[Change]:
+        """What a transaction changed. Raises `StorageFailed` for a table that was restored."""
         gone = {table.store for table in self._tables.values()}
         told = self._define(write.plain)
         stores = {table.store: table for table in self._tables.values()}

@@ -121,6 +121,11 @@ class Survey:
                 )
             return (await self._walk_from(wanted)).at
 
+    async def end(self) -> Position:
+        """The newest position that is confirmed now, perhaps inside of a transaction."""
+        async with self._explaining():
+            return await self._log.end()
+
     async def tables(self, position: Position) -> dict[int, Table]:
         """The definitions at a position, by their numbers."""
         async with self._explaining():

@@ -1,0 +1,188 @@
+"""Spark's `format("herd-changes")`: committed changes of tables, as a stream or as a batch.
+
+    changes = spark.readStream.format("herd-changes").option("table", "cows").load()
+    changes.writeStream.format("parquet").option("path", "changes") \\
+        .option("checkpointLocation", "changes.checkpoint").start()
+
+What may be asked for is in `herd.capture.wanted`, the columns are in `herd.capture.shape`.
+
+Invariants:
+- An offset is a position of the log, between transactions; a query that goes on from its checkpoint
+  is told each change after it once.
+- Executors read the log from the bookies; only the driver knows where it is cut, and pins it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from engine.application import Application
+from engine.log import Position
+from engine.place import Place
+from herd.capture.reading import read_stretch
+from herd.capture.source import Changes, Driver, Range, find_range
+from herd.capture.survey import NO_LIMIT, Limit, Stretch
+from herd.capture.wanted import Wanted, check_batch, check_stream, parse_wanted
+from herd.errors import ProgrammingError
+
+
+class ChangesSource(DataSource):
+    """Changes of a tablespace. `place` and `application` are told by who registers it."""
+
+    place: Place = Place()
+    application: Application = Application()
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._options = {name.lower(): value for name, value in self.options.items()}
+        self._range: Range | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is told."""
+        return "herd-changes"
+
+    def schema(self) -> StructType:
+        """The columns by what the tables are now; a batch is of this moment from now on."""
+        self._range = find_range(self.place.at(self._options.get("url")), self._wanted)
+        schema = self._range.changes.schema
+        found: StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+        return found
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What reads a batch."""
+        check_batch(self._options)
+        self._found.pin.hold(self.application)
+        return ChangesReader(self._found)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """What reads a stream."""
+        check_stream(self._options)
+        return ChangesStream(self._found.changes, self._wanted)
+
+    @property
+    def _wanted(self) -> Wanted:
+        return parse_wanted(self._options)
+
+    @property
+    def _found(self) -> Range:
+        if self._range is None:
+            raise ProgrammingError(
+                "changes have a schema of their own", hint="leave out schema(...)"
+            )
+        return self._range
+
+
+class StretchPartition(InputPartition):
+    """A part of the log."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        self.stretch = stretch
+
+
+class ChangesReader(DataSourceReader):
+    """Reads a batch. It travels to the executors."""
+
+    def __init__(self, found: Range) -> None:
+        self._range = found
+
+    def partitions(self) -> list[InputPartition]:
+        """A partition a stretch of the log."""
+        return [StretchPartition(stretch) for stretch in self._range.stretches()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of one stretch."""
+        return _read(self._range.changes, partition)
+
+
+class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. It travels to the executors; the driver's own has a survey of the log."""
+
+    def __init__(self, changes: Changes, wanted: Wanted) -> None:
+        self._changes = changes
+        self._wanted = wanted
+        self._driver: Driver | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where a query begins that has no checkpoint of its own yet."""
+        return _offset(self._surveying.begin())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options maxRows and maxBytes say; both count if both are given."""
+        limit = self._wanted.limit
+        if limit.rows is not None:
+            return ReadMaxRows(limit.rows)
+        return ReadAllAvailable() if limit.size_bytes is None else ReadMaxBytes(limit.size_bytes)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """How far the next batch goes."""
+        return _offset(self._surveying.latest(_position(start), self._limit(limit)))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is not there yet is not told by this run."""
+        self._surveying.stop_at_end()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """A partition a stretch of the log."""
+        stretches = self._surveying.stretches(_position(start), _position(end))
+        return [StretchPartition(stretch) for stretch in stretches]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of one stretch."""
+        return _read(self._changes, partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """What lies up to there is needed no more."""
+        self._surveying.commit(_position(end))
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._driver is not None:
+            self._driver.close()
+
+    @property
+    def _surveying(self) -> Driver:
+        if self._driver is None:
+            self._driver = Driver(self._changes, self._wanted)
+        return self._driver
+
+    def _limit(self, limit: ReadLimit) -> Limit:
+        own = self._wanted.limit
+        if isinstance(limit, ReadMaxRows):
+            return msgspec.structs.replace(own, rows=limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return msgspec.structs.replace(own, size_bytes=limit.max_bytes)
+        return NO_LIMIT
+
+
+def _read(changes: Changes, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Spark makes one partition of none.
+    if isinstance(partition, StretchPartition):
+        yield from read_stretch(
+            changes.held, changes.tablespace, changes.interest, partition.stretch
+        )
+
+
+def _offset(position: Position) -> dict[str, int]:
+    return {"ledger": position.ledger, "entry": position.entry}
+
+
+def _position(offset: Mapping[str, Any]) -> Position:
+    return Position(offset["ledger"], offset["entry"])
