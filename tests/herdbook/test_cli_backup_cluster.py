@@ -162,15 +162,19 @@ def test_of_two_who_restore_under_one_name_one_succeeds(cluster: Running) -> Non
         assert connection.execute(ROWS).fetchall() == rows
 
 
-def test_a_restoration_that_is_killed_half_way_leaves_no_tablespace(cluster: Running) -> None:
+def test_a_restoration_that_is_killed_half_way_leaves_no_tablespace(
+    cluster: Running, tmp_path: Path
+) -> None:
     url, _, file, _ = cluster
     before = names(url)
     words = [sys.executable, "-m", "herdbook", "restore", str(file), url, "half"]
+    # What it has under way on its own disk goes with the test.
+    environment = os.environ | {"HERDBOOK_URL": "", "TMPDIR": str(tmp_path)}
 
     async def kill_half_way() -> None:
         async with reached(url) as (client, commands):
             process = await asyncio.create_subprocess_exec(
-                *words, cwd=ROOT, stdout=subprocess.DEVNULL, env=os.environ | {"HERDBOOK_URL": ""}
+                *words, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment
             )
 
             async def filling() -> bool:

@@ -14,6 +14,8 @@ _TABLESPACE: Final = "herd/tablespace.py"
 _DIRECTORY_TESTS: Final = "herd/nodes/test_directory.py"
 _NODE_TESTS: Final = "herd/nodes/test_node.py"
 _PLACING_TESTS: Final = "herd/nodes/test_placing.py"
+_RESTORING_TESTS: Final = "herd/nodes/test_restoring.py"
+_RESTORED: Final = "test_nodes_run_what_was_filled_and_it_outlives_its_leader"
 
 NODE_MUTANTS: Final = (
     Mutant(
@@ -53,6 +55,30 @@ NODE_MUTANTS: Final = (
         "        return min(now_s - before_s, 1.5 * self._settings.look_ms / 1000)",
         "        return now_s - before_s",
         by_test(_NODE_TESTS, "test_a_pause_of_the_auditor_is_no_absence_of_a_node"),
+    ),
+    Mutant(
+        "a-restoration-is-there-before-it-is-whole",
+        "nobody lists, runs or reaches what is not whole",
+        "herd/nodes/restoring.py",
+        "expected, dropped=True, restoring=True)",
+        "expected, restoring=True)",
+        by_test(_RESTORING_TESTS, _RESTORED),
+    ),
+    Mutant(
+        "a-restoration-is-swept-under-its-maker",
+        "a restoration is swept only when its maker is gone, and it was given up",
+        _AUDITOR,
+        "            if fact.restoring:\n",
+        "            if fact.restoring and fact.hosted:\n",
+        by_test(_RESTORING_TESTS, _RESTORED),
+    ),
+    Mutant(
+        "a-restoration-ends-twice",
+        "whoever ends a restoration first decides",
+        _DIRECTORY,
+        "            if not found.restoring:\n",
+        "            if found.restoring is None:\n",
+        by_test(_DIRECTORY_TESTS, "test_whoever_ends_a_restoration_first_decides"),
     ),
     Mutant(
         "a-lost-reply-changes-twice",
