@@ -16,13 +16,14 @@ from engine.ledger.writer import LedgerWriter
 from engine.log.log_list import LogList, LogLists, Pin, check_epoch, listing, raised
 from engine.log.log_reader import Batch, LogReader
 from engine.log.log_writer import LogWriter
-from engine.log.position import Position
+from engine.log.position import Position, Span
 from engine.log.settings import LogSettings
 from engine.log.sweeping import PURPOSE_LOG, Sweeper, marks_of
 from engine.log.truncation import pinned, truncated, unpinned
 from engine.run import NO_ENTRY
 
 LedgerIds = list[int]
+Spans = list[Span]
 
 
 class ReplicatedLog:
@@ -81,6 +82,13 @@ class ReplicatedLog:
         While iterating raises `PositionTruncated`, `EntryPastEnd`, `CannotRead`, `Unavailable`.
         """
         return self._reader.read(after, last)
+
+    async def spans(self, after: Position, last: Position) -> Spans:
+        """Where every entry after `after` up to `last` lies: a span a ledger, in order.
+
+        For who reads parts of them side by side. Raises as `read`.
+        """
+        return await self._reader.spans(after, last)
 
     def tail(self, after: Position) -> AsyncGenerator[Batch, None]:
         """Every entry after `after`, in order, as they are confirmed; waits for more for ever.

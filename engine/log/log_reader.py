@@ -62,21 +62,28 @@ class LogReader:
 
     async def read(self, after: Position, last: Position) -> AsyncGenerator[Batch, None]:
         """Every entry after `after` up to `last`; see `ReplicatedLog.read`."""
+        for span in await self.spans(after, last):
+            async with aclosing(self._ledger(span.ledger, span.first, span.last.entry)) as batches:
+                async for batch in batches:
+                    yield batch
+
+    async def spans(self, after: Position, last: Position) -> list[Span]:
+        """Where the entries after `after` up to `last` lie; see `ReplicatedLog.spans`."""
         if last <= after:
-            return
+            return []
         current = (await self._lists.read()).list
         if not current.listed or current.listed[-1].ledger <= last.ledger:
             current = (await self._lists.read_fresh()).list
         check_kept(current, after)
         if not current.listed or current.listed[-1].ledger < last.ledger:
             raise EntryPastEnd(f"log {self._lists.name}: {tuple(last)} is past its end")
+        spans = []
         for listed in current.listed:
             wanted = _range_of(listed, after, last)
-            if wanted is None:
-                continue
-            async with aclosing(self._ledger(listed.ledger, *wanted)) as batches:
-                async for batch in batches:
-                    yield batch
+            if wanted is not None:
+                first, end = wanted
+                spans.append(Span(listed.ledger, first, end - first + 1))
+        return spans
 
     async def tail(self, after: Position) -> AsyncGenerator[Batch, None]:
         """Every entry after `after`, for ever; see `ReplicatedLog.tail`."""

@@ -1,0 +1,216 @@
+"""Spark's `format("ledger")`: the entries of a ledger or of a log as they are, a batch or a stream.
+
+    spark.read.format("ledger").option("ledger", "7").load()
+    spark.readStream.format("ledger").option("log", "orders").option("maxRows", "10000").load()
+
+    ledger, log  which one: a ledger by its number, or a replicated log by its name
+    start        earliest (unless said), latest, ledger/entry: all entries after that one
+    end          of a batch: latest (unless said) or ledger/entry: up to and with that one
+    maxRows      of a stream: how many entries a batch may have
+    consumer     of a stream of a log: a name under which what it has not dealt with is kept for a
+                 week; without one it is kept as long as the query lives
+
+The columns are `ledger`, `entry` and `body`.
+
+Invariants:
+- An offset is a position. Nothing past the last add confirmed is told, and no writer is disturbed.
+- What is gone is an error, never an end.
+- An option that means nothing is an error: a misspelt one must not read something else.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from engine.application import Application
+from engine.errors import InvalidRequest
+from engine.log import Position, Span
+from engine.place import Place
+from engine.spans import EARLIEST, LATEST, Entries, Follower
+
+_BOTH: Final = ("ledger", "log", "start", "url")
+_OF_A_BATCH: Final = ("end",)
+_OF_A_STREAM: Final = ("maxrows", "consumer")
+_SCHEMA: Final = "ledger BIGINT, entry BIGINT, body BINARY"
+_ARROW_SCHEMA: Final = pa.schema(
+    [("ledger", pa.int64()), ("entry", pa.int64()), ("body", pa.binary())]
+)
+
+
+class LedgerSource(DataSource):
+    """Entries. `place` and `application` are told by who registers it."""
+
+    place: Place = Place()
+    application: Application = Application()
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._options = {name.lower(): value for name, value in self.options.items()}
+        self._entries = _entries(self.place, self._options)
+        self._start = self._entries.position(self._options.get("start", EARLIEST))
+        self._end = self._entries.position(self._options.get("end", LATEST))
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is told."""
+        return "ledger"
+
+    def schema(self) -> str:
+        """Where an entry is, and what it is."""
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What reads the entries that were there when the source was made."""
+        _refuse(self._options, _OF_A_STREAM, "of a stream")
+        return EntriesReader(self._entries, self._start, self._end)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """What goes on with those that come."""
+        _refuse(self._options, _OF_A_BATCH, "of a batch: a stream goes on until it is stopped")
+        return EntriesStream(self._entries, self._options)
+
+
+class SpanPartition(InputPartition):
+    """Entries of one ledger."""
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+
+
+class EntriesReader(DataSourceReader):
+    """Reads a batch. It travels to the executors."""
+
+    def __init__(self, entries: Entries, start: Position, end: Position) -> None:
+        self._entries = entries
+        self._start = start
+        self._end = end
+
+    def partitions(self) -> list[InputPartition]:
+        """A partition a span."""
+        return _partitions(self._entries, self._start, self._end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one span."""
+        return _read(self._entries, partition)
+
+
+class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. It travels to the executors; the driver's own follows the log."""
+
+    def __init__(self, entries: Entries, options: Mapping[str, str]) -> None:
+        self._entries = entries
+        self._start = options.get("start", EARLIEST)
+        self._entries_max = _number(options, "maxrows")
+        self._consumer = options.get("consumer", "")
+        self._follower: Follower | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where a query begins that has no checkpoint of its own yet."""
+        return _offset(self._entries.position(self._start))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the option maxRows says."""
+        limit = self._entries_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """How far the next batch goes."""
+        entries_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return _offset(self._following.latest(_position(start), entries_max))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is not there yet is not told by this run."""
+        self._following.stop_at_end()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """A partition a span."""
+        return _partitions(self._entries, _position(start), _position(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one span."""
+        return _read(self._entries, partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """What lies up to there is needed no more."""
+        self._following.commit(_position(end))
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._follower is not None:
+            self._follower.close()
+
+    @property
+    def _following(self) -> Follower:
+        if self._follower is None:
+            self._follower = Follower(self._entries, self._consumer)
+        return self._follower
+
+
+def _entries(place: Place, options: Mapping[str, str]) -> Entries:
+    known = (*_BOTH, *_OF_A_BATCH, "maxRows", "consumer")
+    for option in options:
+        if option not in map(str.lower, known):
+            raise InvalidRequest(
+                f'format "ledger" has no option {option}; it has {", ".join(known)}'
+            )
+    if ("ledger" in options) == ("log" in options):
+        raise InvalidRequest('say which: .option("ledger", "7") or .option("log", "orders")')
+    at = place.at(options.get("url"))
+    if "log" in options:
+        return Entries(place=at, log=options["log"])
+    return Entries(place=at, ledger=_number(options, "ledger"))
+
+
+def _refuse(options: Mapping[str, str], names: tuple[str, ...], of: str) -> None:
+    for name in names:
+        if name in options:
+            raise InvalidRequest(f"{name} is an option {of}")
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise InvalidRequest(f"{name}={text!r}: give a number of 1 or more")
+    return int(text)
+
+
+def _partitions(entries: Entries, start: Position, end: Position) -> list[InputPartition]:
+    return [SpanPartition(span) for span in entries.spans(start, end)]
+
+
+def _read(entries: Entries, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Spark makes one partition of none.
+    if not isinstance(partition, SpanPartition):
+        return
+    for span, bodies in entries.read(partition.span):
+        columns = [
+            pa.array(repeat(span.ledger, span.entries), pa.int64(), size=span.entries),
+            pa.array(range(span.first, span.first + span.entries), pa.int64()),
+            pa.array(bodies, pa.binary()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+
+
+def _offset(position: Position) -> dict[str, int]:
+    return {"ledger": position.ledger, "entry": position.entry}
+
+
+def _position(offset: Mapping[str, Any]) -> Position:
+    return Position(offset["ledger"], offset["entry"])
