@@ -85,7 +85,8 @@ async def changes(
     it last asked; without, they go when the tablespace itself does not need them. While nothing of
     interest comes it is told now and then of a position without changes: there it goes on, too.
     Raises, while iterating, `StorageFailed` when the log no longer reaches back so far, or to
-    before the rows of a restored table: begin with a checkpoint and go on after it.
+    before the rows of a table that was restored or written in bulk: begin with a checkpoint and go
+    on after it.
     """
     with translating():
         following_as = Consumer(client, tablespace, consumer, keep_ms)
@@ -156,7 +157,7 @@ class Following:
                     kind = ChangeKind.EMPTY
                 if table.store in self._unowned and self._is_wanted(table):
                     raise StorageFailed(
-                        f"{table.name} was restored: its rows came before its definition",
+                        f"{table.name} was restored, or written in bulk: its rows came first",
                         hint="take a checkpoint, read the rows from it, and go on after it",
                     )
             if table is not None and self._is_wanted(table):

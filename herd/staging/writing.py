@@ -10,7 +10,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar
 
@@ -20,7 +20,6 @@ from engine.errors import LedgerClosed
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
 from engine.limits import KIB, MIB
-from engine.ports.system_loop import background_loop
 from herd.checkpoint.blobs import BlobWriter
 from herd.checkpoint.manifest import Locator
 from herd.staging.encoding import Encoder
@@ -75,7 +74,7 @@ class _Task:
         self._blocks: list[Block] = []
         self._writer: LedgerWriter | None = None
         self._blobs: BlobWriter | None = None
-        self._under_way: Future[None] | None = None
+        self._under_way: asyncio.Task[None] | None = None
 
     def add(self, pairs: list[Pair]) -> None:
         """Take rows in."""
@@ -113,10 +112,10 @@ class _Task:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        if self._under_way is not None:
-            self._under_way.cancel()
 
         async def abandon() -> None:
+            if self._under_way is not None:
+                self._under_way.cancel()
             writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}: its task failed"))
 
         self._held.run(abandon)
@@ -135,15 +134,16 @@ class _Task:
         blocks = [pairs[start : start + step] for start in range(0, len(pairs), step)]
         encoded = [(some[0][0], len(some), encode_pairs(some)) for some in blocks]
         self._settle()
-        self._under_way = asyncio.run_coroutine_threadsafe(
-            self._write(encoded), background_loop().loop
-        )
+        self._held.run(partial(self._begin, encoded))
 
     def _settle(self) -> None:
         """Wait for the run that is on its way. Raises what writing it raised."""
         waiting, self._under_way = self._under_way, None
         if waiting is not None:
-            waiting.result()
+            self._held.run(partial(asyncio.wait_for, waiting, None))
+
+    async def _begin(self, encoded: list[tuple[bytes, int, bytes]]) -> None:
+        self._under_way = asyncio.ensure_future(self._write(encoded))
 
     async def _write(self, encoded: list[tuple[bytes, int, bytes]]) -> None:
         with translating():

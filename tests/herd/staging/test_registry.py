@@ -1,0 +1,83 @@
+"""Which ledgers of staged rows there are, and how they end."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from engine.errors import NoSuchLedger
+from engine.ports.clock import SystemClock
+from herd.errors import DataError, TypeMismatch
+from herd.staging.layout import Job
+from herd.staging.registry import KEPT_MS, OWNER, drop_job, sweep
+from herd.store import AsyncHerd, open_folder
+from tests.herd.staging.staged import begun, rows_of, run
+from tests.herd.staging.test_ingesting import cows
+
+TABLE = "CREATE TABLE cow (id BIGINT PRIMARY KEY, name VARCHAR(3))"
+
+
+async def ledgers_of_staging(herd: AsyncHerd) -> dict[int, bytes]:
+    """The ledgers that hold staged rows, by their own metadata, and their jobs."""
+    found = {}
+    for ledger_id in await herd.client.list_ledgers():
+        custom = (await herd.client.ledger_metadata(ledger_id)).custom
+        if custom.get("owner") == OWNER:
+            found[ledger_id] = custom["job"]
+    return found
+
+
+async def test_all_ledgers_of_a_job_go_with_it_and_no_others(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        await run(herd, TABLE)
+        mine, other = [await begun(herd, "cow", job=Job(name)) for name in ("mine", "other")]
+        parts = [await mine.stage(cows(number)) for number in range(3)]
+        await other.stage(cows(7))
+        # A task that was tried again told of its second try alone.
+        mine.parts.pop()
+        await mine.commit()
+        dropped = await drop_job(herd.client, "default", mine.job)
+        assert {part.index.ledger_id for part in parts if part.index} < set(dropped)
+        assert set((await ledgers_of_staging(herd)).values()) == {other.job.name.encode()}
+        assert await rows_of(herd, "SELECT id FROM cow ORDER BY id") == [(0,), (1,)]
+        await other.commit()
+        assert await rows_of(herd, "SELECT id FROM cow ORDER BY id") == [(0,), (1,), (7,)]
+
+
+async def test_a_task_that_fails_half_way_leaves_what_its_job_takes_away(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        await run(herd, TABLE)
+        writing = await begun(herd, "cow")
+        with (
+            patch("herd.staging.writing.RUN_BYTES", 1),
+            pytest.raises(DataError, match=r"cow\.name: 4 characters"),
+        ):
+            await writing.stage(cows(1), cows(2), cows(3, name="long"))
+        assert len(await ledgers_of_staging(herd)) == 1
+        await drop_job(herd.client, "default", writing.job)
+        assert not await ledgers_of_staging(herd)
+        with pytest.raises(TypeMismatch):
+            await writing.stage(cows(1).set_column(1, "name", [7]))
+
+
+async def test_what_was_forgotten_is_swept_when_it_is_old(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        await run(herd, TABLE)
+        writing = await begun(herd, "cow")
+        part = await writing.stage(cows(1))
+        assert part.index is not None
+        assert await sweep(herd.client, "default") == []
+        now_ms = SystemClock().wall_ms()
+        with patch.object(herd.client.clock, "wall_ms", lambda: now_ms + KEPT_MS + 60_000):
+            assert await sweep(herd.client, "default") == [part.index.ledger_id]
+        with pytest.raises(NoSuchLedger):
+            await herd.client.ledger_metadata(part.index.ledger_id)
+        assert await drop_job(herd.client, "default", writing.job) == []
+
+
+async def test_a_name_whose_ledger_was_never_made_goes_too(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        job = Job("killed early")
+        await herd.client.store.create(f"/herd/staging/default/{job.name}.4711", b"\x00")
+        assert await sweep(herd.client, "default") == [4711]
+        assert await herd.client.store.children("/herd/staging/default") == []
