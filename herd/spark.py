@@ -35,6 +35,9 @@ class HerdSource(DataSource):
 
     place: Place = Place()
     application: Application = Application()
+    pushdown: bool = False
+    """Whether filters may be taken: Spark 4.1 to 4.3 reads a whole frame with those that another
+    query pushed into it."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -58,13 +61,15 @@ class HerdSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads the snapshot that the schema was taken of."""
-        from herd.snapshot.spark import TableReader
+        from herd.snapshot.spark import PushingReader, TableReader
 
         if self._snapshot is None:
             raise ProgrammingError(
                 "a table has a schema of its own", hint="leave out schema(...); use columns="
             )
-        return TableReader(self._snapshot)
+        said = {name.lower(): value for name, value in self.options.items()}.get("pushdown")
+        pushes = self.pushdown if said is None else said.lower() == "true"
+        return (PushingReader if pushes else TableReader)(self._snapshot)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What writes a DataFrame; the options are in `herd.staging.wanted`."""

@@ -61,7 +61,7 @@ class BucketReader(DataSourceReader):
         conditions = []
         for filter in filters:
             condition = self._condition(filter)
-            if condition is not None and condition.exact:
+            if condition is not None:
                 conditions.append(condition)
             else:
                 yield filter

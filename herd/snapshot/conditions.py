@@ -6,7 +6,7 @@ byte, NaN is greater than every number and equals itself.
 Invariants:
 - A page that has a row that meets all conditions is never left out; a row that meets a condition is
   never dropped.
-- Of a column of floating-point numbers only pages are left out: what NaN equals is for the caller.
+- What cannot be decided exactly is no condition: it is left to the caller, whole.
 """
 
 import enum
@@ -23,7 +23,6 @@ from herd.schema import Column
 from herd.snapshot.arrays import plain_type
 from herd.types import Kind, accepting
 
-_PRUNED_ONLY: Final = (Kind.REAL, Kind.DOUBLE)
 _ANY_VALUE: Final = (Kind.FLOATS,)
 _STORED_AS_THEY_ARE: Final = {str: (Kind.VARCHAR, Kind.JSON), int: (Kind.TIME,)}
 
@@ -64,11 +63,6 @@ class Condition(msgspec.Struct, frozen=True):
     stored: tuple[Any, ...]
     negated: bool = False
 
-    @property
-    def exact(self) -> bool:
-        """Whether `mask` decides; else the caller has to look at the rows that remain."""
-        return self.column.type.kind not in _PRUNED_ONLY
-
     def may_match(self, page: Page) -> bool:
         """Whether a page may have rows that meet it."""
         for found in page.ranges:
@@ -79,7 +73,6 @@ class Condition(msgspec.Struct, frozen=True):
 
     def mask(self, array: pa.Array) -> pa.Array:
         """Which values of a plain array meet it; null where that is unknown."""
-        assert self.exact, "what NaN equals is for the caller"
         found = _MASKS[self.operator](array, self.values)
         return pc.invert(found) if self.negated else found
 
@@ -121,8 +114,6 @@ def selected(
     """The rows that meet all conditions; `places` tells a column's place by its number."""
     whole: pa.Array | None = None
     for condition in conditions:
-        if not condition.exact:
-            continue
         mask = condition.mask(batch.column(places[condition.column.number]))
         whole = mask if whole is None else pc.and_(whole, mask)
     if whole is None or whole.true_count == batch.num_rows:
@@ -188,6 +179,14 @@ def _compared(compare: Callable[[pa.Array, pa.Scalar], pa.Array]) -> Mask:
     return lambda array, values: compare(array, pa.scalar(values[0], array.type))
 
 
+def _compared_or_nan(compare: Callable[[pa.Array, pa.Scalar], pa.Array]) -> Mask:
+    def mask(array: pa.Array, values: tuple[Any, ...]) -> pa.Array:
+        found = compare(array, pa.scalar(values[0], array.type))
+        return pc.or_(found, pc.is_nan(array)) if pa.types.is_floating(array.type) else found
+
+    return mask
+
+
 def _is_in(array: pa.Array, values: tuple[Any, ...]) -> pa.Array:
     found = pc.is_in(array, pa.array(list(values), array.type))
     # Arrow says of NULL that it is not among them; that is unknown.
@@ -201,8 +200,8 @@ _MASKS: Final[dict[Operator, Mask]] = {
     ),
     Operator.BELOW: _compared(pc.less),
     Operator.AT_MOST: _compared(pc.less_equal),
-    Operator.ABOVE: _compared(pc.greater),
-    Operator.AT_LEAST: _compared(pc.greater_equal),
+    Operator.ABOVE: _compared_or_nan(pc.greater),
+    Operator.AT_LEAST: _compared_or_nan(pc.greater_equal),
     Operator.IN: _is_in,
     Operator.NULL: lambda array, values: pc.is_null(array),
     Operator.STARTS: lambda array, values: pc.starts_with(array, values[0]),

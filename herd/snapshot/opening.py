@@ -9,6 +9,7 @@ from engine.place import Place
 from herd.checkpoint.manifest import Manifest
 from herd.errors import NoSuchTable
 from herd.schema import Table
+from herd.snapshot.conditions import Condition
 from herd.snapshot.pinning import pin_checkpoint
 from herd.snapshot.snapshot import Snapshot, read_manifest
 from herd.snapshot.wanted import Wanted
@@ -26,12 +27,21 @@ def open_snapshot(place: Place, application: Application, wanted: Wanted) -> Sna
     try:
         manifest = read_manifest(place, wanted.tablespace, found)
         table = _table_of(manifest, wanted.table)
-        columns = wanted.chosen(table)
+        columns, conditions = wanted.chosen(table), _conditions(wanted, table)
     except BaseException:
         pin.drop()
         raise
     pin.note(application)
-    return Snapshot(place, wanted.tablespace, found, pin.name, table, columns)
+    return Snapshot(place, wanted.tablespace, found, pin.name, table, columns, conditions)
+
+
+def _conditions(wanted: Wanted, table: Table) -> tuple[Condition, ...]:
+    if not wanted.where:
+        return ()
+    # The parser of SQL loads when there is some.
+    from herd.snapshot.where import parse_where
+
+    return parse_where(wanted.where, table)
 
 
 def _table_of(manifest: Manifest, name: str) -> Table:

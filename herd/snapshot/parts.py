@@ -56,7 +56,7 @@ def plan(snapshot: Snapshot, conditions: Sequence[Condition] = ()) -> list[Part]
     wanted = [
         Piece(page.locator, page.rows, number)
         for number, page in enumerate(pages)
-        if all(condition.may_match(page) for condition in conditions)
+        if all(condition.may_match(page) for condition in (*snapshot.conditions, *conditions))
     ]
     return list(_grouped(wanted))
 
@@ -83,8 +83,8 @@ def read_part(
     Blocks. Raises `StorageFailed` for a page that cannot be read or is kept no more,
     `LeaderUnavailable` when no bookie answers for now.
     """
-    schema = plain_schema(snapshot.columns)
-    places = {column.number: place for place, column in enumerate(snapshot.columns)}
+    conditions = (*snapshot.conditions, *conditions)
+    decoding = _Decoding(snapshot, conditions)
     held, pieces = held_client(snapshot.place), iter(part)
     coming: deque[tuple[Piece, Future[bytes]]] = deque()
     try:
@@ -92,10 +92,9 @@ def read_part(
             coming.append((piece, _begin(held, piece)))
         while coming:
             piece, blob = coming.popleft()
-            batch = _page(snapshot, schema, piece, blob)
+            batch = decoding.page(piece, blob)
             for later in islice(pieces, 1):
                 coming.append((later, _begin(held, later)))
-            batch = selected(batch, conditions, places)
             if batch.num_rows:
                 yield batch
     finally:
@@ -107,22 +106,36 @@ def _begin(held: HeldClient, piece: Piece) -> "Future[bytes]":
     return held.begin(partial(read_blob, held.client, piece.locator))
 
 
-def _page(
-    snapshot: Snapshot, schema: pa.Schema, piece: Piece, blob: "Future[bytes]"
-) -> pa.RecordBatch:
-    name = f"page {piece.number} of table {snapshot.table.name}"
-    try:
-        batch = page_batch(snapshot.columns, schema, blob.result())
-    except NotFound as error:
-        raise _missing(snapshot, name, error) from None
-    except EngineError as error:
-        told = translated(error)
-        raise type(told)(f"{name}: {told.message}", hint=told.hint) from None
-    except (pa.ArrowException, OSError) as error:
-        raise StorageFailed(f"{name} is damaged: {error}") from None
-    if batch.num_rows != piece.rows:
-        raise StorageFailed(f"{name} is damaged: it has {batch.num_rows} of {piece.rows} rows")
-    return batch
+class _Decoding:
+    """Makes batches of pages: rows that meet conditions, with the columns that are shown."""
+
+    def __init__(self, snapshot: Snapshot, conditions: Sequence[Condition]) -> None:
+        self._snapshot = snapshot
+        self._conditions = conditions
+        asked = {condition.column.number: condition.column for condition in conditions}
+        for column in snapshot.columns:
+            asked.pop(column.number, None)
+        self._columns = (*snapshot.columns, *asked.values())
+        self._schema = plain_schema(self._columns)
+        self._places = {column.number: place for place, column in enumerate(self._columns)}
+
+    def page(self, piece: Piece, blob: "Future[bytes]") -> pa.RecordBatch:
+        """Wait for a page and decode it. Raises `StorageFailed`, `LeaderUnavailable`."""
+        table = self._snapshot.table.name
+        name = f"page {piece.number} of table {table}"
+        try:
+            batch = page_batch(self._columns, self._schema, blob.result())
+        except NotFound as error:
+            raise _missing(self._snapshot, name, error) from None
+        except EngineError as error:
+            told = translated(error)
+            raise type(told)(f"{name}: {told.message}", hint=told.hint) from None
+        except (pa.ArrowException, OSError) as error:
+            raise StorageFailed(f"{name} is damaged: {error}") from None
+        if batch.num_rows != piece.rows:
+            raise StorageFailed(f"{name} is damaged: it has {batch.num_rows} of {piece.rows} rows")
+        batch = selected(batch, self._conditions, self._places)
+        return batch.select(range(len(self._snapshot.columns)))
 
 
 def _missing(snapshot: Snapshot, name: str, error: NotFound) -> Error:

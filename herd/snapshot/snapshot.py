@@ -18,6 +18,7 @@ from herd.checkpoint.manifest import Manifest, ManifestRecord, decode_manifest
 from herd.checkpoint.record import CheckpointList
 from herd.errors import StorageFailed
 from herd.schema import Column, Table
+from herd.snapshot.conditions import Condition
 from herd.translating import translating
 
 
@@ -31,6 +32,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     """The name under which the checkpoint is kept for the application."""
     table: Table
     columns: tuple[Column, ...]
+    """Those that are shown."""
+    conditions: tuple[Condition, ...] = ()
+    """What its rows meet, before any other condition is asked."""
 
 
 def read_manifest(place: Place, tablespace: str, record: ManifestRecord) -> Manifest:

@@ -84,17 +84,6 @@ class TableReader(DataSourceReader):
         self._snapshot = snapshot
         self._conditions: tuple[Condition, ...] = ()
 
-    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
-        """Take what can be told from pages and columns; return what Spark has to apply."""
-        conditions = []
-        for filter in filters:
-            condition = condition_of(self._snapshot.columns, filter)
-            if condition is not None:
-                conditions.append(condition)
-            if condition is None or not condition.exact:
-                yield filter
-        self._conditions = tuple(conditions)
-
     def partitions(self) -> list[InputPartition]:
         """A partition a part: pages side by side."""
         return [PartPartition(part) for part in plan(self._snapshot, self._conditions)]
@@ -104,3 +93,18 @@ class TableReader(DataSourceReader):
         # Spark makes one partition of none.
         part = partition.part if isinstance(partition, PartPartition) else ()
         return read_part(self._snapshot, part, self._conditions)
+
+
+class PushingReader(TableReader):
+    """Takes filters, too. Only for a Spark that keeps those of one scan from others."""
+
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
+        """Take what can be told from pages and columns; return what Spark has to apply."""
+        conditions = []
+        for filter in filters:
+            condition = condition_of(self._snapshot.columns, filter)
+            if condition is None:
+                yield filter
+            else:
+                conditions.append(condition)
+        self._conditions = tuple(conditions)

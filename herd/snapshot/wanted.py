@@ -4,6 +4,8 @@
     tablespace "default" unless said
     snapshot   "fresh" (the leader takes a checkpoint now), "newest", or a checkpoint's number
     columns    names with commas between; all unless said
+    where      conditions as `herd.snapshot.where` takes them, on all rows that are read
+    pushdown   "true": filters of the frame are told before pages are read, too
 
 Invariants:
 - An option that means nothing is an error: a misspelt one must not read something else.
@@ -20,7 +22,7 @@ from herd.store import DEFAULT
 
 FRESH: Final = "fresh"
 NEWEST: Final = "newest"
-_KNOWN: Final = ("table", "tablespace", "snapshot", "columns", "url")
+_KNOWN: Final = ("table", "tablespace", "snapshot", "columns", "where", "pushdown", "url")
 _PATH: Final = "path"
 """What `load("cows")` says."""
 
@@ -33,6 +35,7 @@ class Wanted(msgspec.Struct, frozen=True):
     fresh: bool = True
     number: int = 0
     columns: tuple[str, ...] = ()
+    where: str = ""
 
     def chosen(self, table: Table) -> tuple[Column, ...]:
         """The columns to read, in their order. Raises `NoSuchColumn`."""
@@ -68,6 +71,7 @@ def parse_wanted(options: Mapping[str, str]) -> Wanted:
         fresh=moment == FRESH,
         number=_number(moment),
         columns=columns,
+        where=options.get("where", ""),
     )
 
 
