@@ -74,6 +74,10 @@ COMMANDS: Final = {
         "herdbook.cli_repair:app",
         "See what is being repaired, and have it checked.",
     ),
+    "pipeline": Late(
+        "herdbook.cli_pipeline:app",
+        "Jobs on Spark: load, export, check and count what a store holds.",
+    ),
     "zookeeper": Late(
         "herdbook.cli_zookeeper:zookeeper",
         "Run a ZooKeeper server until it is told to stop. Its address is the first line printed.",

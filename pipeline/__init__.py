@@ -1,0 +1,1 @@
+"""Jobs that run on Spark: bulk load, export, scrub, reports."""

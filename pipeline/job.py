@@ -1,0 +1,41 @@
+"""What every job works with: a session of Spark, and the store that it is about.
+
+Invariants:
+- A job reads and writes the store through formats that the session was given, or on executors
+  that reach it by its `Place`; it opens none by itself.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from blobit.blobs import AsyncBlobs
+from blobit.tables import BucketInfo
+from engine.application import Application
+from engine.place import Place
+from herd.place import HeldHerd, held_herd
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Job(NamedTuple):
+    """A session with a store's formats (`herdbook.spark.register`), the store, and whose pins."""
+
+    spark: "SparkSession"
+    place: Place
+    application: Application = Application()
+
+
+def buckets_of(place: Place, name: str = "") -> list[BucketInfo]:
+    """A bucket by its name, or all there are. Blocks.
+
+    Raises `NoSuchBucket`, `MetadataUnavailable`.
+    """
+    held = held_herd(place)
+    return held.run(lambda: _buckets(held, name))
+
+
+async def _buckets(held: HeldHerd, name: str) -> list[BucketInfo]:
+    async with AsyncBlobs(held.ledgers, herd=held.herd) as blobs:
+        if name:
+            return [(await blobs.bucket(name)).core.info]
+        return await blobs.buckets()
