@@ -36,8 +36,8 @@ class HerdSource(DataSource):
     place: Place = Place()
     application: Application = Application()
     pushdown: bool = False
-    """Whether filters may be taken: Spark 4.1 to 4.3 reads a whole frame with those that another
-    query pushed into it."""
+    """Whether filters may be taken: Spark 4.1 to 4.3, left alone, reads a whole frame by those that
+    another query pushed into it."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)

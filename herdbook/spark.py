@@ -44,6 +44,7 @@ from herdbook.finding import (
     find,
     read_configuration,
 )
+from herdbook.own_scans import keeps_scans_apart
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -121,8 +122,12 @@ def register(spark: "SparkSession", store: "Store | None" = None) -> "Registrati
     registration = Registration(spark, place)
     for key, value in _SETTINGS.items():
         spark.conf.set(key, value)
+    marks = {
+        "place": place,
+        "application": registration.application,
+        "pushdown": keeps_scans_apart(spark),
+    }
     for source in _sources():
-        marks = {"place": place, "application": registration.application}
         spark.dataSource.register(type(source.__name__, (source,), marks))
     return registration
 
