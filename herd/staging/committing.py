@@ -10,21 +10,25 @@ Invariants:
 - Whatever stops a job for good is told in one error, and leaves the table as it was.
 """
 
-import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-import msgspec
-
 from engine.ledger.client import LedgerClient
-from herd.catalog import decode_table
 from herd.checkpoint.blobs import BlobWriter
 from herd.checkpoint.manifest import Locator
 from herd.errors import CommitUnknown, Error, OperationalError
-from herd.schema import Table
 from herd.sql.result import Result
 from herd.staging.ingesting import Written
-from herd.staging.layout import Job, Mode, Order, digest, encode_order, locator_text
+from herd.staging.layout import (
+    Job,
+    Mode,
+    Order,
+    Part,
+    WritePlan,
+    digest,
+    encode_order,
+    locator_text,
+)
 from herd.staging.registry import Label, create_staging_ledger
 from herd.translating import translating
 from herd.wire.calling import Patience
@@ -44,36 +48,6 @@ class Herd(Protocol):
     async def session(self, name: str, *, autocommit: bool = True) -> "Session | RemoteSession":
         """A session for SQL in a tablespace."""
         ...
-
-
-class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What all processes of a job have to know."""
-
-    tablespace: str
-    definition: bytes
-    """The table, as it was when the job began."""
-    mode: Mode
-    moment_ms: int
-    """What CURRENT_TIMESTAMP is in defaults."""
-    application: str = ""
-
-    @property
-    def table(self) -> Table:
-        """The table, as it was when the job began."""
-        return decode_table(self.definition)
-
-    @property
-    def moment(self) -> datetime.datetime:
-        """`moment_ms` as a moment."""
-        return datetime.datetime.fromtimestamp(self.moment_ms / 1000, datetime.UTC)
-
-
-class Part(msgspec.Struct, frozen=True):
-    """What a task tells of the rows that it staged; `index` is None if there were none."""
-
-    index: Locator | None
-    numbered: bool = False
-    keyed: bool = True
 
 
 async def describe(herd: Herd, tablespace: str, table: str, job: Job) -> tuple[bytes, bool]:

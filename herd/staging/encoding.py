@@ -11,17 +11,19 @@ Invariants:
 
 import datetime
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from herd.changing import Verify
 from herd.errors import DataError, NoSuchColumn, NotNullViolation, ProgrammingError
 from herd.keys import key_encoder
 from herd.rows import encode_row
 from herd.schema import Column, Table
 from herd.staging.columns import Convert, Values, converter
 from herd.staging.layout import Pair
+
+if TYPE_CHECKING:
+    from herd.changing import Verify
 
 Defaults = Callable[[int], Values]
 """As many values of a column's default as are asked for."""
@@ -141,7 +143,7 @@ def _default(table: Table, column: Column, moment: datetime.datetime) -> Default
     return lambda count: [make(none, (moment,)) for _ in range(count)]
 
 
-def _verifier(table: Table) -> Verify | None:
+def _verifier(table: Table) -> "Verify | None":
     if not table.checks:
         return None
     from herd.sql.statement import verifier

@@ -12,6 +12,7 @@ Invariants:
 - An order tells of which definition its rows are; the leader takes no others.
 """
 
+import datetime
 import enum
 import hashlib
 from collections.abc import Sequence
@@ -68,6 +69,36 @@ class Job(msgspec.Struct, frozen=True):
         return client + self.sequence.to_bytes(_SEQUENCE_BYTES)
 
 
+class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What all processes of a job have to know."""
+
+    tablespace: str
+    definition: bytes
+    """The table, as it was when the job began."""
+    mode: Mode
+    moment_ms: int
+    """What CURRENT_TIMESTAMP is in defaults."""
+    application: str = ""
+
+    @property
+    def table(self) -> Table:
+        """The table, as it was when the job began."""
+        return _decode_table(self.definition)
+
+    @property
+    def moment(self) -> datetime.datetime:
+        """`moment_ms` as a moment."""
+        return datetime.datetime.fromtimestamp(self.moment_ms / 1000, datetime.UTC)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What a task tells of the rows that it staged; `index` is None if there were none."""
+
+    index: Locator | None
+    numbered: bool = False
+    keyed: bool = True
+
+
 class Block(msgspec.Struct, frozen=True, array_like=True):
     """Some rows of one run. `first_key` is b"" where the keys are not known yet."""
 
@@ -108,6 +139,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+_decode_table: Final = msgspec.msgpack.Decoder(Table).decode
 _decode_pairs: Final = msgspec.msgpack.Decoder(list[Pair]).decode
 _decode_staged: Final = msgspec.msgpack.Decoder(Staged).decode
 _decode_order: Final = msgspec.msgpack.Decoder(Order).decode

@@ -10,6 +10,7 @@ Invariants:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -23,10 +24,8 @@ from pyspark.sql.types import StructType
 
 from engine.place import Place, held_client
 from herd.errors import ProgrammingError
-from herd.place import HeldHerd, held_herd
-from herd.staging.committing import Part, WritePlan, commit, describe
 from herd.staging.encoding import Encoder
-from herd.staging.layout import Job
+from herd.staging.layout import Job, Part, WritePlan
 from herd.staging.registry import Label, drop_job
 from herd.staging.wanted import WriteWanted
 from herd.staging.writing import stage
@@ -53,6 +52,10 @@ class _Writing:
         self, place: Place, application: str, wanted: WriteWanted, job: Job, schema: StructType
     ) -> None:
         """Raises `NoSuchTable`, and what `Encoder` raises for a schema that does not fit."""
+        # Tasks import this module too, and need nothing of it.
+        from herd.place import held_herd
+        from herd.staging.committing import describe
+
         self._place = place
         held = held_herd(place)
         definition, self.written = held.run(
@@ -89,17 +92,18 @@ class _Writing:
 
     def commit(self, job: Job, messages: "Sequence[WriterCommitMessage | None]") -> None:
         """Write what the messages name, and take all that was staged away."""
+        from herd.place import held_herd
+        from herd.staging.committing import commit
+
         parts = [one.part for one in messages if isinstance(one, StagedMessage)]
         held = held_herd(self._place)
         held.run(lambda: commit(held.herd, held.ledgers, self.plan, job, parts))
-        self._drop(held, job)
+        held.run(lambda: drop_job(held.ledgers, self.plan.tablespace, job))
 
     def abort(self, job: Job) -> None:
         """Take away what was staged."""
-        self._drop(held_herd(self._place), job)
-
-    def _drop(self, held: HeldHerd, job: Job) -> None:
-        held.run(lambda: drop_job(held.ledgers, self.plan.tablespace, job))
+        held = held_client(self._place)
+        held.run(lambda: drop_job(held.client, self.plan.tablespace, job))
 
 
 class TableWriter(DataSourceArrowWriter):
@@ -109,7 +113,7 @@ class TableWriter(DataSourceArrowWriter):
         self, place: Place, application: str, wanted: WriteWanted, schema: StructType
     ) -> None:
         """Raises what is wrong with the options, the table or the schema."""
-        unique = f"{application} {_random(place)}"
+        unique = f"{application} {_random()}"
         self._job = Job(f"key {wanted.key}" if wanted.key else unique)
         self._writing = _Writing(place, application, wanted, self._job, schema)
 
@@ -140,7 +144,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             raise ProgrammingError(
                 "a stream needs no idempotency_key", hint="its checkpoint names its batches"
             )
-        self._writing = _Writing(place, application, wanted, Job(_random(place)), schema)
+        self._writing = _Writing(place, application, wanted, Job(_random()), schema)
         self._tablespace, self._table = wanted.tablespace, wanted.table
 
     def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
@@ -167,8 +171,8 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         return Job(f"query {query} {self._tablespace} {self._table}", batch)
 
 
-def _random(place: Place) -> str:
-    return f"{held_herd(place).ledgers.rng.getrandbits(128):032x}"
+def _random() -> str:
+    return f"{Random().getrandbits(128):032x}"
 
 
 def _jobs(messages: "list[WriterCommitMessage | None]") -> set[Job]:

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from herd.errors import ProgrammingError
 from herd.staging.layout import Mode
-from herd.store import DEFAULT
 
 _KNOWN: Final = ("table", "tablespace", "upsert", "idempotency_key", "url")
 _SPARKS: Final = ("path", "checkpointlocation")
@@ -56,5 +55,5 @@ def parse_write(options: Mapping[str, str], *, overwrite: bool) -> WriteWanted:
             "a table is overwritten or upserted into, not both", hint='mode("append") with upsert'
         )
     mode = Mode.UPSERT if upsert else Mode.OVERWRITE if overwrite else Mode.APPEND
-    tablespace = options.get("tablespace", DEFAULT).lower()
+    tablespace = options.get("tablespace", "default").lower()
     return WriteWanted(tablespace, table, mode, options.get("idempotency_key", "").strip())

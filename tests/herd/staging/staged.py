@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from herd.staging.committing import Part, WritePlan, commit, describe
+from herd.staging.committing import commit, describe
 from herd.staging.encoding import Encoder
 from herd.staging.ingesting import Written
-from herd.staging.layout import Job, Mode
+from herd.staging.layout import Job, Mode, Part, WritePlan
 from herd.staging.registry import Label
 from herd.staging.writing import stage
 from herd.store import AsyncHerd

@@ -19,8 +19,7 @@ from herd.errors import (
 )
 from herd.keys import DATA, store_of
 from herd.settings import HerdSettings
-from herd.staging.committing import Part
-from herd.staging.layout import Job, Mode
+from herd.staging.layout import Job, Mode, Part
 from herd.store import AsyncHerd, open_folder
 from herd.tablespace import Tablespace
 from tests.engine.ledger.scripted import turns
