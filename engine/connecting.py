@@ -106,7 +106,7 @@ async def connect(
         store = await _open_store(where, zookeeper, rng)
         try:
             bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
-            transport = _transport(bookies, security, wire, clock, rng)
+            transport = make_transport(bookies, security, wire, clock, rng)
             client = Connection(where, store, transport, clock, rng, settings, metrics)
             try:
                 yield client
@@ -132,9 +132,10 @@ async def _open_store(
         ) from error
 
 
-def _transport(
+def make_transport(
     bookies: Bookies, security: "Security | None", wire: Wire, clock: Clock, rng: random.Random
 ) -> Transport:
+    """The way to registered bookies over a wire. Raises `InvalidRequest`."""
     from engine.transport.dialing import DialingTransport, framed_dial
     from engine.transport.security import Security
 

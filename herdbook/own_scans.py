@@ -2,8 +2,8 @@
 
 In Spark 4.1 to 4.3 a frame that was loaded keeps the filters that were pushed into it last, and
 reads by them whatever comes next: after `frame.filter("id < 10").count()` a `frame.count()` gives
-10. (Later versions keep them with the scan.) So a rule at the end of the optimizer gives each scan a
-source of its own, pushes the scan's filters into that, and leaves the shared one alone. Spark
+10. (Later versions keep them with the scan.) So a rule at the end of the optimizer gives each scan
+a source of its own, pushes the scan's filters into that, and leaves the shared one alone. Spark
 brings the compiler for it: Janino, by which it compiles queries.
 
 Invariants:

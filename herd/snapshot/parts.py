@@ -17,15 +17,16 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from engine.carried import Carried, HeldReader, carry, held_reader
 from engine.errors import EngineError, NotFound
-from engine.place import HeldClient, held_client
+from engine.place import HeldClient, Place, held_client
 from herd.checkpoint.blobs import read_blob
 from herd.checkpoint.manifest import Locator, Page
 from herd.errors import Error, StorageFailed
 from herd.snapshot.arrays import page_batch, plain_schema
 from herd.snapshot.conditions import Condition, selected
 from herd.snapshot.snapshot import Snapshot, read_manifest, released
-from herd.translating import translated
+from herd.translating import translated, translating
 
 _AHEAD: Final = 4
 _PART_ROWS: Final = 512 * 1024
@@ -61,6 +62,24 @@ def plan(snapshot: Snapshot, conditions: Sequence[Condition] = ()) -> list[Part]
     return list(_grouped(wanted))
 
 
+def carried_for(place: Place, parts: Sequence[Part]) -> list[Carried]:
+    """What a reader of each part needs to know of a cluster, so that it asks bookies alone. Blocks.
+
+    Raises `LeaderUnavailable`, `StorageFailed`.
+    """
+    if not place.is_cluster:
+        return [Carried()] * len(parts)
+    held, known = held_client(place), dict[frozenset[int], Carried]()
+    found = []
+    with translating():
+        for part in parts:
+            ledgers = frozenset(piece.locator.ledger_id for piece in part)
+            if ledgers not in known:
+                known[ledgers] = held.run(partial(carry, held.client, ledgers))
+            found.append(known[ledgers])
+    return found
+
+
 def _grouped(pieces: Sequence[Piece]) -> Iterator[Part]:
     part: list[Piece] = []
     rows = size_bytes = 0
@@ -76,16 +95,19 @@ def _grouped(pieces: Sequence[Piece]) -> Iterator[Part]:
 
 
 def read_part(
-    snapshot: Snapshot, part: Part, conditions: Sequence[Condition] = ()
+    snapshot: Snapshot,
+    part: Part,
+    conditions: Sequence[Condition] = (),
+    carried: Carried = Carried(),  # noqa: B008 (it never changes)
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part that meet the conditions, a batch a page, in the order of keys.
 
-    Blocks. Raises `StorageFailed` for a page that cannot be read or is kept no more,
+    `carried` is what `carried_for` knew; what is missing is asked for. Blocks. Raises `StorageFailed` for a page that cannot be read or is kept no more,
     `LeaderUnavailable` when no bookie answers for now.
     """
     conditions = (*snapshot.conditions, *conditions)
     decoding = _Decoding(snapshot, conditions)
-    held, pieces = held_client(snapshot.place), iter(part)
+    held, pieces = held_reader(snapshot.place, carried), iter(part)
     coming: deque[tuple[Piece, Future[bytes]]] = deque()
     try:
         for piece in islice(pieces, _AHEAD):
@@ -102,7 +124,7 @@ def read_part(
             one.cancel()
 
 
-def _begin(held: HeldClient, piece: Piece) -> "Future[bytes]":
+def _begin(held: HeldReader | HeldClient, piece: Piece) -> "Future[bytes]":
     return held.begin(partial(read_blob, held.client, piece.locator))
 
 

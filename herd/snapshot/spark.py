@@ -25,10 +25,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from engine.carried import Carried
 from herd.schema import Column
 from herd.snapshot.arrays import plain_schema
 from herd.snapshot.conditions import Condition, Operator, condition_on
-from herd.snapshot.parts import Part, plan, read_part
+from herd.snapshot.parts import Part, carried_for, plan, read_part
 from herd.snapshot.snapshot import Snapshot
 
 _COMPARED: Final[dict[type[Filter], Operator]] = {
@@ -71,10 +72,11 @@ def condition_of(columns: Sequence[Column], filter: Any) -> Condition | None:
 
 
 class PartPartition(InputPartition):
-    """A part of a snapshot."""
+    """A part of a snapshot, and what its reader need not look up."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, carried: Carried) -> None:
         self.part = part
+        self.carried = carried
 
 
 class TableReader(DataSourceReader):
@@ -86,13 +88,16 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """A partition a part: pages side by side."""
-        return [PartPartition(part) for part in plan(self._snapshot, self._conditions)]
+        parts = plan(self._snapshot, self._conditions)
+        carried = carried_for(self._snapshot.place, parts)
+        return [PartPartition(*both) for both in zip(parts, carried, strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part that meet what was pushed."""
-        # Spark makes one partition of none.
-        part = partition.part if isinstance(partition, PartPartition) else ()
-        return read_part(self._snapshot, part, self._conditions)
+        if not isinstance(partition, PartPartition):
+            # Spark makes one partition of none.
+            return iter(())
+        return read_part(self._snapshot, partition.part, self._conditions, partition.carried)
 
 
 class PushingReader(TableReader):
