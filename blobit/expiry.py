@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from blobit.bucket_core import Known
+from blobit.bucket_core import BucketCore, Known
 from blobit.committing import Change, Effect, Found
 from blobit.garbage_scope import BucketScope, batches
 from blobit.object_id import ObjectId
@@ -77,31 +77,34 @@ async def abort_expired_uploads(scope: BucketScope) -> int:
     due = [row["upload_id"] async for row in uploads if is_expired(row, scope.now_ms)]
     if scope.dry_run:
         return len(due)
-    return sum([await _abort(scope, upload_id) for upload_id in due])
+    return sum([await abort_upload(scope.core, upload_id) for upload_id in due])
 
 
-async def _abort(scope: BucketScope, upload_id: str) -> bool:
-    """Remove an upload with all its parts; False if it was gone already."""
-    key: RowKey = ("uploads", (scope.bucket_id, upload_id))
-    while (row := await scope.rows.get(*key)) is not None:
-        writes = await _held_by_upload(scope, upload_id)
-        if await scope.committer.change(_aborting(key, row["revision"], writes)):
+async def abort_upload(core: BucketCore, upload_id: str) -> bool:
+    """Remove an upload with all its parts; False if it was gone already.
+
+    Raises `MetadataUnavailable` and what is in `herd.errors`.
+    """
+    key: RowKey = ("uploads", (core.bucket_id, upload_id))
+    while (row := await core.rows.get(*key)) is not None:
+        writes = await _held_by_upload(core, upload_id)
+        if await core.committer.change(_aborting(key, row["revision"], writes)):
             return True
     return False
 
 
-async def _held_by_upload(scope: BucketScope, upload_id: str) -> dict[RowKey, Row | None]:
+async def _held_by_upload(core: BucketCore, upload_id: str) -> dict[RowKey, Row | None]:
     """The rows that go with an upload."""
     writes: dict[RowKey, Row | None] = {}
     owner = f"m:{upload_id}"
-    parts = scope.rows.scan("upload_parts", first=(upload_id,), last=(upload_id,))
+    parts = core.rows.scan("upload_parts", first=(upload_id,), last=(upload_id,))
     async for part in parts:
         first = part["number"] * PART_ROOM
-        for number, lies in await scope.core.held(owner, part["object_id"]):
+        for number, lies in await core.held(owner, part["object_id"]):
             assert isinstance(lies, ObjectId)
             # Found by the rows that hold it, a part has its whole number already.
             place = number if number >= PART_ROOM else first + number
-            writes[scope.core.ref_key(owner, place, lies)] = None
+            writes[core.ref_key(owner, place, lies)] = None
         writes["upload_parts", (upload_id, part["number"])] = None
     return writes
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Holding:
-    """Holds the parts of one put."""
+    """Holds the parts of one put, or whatever else is to stay under an upload's id."""
 
-    def __init__(self, core: "BucketCore") -> None:
+    def __init__(self, core: "BucketCore", upload_id: str = "") -> None:
         self._core = core
-        self._upload_id = ""
+        self._upload_id = upload_id
         self._parts: list[ObjectId] = []
 
     async def part_ended(self, part: ObjectId) -> None:

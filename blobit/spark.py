@@ -14,7 +14,12 @@ Invariants:
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from blobit.errors import SettingsInvalid
@@ -31,6 +36,8 @@ class BlobSource(DataSource):
 
     place: Place = Place()
     application: Application = Application()
+    pushdown: bool = False
+    """Whether filters may be taken: see `herd.spark.HerdSource`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -55,14 +62,33 @@ class BlobSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads the position that the schema was taken at."""
-        from blobit.snapshot.spark import BucketReader
+        from blobit.snapshot.spark import BucketReader, PushingReader
 
         if self._wanted is None:
             raise SettingsInvalid(
                 "objects have a schema of their own: leave out schema(...); for mode=json and "
                 'mode=parquet say .option("schema", "id bigint, name string")'
             )
-        return BucketReader(self._there, self._wanted, self._snapshot, schema)
+        said = self._wanted.pushdown
+        pushes = self.pushdown if said is None else said
+        made = PushingReader if pushes else BucketReader
+        return made(self._there, self._wanted, self._snapshot, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """What puts a DataFrame's rows into a bucket."""
+        from blobit.staging.spark import BucketWriter
+        from blobit.staging.wanted import parse_write
+
+        wanted = parse_write(self._options, overwrite=overwrite)
+        return BucketWriter(self._there, wanted, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """What puts a stream's rows into a bucket."""
+        from blobit.staging.spark import BucketStreamWriter
+        from blobit.staging.wanted import parse_write
+
+        wanted = parse_write(self._options, overwrite=overwrite)
+        return BucketStreamWriter(self._there, wanted, schema)
 
     @property
     def _options(self) -> dict[str, str]:

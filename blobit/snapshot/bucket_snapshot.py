@@ -6,18 +6,20 @@ Invariants:
 - What had expired when the checkpoint was taken is not there, in all reads alike.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from blobit.blobs import AsyncBlobs
 from blobit.errors import BlobNotFound, BlobUnreadable
+from blobit.snapshot.filters import where_conditions
 from blobit.snapshot.wanted import Wanted
 from blobit.tables import BucketInfo
 from engine.application import Application
 from engine.place import Place
 from herd.place import HeldHerd, held_herd
-from herd.schema import Column
+from herd.schema import Column, Table
 from herd.snapshot.conditions import Condition, Operator, condition_on
 from herd.snapshot.opening import open_snapshot
 from herd.snapshot.snapshot import Snapshot
@@ -37,6 +39,8 @@ class BucketSnapshot(msgspec.Struct, frozen=True):
     bucket: str
     bucket_id: int
     names: Snapshot
+    conditions: tuple[Condition, ...]
+    """What a row meets that is one of the bucket and wanted."""
 
     @property
     def place(self) -> Place:
@@ -46,13 +50,6 @@ class BucketSnapshot(msgspec.Struct, frozen=True):
     def column(self, name: str) -> Column:
         """A column of the names."""
         return self.names.table.column(name)
-
-    def conditions(self, prefix: str) -> tuple[Condition, ...]:
-        """What a row meets that is one of the bucket, with such a name."""
-        found = [condition_on(self.column("bucket_id"), Operator.EQUAL, (self.bucket_id,))]
-        if prefix:
-            found.append(condition_on(self.column("name"), Operator.STARTS, (prefix,)))
-        return tuple(one for one in found if one is not None)
 
     def told(self, name: str, error: Exception) -> Exception:
         """What a reader hears of an object that cannot be read."""
@@ -76,7 +73,20 @@ def take_snapshot(place: Place, application: Application, wanted: Wanted) -> Buc
     table = WantedTable(
         _OBJECTS, info.tablespace, fresh=wanted.fresh, number=wanted.number, columns=COLUMNS
     )
-    return BucketSnapshot(info.name, info.bucket_id, open_snapshot(place, application, table))
+    names = open_snapshot(place, application, table)
+    conditions = tuple(_conditions(info, names.table, wanted))
+    return BucketSnapshot(info.name, info.bucket_id, names, conditions)
+
+
+def _conditions(info: BucketInfo, names: Table, wanted: Wanted) -> Iterator[Condition]:
+    own = condition_on(names.column("bucket_id"), Operator.EQUAL, (info.bucket_id,))
+    assert own is not None, "a bucket's id is a number"
+    yield own
+    if wanted.prefix:
+        named = condition_on(names.column("name"), Operator.STARTS, (wanted.prefix,))
+        assert named is not None, "a name is a text"
+        yield named
+    yield from where_conditions(wanted.where, names)
 
 
 async def _find(held: HeldHerd, bucket: str) -> BucketInfo:

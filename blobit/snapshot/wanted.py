@@ -7,6 +7,8 @@
     content      true, or false: objects without their bytes
     range_bytes  how much of an object one row has, in mode ranges
     schema       what rows there are in objects, in modes json and parquet: "id bigint, name string"
+    where        conditions on name, size, etag and created, as `herd.snapshot.where` takes them
+    pushdown     "true": filters of the frame are told before names are read, too
     snapshot     "fresh" (the leader takes a checkpoint now), "newest", or a checkpoint's number
     url          the store
 
@@ -30,8 +32,8 @@ RANGE_BYTES_MAX: Final = 1024 * MIB
 FRESH: Final = "fresh"
 NEWEST: Final = "newest"
 _KNOWN: Final = (
-    *("bucket", "prefix", "ids", "mode", "content", "range_bytes", "schema", "snapshot", "url"),
-    "path",
+    *("bucket", "prefix", "ids", "mode", "content", "range_bytes", "schema", "where"),
+    *("pushdown", "snapshot", "url", "path"),
 )
 _SWITCH: Final = {"true": True, "false": False}
 
@@ -56,6 +58,8 @@ class Wanted(msgspec.Struct, frozen=True):
     content: bool = True
     range_bytes: int = RANGE_BYTES
     schema: str = ""
+    where: str = ""
+    pushdown: bool | None = None
     fresh: bool = True
     number: int = 0
 
@@ -89,8 +93,8 @@ def parse_wanted(options: Mapping[str, str]) -> Wanted:
         check_bucket_name(bucket)
     elif not ids:
         raise SettingsInvalid('no bucket is named: say .option("bucket", "cows")')
-    if ids and prefix:
-        raise SettingsInvalid("ids have no names: give a prefix or ids")
+    if ids and (prefix or options.get("where")):
+        raise SettingsInvalid("of ids nothing else is known: leave out prefix and where")
     for one in ids:
         ObjectId.parse(one)
     moment = options.get("snapshot", FRESH)
@@ -99,9 +103,11 @@ def parse_wanted(options: Mapping[str, str]) -> Wanted:
         prefix=prefix,
         ids=ids,
         mode=_mode(options.get("mode", Mode.OBJECTS.value)),
-        content=_switch(options.get("content", "true")),
+        content=_switch("content", options.get("content", "true")),
         range_bytes=_range_bytes(options.get("range_bytes", str(RANGE_BYTES))),
         schema=options.get("schema", ""),
+        where=options.get("where", ""),
+        pushdown=_switch("pushdown", options["pushdown"]) if "pushdown" in options else None,
         fresh=moment == FRESH,
         number=_number(moment),
     )
@@ -129,10 +135,10 @@ def _mode(text: str) -> Mode:
         raise SettingsInvalid(f"mode={text!r} is none: there are {known}") from None
 
 
-def _switch(text: str) -> bool:
+def _switch(option: str, text: str) -> bool:
     found = _SWITCH.get(text.lower())
     if found is None:
-        raise SettingsInvalid(f"content={text!r}: say true or false")
+        raise SettingsInvalid(f"{option}={text!r}: say true or false")
     return found
 
 
