@@ -204,6 +204,9 @@ class _Replay:
             if not batch.proven:
                 self._again = [scan.record(offset, header) for offset, header in batch.records]
                 if self._again:
+                    if batch.end < scan.size_bytes:
+                        # It is sealed before the batch: zeros ahead have no place there.
+                        self._disk.truncate(name_of(number), batch.end)
                     return end
                 # A mark proves what stands before it, but may itself be on no disk: cut it off.
                 break

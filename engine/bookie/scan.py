@@ -5,8 +5,8 @@ Invariants:
   head and (`first_flaw`) every entry's digest.
 - A bad record header hides the rest of its batch; a bad batch header hides all up to the next
   intact batch. Neither ends the scan.
-- Nothing but zeros from the end of a batch to the end of the file is what was put ahead of it, and
-  not looked at; where more was promised, by a seal or by the index, it is missing.
+- Nothing but zeros from the end of a batch to the end of the newest segment is what was put ahead
+  of it, and not looked at; where the index promises more, it is missing.
 - Only what follows the last intact batch header of the last segment can be a torn tail; all
   before it had been synced when that header was written.
 - Memory is bounded by one chunk and one record, whatever the segments' sizes.
@@ -107,15 +107,19 @@ def first_flaw(found: Found) -> Flaw | None:
 
 
 class SegmentScan:
-    """One pass over one segment. After it, `marked` is where its last intact batch begins."""
+    """One pass over one segment. After it, `marked` is where its last intact batch begins.
 
-    def __init__(self, disk: Disk, segment: int, salt: int | None) -> None:
+    Of the `newest` segment the end is known after it, too, which zeros may follow.
+    """
+
+    def __init__(self, disk: Disk, segment: int, salt: int | None, *, newest: bool = False) -> None:
         self.segment = segment
         self.size_bytes = disk.size(name_of(segment))
         self.header: SegmentHeader | None = None
         self.marked = 0
         self._disk = disk
         self._salt = salt
+        self._newest = newest
         self._seed = 0
         self._data = b""
         self._data_start = 0
@@ -130,7 +134,7 @@ class SegmentScan:
         while offset < self.size_bytes:
             header = self._header_at(offset)
             starts = offset >= batch_end
-            if header is None and starts and self._is_blank(offset):
+            if header is None and starts and self._newest and self._is_blank(offset):
                 self.size_bytes = batch_end = offset
                 break
             if header is None or (header.kind in _MARKS) != starts:
@@ -231,16 +235,18 @@ class JournalScan:
         self._disk = disk
         self._covered = covered
         self._salt = salt_of(disk)
+        self._marked = Position(0, 0)
         self._headers: dict[int, SegmentHeader] = {}
 
     def records(self) -> Iterator[Found | Flaw]:
         """Every record and every flaw; missing and short segments come last."""
         for segment in self.segments:
-            scan = SegmentScan(self._disk, segment, self._salt)
+            newest = segment == self.segments[-1]
+            scan = SegmentScan(self._disk, segment, self._salt, newest=newest)
             late: list[Flaw] = []
             for found in scan.records():
                 if isinstance(found, Flaw):
-                    if segment != self.segments[-1]:
+                    if not newest:
                         yield found
                     else:
                         late.append(found)
@@ -249,17 +255,20 @@ class JournalScan:
                     self.dropped.add(found.header.first)
                 yield found
             self.size_bytes[segment] = scan.size_bytes
+            self._marked = Position(segment, scan.marked)
             if scan.header is not None:
                 self._headers[segment] = scan.header
             for flaw in late:
-                if self._may_be_torn(flaw, scan.marked):
+                if self.is_torn(flaw):
                     self.torn.append(flaw)
                 else:
                     yield flaw
         yield from self._missing()
 
-    def _may_be_torn(self, flaw: Flaw, marked: int) -> bool:
-        return flaw.offset >= marked and (flaw.segment, flaw.offset) >= self._covered
+    def is_torn(self, flaw: Flaw) -> bool:
+        """After the pass: whether a flaw may be of a batch whose sync never ended."""
+        at = Position(flaw.segment, flaw.offset)
+        return at >= self._marked and at >= self._covered
 
     def _missing(self) -> Iterator[Flaw]:
         there = set(self.segments)

@@ -4,9 +4,10 @@ Invariants:
 - A batch is one write and one sync; offsets are noted in its jobs before either.
 - What was refused for want of room was never synced and is cut off; what was queued behind it, and
   stood on it, is refused too.
-- Zeros that stand ahead of the end say nothing: they are written where batches are small, so that
-  the next ones only fill what the file system has already given, and are cut off when the segment
-  is sealed or closed. Where the disk is nearly full, or was full once, none are written.
+- Zeros that stand ahead of the newest segment's end say nothing: they are written where batches
+  are small, so that the next ones only fill what the file system has already given. Before a
+  segment is sealed they are gone, durably. Where the disk is nearly full, or was once, there are
+  none.
 """
 
 import errno
@@ -113,9 +114,10 @@ class SegmentWriter:
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
-            # Zeros that stay say nothing; after a failed sync the file is not touched at all.
-            with suppress(OSError):
-                self._file.trim()
+            if self._failure is None:
+                # Of the newest segment zeros that stay say nothing; the next start cuts them off.
+                with suppress(OSError):
+                    self._file.trim()
             self._file.close()
             self._file = None
 
@@ -206,7 +208,8 @@ class SegmentWriter:
         if self._segment != before.segment:
             self._disk.remove(name_of(self._segment))
             self._disk.sync_folder(FOLDER)
-        elif before.segment:
+        elif before.segment and not must_roll:
+            # What is to be rolled away from has a batch behind its end that is nowhere else yet.
             self._disk.truncate(name_of(before.segment), before.offset)
         # What was to be rolled away from still is; a roll for want of room is only tried again.
         self._must_roll = must_roll
@@ -244,6 +247,12 @@ class SegmentWriter:
         self._offset = end
         self._batch = number
 
+    def _trim(self, file: AppendFile) -> None:
+        try:
+            file.trim()
+        except OSError as error:
+            raise _full_or(error) from error
+
     def _ahead(self, total: int, end: int) -> int:
         """How many zeros go ahead if the segment has to grow; beside a big batch they are dear."""
         ahead_bytes = self._ahead_bytes
@@ -277,11 +286,16 @@ class SegmentWriter:
         fits = self._offset + total <= self._settings.segment_bytes
         if self._segment and fits and not self._must_roll:
             if self._file is None:
-                self._file = self._disk.open_append(name_of(self._segment), create=False)
+                name = name_of(self._segment)
+                assert self._disk.size(name) == self._offset
+                self._file = self._disk.open_append(name, create=False)
             return False
         header = SegmentHeader(
             self._bookie_id, self._salt, self._segment + 1, self._segment, self._offset
         )
+        if self._file is not None:
+            # Durable before the header that seals it: behind a seal nothing stands ahead.
+            self._trim(self._file)
         self.close()
         self._segment += 1
         self._seed = seed_of(self._salt, self._segment)

@@ -79,6 +79,7 @@ class _Check:
         self._index = index
         self._covered = Position(0, 0) if index is None else index.position()
         self._matched = 0
+        self._corrupt: list[Flaw] = []
 
     def run(self) -> None:
         """One pass over the journal, then what only the index knows."""
@@ -88,7 +89,12 @@ class _Check:
             if isinstance(found, Flaw):
                 self._flaw(found)
             else:
-                self._record(found)
+                self._record(found, newest=found.segment == scan.segments[-1])
+        for flaw in self._corrupt:
+            if scan.is_torn(flaw):
+                scan.torn.append(flaw)
+            else:
+                self._flaw(flaw)
         report.segments = len(scan.segments)
         report.size_bytes = sum(scan.size_bytes.values())
         for flaw in scan.torn:
@@ -99,12 +105,15 @@ class _Check:
         if self._index is not None:
             self._index_alone(self._index)
 
-    def _record(self, found: Found) -> None:
+    def _record(self, found: Found, *, newest: bool) -> None:
         self._report.records += 1
         if found.header.kind in _RUNS:
             self._report.entries += found.header.entries
             flaw = first_flaw(found)
-            if flaw is not None:
+            if flaw is not None and newest:
+                # Whether it is of a torn batch shows at the end.
+                self._corrupt.append(flaw)
+            elif flaw is not None:
                 self._flaw(flaw)
         # What lies past the index's position is indexed by the next start.
         if self._index is not None and found.position < self._covered:

@@ -36,7 +36,7 @@ class AppendFile(Protocol):
         ...
 
     def trim(self) -> None:
-        """Cut off zeros that stand ahead. Not durable: a power loss may bring them back."""
+        """Cut off zeros that stand ahead, durably."""
         ...
 
     def close(self) -> None:

@@ -181,11 +181,12 @@ class SystemAppendFile:
             raise
 
     def trim(self) -> None:
-        """Cut off zeros that stand ahead. Not durable."""
+        """Cut off zeros that stand ahead, durably. After one failure every later call fails."""
         self._check()
         if self._reached > self._end:
             os.ftruncate(self._descriptor, self._end)
             self._reached = self._end
+            self.sync()
 
     def close(self) -> None:
         """Close without syncing. May be called twice."""

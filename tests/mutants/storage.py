@@ -49,11 +49,32 @@ JOURNAL_MUTANTS: Final = (
         by_test("engine/bookie/test_ahead.py", "test_a_last_batch_that_is_torn_amid_zeros_is_cut"),
     ),
     Mutant(
+        "a-full-disk-cuts-what-is-to-be-written-again",
+        "a batch that is to be written again stays where it is until it is durable elsewhere",
+        _WRITER,
+        "        elif before.segment and not must_roll:\n",
+        "        elif before.segment:\n",
+        by_test(
+            "engine/bookie/test_start_power.py",
+            "test_what_is_to_be_written_again_stays_while_no_segment_can_be_made",
+        ),
+    ),
+    Mutant(
+        "zeros-end-any-segment",
+        "only behind the newest segment's last batch do zeros say nothing",
+        "engine/bookie/scan.py",
+        "starts and self._newest and self._is_blank(offset)",
+        "starts and self._is_blank(offset)",
+        by_test(
+            "engine/bookie/test_ahead.py", "test_zeros_at_the_end_of_a_sealed_segment_are_damage"
+        ),
+    ),
+    Mutant(
         "zeros-stay-behind-a-seal",
         "a segment that is sealed or closed ends where its last batch does",
         _WRITER,
-        "                self._file.trim()\n",
-        "                pass\n",
+        "            self._trim(self._file)\n",
+        "            pass\n",
         by_test(
             "engine/bookie/test_ahead.py",
             "test_a_segment_that_is_sealed_or_closed_ends_where_its_last_batch_does",

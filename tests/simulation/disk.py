@@ -5,7 +5,7 @@ Invariants:
 - `lose_power` keeps all that is durable. Of the rest it keeps, drops or tears any sector, in any
   order, and any new or removed name; what is left is durable from then on.
 - Zeros that stand ahead of a file's data are as durable as its length: once synced they are there
-  after a power loss, wherever the data ends, and cutting them off is durable with nothing.
+  after a power loss, wherever the data ends.
 - After a failed sync the data looks written, later syncs succeed, and a power loss drops it.
 - Every fault comes from the generator given or from a call by name; none from elsewhere.
 """
@@ -119,7 +119,10 @@ class SimAppendFile:
 
     def trim(self) -> None:
         self._check_open()
-        self._inode.reach = len(self._inode.data)
+        inode = self._inode
+        if inode.reach > len(inode.data):
+            self._disk.operate("trim")
+            inode.reach = inode.durable_reach = len(inode.data)
 
     def close(self) -> None:
         self._open = False

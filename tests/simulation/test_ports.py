@@ -84,7 +84,6 @@ def test_zeros_ahead_that_were_synced_are_there_after_a_power_loss_and_others_ma
         file.write([b"a" * 100], 200)
         file.sync()
         file.write([b"b" * 50])
-        file.trim()
         disk.lose_power()
         data = disk.read("file", 0, 999)
         assert data[:100] == b"a" * 100 and set(data[100:150]) <= set(b"b\0")

@@ -1,19 +1,32 @@
 """Zeros ahead of a segment's end: written where batches are small, and never mistaken."""
 
+import errno
 import random
+from pathlib import Path
 
 import pytest
 
 from engine.bookie.index import Position
-from engine.bookie.scan import Flaw, JournalScan
+from engine.bookie.scan import Flaw, JournalScan, SegmentScan
 from engine.bookie.segment import name_of
 from engine.bookie.settings import BookieSettings
+from engine.bookie.tools_check import check_folder
+from engine.bookie.tools_folder import BookieFolder
 from engine.run import Run
-from tests.engine.bookie.stable import Stable, append, read, read_all, run_of
+from engine.transport.contract import Status
+from tests.engine.bookie.stable import KEY, Stable, append, ask, read, read_all, run_of, turns
+from tests.simulation.disk import SimAppendFile
 
 AHEAD_BYTES = 8_000
 SETTINGS = BookieSettings(
     index_delay_ms=0, synced_mark_ms=60_000, reserve_bytes=0, ahead_bytes=AHEAD_BYTES
+)
+SMALL = BookieSettings(
+    index_delay_ms=0,
+    synced_mark_ms=60_000,
+    segment_bytes=2_000,
+    reserve_bytes=0,
+    ahead_bytes=4_000,
 )
 
 
@@ -37,10 +50,7 @@ async def test_behind_a_big_batch_nothing_stands_ahead() -> None:
 
 
 async def test_a_segment_that_is_sealed_or_closed_ends_where_its_last_batch_does() -> None:
-    settings = BookieSettings(
-        index_delay_ms=0, segment_bytes=2_000, reserve_bytes=0, ahead_bytes=4_000
-    )
-    yard = Stable(settings=settings)
+    yard = Stable(settings=SMALL)
     service = await yard.start()
     entry_id = 0
     while service.storage.journal.active_segment < 2:
@@ -131,6 +141,87 @@ async def test_whatever_a_power_loss_leaves_nothing_acknowledged_is_lost() -> No
         found = await read(service, 7, 0, entries - 1)
         held = sum(run.count for run in found.runs)
         assert held == entries, seed
+
+
+async def test_behind_a_seal_no_zeros_come_back() -> None:
+    for seed in range(20):
+        yard = Stable(seed, SMALL)
+        service = await yard.start()
+        entry_id = 0
+        while service.storage.journal.active_segment < 2:
+            sealed = service.storage.journal.end.offset
+            await append(service, run_of(7, entry_id, entry_id))
+            entry_id += 1
+        await yard.crash()
+        assert yard.disk.size(name_of(1)) == sealed, seed
+
+
+async def test_a_segment_that_is_sealed_before_a_doubtful_batch_keeps_no_zeros() -> None:
+    yard = Stable(settings=SETTINGS)
+    service = await yard.start()
+    await append(service, run_of(7, 0, 0))
+    await append(service, run_of(7, 1, 1))
+    end = service.storage.journal.end.offset
+    service = await yard.crash(power=False)
+    # Nothing shows that the last batch was synced: it is written again, in another segment.
+    assert service.storage.journal.active_segment == 2
+    assert yard.disk.size(name_of(1)) == end
+    assert await read_all(service, 7, 0, 1) == [0, 1]
+
+
+async def test_a_roll_that_cannot_cut_the_zeros_off_goes_back_to_the_very_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    yard = Stable(settings=SMALL)
+    service = await yard.start()
+    await append(service, run_of(7, 0, 0))
+    end = service.storage.journal.end
+
+    def full(file: SimAppendFile) -> None:
+        raise OSError(errno.ENOSPC, "simulated: a copy-on-write disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimAppendFile, "trim", full)
+        refused = await append(service, run_of(7, 1, 2, size=1_000))
+        assert refused.status is Status.READ_ONLY
+    assert service.storage.journal.end == end and yard.disk.size(name_of(1)) == end.offset
+    assert yard.disk.names("journal") == [name_of(1).rpartition("/")[2]]
+    assert (await service.fence(7, KEY)).status is Status.OK
+    service = await yard.crash()
+    assert await read_all(service, 7, 0, 0) == [0]
+    assert not service.damaged
+
+
+async def test_zeros_at_the_end_of_a_sealed_segment_are_damage() -> None:
+    yard = Stable(settings=SMALL)
+    service = await yard.start()
+    entry_id = 0
+    while service.storage.journal.active_segment < 2:
+        sealed = service.storage.journal.end.offset
+        await append(service, run_of(7, entry_id, entry_id))
+        entry_id += 1
+    inode = yard.disk._names[name_of(1)]
+    inode.data[sealed - 300 :] = bytes(300)
+    scan = SegmentScan(yard.disk, 1, service.identity.salt)
+    flaws = [found for found in scan.records() if isinstance(found, Flaw)]
+    assert flaws and flaws[-1].offset + flaws[-1].size_bytes == sealed
+
+
+async def test_a_torn_batch_amid_zeros_is_told_as_torn_and_not_as_a_problem() -> None:
+    torn = 0
+    for seed in range(40):
+        yard = Stable(seed, SETTINGS)
+        service = await yard.start()
+        await append(service, run_of(7, 0, 3))
+        yard.disk.lose_power_after = 1
+        ask(service, run_of(7, 4, 7, size=600))
+        await turns()
+        yard.disk.lose_power()
+        folder = BookieFolder(Path("nowhere"), yard.disk, service.identity, "")
+        report = check_folder(folder)
+        assert not report.problems, seed
+        torn += any("torn tail" in note for note in report.notes)
+    assert torn > 5
 
 
 async def test_a_look_at_a_journal_takes_the_zeros_for_no_damage() -> None:

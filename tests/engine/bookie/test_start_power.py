@@ -1,5 +1,7 @@
 """Power goes again while a bookie starts, wherever in it: nothing acknowledged is lost."""
 
+import errno
+
 import pytest
 
 from engine.bookie.segment import name_of
@@ -9,15 +11,16 @@ from engine.errors import BookieUnavailable, Overloaded
 from engine.ports.disk import Space
 from engine.transport.contract import Status
 from tests.engine.bookie.stable import Stable, append, read_all, run_of
-from tests.simulation.disk import PowerLoss
+from tests.simulation.disk import PowerLoss, SimAppendFile
 
 SEEDS = 25
 OPERATIONS = 8
 
 
-async def acknowledged(seed: int, batches: int) -> Stable:
+async def acknowledged(seed: int, batches: int, ahead_bytes: int = 16_000) -> Stable:
     """A bookie that lost power behind so many acknowledged batches of four entries."""
-    yard = Stable(seed, BookieSettings(index_delay_ms=0, reserve_bytes=0))
+    settings = BookieSettings(index_delay_ms=0, reserve_bytes=0, ahead_bytes=ahead_bytes)
+    yard = Stable(seed, settings)
     service = await yard.start()
     for first in range(0, 4 * batches, 4):
         await append(service, run_of(7, first, first + 3, size=400))
@@ -83,7 +86,7 @@ async def test_a_first_segment_that_no_sync_reached_is_no_damage_once_it_is_lost
 
 
 async def test_what_could_not_be_written_again_on_a_full_disk_is_not_sealed_off() -> None:
-    yard = await acknowledged(1, 2)
+    yard = await acknowledged(1, 2, ahead_bytes=0)
     roomy_bytes = yard.disk.total_bytes
     # Room for a mark, not for the batch.
     yard.disk.total_bytes = roomy_bytes - yard.disk.room_bytes() + 400
@@ -91,6 +94,20 @@ async def test_what_could_not_be_written_again_on_a_full_disk_is_not_sealed_off(
         with pytest.raises(Overloaded):
             await yard.start()
     yard.disk.total_bytes = roomy_bytes
+    await check(yard, await yard.start(), 8)
+
+
+async def test_what_is_to_be_written_again_stays_while_no_segment_can_be_made() -> None:
+    yard = await acknowledged(1, 2)
+
+    def full(name: str, *, create: bool) -> SimAppendFile:
+        raise OSError(errno.ENOSPC, "simulated: no room for a file")
+
+    yard.disk.open_append = full  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(Overloaded):
+            await yard.start()
+    del yard.disk.open_append
     await check(yard, await yard.start(), 8)
 
 

@@ -151,7 +151,8 @@ class Yard:
 
     def restart(self, *, power: bool = False, index_lost: bool = False) -> None:
         """End the process, with the machine if `power`, and replay."""
-        self.writer.close()
+        if not power:
+            self.writer.close()
         if power:
             self.disk.lose_power()
             self.index.crash()
