@@ -77,7 +77,7 @@ JOURNAL_MUTANTS: Final = (
         "            pass\n",
         by_test(
             "engine/bookie/test_ahead.py",
-            "test_a_segment_that_is_sealed_or_closed_ends_where_its_last_batch_does",
+            "test_a_roll_that_cannot_cut_the_zeros_off_goes_back_to_the_very_end",
         ),
     ),
     Mutant(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.bookie.index import Position
-from engine.bookie.scan import Flaw, JournalScan, SegmentScan
+from engine.bookie.scan import Flaw, Found, JournalScan, SegmentScan
 from engine.bookie.segment import name_of
 from engine.bookie.settings import BookieSettings
 from engine.bookie.tools_check import check_folder
@@ -200,8 +200,9 @@ async def test_zeros_at_the_end_of_a_sealed_segment_are_damage() -> None:
         sealed = service.storage.journal.end.offset
         await append(service, run_of(7, entry_id, entry_id))
         entry_id += 1
-    inode = yard.disk._names[name_of(1)]
-    inode.data[sealed - 300 :] = bytes(300)
+    whole = SegmentScan(yard.disk, 1, service.identity.salt)
+    assert all(isinstance(found, Found) for found in whole.records())
+    yard.disk._names[name_of(1)].data[whole.marked :] = bytes(sealed - whole.marked)
     scan = SegmentScan(yard.disk, 1, service.identity.salt)
     flaws = [found for found in scan.records() if isinstance(found, Flaw)]
     assert flaws and flaws[-1].offset + flaws[-1].size_bytes == sealed
