@@ -26,7 +26,7 @@ Master = Annotated[
     typer.Option(help="Where Spark runs, as its own --master. Under spark-submit that one counts."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
-Bucket = Annotated[str, typer.Option("--bucket", "-b", help="The bucket's name.")]
+Tablespace = Annotated[str, typer.Option("--tablespace", "-t", help="Of the table.")]
 Limit = Annotated[int, typer.Option(help="Tell of at most so many rows.", min=1)]
 LOCAL = "local[*]"
 
@@ -111,6 +111,122 @@ def scrub(
     write(report, as_json, show_scrub)
     if not report.sound:
         raise typer.Exit(1)
+
+
+@app.command(
+    "export",
+    epilog="herdbook pipeline export cows --to ./cows --partition-by day   |   "
+    "herdbook pipeline export --changes --to ./changes --partition-by _table",
+)
+def export(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TABLE", help="A table. Of changes also several, or none for all."),
+    ] = None,
+    to: Annotated[str, typer.Option("--to", help="The folder, or its url.")] = "",
+    changes: Annotated[
+        bool,
+        typer.Option("--changes", help="What changed since the last export into the folder."),
+    ] = False,
+    since: Annotated[
+        str,
+        typer.Option(help="Where a first export of changes begins: earliest, latest or 12/345."),
+    ] = "",
+    partition_by: Annotated[
+        list[str] | None, typer.Option("--partition-by", help="A column. May be said again.")
+    ] = None,
+    columns: Annotated[str, typer.Option(help="Of a table: columns with commas between.")] = "",
+    where: Annotated[str, typer.Option(help="Of a table: \"day >= '2026-01-01'\".")] = "",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Of a table: put it in place of what is there.")
+    ] = False,
+    tablespace: Tablespace = "default",
+    url: Url = None,
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Write a table as it is now, or what was changed, as partitioned Parquet.
+
+    The folder is seen whole or not at all. Exports of changes go on where the last one ended.
+    """
+    named = tables or []
+    if not to:
+        raise typer.BadParameter("say where to write", param_hint="--to")
+    if not changes and (len(named) != 1 or since):
+        raise typer.BadParameter("name one table, or say --changes")
+    if changes and (columns or where or overwrite):
+        raise typer.BadParameter("--columns, --where and --overwrite are for a table, not changes")
+    from herdbook.cli_pipeline_output import show_export, write
+    from pipeline import export as job_module
+
+    by = partition_by or []
+    with job_of(url, "exporting", master) as job:
+        if changes:
+            report = job_module.export_changes(
+                job, to, tables=named, tablespace=tablespace, since=since, partition_by=by
+            )
+        else:
+            report = job_module.export_table(
+                job,
+                named[0],
+                to,
+                tablespace=tablespace,
+                columns=[name.strip() for name in columns.split(",") if name.strip()],
+                where=where,
+                partition_by=by,
+                overwrite=overwrite,
+            )
+    write(report, as_json, show_export)
+
+
+@app.command(
+    "load",
+    epilog="herdbook pipeline load ./photos --bucket cows --table photos   |   "
+    "herdbook pipeline load ./rows.parquet --rows --bucket cows",
+)
+def load(
+    source: Annotated[str, typer.Argument(help="A folder or file, or its url, as Spark knows it.")],
+    bucket: Annotated[str, typer.Option("--bucket", "-b", help="Where the objects go.")],
+    table: Annotated[
+        str, typer.Option("--table", help="A row for each object goes there; made if need be.")
+    ] = "",
+    prefix: Annotated[str, typer.Option("--prefix", help="What all names begin with.")] = "",
+    rows: Annotated[
+        bool, typer.Option("--rows", help="The source is Parquet: each row is an object.")
+    ] = False,
+    name_column: Annotated[str, typer.Option(help="Of rows: the column of names.")] = "name",
+    content_column: Annotated[
+        str,
+        typer.Option(help="Of rows: the column of bytes. Default: content, else the row as JSON."),
+    ] = "",
+    key: Annotated[
+        str,
+        typer.Option(
+            "--idempotency-key",
+            help="A load of the same key is not done again. Default: made of what is listed.",
+        ),
+    ] = "",
+    tablespace: Tablespace = "default",
+    url: Url = None,
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Put files, or rows of Parquet files, into a bucket, and a row for each into a table.
+
+    Run again it loads nothing twice.
+    """
+    from herdbook.cli_pipeline_output import show_load, write
+    from pipeline import load as job_module
+
+    target = job_module.Target(bucket, prefix, table, tablespace, key)
+    with job_of(url, "loading", master) as job:
+        if rows:
+            report = job_module.load_rows(
+                job, source, target, name_column=name_column, content_column=content_column
+            )
+        else:
+            report = job_module.load_files(job, source, target)
+    write(report, as_json, show_load)
 
 
 def _ledger_ids(text: str) -> list[int]:

@@ -12,7 +12,9 @@ from herdbook.cli_sql_errors import harmless
 from herdbook.cli_store import moment_of, plain, print_table
 
 if TYPE_CHECKING:
+    from pipeline.export import ExportReport
     from pipeline.findings import Tally
+    from pipeline.load import LoadReport
     from pipeline.scrub import ScrubReport
     from pipeline.tasks import TasksReport, Times
     from pipeline.usage import UsageReport
@@ -100,6 +102,23 @@ def show_scrub(report: "ScrubReport") -> None:
     left = sum(t.corrupt + t.missing + t.silent for _, t in checked) and report.ledgers.open
     if left:
         typer.echo("what is still being written was read from one replica only")
+
+
+def show_export(report: "ExportReport") -> None:
+    """Where the rows are, and what they are of."""
+    if not report.folder:
+        typer.echo(f"nothing was changed since {report.start}")
+        return
+    of = f"changes after {report.start} to {report.end}" if report.start else f"at {report.end}"
+    typer.echo(harmless(f"{report.folder}: {report.rows:,} rows, {of}"))
+
+
+def show_load(report: "LoadReport") -> None:
+    """What was loaded."""
+    rows = "" if report.rows is None else f"; {report.rows:,} new rows in the table"
+    typer.echo(
+        harmless(f"{report.objects:,} objects, {report.bytes:,} bytes, as {report.key!r}{rows}")
+    )
 
 
 def _counts(tally: "Tally") -> list[str]:

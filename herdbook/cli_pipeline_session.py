@@ -54,6 +54,7 @@ def job_of(
 
     from blobit.errors import BlobError
     from herd.errors import Error
+    from pipeline.errors import PipelineError
 
     try:
         store = _found(url)
@@ -62,7 +63,7 @@ def job_of(
     except StoreNotFound as error:
         typer.echo(f"StoreNotFound: {error}", err=True)
         raise typer.Exit(2) from error
-    except (EngineError, BlobError, Error, OSError, PySparkException) as error:
+    except (EngineError, BlobError, Error, OSError, PipelineError, PySparkException) as error:
         sys.stdout.flush()
         typer.echo(one_line(error), err=True)
         raise typer.Exit(1) from error

@@ -5,7 +5,7 @@ Invariants:
   that reach it by its `Place`; it opens none by itself.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blobit.blobs import AsyncBlobs
 from blobit.tables import BucketInfo
@@ -14,7 +14,7 @@ from engine.place import Place
 from herd.place import HeldHerd, held_herd
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 
 class Job(NamedTuple):
@@ -23,6 +23,16 @@ class Job(NamedTuple):
     spark: "SparkSession"
     place: Place
     application: Application = Application()
+
+    def writer(self, frame: "DataFrame", form: str) -> "DataFrameWriter":
+        """What appends a frame by one of the store's formats.
+
+        Spark looks a writer's format up in the session that its thread last worked with, which in
+        a thread that Java made anew is none.
+        """
+        java: Any = self.spark._jvm
+        java.SparkSession.setActiveSession(self.spark._jsparkSession)
+        return frame.write.format(form).mode("append")
 
 
 def buckets_of(place: Place, name: str = "") -> list[BucketInfo]:

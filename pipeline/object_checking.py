@@ -35,9 +35,7 @@ def check_objects(snapshot: BucketSnapshot, share: Share) -> Tally:
     Raises what is in `herd.errors` for names that cannot be read.
     """
     assert share.piece is not None
-    objects = objects_of_page(
-        snapshot, share.piece, share.first, share.rows, snapshot.conditions("")
-    )
+    objects = objects_of_page(snapshot, share.piece, share.first, share.rows, snapshot.conditions)
     held = held_client(snapshot.place)
     return held.run(lambda: _check(held.client, objects))
 

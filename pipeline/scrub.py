@@ -57,7 +57,7 @@ def scrub_bucket(job: Job, bucket: str) -> ScrubReport:
     """
     snapshot = take_snapshot(job.place, job.application, Wanted(bucket))
     try:
-        shares = plan(snapshot, Wanted(bucket), snapshot.conditions(""))
+        shares = plan(snapshot, Wanted(bucket), snapshot.conditions)
         objects = _spread(
             job, shares, lambda some: added(check_objects(snapshot, share) for share in some)
         )
@@ -74,9 +74,9 @@ def _ledgers_of(job: Job, snapshot: BucketSnapshot) -> list[int]:
         .option("tablespace", names.tablespace)
         .option("table", "ledgers")
         .option("snapshot", str(names.record.number))
-        .option("columns", "ledger_id,bucket_id")
+        .option("columns", "ledger_id")
+        .option("where", f"bucket_id = {snapshot.bucket_id}")
         .load()
-        .filter(f"bucket_id = {snapshot.bucket_id}")
         .collect()
     )
     return sorted(row.ledger_id for row in rows)

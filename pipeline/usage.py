@@ -95,8 +95,8 @@ def _objects(job: Job, buckets: Sequence[BucketInfo], now_ms: int) -> DataFrame:
         .option("tablespace", tablespace)
         .option("table", "objects")
         .option("columns", ",".join(_COLUMNS))
+        .option("where", f"bucket_id IN ({', '.join(map(str, ids))})")
         .load()
-        .filter(F.col("bucket_id").isin(ids))
         for tablespace, ids in by_space.items()
     ]
     expires = F.col("expires_ms")
