@@ -69,7 +69,7 @@ class _Writing:
             application=application,
         )
         # Found wrong here, a schema costs no task.
-        Encoder(self.plan.table, to_arrow_schema(schema), self.plan.moment)
+        Encoder(self.plan.table, to_arrow_schema(schema, timezone="UTC"), self.plan.moment)
 
     def stage(self, job: Job, batches: "Iterator[RecordBatch]") -> StagedMessage:
         """One task's part, in its process."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from engine.place import Place
 from herd.place import held_herd
 from herdbook.book import Book
+from tests.spark.running import RunningCluster, until
 
 _STREAM_S = 120
 
@@ -173,3 +175,36 @@ def test_a_stream_that_is_started_again_loses_nothing_and_writes_nothing_twice(
     assert streamed(spark, tmp_path, "w_stream").exception() is None
     assert sql(book, "SELECT count(*), count(DISTINCT id) FROM w_stream") == [(40, 40)]
     assert staged_in(book) == []
+
+
+def test_a_node_that_is_killed_while_it_writes_leaves_all_or_nothing(
+    spark: SparkSession, cluster: RunningCluster
+) -> None:
+    held = held_herd(Place(url=cluster.url))
+    rows = 250_000
+
+    async def execute(text: str) -> list[tuple[Any, ...]]:
+        session = await held.herd.session("default")
+        try:
+            return list((await session.execute(text)).rows)
+        finally:
+            await session.close()
+
+    def count(folder: str) -> int:
+        return len(held.run(lambda: held.ledgers.store.children(folder)))
+
+    until("a node is there", lambda: count("/herd/nodes") == 1)
+    held.run(lambda: held.herd.make("default"))
+    held.run(lambda: execute("CREATE TABLE w_killed (id BIGINT PRIMARY KEY, name VARCHAR)"))
+    writing = Thread(
+        target=write, args=(cows(spark, 0, rows), "w_killed"), kwargs={"url": cluster.url}
+    )
+    writing.start()
+    # Two tasks and the order: the node is at it.
+    until("all is staged", lambda: count("/herd/staging/default") == 3)
+    cluster.node.kill()
+    cluster.node.start()
+    writing.join()
+    found = held.run(lambda: execute("SELECT count(*), sum(id) FROM w_killed"))
+    assert found == [(rows, rows * (rows - 1) // 2)]
+    assert count("/herd/staging/default") == 0
