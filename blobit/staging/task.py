@@ -71,7 +71,7 @@ def _pieces(batch: "RecordBatch") -> Iterator[Sequence[Unstored]]:
     piece: list[Unstored] = []
     size_bytes = 0
     for start in range(0, batch.num_rows, _PIECE_ROWS):
-        for one in _objects(batch.slice(start, _PIECE_ROWS)):
+        for one in objects_of(batch.slice(start, _PIECE_ROWS)):
             piece.append(one)
             size_bytes += len(one.content)
             if size_bytes >= _PIECE_BYTES or len(piece) >= _PIECE_ROWS:
@@ -81,7 +81,8 @@ def _pieces(batch: "RecordBatch") -> Iterator[Sequence[Unstored]]:
         yield piece
 
 
-def _objects(batch: "RecordBatch") -> Iterator[Unstored]:
+def objects_of(batch: "RecordBatch") -> Iterator[Unstored]:
+    """The rows of a batch as objects. Raises `InvalidName`, `BlobNotStored`."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     nothing: list[Any] = [None] * batch.num_rows
     kinds, metadata = (

@@ -1,0 +1,138 @@
+"""Jobs that store objects first and name them in the end: all of it counts once, or goes."""
+
+from pathlib import Path
+
+import pytest
+
+from blobit import BlobNotStored
+from blobit.staging import naming
+from blobit.staging.naming import drop, is_done, name_all, upload_id_of
+from blobit.staging.storing import Staged, Stager, Unstored
+from herd.staging.layout import Job
+from tests.blobit.garbage.grounds import BUCKET, DAY_MS, HOUR_MS, Ground, grounds
+
+JOB = Job("one of today")
+
+
+async def staged(
+    ground: Ground, objects: dict[str, bytes], *, job: Job = JOB, task: int = 1
+) -> Staged:
+    """What a task stores in a process that ends afterwards."""
+    async with ground.store.another(ground.settings) as other:
+        core = (await other.bucket(BUCKET)).core
+        stager = Stager(core, upload_id_of(job, task))
+        for name, data in objects.items():
+            await stager.put([Unstored(name, data)])
+        return await stager.end()
+
+
+async def contents(ground: Ground) -> dict[str, bytes]:
+    return {info.name: await ground.bucket.get(info.name) async for info in ground.bucket.scan()}
+
+
+OBJECTS = {"a": b"small", "b": b"", "c": b"x" * 500, "d": b"listed " * 100}
+
+
+async def test_nothing_is_visible_before_the_job_ends_and_then_all_is(tmp_path: Path) -> None:
+    async with grounds(tmp_path) as ground:
+        parts = [
+            await staged(ground, {"a": OBJECTS["a"], "b": OBJECTS["b"]}),
+            await staged(ground, {"c": OBJECTS["c"], "d": OBJECTS["d"]}, task=2),
+        ]
+        assert [one.objects for one in parts] == [2, 2] and await contents(ground) == {}
+        assert await ground.bucket.uploads() == [], "nobody sees what holds the ledgers"
+        await name_all(ground.bucket.core, JOB, parts, keyed=False)
+        assert await contents(ground) == OBJECTS
+        assert await ground.rows("uploads") == [] and await ground.rows("upload_parts") == []
+
+
+async def test_what_is_stored_outlives_collection_until_the_job_ends(tmp_path: Path) -> None:
+    async with grounds(tmp_path, grace_ms=0) as ground:
+        part = await staged(ground, OBJECTS)
+        for _ in range(6):
+            ground.clock.pass_ms(DAY_MS)
+            await ground.blobs.collect()
+        await name_all(ground.bucket.core, JOB, [part], keyed=False)
+        ground.clock.pass_ms(DAY_MS)
+        await ground.blobs.collect()
+        assert await contents(ground) == OBJECTS
+
+
+async def test_a_job_that_is_dropped_leaves_no_row_and_no_ledger(tmp_path: Path) -> None:
+    async with grounds(tmp_path, grace_ms=0) as ground:
+        await staged(ground, OBJECTS)
+        await staged(ground, OBJECTS, task=2)
+        other = await staged(ground, {"kept": b"of another job"}, job=Job("other"))
+        await drop(ground.bucket.core, JOB)
+        ground.clock.pass_ms(HOUR_MS)
+        await ground.blobs.collect()
+        await name_all(ground.bucket.core, Job("other"), [other], keyed=False)
+        assert await contents(ground) == {"kept": b"of another job"}
+        assert await ground.rows("uploads") == []
+        ledgers = {info.object_id.ledger_id async for info in ground.bucket.scan()}
+        await ground.bucket.delete("kept")
+        ground.clock.pass_ms(HOUR_MS)
+        await ground.blobs.collect()
+        assert ledgers and await ground.ledgers_there() == []
+
+
+async def test_what_another_attempt_stored_gets_no_name(tmp_path: Path) -> None:
+    async with grounds(tmp_path) as ground:
+        await staged(ground, {"a": b"of the attempt that failed", "z": b"nothing"})
+        part = await staged(ground, OBJECTS, task=2)
+        await name_all(ground.bucket.core, JOB, [part], keyed=False)
+        assert await contents(ground) == OBJECTS
+        assert await ground.rows("uploads") == []
+
+
+async def test_a_job_with_a_key_counts_once_for_as_long_as_an_upload_may_take(
+    tmp_path: Path,
+) -> None:
+    async with grounds(tmp_path) as ground:
+        core = ground.bucket.core
+        await name_all(core, JOB, [await staged(ground, OBJECTS)], keyed=True)
+        await ground.bucket.delete("a")
+        await name_all(core, JOB, [await staged(ground, OBJECTS, task=2)], keyed=True)
+        assert "a" not in await contents(ground) and await is_done(core, JOB)
+        ground.clock.pass_ms(ground.settings.upload_ttl_ms)
+        await ground.blobs.collect()
+        assert not await is_done(core, JOB)
+
+
+async def test_a_job_that_was_cut_short_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with grounds(tmp_path) as ground:
+        core = ground.bucket.core
+        monkeypatch.setattr(naming, "NAMES_AT_ONCE", 2)
+        first = await staged(ground, OBJECTS)
+        change, count = core.committer.change, 0
+
+        async def fails_later(*arguments: object) -> object:
+            nonlocal count
+            count += 1
+            if count == 2:
+                raise BlobNotStored("the driver dies")
+            return await change(*arguments)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(core.committer, "change", fails_later)
+            with pytest.raises(BlobNotStored):
+                await name_all(core, JOB, [first], keyed=True)
+        before = await contents(ground)
+        assert len(before) == 2
+        etags = {info.name: info.etag async for info in ground.bucket.scan()}
+        again = await staged(ground, OBJECTS, task=2)
+        await name_all(core, JOB, [again], keyed=True)
+        assert await contents(ground) == OBJECTS
+        after = {info.name: info.etag async for info in ground.bucket.scan()}
+        assert etags.items() <= after.items()
+
+
+async def test_of_rows_with_one_name_one_stays(tmp_path: Path) -> None:
+    async with grounds(tmp_path) as ground:
+        parts = [
+            await staged(ground, {"a": data}, task=task) for task, data in enumerate((b"1", b"2"))
+        ]
+        await name_all(ground.bucket.core, JOB, parts, keyed=False)
+        assert await contents(ground) == {"a": b"1"}
