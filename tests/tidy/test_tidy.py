@@ -14,9 +14,13 @@ ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = {
     "benchmarks.__main__": "python -m benchmarks",
     "benchmarks.herd_child": "python -m benchmarks.herd_child",
+    "blobit.spark": "format('blobit') of Spark",
     "broker.worker.child": "python -m broker.worker.child",
     "engine.bookie.__main__": "python -m engine.bookie",
+    "engine.spark": "format('ledger') of Spark",
+    "herd.capture.spark": "format('herd-changes') of Spark",
     "herd.checkpoint.building": "python -m herd.checkpoint.building",
+    "herd.spark": "format('herd') of Spark",
     "herdbook.__main__": "python -m herdbook",
     "herdbook.cli": "the command herdbook",
 }
