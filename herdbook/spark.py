@@ -25,11 +25,9 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from engine import place as places
@@ -62,19 +60,6 @@ _LOOK_S: Final = 1.0
 _PYTHON: Final = "PYSPARK_PYTHON"
 
 
-class _Format(NamedTuple):
-    """Where a format's class is."""
-
-    module: str
-    name: str
-
-
-_FORMATS: Final = (
-    _Format("herd.spark", "HerdSource"),
-    _Format("blobit.spark", "BlobSource"),
-    _Format("herd.capture.spark", "ChangesSource"),
-    _Format("engine.spark", "LedgerSource"),
-)
 _SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -218,11 +203,13 @@ class Registration:
 _registered: "weakref.WeakSet[Registration]" = weakref.WeakSet()
 
 
-def _sources() -> "Iterator[type[DataSource]]":
-    for module, name in _FORMATS:
-        parent = find_spec(module.rpartition(".")[0])
-        if parent is not None and find_spec(module) is not None:
-            yield getattr(import_module(module), name)
+def _sources() -> "tuple[type[DataSource], ...]":
+    from blobit.spark import BlobSource
+    from engine.spark import LedgerSource
+    from herd.capture.spark import ChangesSource
+    from herd.spark import HerdSource
+
+    return HerdSource, BlobSource, ChangesSource, LedgerSource
 
 
 def _context_of(spark: "SparkSession") -> "SparkContext | None":

@@ -6,6 +6,7 @@ Invariants:
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,7 +82,7 @@ def until(what: str, holds: Callable[[], bool]) -> None:
         if time.monotonic() > end_s:
             raise TimedOut(f"not within {_PATIENCE_S:.0f} s: {what[:500]}")
         # Nothing in this process tells of a change in another one.
-        time.sleep(_POLL_S)
+        threading.Event().wait(_POLL_S)
 
 
 @contextmanager
