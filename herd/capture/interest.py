@@ -92,7 +92,7 @@ def restored(position: Position, table: Table) -> Error:
     """Why no stream goes on past the moment when a table appears whose rows came before it."""
     return NotSupportedError(
         f"table {table.name}: at {shown(position)} all of its rows were put in its place at once",
-        hint=f"read a snapshot of that moment or later, then begin with start={shown(position)}",
+        hint="read a snapshot taken since, then begin a stream with a start at its position",
     )
 
 

@@ -22,8 +22,9 @@ import msgspec
 
 from herd.capture.survey import NO_LIMIT, Limit, parsed
 from herd.errors import ProgrammingError
-from herd.store import DEFAULT
 
+DEFAULT: Final = "default"
+"""As in `herd.store`, which would load all that runs tablespaces into each worker."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _HOUR_MS: Final = 3_600_000

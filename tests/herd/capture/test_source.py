@@ -20,6 +20,7 @@ from herd.capture.survey import Limit
 from herd.capture.wanted import Wanted, check_batch, check_stream, parse_wanted
 from herd.connection import Connection
 from herd.errors import Error, InterfaceError, NoSuchTable, NotSupportedError, ProgrammingError
+from herd.store import DEFAULT
 
 COWS = Wanted(table="cows")
 
@@ -180,6 +181,10 @@ def test_what_is_not_there_is_told_when_changes_are_loaded(
 def test_an_option_that_means_nothing_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(Error, match=message):
         parse_wanted(options)
+
+
+def test_the_tablespace_that_is_meant_without_a_word_is_the_one_of_sessions() -> None:
+    assert parse_wanted({}).tablespace == DEFAULT
 
 
 def test_options_of_a_stream_are_none_of_a_batch_and_the_other_way_round() -> None:

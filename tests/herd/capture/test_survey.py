@@ -198,7 +198,7 @@ async def test_rows_that_came_before_their_table_end_a_stream(tmp_path: Path) ->
         transaction.rollback()
         write = Write((), [*definitions, (erasing(number)[0], None)])
         await setup.space.propose(encode_command(write), setup.space.term)
-        with pytest.raises(NotSupportedError, match=r"table horse: .* begin with start="):
+        with pytest.raises(NotSupportedError, match=r"table horse: .*put in its place at once"):
             await survey.latest(start)
 
 
