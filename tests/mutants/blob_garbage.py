@@ -8,6 +8,7 @@ _DYING: Final = "blobit/garbage/test_dying.py"
 _COMPACTION: Final = "blobit/garbage/test_compaction.py"
 _EXPIRY: Final = "blobit/garbage/test_expiry.py"
 _ORPHANS: Final = "blobit/garbage/test_orphans.py"
+_PINNED: Final = "blobit/garbage/test_pinned.py"
 
 BLOB_GARBAGE_MUTANTS: Final = (
     Mutant(
@@ -199,5 +200,43 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "    return len(gone) == len(dying)",
         "    return True",
         by_test(_ORPHANS, "test_of_a_deleted_bucket_nothing_is_left"),
+    ),
+    Mutant(
+        "a-pinned-ledger-is-deleted",
+        "what a pinned checkpoint names is not deleted",
+        "blobit/dying.py",
+        "    return [ledger_id for ledger_id in ledger_ids if ledger_id not in held]",
+        "    return list(ledger_ids)",
+        by_test(_PINNED, "test_what_a_pinned_checkpoint_names_is_readable_until_the_pin_ends"),
+    ),
+    Mutant(
+        "what-is-pinned-is-guessed",
+        "nothing is deleted while nobody can tell what is pinned",
+        "blobit/dying.py",
+        "        # Who holds what cannot be told now.\n        return []",
+        "        # Who holds what cannot be told now.\n        return list(ledger_ids)",
+        by_test(_PINNED, "test_nothing_is_deleted_while_nobody_can_tell_what_is_pinned"),
+    ),
+    Mutant(
+        "a-job-holds-no-ledger",
+        "no ledger of a task is collected before its job has ended",
+        "blobit/staging/storing.py",
+        "            await self._holding.part_ended(part)",
+        "            pass",
+        by_test(
+            "blobit/staging/test_jobs.py",
+            "test_what_is_stored_outlives_collection_until_the_job_ends",
+        ),
+    ),
+    Mutant(
+        "a-line-is-read-by-two-shares",
+        "all shares of an object together have every line once",
+        "blobit/snapshot/lines.py",
+        "    at = max(begin - 1, 0)\n    skipping, held = begin > 0, b\"\"",
+        "    at = begin\n    skipping, held = False, b\"\"",
+        by_test(
+            "blobit/snapshot/test_lines.py",
+            "test_all_shares_of_an_object_have_every_line_once",
+        ),
     ),
 )
