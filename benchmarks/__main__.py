@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import blobit, blobs, broker, herd, ledger, replica
+from benchmarks import blobit, blobs, broker, herd, ledger, replica, spark
 from benchmarks.result import Result, show
 from benchmarks.setting import Setting, note
 
@@ -73,6 +73,14 @@ def measure_broker(
 ) -> None:
     """Tasks: what the next one costs to find, and what a flood delays."""
     _measure(broker.SCENARIOS, as_json, only, Setting(folder, quick))
+
+
+@app.command("spark")
+def measure_spark(
+    as_json: AsJson = False, quick: Quick = False, only: Only = None, folder: Folder = HERE
+) -> None:
+    """Tables and objects read and written by Spark, beside the same in local Parquet."""
+    _measure(spark.SCENARIOS, as_json, only, Setting(folder, quick))
 
 
 def _measure(

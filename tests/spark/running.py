@@ -15,6 +15,8 @@ from typing import Final
 
 from engine.errors import EngineError
 from engine.place import Place, held_client, let_go
+from herd.nodes import SpaceCommands
+from herd.place import let_go as let_go_of_herd
 from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.machines import ROOT, TimedOut, free_port
 
@@ -69,6 +71,12 @@ class RunningCluster:
 
         until(f"{count} bookies are there", there)
 
+    def has_node(self) -> bool:
+        """Whether a node runs tablespaces."""
+        held = held_client(Place(url=self.url))
+        client = held.client
+        return bool(held.run(SpaceCommands(client.store, client.clock, client.rng).nodes))
+
 
 def until(what: str, holds: Callable[[], bool]) -> None:
     """Wait until a condition of the processes outside holds. Raises `TimedOut`, naming it."""
@@ -99,8 +107,10 @@ def running_cluster(folder: Path) -> Iterator[RunningCluster]:
         cluster = RunningCluster(url, bookies, node)
         cluster.until_registered(BOOKIES)
         node.start()
+        until("the node is there", cluster.has_node)
         yield cluster
     finally:
+        let_go_of_herd(Place(url=url))
         let_go(Place(url=url))
         for process in (node, *bookies):
             process.kill()
