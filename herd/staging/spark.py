@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from engine.place import Place, held_client
 from herd.errors import ProgrammingError
 from herd.staging.encoding import Encoder
-from herd.staging.layout import Job, Part, WritePlan
+from herd.staging.layout import Job, Mode, Part, WritePlan
 from herd.staging.registry import Label, drop_job
 from herd.staging.wanted import WriteWanted
 from herd.staging.writing import stage
@@ -69,7 +69,13 @@ class _Writing:
             application=application,
         )
         # Found wrong here, a schema costs no task.
-        Encoder(self.plan.table, to_arrow_schema(schema, timezone="UTC"), self.plan.moment)
+        table = self.plan.table
+        encoder = Encoder(table, to_arrow_schema(schema, timezone="UTC"), self.plan.moment)
+        if wanted.mode is Mode.UPSERT and not encoder.keyed:
+            raise ProgrammingError(
+                f"rows for {table.name} have no primary key, and an upsert goes by it",
+                hint="give its columns, or append",
+            )
 
     def stage(self, job: Job, batches: "Iterator[RecordBatch]") -> StagedMessage:
         """One task's part, in its process."""

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from engine.log import Position
 from herd.catalog import stores_to_erase
 from herd.errors import (
     CommitUnknown,
@@ -181,6 +182,22 @@ async def test_what_only_a_transaction_can_check_is_refused_in_bulk(tmp_path: Pa
         with pytest.raises(NotSupportedError, match="smaller than a transaction"):
             await writing.commit()
         await nothing_is_left(await herd.tablespace())
+
+
+async def test_the_log_restores_every_moment_of_a_write(tmp_path: Path) -> None:
+    async with farm_in(tmp_path, "in bulk") as herd:
+        space = await herd.tablespace()
+        moments: list[Position] = []
+        stop = space.watch(lambda position, _: moments.append(position))
+        await (await staged(herd)).commit()
+        stop()
+        for name, moment, rows in (("half", moments[-2], 2), ("all", moments[-1], COUNT + 2)):
+            await herd.restore_until("default", moment, name)
+            session = await herd.session(name)
+            [(found,)] = (await session.execute("SELECT count(*) FROM cow")).rows
+            await session.close()
+            assert found == rows
+            await nothing_is_left(await herd.tablespace(name))
 
 
 async def test_who_follows_changes_is_told_of_rows_that_came_in_bulk(tmp_path: Path) -> None:
