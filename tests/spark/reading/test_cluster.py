@@ -1,7 +1,7 @@
 """Tables read by a real Spark from three bookies: one is killed meanwhile, a task is retried."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +55,7 @@ def test_a_bookie_killed_in_mid_job_and_a_task_that_fails_lose_no_row(
     frame = load(spark, cluster)
     begun, killed = tmp_path / "begun", tmp_path / "killed"
 
-    def gate(rows: Iterator[Row]) -> Iterator[int]:
+    def gate(rows: Iterable[Row]) -> Iterable[int]:
         """The first attempt waits for the kill, reads and fails; the next one reads again."""
         from pyspark import TaskContext
 
