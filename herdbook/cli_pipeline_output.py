@@ -119,6 +119,8 @@ def show_load(report: "LoadReport") -> None:
     typer.echo(
         harmless(f"{report.objects:,} objects, {report.bytes:,} bytes, as {report.key!r}{rows}")
     )
+    if report.hidden:
+        typer.echo(f"{report.hidden:,} hidden files were left out", err=True)
 
 
 def _counts(tally: "Tally") -> list[str]:

@@ -13,6 +13,7 @@ Invariants:
 
 import hashlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ from pipeline.submitting import submit
 NAME: Final = "name"
 CONTENT: Final = "content"
 _NEW: Final = "new"
+_HIDDEN: Final = (".", "_")
 _COLUMNS: Final = """(name VARCHAR PRIMARY KEY, object_id VARCHAR NOT NULL, size BIGINT NOT NULL,
     etag VARCHAR NOT NULL, state VARCHAR NOT NULL, created TIMESTAMPTZ NOT NULL)"""
 
@@ -45,6 +47,13 @@ class Target(NamedTuple):
     key: str = ""
 
 
+class _Unseen(NamedTuple):
+    """Files that Spark does not list: empty ones as rows of its listing, hidden ones counted."""
+
+    empty: list[tuple[str, datetime, int, bytes]]
+    hidden: int
+
+
 class LoadReport(msgspec.Struct, frozen=True):
     """What the source has, under which key it was loaded, and how many rows of a table are new."""
 
@@ -52,21 +61,28 @@ class LoadReport(msgspec.Struct, frozen=True):
     bytes: int
     key: str
     rows: int | None = None
+    hidden: int = 0
+    """Files that were left out, since their names begin with a dot or an underscore."""
 
 
 def load_files(job: Job, source: str, target: Target) -> LoadReport:
     """Put each file of a folder, and of those in it, into a bucket, under its path in the folder.
 
-    The table is made if it is not there. A file has at most 2 GiB. Raises `SourceInvalid`,
+    The table is made if it is not there. A file has at most 2 GiB; hidden ones are left out and
+    counted. Raises `SourceInvalid`,
     `NoSuchBucket`, what writing raises, and what Spark raises.
     """
     root = _root_of(job, source)
     files = job.spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(source)
+    unseen = _unseen(job, source, root, files)
+    if unseen.empty:
+        files = files.unionByName(job.spark.createDataFrame(unseen.empty, files.schema))
     inside = F.substring("path", len(root) + 2, 2**31 - 1)
     name = F.when(F.col("path") == root, F.element_at(F.split("path", "/"), -1)).otherwise(inside)
     objects = files.withColumn(NAME, F.concat(F.lit(target.prefix), name))
     listed = objects.select(NAME, F.col("length").alias("size"), "modificationTime")
-    return _load(job, objects.select(NAME, CONTENT), listed, target)
+    report = _load(job, objects.select(NAME, CONTENT), listed, target)
+    return msgspec.structs.replace(report, hidden=unseen.hidden)
 
 
 def load_rows(
@@ -90,6 +106,22 @@ def load_rows(
     )
     listed = objects.select(NAME, F.length(CONTENT).alias("size"), F.xxhash64(CONTENT))
     return _load(job, objects, listed, target)
+
+
+def _unseen(job: Job, source: str, root: str, files: DataFrame) -> _Unseen:
+    """What Spark passes over when it lists a folder. That there is any shows by the count."""
+    folders = Folders(job.spark)
+    if folders.count_files(source) == files.count():
+        return _Unseen([], 0)
+    empty: list[tuple[str, datetime, int, bytes]] = []
+    hidden = 0
+    for file in folders.files(source):
+        if any(part.startswith(_HIDDEN) for part in file.name[len(root) + 1 :].split("/")):
+            hidden += 1
+        elif not file.length:
+            changed = datetime.fromtimestamp(file.changed_ms / 1000, UTC)
+            empty.append((file.name, changed, 0, b""))
+    return _Unseen(empty, hidden)
 
 
 def _load(job: Job, objects: DataFrame, listed: DataFrame, target: Target) -> LoadReport:

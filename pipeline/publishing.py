@@ -55,6 +55,14 @@ class Draft(NamedTuple):
         folders.remove(old)
 
 
+class File(NamedTuple):
+    """A file by its full name; when it was last changed, in milliseconds."""
+
+    name: str
+    length: int
+    changed_ms: int
+
+
 class Folders:
     """The file systems that a session of Spark reaches, by paths or urls."""
 
@@ -92,6 +100,21 @@ class Folders:
         if not system.exists(path):
             return []
         return sorted(str(found.getPath().getName()) for found in system.listStatus(path))
+
+    def count_files(self, name: str) -> int:
+        """How many files there are in a folder and those in it; 1 of a file."""
+        system, path = self._at(name)
+        return int(system.getContentSummary(path).getFileCount())
+
+    def files(self, name: str) -> Iterator[File]:
+        """Those files, one by one: a call into Java each."""
+        system, path = self._at(name)
+        found = system.listFiles(path, True)
+        while found.hasNext():
+            each = found.next()
+            yield File(
+                str(each.getPath().toString()), int(each.getLen()), int(each.getModificationTime())
+            )
 
     def rename(self, name: str, target: str) -> None:
         """Move a folder to a name that is free. Raises `FolderTaken`."""

@@ -116,9 +116,10 @@ def test_files_are_loaded_once_with_a_row_each(job: Job, book: Book, tmp_path: P
         path = tmp_path / "source" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+    (tmp_path / "source" / ".hidden").write_bytes(b"no")
     target = Target("loaded", "in/", "loads")
     report = load_files(job, str(tmp_path / "source"), target)
-    assert (report.objects, report.bytes, report.rows) == (3, 7, 3)
+    assert (report.objects, report.bytes, report.rows, report.hidden) == (3, 7, 3, 1)
     assert {name: bucket.get(f"in/{name}") for name in contents} == contents
     with book.herd.connect() as connection:
         connection.execute("UPDATE loads SET state = 'done' WHERE name = 'in/empty'")
