@@ -16,6 +16,7 @@ from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.herd import HERD_MUTANTS
 from tests.mutants.herd_reading import HERD_READING_MUTANTS
 from tests.mutants.herd_sql import HERD_SQL_MUTANTS
+from tests.mutants.herd_staging import HERD_STAGING_MUTANTS
 from tests.mutants.herd_storage import HERD_STORAGE_MUTANTS
 from tests.mutants.herd_wire import HERD_WIRE_MUTANTS
 from tests.mutants.log import (
@@ -62,6 +63,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *HERD_MUTANTS,
     *HERD_READING_MUTANTS,
     *HERD_SQL_MUTANTS,
+    *HERD_STAGING_MUTANTS,
     *HERD_STORAGE_MUTANTS,
     *NODE_MUTANTS,
     *HERD_WIRE_MUTANTS,
