@@ -72,20 +72,35 @@ def decode_page(table: Table, blob: bytes) -> "pyarrow.RecordBatch":
 
 
 def decode_columns(
-    columns: Sequence[Column], schema: "pyarrow.Schema", blob: bytes
+    columns: Sequence[Column], schema: "pyarrow.Schema", blob: bytes, prefix: bytes | None = None
 ) -> "pyarrow.RecordBatch":
-    """A page's rows with some of the columns that the table has now; no others are unpacked."""
+    """A page's rows with some of the columns that the table has now; no others are unpacked.
+
+    With its table's `prefix` the keys, whole, and the positions come behind them.
+    """
     import pyarrow as pa
 
     with pa.ipc.open_stream(blob) as stream:
         places = {name: place for place, name in enumerate(stream.schema.names)}
     there = [places[str(one.number)] for one in columns if str(one.number) in places]
+    if prefix is not None:
+        there += [places["_key"], places["_position"]]
     # Without any of them the keys tell how many rows there are.
     options = pa.ipc.IpcReadOptions(included_fields=there or [places["_key"]])
     with pa.ipc.open_stream(blob, options=options) as stream:
         batch = stream.read_next_batch()
     arrays = [_array(column, batch) for column in columns]
+    if prefix is not None:
+        arrays += [_whole_keys(prefix, batch.column("_key")), batch.column("_position")]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _whole_keys(prefix: bytes, keys: "pyarrow.Array") -> "pyarrow.Array":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    before = pa.scalar(prefix, keys.type)
+    return pc.binary_join_element_wise(before, keys, pa.scalar(b"", keys.type))
 
 
 def _array(column: Column, batch: "pyarrow.RecordBatch") -> "pyarrow.Array":

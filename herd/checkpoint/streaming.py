@@ -80,13 +80,14 @@ class KeptTable:
     def batches(self, want: Want) -> Iterator[pa.RecordBatch]:
         """The rows of all pages with wanted keys, other rows of them, too. In a thread."""
         schema, pages = _schema(want), iter(self._in_range(want))
+        prefix = self._table.prefix if want.hidden else None
         coming: deque[Future[bytes]] = deque()
         try:
             coming.extend(self._begin(page) for page in islice(pages, _AHEAD - 1))
             while coming:
                 blob = coming.popleft().result()
                 coming.extend(self._begin(page) for page in islice(pages, 1))
-                yield decode_columns(want.columns, schema, blob)
+                yield decode_columns(want.columns, schema, blob, prefix)
         except Exception as error:
             told = translated(error) if isinstance(error, EngineError) else error
             self.failures.append(told)

@@ -340,7 +340,7 @@ class _Query:
         first, end = range_of(source, sources, work.parameters)
         kept = self._kept.get(source.name)
         if kept is not None:
-            past = Want(source.columns, False, first, end)
+            past = Want(source.columns, source.hidden, first, end)
             kept.failures = work.failures
             self.described.append(f"{table.name}: {kept.describe(past)}")
             return lambda: kept.read(past)

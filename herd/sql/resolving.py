@@ -165,7 +165,7 @@ class _Resolver:
             raise NoSuchTable(
                 f"there was no table {node.name} at {which}",
                 place=place_of(node.this),
-                hint="it was made since" if now is not None else _nearest(node.name, catalog),
+                hint=_then(now, catalog) if now is not None else _nearest(node.name, catalog),
             )
 
     def _source(
@@ -200,6 +200,12 @@ class _Resolver:
     def _column(self, node: exp.Column) -> None:
         if node.db.lower() in (self._space, "information_schema") and not node.catalog:
             node.set("db", None)
+
+
+def _then(now: Table | View, then: Catalog) -> str:
+    """What has been of a name of today at a checkpoint that does not have it."""
+    before = then.tables.get(now.id) if isinstance(now, Table) else None
+    return "it was made since" if before is None else f"it was called {before.name} then"
 
 
 def _nearest(name: str, catalog: Catalog) -> str:

@@ -56,7 +56,8 @@ async def run(session: "Session", parsed: Parsed, parameters: Parameters) -> Res
     raise SqlSyntaxError(
         f"there is no such {parsed.word}",
         place=parsed.start,
-        hint="SHOW TABLES, COLUMNS FROM t, INDEXES FROM t, CREATE TABLE t, CHECKPOINTS",
+        hint="SHOW TABLES, COLUMNS FROM t, INDEXES FROM t, CREATE TABLE t, CHECKPOINTS; "
+        "systablespaces and the other system tables have the rest",
     )
 
 

@@ -1,9 +1,10 @@
 """Statements about all of the session's tablespace.
 
-    CHECKPOINT
+    CHECKPOINT [IF CHANGED]
     CHECK TABLESPACE
     RESTORE TABLESPACE farm UNTIL 12/345
 
+`CHECKPOINT IF CHANGED` is content with the newest checkpoint if nothing was committed since.
 `CHECK` compares the rows of all replicas at one position. `RESTORE` fills this tablespace, which
 must be empty, with another one as it was after the transaction at a position: ledger/entry.
 
@@ -30,9 +31,9 @@ _RESTORE: Final = "RESTORE TABLESPACE name UNTIL ledger/entry"
 
 async def checkpoint(session: "Session", words: list[str], parsed: "Parsed") -> Result:
     """Write all tables in pages. Raises as `Tablespace.checkpoint`."""
-    if len(words) > 1:
-        _fail(parsed, "CHECKPOINT")
-    await session.space.checkpoint()
+    if words[1:] not in ([], ["IF", "CHANGED"]):
+        _fail(parsed, "CHECKPOINT [IF CHANGED]")
+    await session.space.checkpoint(if_changed=len(words) > 1)
     return Result(kind="CHECKPOINT")
 
 

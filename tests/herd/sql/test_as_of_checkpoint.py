@@ -82,6 +82,24 @@ async def test_a_table_is_read_with_the_columns_that_it_had(tmp_path: Path) -> N
         await session.close()
 
 
+async def test_keys_and_positions_are_those_that_the_state_had(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        session = await herd.session()
+        await run(
+            session,
+            "CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)",
+            "INSERT INTO cow VALUES (1, 'Elsa'), (2, 'Emma')",
+        )
+        now = await rows(session, "SELECT _key, _position, name FROM cow ORDER BY id")
+        await run(session, "CHECKPOINT", "UPDATE cow SET name = 'Berta'")
+        text = "SELECT _key, _position, name FROM cow AS OF CHECKPOINT 1 ORDER BY id"
+        assert await rows(session, text) == now
+        assert await rows(session, "SELECT _key FROM cow AS OF CHECKPOINT 1 WHERE id = 2") == [
+            now[1][:1]
+        ]
+        await session.close()
+
+
 async def test_a_table_that_is_gone_is_read_and_one_that_came_later_is_not(tmp_path: Path) -> None:
     async with open_folder(tmp_path) as herd:
         session = await herd.session()
@@ -102,7 +120,11 @@ async def test_a_table_that_is_gone_is_read_and_one_that_came_later_is_not(tmp_p
         await run(session, "CREATE TABLE cow (name TEXT PRIMARY KEY)", "CHECKPOINT")
         assert await rows(session, "SELECT id FROM cow AS OF CHECKPOINT 1 WHERE id > 0") == [(1,)]
         assert await rows(session, "SELECT name FROM cow AS OF CHECKPOINT 2") == []
-        for name, hint in (("horse", "since"), ("stable", "since"), ("barm", "barn")):
+        for name, hint in (
+            ("horse", "since"),
+            ("stable", "it was called barn then"),
+            ("barm", "barn"),
+        ):
             text = f"SELECT * FROM {name} AS OF CHECKPOINT 1"
             error = await failed(session, text)
             assert isinstance(error, NoSuchTable), error
