@@ -24,7 +24,7 @@ from herd.snapshot.conditions import Condition
 from herd.snapshot.parts import Piece
 from herd.snapshot.snapshot import read_manifest
 
-SHARE_BYTES: Final = 64 * MIB
+SHARE_BYTES: Final = 128 * MIB
 _ALIKE: Final = 4
 """Objects are alike if the biggest is at most so many times the smallest."""
 

@@ -85,24 +85,19 @@ def test_a_frame_is_one_position_whatever_is_put_and_deleted_meanwhile(
 def test_what_is_asked_of_names_is_found(spark: SparkSession, blobs: Blobs) -> None:
     bucket = blobs.create_bucket("filters")
     bucket.put_many((f"{number:02d}", b"x" * number) for number in range(40))
-    assert loaded(spark, bucket, content="false").columns == [
-        *("id", "name", "size", "etag", "created", "metadata")
-    ]
-    options = {"content": "false", "snapshot": "newest"}
+    names = loaded(spark, bucket, content="false")
+    assert names.columns == ["id", "name", "size", "etag", "created", "metadata"]
     moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     asked = [
         (F.col("name").startswith("3") & (F.col("size") != 33), [30, 31, 32, *range(34, 40)]),
         ((F.col("created") < moment) & ((F.col("size") > 38) | (F.col("name") < "01")), [0, 39]),
     ]
     for condition, wanted in asked:
-        # What one query pushed into a frame Spark keeps for the next one of it.
-        frame = loaded(spark, bucket, pushdown="true", **options).where(condition)
-        assert sorted(row.size for row in frame.collect()) == wanted
-    frame = loaded(spark, bucket, pushdown="true", **options).where("name = '17'")
-    plan = frame._jdf.queryExecution().executedPlan().toString()
+        assert sorted(row.size for row in names.where(condition).collect()) == wanted
+    plan = names.where("name = '17'")._jdf.queryExecution().executedPlan().toString()
     assert " Filter " not in plan, "names are looked at where they are read"
     where = "name > '03' AND size <= 9 AND created > '2024-01-01 00:00:00+00:00'"
-    assert loaded(spark, bucket, where=where, **options).count() == 6
+    assert loaded(spark, bucket, content="false", snapshot="newest", where=where).count() == 6
 
 
 def test_big_objects_come_in_ranges_and_texts_in_lines(spark: SparkSession, blobs: Blobs) -> None:
