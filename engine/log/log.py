@@ -6,14 +6,34 @@ Invariants:
   that any of them ever acknowledged is before the first entry of the new one.
 - What is dropped is taken off the list first, then deleted: a reader that misses a ledger finds
   the reason in the list.
+- A removal is a term of the log, without entries: it raises the epoch, closes the last ledger, then
+  empties the list. Whoever comes back from an older term is deposed, also by a log that was given
+  the name since; and a removal that comes back is, too.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
-from engine.errors import CannotRead, LedgerClosed, NoSuchLedger, Unavailable
+from engine.errors import (
+    CannotRead,
+    Deposed,
+    EngineError,
+    LedgerClosed,
+    NoSuchLedger,
+    Unavailable,
+)
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
-from engine.log.log_list import LogList, LogLists, Pin, check_epoch, listing, raised
+from engine.log.log_list import (
+    LogList,
+    LogLists,
+    Pin,
+    check_epoch,
+    listing,
+    raised,
+    raised_from,
+    removing,
+)
 from engine.log.log_reader import Batch, LogReader
 from engine.log.log_writer import LogWriter
 from engine.log.position import Position, Span
@@ -154,6 +174,26 @@ class ReplicatedLog:
         every snapshot in use, read after that epoch began. Raises `MetadataUnavailable`.
         """
         return await self._sweeper.sweep(keep, epoch)
+
+    async def remove(self, still: Callable[[], Awaitable[bool]]) -> int:
+        """End the log for good; returns the epoch before which all that is left of it is garbage.
+
+        Its list stays, without ledgers: the next log of this name goes on from that epoch.
+        `still` tells, by a fresh look, whether the log is to go; until it is removed nobody may
+        give its name to another one. Raises `Deposed` where it is not to go, or somebody has begun
+        another epoch meanwhile, and `MetadataUnavailable` (call again).
+        """
+        held = await self._lists.read_fresh()
+        # In this order: as long as the log is to go, the epoch just read is its own.
+        if not await still():
+            raise Deposed(f"log {self.name} is not to be removed any more")
+        held = await self._lists.update(held, raised_from(held.list.epoch))
+        epoch = held.list.epoch
+        # It may be gone already, or too few bookies be there: then nobody can write it either.
+        with contextlib.suppress(EngineError):
+            await self._close_last(held.list)
+        await self._lists.update(held, removing(epoch))
+        return epoch
 
     def custom_metadata(self, purpose: str, epoch: int) -> dict[str, bytes]:
         """What a ledger of this log says of itself, for those made beside the log: snapshots."""

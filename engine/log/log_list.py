@@ -5,6 +5,9 @@ Invariants:
 - Ledgers are listed in ascending order, each once, at the end; they leave from the front.
 - Every ledger but the last is closed, and its end stands beside it.
 - `dropped_through` is the last entry that was dropped; it never goes back.
+- A log that is removed leaves its list, empty, with the epoch of the removal: the next log of this
+  name goes on from there, so epochs tell its ledgers and writers from those of all before it.
+- A position before the first ledger, but for START, is one of a log that was removed.
 - Every write carries a fresh token, so that a writer whose reply was lost recognises its own value.
 """
 
@@ -56,7 +59,7 @@ class Pin(msgspec.Struct, frozen=True, array_like=True):
 class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the metadata store knows of a log. `msgspec.structs.replace` makes the next value.
 
-    `first_ledger` is the very first ledger that was ever listed, 0 before that.
+    `first_ledger` is the very first ledger that was ever listed, 0 before that and after a removal.
     """
 
     epoch: int = 0
@@ -99,9 +102,13 @@ class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
                 return Position(listed.ledger, listed.last_entry)
         return self.dropped_through
 
+    def knows(self, position: Position) -> bool:
+        """Whether a position is of this log, and not of one that had its name before."""
+        return position == START or 0 < self.first_ledger <= position.ledger
+
     def keeps_after(self, position: Position) -> bool:
         """Whether every entry after a position is kept."""
-        return position >= self.dropped_through
+        return self.knows(position) and position >= self.dropped_through
 
     def with_ledger(self, ledger: int, listed_ms: int, before_last_entry: int | None) -> "LogList":
         """Add a ledger at the end; `before_last_entry` is where the one before it was closed."""
@@ -167,15 +174,12 @@ class LogLists:
         """
         found = await self._store.get(self.key)
         if found is None:
-            ledgers = (await lost_logs(self._store)).get(self.name)
-            if ledgers is not None:
-                raise CannotRead(
-                    f"the list of log {self.name} was lost with the metadata, {ledgers} of its "
-                    "ledgers came back: bring the metadata store back from a backup, or let it "
-                    "begin anew without them (`herdbook repair forget-log`)"
-                )
-            return HeldList(LogList(), None)
-        return HeldList(decode_list(found.value), found.version)
+            held = HeldList(LogList(), None)
+        else:
+            held = HeldList(decode_list(found.value), found.version)
+        if not held.list.listed:
+            await self._check_not_lost()
+        return held
 
     async def read_fresh(self) -> HeldList:
         """The list with every write that had returned before the call."""
@@ -209,6 +213,15 @@ class LogLists:
         """Call `changed` when the list may have changed; returns the way to stop."""
         return self._store.watch(self.key, changed)
 
+    async def _check_not_lost(self) -> None:
+        ledgers = (await lost_logs(self._store)).get(self.name)
+        if ledgers is not None:
+            raise CannotRead(
+                f"the list of log {self.name} was lost with the metadata, {ledgers} of its "
+                "ledgers came back: bring the metadata store back from a backup, or let it "
+                "begin anew without them (`herdbook repair forget-log`)"
+            )
+
     async def _write(self, wanted: LogList, version: int | None) -> int:
         if version is None:
             return await self._store.create(self.key, _encode(wanted))
@@ -218,6 +231,26 @@ class LogLists:
 def raised(current: LogList) -> LogList:
     """The list of the next epoch: from here on no older leader lists a ledger."""
     return msgspec.structs.replace(current, epoch=current.epoch + 1)
+
+
+def raised_from(epoch: int) -> Callable[[LogList], LogList]:
+    """The change to the epoch after this one. It raises `Deposed` under another one."""
+
+    def change(current: LogList) -> LogList:
+        check_epoch(current, epoch)
+        return raised(current)
+
+    return change
+
+
+def removing(epoch: int) -> Callable[[LogList], LogList]:
+    """The change that leaves nothing but the epoch. It raises `Deposed` under another one."""
+
+    def change(current: LogList) -> LogList:
+        check_epoch(current, epoch)
+        return LogList(epoch)
+
+    return change
 
 
 def listing(
@@ -257,6 +290,9 @@ def check_name(name: str) -> None:
 def _check_step(old: LogList, new: LogList) -> None:
     """Assert that a change keeps what must never change."""
     assert new.epoch >= old.epoch, (old.epoch, new.epoch)
+    if old.listed and not new.listed:
+        assert new == LogList(old.epoch, token=new.token), "a removal leaves the epoch alone"
+        return
     assert new.dropped_through >= old.dropped_through
     assert old.first_ledger in (0, new.first_ledger)
     if old.listed:

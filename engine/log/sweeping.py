@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 from engine.errors import CannotRead, FormatTooNew, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.log.log_list import LogList, LogLists
-from engine.metadata.lost_logs import LOG_OWNER, OWNER
+from engine.metadata.lost_logs import EPOCH, LOG_OWNER, OWNER
 
 PURPOSE: Final = "purpose"
-EPOCH: Final = "epoch"
 PURPOSE_LOG: Final = "log"
 PURPOSE_SNAPSHOT: Final = "snapshot"
 _ASKED_AT_ONCE: Final = 16

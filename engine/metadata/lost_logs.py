@@ -5,12 +5,13 @@
 Invariants:
 - A log that stands there is begun by nobody: a new list of that name would have its leader sweep
   away the ledgers that came back.
-- A log that has a list never gets there.
+- A log that has a list never gets there. One that was removed has an empty list with an epoch: what
+  comes back of older epochs was to go, and newer epochs were of a log whose list was lost.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,8 +23,18 @@ KEY: Final = "/lost_logs"
 LISTS: Final = "/logs/{}/list"
 OWNER: Final = "owner"
 LOG_OWNER: Final = b"log:"
+EPOCH: Final = "epoch"
 _ATTEMPTS_MAX: Final = 64
 
+
+class _List(msgspec.Struct):
+    """What is looked at of a log's list: `engine.log.log_list.LogList`."""
+
+    epoch: int = 0
+    listed: tuple[Any, ...] = ()
+
+
+_decode_list: Final = msgspec.msgpack.Decoder(_List).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(dict[str, int]).decode
 
@@ -39,11 +50,15 @@ async def note_lost(store: MetadataStore, restored: Iterable[LedgerMetadata]) ->
     Raises `CannotRead`, `MetadataUnavailable`.
     """
     found: Counter[str] = Counter()
+    newest: dict[str, int] = {}
     for metadata in restored:
         owner = metadata.custom.get(OWNER, b"")
         if owner.startswith(LOG_OWNER):
-            found[owner.removeprefix(LOG_OWNER).decode(errors="replace")] += 1
-    lost = {name: n for name, n in found.items() if await store.get(LISTS.format(name)) is None}
+            name = owner.removeprefix(LOG_OWNER).decode(errors="replace")
+            epoch = metadata.custom.get(EPOCH, b"")
+            found[name] += 1
+            newest[name] = max(newest.get(name, 0), int(epoch) if epoch.isdigit() else 0)
+    lost = {name: n for name, n in found.items() if not await _has_list(store, name, newest[name])}
     if lost:
         await _change(store, lambda known: {**known, **lost})
     return lost
@@ -58,6 +73,19 @@ async def forget_lost(store: MetadataStore, name: str) -> bool:
     if stood:
         await _change(store, lambda known: {n: k for n, k in known.items() if n != name})
     return stood
+
+
+async def _has_list(store: MetadataStore, name: str, epoch: int) -> bool:
+    """Whether a log's list tells of its ledgers up to an epoch."""
+    found = await store.get(LISTS.format(name))
+    if found is None:
+        return False
+    try:
+        current = _decode_list(found.value)
+    except msgspec.MsgspecError:
+        # Whoever reads it is told.
+        return True
+    return bool(current.listed) or epoch <= current.epoch
 
 
 async def _read(store: MetadataStore) -> tuple[dict[str, int], int | None]:

@@ -9,7 +9,7 @@ Invariants:
 - A lease ends, by its holder's clock, before anybody takes the key: the taker saw the holder's last
   beat after it was sent, and waits a lease and the clocks' drift from there.
 - The key is never removed, so its version only grows: a holder that comes back from a pause cannot
-  mistake another's beat for its own.
+  mistake another's beat for its own. It outlives its log, resigned.
 - Being elected is not leading: the epoch in the log's list decides that.
 - Who defers to others waits so much longer than they, and no longer: a preference, not a rule.
 """
@@ -30,6 +30,7 @@ from engine.errors import (
     MetadataUnavailable,
     VersionConflict,
 )
+from engine.log.log_list import LOGS
 from engine.metadata.contract import MetadataStore, Versioned
 from engine.ports.clock import Clock
 
@@ -65,6 +66,11 @@ def decode_beat(value: bytes) -> Beat:
     if beat.format_major > FORMAT_MAJOR:
         raise FormatTooNew(f"a leader's key has format {beat.format_major}")
     return beat
+
+
+def key_of(log_name: str) -> str:
+    """The key by which a log's leader is elected."""
+    return f"{LOGS}/{log_name}/leader"
 
 
 class Election:
@@ -281,6 +287,27 @@ class Holding:
 
     def _value(self) -> bytes:
         return _encode(self._beat)
+
+
+async def resign_older(store: MetadataStore, log_name: str, epoch: int) -> None:
+    """Give the key back in the name of who led before `epoch`, in which the log was removed.
+
+    Raises `MetadataUnavailable`.
+    """
+    key = key_of(log_name)
+    found = await store.get(key)
+    if found is None:
+        return
+    try:
+        beat = decode_beat(found.value)
+    except (CannotRead, FormatTooNew):
+        return
+    # Who was only just elected may want the next log of this name: epoch 0.
+    if 0 < beat.epoch < epoch and not beat.resigned:
+        with contextlib.suppress(VersionConflict):
+            await store.set(
+                key, _encode(msgspec.structs.replace(beat, resigned=True)), found.version
+            )
 
 
 class Unopposed(Holding):

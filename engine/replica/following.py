@@ -5,6 +5,7 @@ Invariants:
 - A state is replaced by a snapshot only if that is newer than the state, and only whole.
 - Neither a snapshot nor the entries after the state's own position: that is an error, and the state
   is left as it is.
+- A state or a snapshot of a log that was removed says nothing of the next one of its name.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from engine.errors import (
     Unavailable,
 )
 from engine.log.log import ReplicatedLog
+from engine.log.log_list import LogList
 from engine.log.log_reader import Batch
 from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
@@ -77,15 +79,17 @@ class Following:
             await self._store.sync()
             listed = await self._log.list()
             record = await self._snapshots.newest()
+            if record is not None and not listed.knows(record.at):
+                record = None
             position = self._state.position
-            kept = position >= listed.dropped_through
+            kept = listed.keeps_after(position)
             wanted = not kept or position == START
             if record is None or record.at <= position or not wanted:
                 if not kept:
-                    raise self._missing(listed.dropped_through, record)
+                    raise self._missing(listed, record)
                 return
             if record.at < listed.dropped_through:
-                raise self._missing(listed.dropped_through, record)
+                raise self._missing(listed, record)
             try:
                 await self._restore(record)
                 return
@@ -198,11 +202,17 @@ class Following:
             with contextlib.suppress(Unavailable):
                 await self._log.unpin(self._pin)
 
-    def _missing(self, dropped_through: Position, record: SnapshotRecord | None) -> HistoryMissing:
+    def _missing(self, listed: LogList, record: SnapshotRecord | None) -> HistoryMissing:
         newest = (
             "there is no snapshot" if record is None else f"the newest snapshot is of {record.at}"
         )
+        position = self._state.position
+        if not listed.knows(position):
+            return HistoryMissing(
+                f"the state stands at {tuple(position)} of a log {self._log.name} that was "
+                "removed: begin with an empty one"
+            )
         return HistoryMissing(
-            f"log {self._log.name} keeps entries after {tuple(dropped_through)}, the state stands "
-            f"at {tuple(self._state.position)}, and {newest}"
+            f"log {self._log.name} keeps entries after {tuple(listed.dropped_through)}, the state "
+            f"stands at {tuple(position)}, and {newest}"
         )

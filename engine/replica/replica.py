@@ -33,7 +33,6 @@ from engine.errors import (
 )
 from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
-from engine.log.log_list import LOGS
 from engine.log.log_writer import LogWriter
 from engine.log.position import Position
 from engine.log.settings import LogSettings
@@ -42,7 +41,7 @@ from engine.ports.metrics import NO_METRICS, Metrics
 from engine.replica.applier import Applier
 from engine.replica.contract import Role, StateMachine
 from engine.replica.duties import Duties
-from engine.replica.election import Election, Holding, Unopposed
+from engine.replica.election import Election, Holding, Unopposed, key_of
 from engine.replica.entries import Request, Term, encode_session, encode_term
 from engine.replica.following import Following
 from engine.replica.leading import Leading, Waiter, end_writer
@@ -435,7 +434,7 @@ class Replica(Reading):
             store=client.store,
             clock=client.clock,
             rng=client.rng,
-            key=f"{LOGS}/{self.name}/leader",
+            key=key_of(self.name),
             replica=self.replica_id,
             address=self.address,
             lease_ms=self.settings.lease_ms,

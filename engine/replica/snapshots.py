@@ -8,6 +8,8 @@ Invariants:
 - Nobody of an older epoch names a snapshot any more once a leader has claimed the key: what its
   sweeper deletes is therefore never named afterwards.
 - A ledger that the key names is closed and whole.
+- The key outlives its log, naming nothing, with the epoch of the removal: only with another epoch
+  its position begins anew.
 """
 
 import asyncio
@@ -90,6 +92,19 @@ class Snapshots:
 
         record, _ = await self._update(change)
         return {record.ledger_id} if record.ledger_id else set()
+
+    async def forget(self, epoch: int) -> None:
+        """Name none any more, after the log was removed in an epoch; nobody older names one again.
+
+        Raises `Deposed` when a newer epoch has claimed the key, `MetadataUnavailable`.
+        """
+
+        def change(current: SnapshotRecord | None, token: int) -> SnapshotRecord:
+            if current is not None:
+                self._check_epoch(current, epoch)
+            return SnapshotRecord(epoch, token)
+
+        await self._update(change)
 
     async def take(
         self,

@@ -6,6 +6,7 @@ Invariants:
 - The list never goes back: a newer epoch's, or a higher number, is never replaced by an older one.
 - A leader claims the list before it sweeps or takes: one of an older epoch names nothing after
   that, for what it wrote may be swept.
+- The list outlives its tablespace, empty, claimed by the epoch in which the log was removed.
 """
 
 from collections.abc import Callable
@@ -49,6 +50,18 @@ class CheckpointList:
             return held if held.epoch == epoch else msgspec.structs.replace(held, epoch=epoch)
 
         return await self._change(change)
+
+    async def forget(self, epoch: int) -> None:
+        """Name none any more, after the tablespace's log was removed in an epoch.
+
+        Raises `Deposed` if a newer one has claimed the list.
+        """
+
+        def change(held: Checkpoints) -> Checkpoints:
+            self._check_epoch(held, epoch)
+            return Checkpoints(epoch=epoch)
+
+        await self._change(change)
 
     async def add(self, record: ManifestRecord, keep: int = KEEP) -> Checkpoints:
         """Name a checkpoint and let go of old ones. Raises `Deposed` if a newer epoch has one."""

@@ -165,7 +165,7 @@ class SpaceAuditor:
         if any(one.uuid == fact.uuid for node in nodes for one in node.replicas.values()):
             return
         try:
-            ledgers = await sweep_dropped(self._client, name)
+            ledgers = await sweep_dropped(self._client, name, fact.uuid)
         except EngineError as error:
             _logger.warning("tablespace %s is swept later: %s", name, error)
             return

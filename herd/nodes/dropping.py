@@ -1,68 +1,80 @@
-"""Removing what a dropped tablespace leaves: its log, its snapshots, its checkpoints, its keys.
+"""Removing what a dropped tablespace leaves: its log, its snapshots, its checkpoints, its lead.
 
 Invariants:
-- Ledgers go before the keys that name them: a sweep that ends half way is begun again.
+- The removal is a term of the log: whoever comes back from an older one names and deletes nothing
+  any more, and a removal that comes back touches nothing of a tablespace that has the name since.
 - The last ledger of the log is fenced first: a leader that does not know yet that it is over has
   nothing acknowledged any more.
-- A ledger goes only if its own metadata name the tablespace as its owner.
+- Keys name nothing any more, then ledgers go: a sweep that ends half way is begun again. The keys
+  stay, with the epoch of the removal.
+- A ledger goes only if its own metadata name the tablespace as its owner and an older epoch.
 """
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Final, NamedTuple
 
-from engine.errors import CannotRead, EngineError, FormatTooNew, NoSuchLedger, NotFound
+from engine.errors import CannotRead, FormatTooNew, NoSuchLedger, NotFound
 from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
-from engine.log.log_list import LOGS
-from engine.metadata.lost_logs import OWNER
-from herd.nodes.facts import SPACES
+from engine.metadata.lost_logs import EPOCH, LOG_OWNER, OWNER
+from engine.replica.election import resign_older
+from engine.replica.snapshots import Snapshots
+from herd.checkpoint.record import CheckpointList
+from herd.nodes.directory import Directory
 from herd.reading_log import log_of
 
 _ASKED_AT_ONCE: Final = 16
 
 
-async def sweep_dropped(client: LedgerClient, name: str) -> int:
-    """Remove all that a tablespace left, but its fact; how many ledgers that were.
+class _Marks(NamedTuple):
+    """Whose a ledger is, and of which epoch."""
 
-    Nobody runs a replica of it any more. Raises `MetadataUnavailable`.
+    owner: bytes
+    epoch: int
+
+
+async def sweep_dropped(client: LedgerClient, name: str, uuid: str) -> int:
+    """Remove all that a dropped tablespace left, but its fact; how many ledgers that were.
+
+    Nobody runs a replica of it any more. Raises `Deposed` if the name is another's by now, or
+    somebody else removes it, too; `MetadataUnavailable`, `CannotRead`.
     """
-    log_name = log_of(name)
-    listed = (await ReplicatedLog(client, log_name).list()).ledgers
-    if listed:
-        # It may be gone already, or too few bookies be there: then nobody can write it either.
-        with contextlib.suppress(EngineError):
-            reader = await client.open_ledger(listed[-1], recover=True)
-            await reader.close()
-    swept = await _sweep_ledgers(client, {b"log:" + log_name.encode(), b"herd:" + name.encode()})
-    store = client.store
-    folder = f"{LOGS}/{log_name}"
-    for replica in await store.children(f"{folder}/replicas"):
-        await store.delete(f"{folder}/replicas/{replica}")
-    for key in ("snapshot", "leader", "list"):
-        await store.delete(f"{folder}/{key}")
-    await store.delete(f"{SPACES}/{name}/checkpoints")
-    return swept
+    directory = Directory(client.store, client.rng)
+
+    async def still() -> bool:
+        await client.store.sync()
+        fact = await directory.get(name)
+        return fact is not None and fact.dropped and fact.uuid == uuid
+
+    log = ReplicatedLog(client, log_of(name))
+    epoch = await log.remove(still)
+    await Snapshots(client, log).forget(epoch)
+    await CheckpointList(client.store, name, client.clock).forget(epoch)
+    await resign_older(client.store, log.name, epoch)
+    owners = {LOG_OWNER + log.name.encode(), b"herd:" + name.encode()}
+    return await _sweep_ledgers(client, owners, epoch)
 
 
-async def _sweep_ledgers(client: LedgerClient, owners: set[bytes]) -> int:
+async def _sweep_ledgers(client: LedgerClient, owners: set[bytes], epoch: int) -> int:
     swept = 0
     ids = await client.list_ledgers()
     for start in range(0, len(ids), _ASKED_AT_ONCE):
         chunk = ids[start : start + _ASKED_AT_ONCE]
-        for ledger_id, owner in zip(
-            chunk, await asyncio.gather(*(_owner(client, each) for each in chunk)), strict=True
-        ):
-            if owner in owners:
+        found = await asyncio.gather(*(_marks(client, each) for each in chunk))
+        for ledger_id, marks in zip(chunk, found, strict=True):
+            if marks is not None and marks.owner in owners and marks.epoch < epoch:
                 with contextlib.suppress(NoSuchLedger):
                     await client.delete_ledger(ledger_id)
                     swept += 1
     return swept
 
 
-async def _owner(client: LedgerClient, ledger_id: int) -> bytes | None:
-    """Whose a ledger is; None for what cannot be told."""
+async def _marks(client: LedgerClient, ledger_id: int) -> _Marks | None:
+    """None for what cannot be told."""
     try:
-        return (await client.ledger_metadata(ledger_id)).custom.get(OWNER)
+        custom = (await client.ledger_metadata(ledger_id)).custom
     except (NotFound, CannotRead, FormatTooNew):
         return None
+    epoch = custom.get(EPOCH, b"")
+    return _Marks(custom.get(OWNER, b""), int(epoch)) if epoch.isdigit() else None

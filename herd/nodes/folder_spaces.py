@@ -85,7 +85,7 @@ async def remove_marked(
     client: LedgerClient, workers: Workers, folder: Path, name: str, fact: SpaceFact
 ) -> None:
     """Remove all that a marked tablespace left, which nobody runs, and give its name back."""
-    await sweep_dropped(client, name)
+    await sweep_dropped(client, name, fact.uuid)
     for each in (folder / name, folder / f"{name}.checkpoint"):
         await workers.run(partial(shutil.rmtree, each, ignore_errors=True))
     await Directory(client.store, client.rng).forget(name, fact.uuid)

@@ -16,26 +16,33 @@ Invariants:
   up it is a dropped tablespace like any other, and swept.
 - It is given up by the same fact before anything of it is swept: a maker that comes back too late
   makes nothing.
+- It fills a log only if the fact was still its own when it already led: a name that is another's
+  by then has another's log.
 """
 
-import contextlib
+import asyncio
+import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from engine.errors import EngineError
+from engine.errors import EngineError, MetadataUnavailable
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
 from engine.repair.claim import Claim
 from engine.replica import ReplicaSettings
 from engine.state.contract import State
-from herd.errors import NameTaken, OperationalError
+from herd.errors import DatabaseError, NameTaken, OperationalError
 from herd.nodes.directory import Directory, check_name
 from herd.nodes.facts import RESTORING, SpaceFact
 from herd.tablespace import Tablespace
 from herd.translating import translating
 
+_LET_GO_S: Final = 60.0
+"""Longer than sessions last: one that cannot be told has ended by then."""
+_RETRY_S: Final = 0.2
+_logger = logging.getLogger(__name__)
 _ALONE: Final = ReplicaSettings(snapshot_share=1.0)
 """Nobody else waits for the event loop's turns."""
 
@@ -73,19 +80,53 @@ async def made_whole(
             await directory.create(name, fact)
             try:
                 async with _led(client, name, open_state) as space:
+                    if not await _still_ours(directory, name, identity):
+                        raise _given_up(name)
                     yield space
-            except BaseException:
-                # What cannot be said now the auditor finds when the key of the maker is gone.
-                with contextlib.suppress(EngineError):
-                    await directory.settle(name, identity, kept=False)
-                raise
+            except (EngineError, DatabaseError) as error:
+                if await _still_ours(directory, name, identity):
+                    raise
+                raise _given_up(name) from error
             if not await directory.settle(name, identity, kept=True):
-                raise OperationalError(
-                    f"tablespace {name} was given up: its maker's session had ended",
-                    hint="there is none now: try again",
-                )
+                raise _given_up(name)
         finally:
-            await maker.release()
+            await _let_go(directory, maker, name, identity)
+
+
+async def _still_ours(directory: Directory, name: str, identity: str) -> bool:
+    await directory.store.sync()
+    fact = await directory.get(name)
+    return fact is not None and fact.restoring and fact.uuid == identity
+
+
+async def _let_go(directory: Directory, maker: Claim, name: str, identity: str) -> None:
+    """Give up what is not whole, and the key of its maker, which a living session would keep.
+
+    Tried again while the store does not answer: when the session has ended the auditor does it.
+    """
+    store, ended = directory.store, asyncio.Event()
+    unwatch = store.watch_session(ended.set)
+    try:
+        async with asyncio.timeout(_LET_GO_S):
+            while not ended.is_set():
+                try:
+                    await directory.settle(name, identity, kept=False)
+                    if await maker.still():
+                        await store.delete(maker.key)
+                    return
+                except MetadataUnavailable:
+                    await asyncio.sleep(_RETRY_S)
+    except (TimeoutError, EngineError) as error:
+        _logger.warning("tablespace %s is being restored until this process ends: %s", name, error)
+    finally:
+        unwatch()
+
+
+def _given_up(name: str) -> OperationalError:
+    return OperationalError(
+        f"tablespace {name} was given up: its maker's session had ended",
+        hint="there is none now: try again",
+    )
 
 
 @asynccontextmanager

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import CannotRead, Deposed
+from engine.errors import CannotRead, Deposed, NotFound
 from engine.log.position import Position
-from herd.checkpoint.manifest import Locator, ManifestRecord
+from herd.checkpoint.manifest import Checkpoints, Locator, ManifestRecord
 from herd.checkpoint.order import Order
 from tests.herd.checkpoint.test_building import change, in_this_process, opened, read, taken
 
@@ -47,6 +47,24 @@ async def test_a_list_that_a_newer_leader_claimed_is_closed_to_older_ones(tmp_pa
         with pytest.raises(Deposed):
             await setup.checkpointer.sweep(6)
         assert (await setup.checkpointer.list.get()).kept == ()
+
+
+async def test_a_list_outlives_its_tablespace_and_names_nothing_of_an_older_epoch(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "a"})
+        await taken(setup)
+        term, checkpoints = setup.space.term, setup.checkpointer.list
+        with pytest.raises(Deposed):
+            await checkpoints.forget(term - 1)
+        await checkpoints.forget(term + 1)
+        assert await checkpoints.get() == Checkpoints(epoch=term + 1)
+        with pytest.raises(Deposed):
+            await checkpoints.add(ManifestRecord(2, Position(1, 1), term, 0, AT))
+        with pytest.raises(NotFound, match="no checkpoint"):
+            await checkpoints.pin("reader", None, 1_000)
+        assert (await setup.checkpointer.take(term + 2)).number == 1
 
 
 async def test_two_manifests_of_one_number_are_not_taken_for_each_other(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from engine.log.log import ReplicatedLog
+from engine.log.log_list import LogList
 from herd.errors import LeaderUnavailable, NameTaken, OperationalError, ProgrammingError
 from herd.nodes.facts import AUDITOR, SPACES
+from herd.reading_log import log_of
 from herd.store import TablespaceFact
 from tests.herd.nodes.yard import SETTINGS, Bank, Yard, in_yard
 from tests.herd.spaces import update
@@ -307,13 +310,16 @@ def test_a_dropped_tablespace_leaves_nothing_and_its_name_begins_anew() -> None:
 
         await asyncio.wait_for(gone(), 30.0)
         assert len(await yard.own.list_ledgers()) < ledgers
-        assert await yard.own.store.children("/logs/herd/farm") == []
+        removed = await ReplicatedLog(yard.own, log_of("farm")).list()
+        assert removed == LogList(removed.epoch, token=removed.token), "its epoch alone"
         assert await yard.own.store.children("/logs/herd/farm/replicas") == []
+        assert await yard.commands.leader_of("farm") == ""
         assert all(machine.states.wiped for machine in yard.machines.values())
         await yard.commands.create("farm", expected=2)
         machine = yard.machines[await yard.led()]
         space = machine.space("farm")
         assert space is not None and space.catalog.names == []
+        assert space.term > removed.epoch
         await yard.led("other")
 
     in_yard(script)

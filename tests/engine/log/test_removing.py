@@ -1,0 +1,152 @@
+"""A log that was removed, and the next one of its name: epochs and positions never meet."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from engine.errors import CannotRead, Deposed, NoSuchLedger, PositionTruncated
+from engine.log.log import ReplicatedLog
+from engine.log.log_list import LogList, LogLists
+from engine.log.position import START, Position
+from engine.metadata.ledgers import LedgerMetadata, Ledgers
+from engine.metadata.lost_logs import lost_logs, note_lost
+from tests.engine.log.yard import NAME, Tailing, Yard, bodies, led, numbered
+
+
+async def yes() -> bool:
+    return True
+
+
+def after(step: Awaitable[object]) -> Callable[[], Awaitable[bool]]:
+    """It is to go, and while that is looked up something else happens."""
+
+    async def still() -> bool:
+        await step
+        return True
+
+    return still
+
+
+async def test_a_removal_is_a_term_that_leaves_nothing_but_its_epoch() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    await writer.append_many(numbered(0, 3))
+    await log.pin("reader", START, 60_000)
+    last = writer.ledger
+    epoch = await yard.log().remove(yes)
+    assert epoch == writer.epoch + 1
+    current = await log.list()
+    assert current == LogList(epoch, token=current.token) and current.full_history
+    assert isinstance(await writer.ended(), Deposed)
+    assert (await yard.client().ledger_metadata(last)).closed, "nothing more is acknowledged in it"
+    assert await log.sweep(set(), epoch) == [last]
+    with pytest.raises(NoSuchLedger):
+        await yard.client().ledger_metadata(last)
+
+
+async def test_the_next_log_of_the_name_goes_on_from_the_epoch_and_begins_at_start() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    await writer.append_many(numbered(0, 3))
+    old = writer.last
+    epoch = await log.remove(yes)
+    tailing = Tailing(yard.log())
+    again = await yard.log().lead()
+    assert again.epoch == epoch + 1 and again.last == START
+    await again.append_many(numbered(100, 2))
+    assert await tailing.until(2) == numbered(100, 2)
+    await tailing.stop()
+    assert await bodies(yard.log()) == numbered(100, 2)
+    assert (await log.list()).first_ledger == again.ledger > old.ledger
+
+
+async def test_a_position_of_the_removed_log_is_none_of_the_next_one() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    spans = await writer.append_many(numbered(0, 3))
+    old = spans[0].last
+    at_the_end = Tailing(yard.log(), old)
+    await log.remove(yes)
+    assert not (await log.list()).keeps_after(old)
+    again = await yard.log().lead()
+    (span,) = await again.append_many(numbered(100, 2))
+    current = await log.list()
+    assert not current.knows(old) and current.knows(span.last) and current.knows(START)
+    for reading in (at_the_end.until(1), bodies(yard.log(), old), log.pin("old", old, 60_000)):
+        with pytest.raises(PositionTruncated):
+            await reading
+    assert at_the_end.found == []
+
+
+async def test_a_removal_that_is_late_changes_nothing_of_the_next_log() -> None:
+    yard = await Yard.of(3)
+    log, _ = await led(yard)
+    looked, on = asyncio.Event(), asyncio.Event()
+
+    async def still() -> bool:
+        looked.set()
+        await on.wait()
+        return True
+
+    late = asyncio.ensure_future(yard.log().remove(still))
+    await looked.wait()
+    await log.remove(yes)
+    writer = await yard.log().lead()
+    await writer.append_many(numbered(0, 3))
+    before = await log.list()
+    on.set()
+    with pytest.raises(Deposed):
+        await late
+    assert await log.list() == before
+    assert await writer.append(b"more") == Position(writer.ledger, 3)
+
+
+async def test_a_log_that_is_not_to_go_stays_as_it_is() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    before = await log.list()
+
+    async def no() -> bool:
+        return False
+
+    with pytest.raises(Deposed, match="not to be removed"):
+        await log.remove(no)
+    assert await log.list() == before
+    assert await writer.append(b"goes on") == Position(writer.ledger, 0)
+
+
+async def test_a_leader_that_begins_while_a_removal_looks_deposes_it() -> None:
+    yard = await Yard.of(3)
+    log, _ = await led(yard)
+    with pytest.raises(Deposed):
+        await log.remove(after(yard.log().lead()))
+    assert len((await log.list()).ledgers) == 2
+
+
+async def test_a_log_that_nobody_ever_led_is_removed_too() -> None:
+    yard = await Yard.of(3)
+    log = yard.log()
+    assert await log.remove(yes) == 1
+    assert await log.remove(yes) == 2, "and again, when it was cut short"
+    assert (await log.lead()).epoch == 3
+
+
+async def _ledger(epoch: int) -> LedgerMetadata:
+    """What a ledger of the log says, of an epoch."""
+    yard = await Yard.of(3)
+    custom = ReplicatedLog(yard.client(), NAME).custom_metadata("log", epoch)
+    writer = await yard.client().create_ledger(metadata=custom)
+    return (await Ledgers(yard.store, random.Random(1)).read(writer.ledger_id)).metadata
+
+
+async def test_ledgers_that_come_back_were_lost_only_if_they_are_newer_than_the_removal() -> None:
+    yard = await Yard.of(3)
+    epoch = await yard.log().remove(yes)
+    store = yard.tree.session()
+    assert await note_lost(store, [await _ledger(epoch)]) == {}
+    assert await lost_logs(store) == {}
+    assert await note_lost(store, [await _ledger(epoch), await _ledger(epoch + 1)]) == {NAME: 2}
+    with pytest.raises(CannotRead, match="2 of its ledgers came back"):
+        await LogLists(store, NAME, random.Random(2)).read_fresh()

@@ -1,0 +1,116 @@
+"""What a log that was removed leaves, and who still works for it, and the next of its name."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from engine.errors import Deposed, HistoryMissing
+from engine.log.log import ReplicatedLog
+from engine.replica.contract import Role
+from engine.replica.election import decode_beat, resign_older
+from engine.replica.replica import Replica
+from engine.replica.snapshots import Snapshots
+from engine.state.memory import MemoryState
+from tests.engine.replica.yard import SETTINGS, Yard, until, yard
+
+
+class _Kept(MemoryState):
+    """A state that is there after it was closed, as one on a disk is."""
+
+    async def close(self) -> None:
+        pass
+
+
+def _value(replica: Replica, key: bytes = b"a") -> bytes | None:
+    return replica.stale_read(lambda rows: rows.get(key))[0]
+
+
+async def _removed(made: Yard) -> int:
+    """Remove the log, as whoever drops it; the epoch of that."""
+
+    async def yes() -> bool:
+        return True
+
+    client = made.client("removing")
+    log = ReplicatedLog(client, "log")
+    epoch = await log.remove(yes)
+    await Snapshots(client, log).forget(epoch)
+    await resign_older(client.store, "log", epoch)
+    return epoch
+
+
+async def test_a_state_of_a_log_that_was_removed_does_not_go_on_with_the_next_one() -> None:
+    async with yard() as made:
+        one, state = await made.leader(), _Kept()
+        two = await made.start("two", state=state)
+        await one.propose(b"a=1")
+        await two.wait_for(one.position)
+        await two.close()
+        await one.close()
+        await _removed(made)
+        with pytest.raises(HistoryMissing, match="was removed"):
+            await made.start("two before anybody leads", state=state)
+        three = await made.leader("three")
+        await three.propose(b"b=2")
+        with pytest.raises(HistoryMissing, match="was removed"):
+            await made.start("two again", state=state)
+        assert _value(three) is None and _value(three, b"b") == b"2"
+
+
+async def test_who_led_a_log_that_was_removed_ends_and_does_not_lead_the_next_one() -> None:
+    async with yard() as made:
+        one = await made.leader()
+        await one.propose(b"a=1")
+        epoch = await _removed(made)
+        await until(lambda: one.role is Role.FAILED)
+        assert isinstance(one.failure, HistoryMissing)
+        two = await made.leader("two")
+        assert two.epoch > epoch and _value(two) is None
+
+
+async def test_a_snapshot_of_a_log_that_was_removed_is_never_named_nor_used_for_the_next() -> None:
+    async with yard() as made:
+        one = await made.leader()
+        await one.propose(b"a=1")
+        await one.snapshot()
+        old = await one._snapshots.newest()
+        assert old is not None
+        epoch = await _removed(made)
+        assert await one._snapshots.newest() is None
+        with pytest.raises(Deposed):
+            await one._snapshots._name(old)
+        with pytest.raises(Deposed):
+            await one._snapshots.forget(epoch - 1)
+        two = await made.leader("two")
+        await two.propose(b"b=2")
+        # As a program that knew nothing of removals might have left it.
+        found = await made.cluster.store.get("/logs/log/snapshot")
+        value = msgspec.msgpack.encode(msgspec.structs.replace(old, epoch=two.epoch))
+        assert found is not None
+        await made.cluster.store.set("/logs/log/snapshot", value, found.version)
+        three = await made.start("three")
+        await three.wait_for(two.position)
+        assert (_value(three), _value(three, b"b")) == (None, b"2")
+
+
+async def test_a_removal_gives_the_key_of_its_leader_back_and_leaves_a_newer_ones_alone() -> None:
+    async with yard() as made:
+        one = await made.leader(settings=replace(SETTINGS, lease_ms=60_000))
+        store = made.client("look").store
+
+        async def resigned() -> bool:
+            found = await store.get("/logs/log/leader")
+            assert found is not None
+            return decode_beat(found.value).resigned
+
+        await resign_older(store, "log", one.epoch + 1)
+        assert not await resigned(), "it has not said yet in which epoch it leads"
+        found = await store.get("/logs/log/leader")
+        assert found is not None
+        beat = msgspec.structs.replace(decode_beat(found.value), epoch=one.epoch)
+        await store.set("/logs/log/leader", msgspec.msgpack.encode(beat), found.version)
+        await resign_older(store, "log", one.epoch)
+        assert not await resigned(), "of this epoch or a newer one"
+        await resign_older(store, "log", one.epoch + 1)
+        assert await resigned()
