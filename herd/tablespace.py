@@ -364,10 +364,11 @@ class Tablespace:
         if self.term and self._erased_term == self.term:
             watcher()
 
-    async def checkpoint(self) -> ManifestRecord:
+    async def checkpoint(self, *, if_changed: bool = False) -> ManifestRecord:
         """Write all tables as they are now, in pages. Raises `NotSupportedError`, `StorageFailed`.
 
-        Only the leader does it, beside all other work. Raises `LeaderUnavailable`.
+        Only the leader does it, beside all other work. `if_changed` is content with the newest one
+        if that has all that is committed. Raises `LeaderUnavailable`.
         """
         if self.checkpointer is None:
             raise NotSupportedError(f"tablespace {self.name} was opened without checkpoints")
@@ -375,6 +376,9 @@ class Tablespace:
             if not self.term:
                 raise NotLeader(f"this replica of {self.name} does not lead", self.replica.leader)
             try:
+                newest = (await self.checkpointer.list.claim(self.term)).newest
+                if if_changed and newest is not None and newest.position == self.replica.position:
+                    return newest
                 return await self.checkpointer.take(self.term)
             except OSError as error:
                 raise StorageFailed(f"no checkpoint of {self.name}: {error}") from error

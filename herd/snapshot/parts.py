@@ -102,8 +102,9 @@ def read_part(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part that meet the conditions, a batch a page, in the order of keys.
 
-    `carried` is what `carried_for` knew; what is missing is asked for. Blocks. Raises `StorageFailed` for a page that cannot be read or is kept no more,
-    `LeaderUnavailable` when no bookie answers for now.
+    `carried` is what `carried_for` knew; what is missing is asked for. Blocks. Raises
+    `StorageFailed` for a page that cannot be read or is kept no more, `LeaderUnavailable` when no
+    bookie answers for now.
     """
     conditions = (*snapshot.conditions, *conditions)
     decoding = _Decoding(snapshot, conditions)

@@ -99,7 +99,7 @@ async def _check_space(client: LedgerClient, tablespace: str) -> None:
 async def _take(held: HeldHerd, tablespace: str) -> None:
     session = await held.herd.session(tablespace)
     try:
-        await session.execute("CHECKPOINT")
+        await session.execute("CHECKPOINT IF CHANGED")
     finally:
         await session.close()
 

@@ -147,6 +147,15 @@ def test_a_checkpoint_that_was_let_go_is_to_be_loaded_again(book: Book) -> None:
         rows(found)
 
 
+def test_a_fresh_snapshot_takes_a_checkpoint_only_of_what_is_new(book: Book) -> None:
+    first, second = snapshot(book), snapshot(book)
+    assert first.record == second.record
+    run(book, "INSERT INTO cows VALUES (4, 'Olga')")
+    third = snapshot(book)
+    assert third.record.number > second.record.number
+    assert len(rows(second)) == 3 and len(rows(third)) == 4
+
+
 def test_a_damaged_page_is_an_error_that_names_table_and_page(book: Book) -> None:
     found = snapshot(book)
     [part] = plan(found)
