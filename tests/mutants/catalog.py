@@ -30,6 +30,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.nodes import NODE_MUTANTS
 from tests.mutants.placement import PLACEMENT_MUTANTS
 from tests.mutants.recovery import RECOVERY_MUTANTS
+from tests.mutants.removals import REMOVAL_MUTANTS
 from tests.mutants.repair import REPAIR_MUTANTS
 from tests.mutants.replica import REPLICA_MUTANTS
 from tests.mutants.sessions import SESSION_MUTANTS
@@ -52,6 +53,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *UPKEEP_MUTANTS,
     *REPAIR_MUTANTS,
     *REPLICA_MUTANTS,
+    *REMOVAL_MUTANTS,
     *STATE_MUTANTS,
     *WIRE_MUTANTS,
     *DIALING_MUTANTS,

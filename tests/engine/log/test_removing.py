@@ -9,10 +9,11 @@ import pytest
 from engine.errors import CannotRead, Deposed, NoSuchLedger, PositionTruncated
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import LogList, LogLists
+from engine.log.log_writer import LogWriter
 from engine.log.position import START, Position
 from engine.metadata.ledgers import LedgerMetadata, Ledgers
 from engine.metadata.lost_logs import lost_logs, note_lost
-from tests.engine.log.yard import NAME, Tailing, Yard, bodies, led, numbered
+from tests.engine.log.yard import LIST, NAME, Tailing, ToldStore, Yard, bodies, led, numbered
 
 
 async def yes() -> bool:
@@ -123,6 +124,24 @@ async def test_a_leader_that_begins_while_a_removal_looks_deposes_it() -> None:
     with pytest.raises(Deposed):
         await log.remove(after(yard.log().lead()))
     assert len((await log.list()).ledgers) == 2
+
+
+async def test_a_log_that_begins_before_the_list_is_emptied_keeps_its_ledger() -> None:
+    yard = await Yard.of(3)
+    log, _ = await led(yard)
+    store = ToldStore(yard.tree.session())
+    writers: list[LogWriter] = []
+
+    async def between(kind: str, key: str) -> None:
+        if (kind, key) == ("set", LIST) and not writers:
+            writers.append(await yard.log().lead())
+
+    store.after = between
+    with pytest.raises(Deposed):
+        await yard.log(store=store).remove(yes)
+    (writer,) = writers
+    assert (await log.list()).ledgers[-1] == writer.ledger
+    assert await writer.append(b"goes on") == Position(writer.ledger, 0)
 
 
 async def test_a_log_that_nobody_ever_led_is_removed_too() -> None:
