@@ -88,16 +88,14 @@ def plan_ids(ids: Iterable[str], *, is_split: bool) -> list[Share]:
     texts = tuple(str(one) for one in parsed)
     return [
         Share(ids=texts[one.first : one.first + one.rows], part=one.part, parts=one.parts)
-        for one in divided([one.length for one in parsed], is_split=is_split)
+        for one in divided([one.length for one in parsed], SHARE_BYTES, is_split=is_split)
     ]
 
 
-def divided(
-    lengths: Sequence[int], *, is_split: bool, share_bytes: int = SHARE_BYTES
-) -> list[Rows]:
+def divided(lengths: Sequence[int], share_bytes: int, *, is_split: bool) -> list[Rows]:
     """Rows with objects of these lengths, divided.
 
-    >>> divided([10, 10, 35], is_split=True, share_bytes=20)[1:]
+    >>> divided([10, 10, 35], 20, is_split=True)[1:]
     [Rows(first=2, rows=1, part=0, parts=2), Rows(first=2, rows=1, part=1, parts=2)]
     """
     found: list[Rows] = []
@@ -130,5 +128,5 @@ def _rows_of(
     if not wanted.content or page.rows * high <= SHARE_BYTES:
         return [Rows(0, page.rows)]
     if high <= min(_ALIKE * low, SHARE_BYTES):
-        return divided([high] * page.rows, is_split=wanted.is_split)
-    return divided(lengths_of(snapshot, piece), is_split=wanted.is_split)
+        return divided([high] * page.rows, SHARE_BYTES, is_split=wanted.is_split)
+    return divided(lengths_of(snapshot, piece), SHARE_BYTES, is_split=wanted.is_split)

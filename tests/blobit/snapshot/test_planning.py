@@ -15,7 +15,7 @@ def test_rows_are_divided_into_shares_of_about_as_many_bytes() -> None:
     for _ in range(200):
         lengths = [rng.choice([0, 1, 30, 100, 350]) for _ in range(rng.randrange(0, 30))]
         for is_split in (False, True):
-            found = divided(lengths, is_split=is_split, share_bytes=100)
+            found = divided(lengths, 100, is_split=is_split)
             whole = [row for one in found for row in range(one.first, one.first + one.rows)]
             assert sorted(set(whole)) == list(range(len(lengths)))
             for one in found:
