@@ -9,10 +9,16 @@ import sys
 
 import herdbook.spark
 
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    # A program that lives for seconds is done before the better compiler pays.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
 
 def main(store: str, table: str, folder: str, finish: bool) -> None:
     """Copy until killed, or until all is copied."""
-    spark = herdbook.spark.session(store, master="local[1]", settings={"spark.ui.enabled": "false"})
+    spark = herdbook.spark.session(store, master="local[1]", settings=_SETTINGS)
     changes = (
         spark.readStream.format("herd-changes")
         .option("table", table)

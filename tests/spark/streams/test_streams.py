@@ -2,12 +2,6 @@
 
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,12 +15,10 @@ import herdbook
 from engine.ledger.writer import LedgerWriter
 from engine.place import held_client
 from herd.connection import Connection
-from herd.errors import OperationalError
 from herdbook.book import Book
-from herdbook.connecting import Cluster
 from herdbook.spark import place_of
-from tests.acceptance.machines import ROOT
-from tests.spark.running import RunningCluster, until
+from tests.spark.running import RunningCluster
+from tests.spark.streams.killing import copying, grown
 
 FULL = os.environ.get("HERDBOOK_ACCEPTANCE") == "full"
 KILLS, CHANGES = (10, 100_000) if FULL else (3, 4_000)
@@ -131,20 +123,11 @@ def test_a_stream_ends_with_the_name_of_the_column_that_changed_and_goes_on_when
     assert told == [{"id": 1}, {"id": 2, "name": "north"}]
 
 
-def made(opened: Cluster, tablespace: str) -> bool:
-    """Make a tablespace, once there is a node for it."""
-    try:
-        opened.herd.create_tablespace(tablespace)
-    except OperationalError:
-        return False
-    return True
-
-
 def test_changes_of_a_cluster_are_read_while_a_bookie_is_away(
     spark: SparkSession, cluster: RunningCluster
 ) -> None:
     with herdbook.connect(cluster.url) as opened:
-        until("a node runs tablespaces", lambda: made(opened, "afar"))
+        opened.herd.create_tablespace("afar")
         with opened.sql("afar") as connection:
             connection.execute("CREATE TABLE remote (id BIGINT PRIMARY KEY)")
             for number in range(20):
@@ -249,37 +232,6 @@ class Writer:
         value = f"{self._rng.random()}"
         connection.execute("UPSERT INTO copied VALUES (?, ?)", (number, value))
         return "put", number, value
-
-
-@contextmanager
-def copying(book: Book, folder: Path, *more: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """The program, killed with all its processes when the block ends."""
-    command = [sys.executable, "-m", "tests.spark.streams.copying"]
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(
-            [*command, book.url, "copied", str(folder), *more],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def grown(folder: Path, process: "subprocess.Popen[bytes]", files: int) -> None:
-    """Wait until a folder of Spark's notes has more files than so many."""
-    end_s = time.monotonic() + 240
-    while len(list(folder.glob("[0-9]*"))) <= files:
-        assert process.poll() is None, "the program ended"
-        assert time.monotonic() < end_s, f"nothing comes into {folder}"
-        # Nothing tells of another process's files.
-        time.sleep(0.02)
 
 
 def test_a_copy_that_is_killed_again_and_again_has_each_change_once(
