@@ -92,7 +92,7 @@ def scrub(
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
-    """Read every byte, check every checksum, and say what is corrupt, missing or silent.
+    """Read every byte, check every checksum, and say what is corrupt, missing or unreadable.
 
     Every replica of every entry is read. Nothing is mended: see `herdbook repair scrub`. Exit
     status 1 if anything was found.

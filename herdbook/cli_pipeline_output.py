@@ -90,7 +90,7 @@ def show_scrub(report: "ScrubReport") -> None:
     if report.objects is not None:
         checked.insert(0, ("objects", report.objects))
     print_table(
-        ("what", "checked", "bytes", "corrupt", "missing", "silent"),
+        ("what", "checked", "bytes", "corrupt", "missing", "unreadable"),
         ((what, *_counts(tally)) for what, tally in checked),
     )
     found = [finding for _, tally in checked for finding in tally.findings]
@@ -99,7 +99,7 @@ def show_scrub(report: "ScrubReport") -> None:
             ("of", "what", "where"),
             ((harmless(each.subject), each.kind, harmless(each.where)) for each in found),
         )
-    left = sum(t.corrupt + t.missing + t.silent for _, t in checked) and report.ledgers.open
+    left = sum(t.corrupt + t.missing + t.unreadable for _, t in checked) and report.ledgers.open
     if left:
         typer.echo("what is still being written was read from one replica only")
 
@@ -124,7 +124,7 @@ def show_load(report: "LoadReport") -> None:
 
 
 def _counts(tally: "Tally") -> list[str]:
-    numbers = (tally.subjects, tally.bytes, tally.corrupt, tally.missing, tally.silent)
+    numbers = (tally.subjects, tally.bytes, tally.corrupt, tally.missing, tally.unreadable)
     return [f"{number:,}" for number in numbers]
 
 

@@ -13,7 +13,7 @@ NAMED_MAX: Final = 1_000
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something wrong: `kind` is corrupt, missing or silent, of a ledger or an object.
+    """Something wrong: `kind` is corrupt, missing or unreadable, of a ledger or an object.
 
     `where` says which entries on which bookie, or what was told of the object.
     """
@@ -27,7 +27,7 @@ class Tally(msgspec.Struct):
     """Checked ledgers, or objects, and what was wrong with them.
 
     `bytes` were read and had their checksums: of a ledger those of every replica. `corrupt`,
-    `missing` and `silent` count entries of replicas, or objects.
+    `missing` and `unreadable` count entries of replicas, or objects.
     """
 
     subjects: int = 0
@@ -37,7 +37,7 @@ class Tally(msgspec.Struct):
     bytes: int = 0
     corrupt: int = 0
     missing: int = 0
-    silent: int = 0
+    unreadable: int = 0
     findings: list[Finding] = []
 
     def note(self, finding: Finding, count: int = 1) -> None:
@@ -49,7 +49,7 @@ class Tally(msgspec.Struct):
     @property
     def sound(self) -> bool:
         """Whether all was read and nothing was wrong."""
-        return not (self.corrupt or self.missing or self.silent)
+        return not (self.corrupt or self.missing or self.unreadable)
 
 
 def added(tallies: Iterable[Tally]) -> Tally:
@@ -66,6 +66,6 @@ def added(tallies: Iterable[Tally]) -> Tally:
         total.bytes += each.bytes
         total.corrupt += each.corrupt
         total.missing += each.missing
-        total.silent += each.silent
+        total.unreadable += each.unreadable
         total.findings += each.findings[: NAMED_MAX - len(total.findings)]
     return total

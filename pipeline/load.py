@@ -32,6 +32,7 @@ from pipeline.submitting import submit
 NAME: Final = "name"
 CONTENT: Final = "content"
 _NEW: Final = "new"
+_LISTED: Final = (NAME, "length", "modificationTime")
 _HIDDEN: Final = (".", "_")
 _COLUMNS: Final = """(name VARCHAR PRIMARY KEY, object_id VARCHAR NOT NULL, size BIGINT NOT NULL,
     etag VARCHAR NOT NULL, state VARCHAR NOT NULL, created TIMESTAMPTZ NOT NULL)"""
@@ -74,15 +75,18 @@ def load_files(job: Job, source: str, target: Target) -> LoadReport:
     """
     root = _root_of(job, source)
     files = job.spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(source)
-    unseen = _unseen(job, source, root, files)
-    if unseen.empty:
-        files = files.unionByName(job.spark.createDataFrame(unseen.empty, files.schema))
-    inside = F.substring("path", len(root) + 2, 2**31 - 1)
-    name = F.when(F.col("path") == root, F.element_at(F.split("path", "/"), -1)).otherwise(inside)
-    objects = files.withColumn(NAME, F.concat(F.lit(target.prefix), name))
-    listed = objects.select(NAME, F.col("length").alias("size"), "modificationTime")
-    report = _load(job, objects.select(NAME, CONTENT), listed, target)
-    return msgspec.structs.replace(report, hidden=unseen.hidden)
+    objects = _named_files(files, root, target)
+    told = _look_through(objects.select(*_LISTED))
+    folders, hidden = Folders(job.spark), 0
+    if told.objects != folders.count_files(source):
+        unseen = _unseen(folders, source, root)
+        hidden = unseen.hidden
+        if unseen.empty:
+            files = files.unionByName(job.spark.createDataFrame(unseen.empty, files.schema))
+            objects = _named_files(files, root, target)
+            told = _look_through(objects.select(*_LISTED))
+    report = _load(job, objects.select(NAME, CONTENT), told, target)
+    return msgspec.structs.replace(report, hidden=hidden)
 
 
 def load_rows(
@@ -104,15 +108,20 @@ def load_rows(
         F.concat(F.lit(target.prefix), F.col(_named(name_column)).cast("string")).alias(NAME),
         _content(rows, content_column).alias(CONTENT),
     )
-    listed = objects.select(NAME, F.length(CONTENT).alias("size"), F.xxhash64(CONTENT))
-    return _load(job, objects, listed, target)
+    length = F.length(CONTENT).cast("bigint").alias("length")
+    told = _look_through(objects.select(NAME, length, F.xxhash64(CONTENT)))
+    return _load(job, objects, told, target)
 
 
-def _unseen(job: Job, source: str, root: str, files: DataFrame) -> _Unseen:
-    """What Spark passes over when it lists a folder. That there is any shows by the count."""
-    folders = Folders(job.spark)
-    if folders.count_files(source) == files.count():
-        return _Unseen([], 0)
+def _named_files(files: DataFrame, root: str, target: Target) -> DataFrame:
+    """Files with the names that they get: their paths in the folder."""
+    inside = F.substring("path", len(root) + 2, 2**31 - 1)
+    name = F.when(F.col("path") == root, F.element_at(F.split("path", "/"), -1)).otherwise(inside)
+    return files.withColumn(NAME, F.concat(F.lit(target.prefix), name))
+
+
+def _unseen(folders: Folders, source: str, root: str) -> _Unseen:
+    """What Spark passes over when it lists a folder."""
     empty: list[tuple[str, datetime, int, bytes]] = []
     hidden = 0
     for file in folders.files(source):
@@ -124,19 +133,18 @@ def _unseen(job: Job, source: str, root: str, files: DataFrame) -> _Unseen:
     return _Unseen(empty, hidden)
 
 
-def _load(job: Job, objects: DataFrame, listed: DataFrame, target: Target) -> LoadReport:
+def _load(job: Job, objects: DataFrame, told: Row, target: Target) -> LoadReport:
     buckets_of(job.place, target.bucket)
     if target.table:
         held = held_herd(job.place)
         held.run(lambda: _make_table(held, target))
-    told = _look_through(listed)
     key = target.key or _key_of(told, target)
     if told.objects:
         writer = job.writer(objects, "blobit").option("bucket", target.bucket)
         writer.option("idempotency_key", key).save()
     rows = None
     if target.table:
-        rows = _fill(job, listed, target) if told.objects else 0
+        rows = _fill(job, objects.select(NAME), target) if told.objects else 0
     return LoadReport(told.objects, told.bytes, key, rows)
 
 
@@ -148,15 +156,17 @@ def _look_through(listed: DataFrame) -> Row:
     hashed = F.sum(F.xxhash64(*listed.columns).cast("decimal(38,0)"))
     found = listed.agg(
         F.count(F.lit(1)).alias("objects"),
-        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
+        F.coalesce(F.sum("length"), F.lit(0)).alias("bytes"),
         F.coalesce(hashed, F.lit(0)).cast("string").alias("hash"),
         F.count(F.when(F.col(NAME).isNull(), 1)).alias("nameless"),
+        F.count_distinct(NAME).alias("names"),
     ).first()
     assert found is not None
     if found.nameless:
         raise SourceInvalid(f"{found.nameless} rows have no name: leave them out, or name them")
-    twice = listed.groupBy(NAME).count().filter("count > 1").first()
-    if twice is not None:
+    if found.names < found.objects:
+        twice = listed.groupBy(NAME).count().filter("count > 1").first()
+        assert twice is not None
         raise SourceInvalid(f"{twice[NAME]!r} names {twice[1]} rows: an object is one row")
     return found
 
@@ -166,7 +176,7 @@ def _key_of(told: Row, target: Target) -> str:
     return f"load {hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _fill(job: Job, listed: DataFrame, target: Target) -> int:
+def _fill(job: Job, names: DataFrame, target: Target) -> int:
     """Add rows for the objects whose version the table does not have; how many."""
     spark = job.spark
     stored = (
@@ -184,7 +194,7 @@ def _fill(job: Job, listed: DataFrame, target: Target) -> int:
         .load()
     )
     rows = (
-        stored.join(listed.select(NAME), NAME, "left_semi")
+        stored.join(names, NAME, "left_semi")
         .join(known, [NAME, "etag"], "left_anti")
         .select(
             NAME,

@@ -82,7 +82,7 @@ async def _check_one(readers: Readers, name: str, object_id: ObjectId, tally: Ta
     except BlobNotFound as error:
         tally.note(Finding("missing", name, str(error)))
     except BlobError as error:
-        tally.note(Finding("silent", name, str(error)))
+        tally.note(Finding("unreadable", name, str(error)))
     else:
         tally.bytes += object_id.length
 

@@ -1,10 +1,10 @@
-"""Reads every replica of every entry of ledgers, and says what is corrupt, missing or silent.
+"""Reads every replica of every entry of ledgers, and says what is corrupt, missing or unreadable.
 
 It looks as the engine's own scrub does, and mends and queues nothing.
 
 Invariants:
 - An entry of a replica is sound only if its bookie gave it with its digest.
-- "Missing" is what a bookie says by name that it lacks; who does not answer is silent.
+- "Missing" is what a bookie says by name that it lacks; what nobody answers for is unreadable.
 - Of a ledger that is being written, what the writer may still be sending is not asked of each
   replica: one intact copy of each confirmed entry is looked for.
 - Held at once is one read of each replica of one ledger.
@@ -127,7 +127,7 @@ async def _look(workshop: Workshop, held: Held) -> Tally:
 
 
 async def _look_at(replica: Replica, found: Tally, *, there: bool) -> None:
-    """Read one replica of a fragment to its end, or until its bookie is silent."""
+    """Read one replica of a fragment to its end, or until its bookie gives no answer."""
     for first, last in replica.ranges():
         following = first
         while following <= last:
@@ -138,7 +138,7 @@ async def _look_at(replica: Replica, found: Tally, *, there: bool) -> None:
                     for begin, end in replica.ranges()
                     if end >= following
                 )
-                replica.note(found, "silent", following, replica.extent.last, count)
+                replica.note(found, "unreadable", following, replica.extent.last, count)
                 return
             runs = intact_runs(reply, following)
             found.bytes += sum(run.size_bytes for run in runs)
@@ -196,7 +196,7 @@ async def _look_at_open(reader: LedgerReader, found: Tally) -> None:
     except CannotRead as error:
         found.note(Finding("corrupt", subject, str(error)))
     except EngineError as error:
-        found.note(Finding("silent", subject, str(error)))
+        found.note(Finding("unreadable", subject, str(error)))
     finally:
         await reader.close()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import herdbook
 import herdbook.spark
 from blobit.errors import NoSuchBucket
 from engine.application import Application
@@ -44,12 +45,14 @@ def test_usage_counts_objects_by_folder_and_age(job: Job, book: Book) -> None:
         usage(job, now_ms, bucket="nowhere")
 
 
-def test_tasks_counts_what_the_log_tells(job: Job, book: Book) -> None:
-    assert tasks(job).position is None
-    handles = [book.tasks.submit("milk", {"cow": n}, tenant=f"farm {n % 2}") for n in range(5)]
-    book.tasks.cancel([int(handles[0])])
-    book.tasks.delete([int(handles[0])])
-    report = tasks(job)
+def test_tasks_counts_what_the_log_tells(spark: SparkSession, tmp_path: Path) -> None:
+    with herdbook.open(tmp_path / "own") as book:
+        job = Job(spark, herdbook.spark.place_of(book))
+        assert tasks(job).position is None
+        handles = [book.tasks.submit("milk", {"cow": n}, tenant=f"farm {n % 2}") for n in range(5)]
+        book.tasks.cancel([int(handles[0])])
+        book.tasks.delete([int(handles[0])])
+        report = tasks(job)
     rows = {(row.tenant, row.type): row for row in report.rows}
     assert rows["farm 0", "milk"].states == {"waiting": 2, "cancelled": 1}
     assert rows["farm 0", "milk"].removed == 1
