@@ -94,17 +94,6 @@ REMOVAL_MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "a-snapshot-of-a-removed-log-is-used",
-        "a snapshot from before the first ledger is none of this log",
-        _FOLLOWING,
-        "            if record is not None and not listed.knows(record.at):\n",
-        "            if record is not None and not listed:\n",
-        by_test(
-            _REPLICA_TESTS,
-            "test_a_snapshot_of_a_log_that_was_removed_is_never_named_nor_used_for_the_next",
-        ),
-    ),
-    Mutant(
         "a-removal-claims-a-newer-ones-snapshots",
         "a removal that comes back touches nothing of the next log",
         _SNAPSHOTS,
