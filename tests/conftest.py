@@ -3,9 +3,11 @@
 import asyncio
 import inspect
 import os
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 TEST_DEADLINE_S = int(os.environ.get("HERDBOOK_TEST_DEADLINE_S", "120"))
 """The soak's full sizes take longer."""
@@ -28,6 +30,20 @@ settings.register_profile("soak", deadline=None, max_examples=2_000)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; within them and among the others the order stays."""
     items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
+
+
+class OneSpark(LoadScopeScheduling):
+    """A module's tests run in one process, and all of Spark's in one: a session takes seconds."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        spark = "tests/spark/"
+        return spark if nodeid.startswith(spark) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """Who runs what, where modules are shared out."""
+    return OneSpark(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -54,9 +54,8 @@ async def create_staging_ledger(client: LedgerClient, label: Label) -> LedgerWri
 async def drop_job(client: LedgerClient, tablespace: str, job: Job) -> list[int]:
     """Delete all ledgers of a job; returns them. Raises `MetadataUnavailable`."""
     dropped = []
-    for name in await client.store.children(f"{_FOLDER}/{tablespace}"):
-        owner, ledger_id = _parsed(name)
-        if owner == job.name:
+    for name, ledger_id in await _registered(client, tablespace):
+        if name.startswith(f"{job.name}."):
             await _drop(client, tablespace, name, ledger_id)
             dropped.append(ledger_id)
     return dropped
@@ -66,10 +65,9 @@ async def sweep(client: LedgerClient, tablespace: str) -> list[int]:
     """Delete the ledgers that were forgotten; returns them. Raises `MetadataUnavailable`."""
     swept = []
     oldest_ms = client.clock.wall_ms() - KEPT_MS
-    for name in await client.store.children(f"{_FOLDER}/{tablespace}"):
+    for name, ledger_id in await _registered(client, tablespace):
         found = await client.store.get(f"{_FOLDER}/{tablespace}/{name}")
-        if found is not None and msgspec.msgpack.decode(found.value, type=int) < oldest_ms:
-            _, ledger_id = _parsed(name)
+        if found is not None and _made_ms(found.value) < oldest_ms:
             await _drop(client, tablespace, name, ledger_id)
             swept.append(ledger_id)
     return swept
@@ -97,6 +95,19 @@ async def _drop(client: LedgerClient, tablespace: str, name: str, ledger_id: int
     await client.store.delete(f"{_FOLDER}/{tablespace}/{name}")
 
 
-def _parsed(name: str) -> tuple[str, int]:
-    job, _, ledger_id = name.rpartition(".")
-    return job, int(ledger_id)
+async def _registered(client: LedgerClient, tablespace: str) -> list[tuple[str, int]]:
+    """All names, and the ledgers that they are of; what is no such name is left alone."""
+    found = []
+    for name in await client.store.children(f"{_FOLDER}/{tablespace}"):
+        ledger_id = name.rpartition(".")[2]
+        if ledger_id.isdecimal():
+            found.append((name, int(ledger_id)))
+    return found
+
+
+def _made_ms(value: bytes) -> int:
+    """When a ledger was registered; what cannot be read is of no age."""
+    try:
+        return msgspec.msgpack.decode(value, type=int)
+    except msgspec.MsgspecError:
+        return 0

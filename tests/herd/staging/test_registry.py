@@ -79,5 +79,7 @@ async def test_a_name_whose_ledger_was_never_made_goes_too(tmp_path: Path) -> No
     async with open_folder(tmp_path) as herd:
         job = Job("killed early")
         await herd.client.store.create(f"/herd/staging/default/{job.name}.4711", b"\x00")
-        assert await sweep(herd.client, "default") == [4711]
-        assert await herd.client.store.children("/herd/staging/default") == []
+        await herd.client.store.create(f"/herd/staging/default/{job.name}.4712", b"\xc1")
+        await herd.client.store.create("/herd/staging/default/readme", b"somebody's")
+        assert await sweep(herd.client, "default") == [4711, 4712]
+        assert await herd.client.store.children("/herd/staging/default") == ["readme"]
