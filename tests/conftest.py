@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 TEST_DEADLINE_S = int(os.environ.get("HERDBOOK_TEST_DEADLINE_S", "120"))
 """The soak's full sizes take longer."""
@@ -15,6 +15,7 @@ TEST_DEADLINE_S = int(os.environ.get("HERDBOOK_TEST_DEADLINE_S", "120"))
 LONG = (
     "tests/simulation/",
     "tests/acceptance/",
+    "tests/spark/",
     "tests/blobit/oracle/",
     "tests/herd/test_differential",
     "test_kill",
@@ -32,12 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
 
 
-class OneSpark(LoadScopeScheduling):
+class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
     """A module's tests run in one process, and all of Spark's in one: a session takes seconds."""
 
     def _split_scope(self, nodeid: str) -> str:
         spark = "tests/spark/"
-        return spark if nodeid.startswith(spark) else super()._split_scope(nodeid)
+        return spark if nodeid.startswith(spark) else str(super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
