@@ -27,13 +27,37 @@ Master = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
 Tablespace = Annotated[str, typer.Option("--tablespace", "-t", help="Of the table.")]
+Exported = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TABLE", help="A table. Of changes also several, or none for all."),
+]
+To = Annotated[str, typer.Option("--to", help="The folder, or its url.")]
+Changes = Annotated[
+    bool, typer.Option("--changes", help="What changed since the last export into the folder.")
+]
+Since = Annotated[
+    str, typer.Option(help="Where a first export of changes begins: earliest, latest or 12/345.")
+]
+PartitionBy = Annotated[
+    list[str] | None, typer.Option("--partition-by", help="A column. May be said again.")
+]
+Columns = Annotated[str, typer.Option(help="Of a table: columns with commas between.")]
+Where = Annotated[str, typer.Option(help="Of a table: \"day >= '2026-01-01'\".")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Of a table: put it in place of what is there.")
+]
 Limit = Annotated[int, typer.Option(help="Tell of at most so many rows.", min=1)]
 LOCAL = "local[*]"
 
 
+def _examples(*calls: str) -> str:
+    """Lines of a command's help that are not wrapped."""
+    return "Examples:\n\n\b\n" + "\n".join(f"  herdbook pipeline {call}" for call in calls)
+
+
 @app.command(
     "usage",
-    epilog="herdbook pipeline usage --data ./data --bucket cows --depth 2",
+    epilog=_examples("usage --data ./data --bucket cows --depth 2", "usage --depth 1 --json"),
 )
 def usage(
     bucket: Annotated[str, typer.Option("--bucket", "-b", help="One bucket. Default: all.")] = "",
@@ -57,7 +81,7 @@ def usage(
 
 @app.command(
     "tasks",
-    epilog="herdbook pipeline tasks --url herdbook://zookeeper-1:2181/prod --json",
+    epilog=_examples("tasks --url herdbook://zookeeper-1:2181/prod", "tasks --data ./data --json"),
 )
 def tasks(
     limit: Limit = 1_000,
@@ -79,7 +103,7 @@ def tasks(
 
 @app.command(
     "scrub",
-    epilog="herdbook pipeline scrub --bucket cows   |   herdbook pipeline scrub --ledgers 7,12",
+    epilog=_examples("scrub --bucket cows", "scrub --ledgers all", "scrub --ledgers 7,12 --json"),
 )
 def scrub(
     bucket: Annotated[
@@ -115,31 +139,20 @@ def scrub(
 
 @app.command(
     "export",
-    epilog="herdbook pipeline export cows --to ./cows --partition-by day   |   "
-    "herdbook pipeline export --changes --to ./changes --partition-by _table",
+    epilog=_examples(
+        "export cows --to ./cows --partition-by breed",
+        "export --changes --to ./changes --partition-by _table",
+    ),
 )
 def export(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TABLE", help="A table. Of changes also several, or none for all."),
-    ] = None,
-    to: Annotated[str, typer.Option("--to", help="The folder, or its url.")] = "",
-    changes: Annotated[
-        bool,
-        typer.Option("--changes", help="What changed since the last export into the folder."),
-    ] = False,
-    since: Annotated[
-        str,
-        typer.Option(help="Where a first export of changes begins: earliest, latest or 12/345."),
-    ] = "",
-    partition_by: Annotated[
-        list[str] | None, typer.Option("--partition-by", help="A column. May be said again.")
-    ] = None,
-    columns: Annotated[str, typer.Option(help="Of a table: columns with commas between.")] = "",
-    where: Annotated[str, typer.Option(help="Of a table: \"day >= '2026-01-01'\".")] = "",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Of a table: put it in place of what is there.")
-    ] = False,
+    tables: Exported = None,
+    to: To = "",
+    changes: Changes = False,
+    since: Since = "",
+    partition_by: PartitionBy = None,
+    columns: Columns = "",
+    where: Where = "",
+    overwrite: Overwrite = False,
     tablespace: Tablespace = "default",
     url: Url = None,
     master: Master = LOCAL,
@@ -181,8 +194,10 @@ def export(
 
 @app.command(
     "load",
-    epilog="herdbook pipeline load ./photos --bucket cows --table photos   |   "
-    "herdbook pipeline load ./rows.parquet --rows --bucket cows",
+    epilog=_examples(
+        "load ./photos --bucket cows --table photos",
+        "load ./rows.parquet --rows --name-column id --bucket cows",
+    ),
 )
 def load(
     source: Annotated[str, typer.Argument(help="A folder or file, or its url, as Spark knows it.")],

@@ -133,20 +133,13 @@ def export_changes(
             f"{before.tablespace}: name another folder for others"
         )
     start = before.end if before is not None else since or EARLIEST
-    options = _named(tables)
-    wanted = WantedChanges(
-        table=options.get("table", ""),
-        names=frozenset(one.lower() for one in tables) if "tables" in options else frozenset(),
-        tablespace=tablespace,
-        start=start,
-    )
-    found = find_range(job.place, wanted)
+    found = find_range(job.place, _wanted(tables, tablespace, start))
     start, end = shown(found.start), shown(found.end)
     if found.start == found.end and before is not None:
         return ExportReport("", 0, start, end, tuple(tables))
     name = f"{to.rstrip('/')}/{_EXPORT}{number + 1:08d}"
     reader = job.spark.read.format("herd-changes").option("tablespace", tablespace)
-    for option, value in (*options.items(), ("start", start), ("end", end)):
+    for option, value in (*_named(tables).items(), ("start", start), ("end", end)):
         reader = reader.option(option, value)
     with folders.draft(name) as draft:
         rows = _write(reader.load(), draft, partition_by)
@@ -182,6 +175,13 @@ def _last_export(folders: Folders, to: str) -> tuple[int, ExportNote | None]:
             f"{to}/{newest} does not tell where it ended ({NOTE}: {error}): remove that export, "
             "or name another folder"
         ) from error
+
+
+def _wanted(tables: Sequence[str], tablespace: str, start: str) -> WantedChanges:
+    """What the options of `_named` ask for."""
+    several = frozenset(one.lower() for one in tables) if len(tables) > 1 else frozenset[str]()
+    table = tables[0] if len(tables) == 1 else ""
+    return WantedChanges(table=table, names=several, tablespace=tablespace, start=start)
 
 
 def _named(tables: Sequence[str]) -> dict[str, str]:
