@@ -153,14 +153,15 @@ def test_an_empty_bucket_is_no_rows(spark: SparkSession, blobs: Blobs) -> None:
     ("options", "said"),
     [
         ({"bucket": "nobody"}, "there is no bucket nobody"),
-        ({"bucket": "filters", "modes": "lines"}, 'format "blobit" has no option modes'),
-        ({"bucket": "filters", "snapshot": "999"}, "checkpoint 999 of tablespace blobs"),
-        ({"bucket": "empty", "mode": "json", "snapshot": "newest"}, "no object tells which"),
+        ({"bucket": "wrong", "modes": "lines"}, 'format "blobit" has no option modes'),
+        ({"bucket": "wrong", "snapshot": "999"}, "checkpoint 999 of tablespace blobs"),
+        ({"bucket": "wrong", "mode": "json"}, "no object tells which"),
     ],
 )
 def test_what_cannot_be_read_is_named_in_a_line(
-    spark: SparkSession, options: dict[str, str], said: str
+    spark: SparkSession, blobs: Blobs, options: dict[str, str], said: str
 ) -> None:
+    blobs.create_bucket("wrong", exist_ok=True)
     with pytest.raises(Exception, match=said):
         spark.read.format("blobit").options(**options).load()
 
