@@ -120,13 +120,13 @@ REMOVAL_MUTANTS: Final = (
     ),
     Mutant(
         "a-late-snapshot-finds-no-epoch",
-        "a late maker names no snapshot for the next tablespace",
+        "the snapshots' key keeps the epoch of the removal: no late maker names one",
         _DROPPING,
         "    await Snapshots(client, log).forget(epoch)\n",
         '    await client.store.delete(f"/logs/{log.name}/snapshot")\n',
         by_test(
-            _AGAIN_TESTS,
-            "test_a_maker_that_was_paused_before_its_snapshot_names_none_for_the_next_tablespace",
+            "herd/nodes/test_node.py",
+            "test_a_dropped_tablespace_leaves_nothing_and_its_name_begins_anew",
         ),
     ),
     Mutant(
@@ -146,7 +146,7 @@ REMOVAL_MUTANTS: Final = (
         _DROPPING,
         "marks.owner in owners and marks.epoch < epoch:",
         "marks.owner in owners:",
-        by_test(_AGAIN_TESTS, f"{_SWEEP}[16]"),
+        by_test(_AGAIN_TESTS, f"{_SWEEP}[12]"),
     ),
     Mutant(
         "a-maker-does-not-look-whose-log-it-leads",

@@ -5,9 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.msgpack import decode
 
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import LogList
+from engine.replica.snapshots import SnapshotRecord
+from herd.checkpoint.manifest import Checkpoints
+from herd.checkpoint.record import CheckpointList
 from herd.errors import LeaderUnavailable, NameTaken, OperationalError, ProgrammingError
 from herd.nodes.facts import AUDITOR, SPACES
 from herd.reading_log import log_of
@@ -312,6 +316,12 @@ def test_a_dropped_tablespace_leaves_nothing_and_its_name_begins_anew() -> None:
         assert len(await yard.own.list_ledgers()) < ledgers
         removed = await ReplicatedLog(yard.own, log_of("farm")).list()
         assert removed == LogList(removed.epoch, token=removed.token), "its epoch alone"
+        named = await yard.own.store.get("/logs/herd/farm/snapshot")
+        assert named is not None
+        record = decode(named.value, type=SnapshotRecord)
+        assert (record.epoch, record.ledger_id) == (removed.epoch, 0)
+        checkpoints = CheckpointList(yard.own.store, "farm", yard.own.clock)
+        assert await checkpoints.get() == Checkpoints(epoch=removed.epoch)
         assert await yard.own.store.children("/logs/herd/farm/replicas") == []
         assert await yard.commands.leader_of("farm") == ""
         assert all(machine.states.wiped for machine in yard.machines.values())
