@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.replica.snapshots import SnapshotRecord
 from herd.errors import OperationalError
 from herd.nodes import auditor
 from herd.nodes.dropping import sweep_dropped
@@ -67,7 +68,7 @@ async def old_rows(space: Tablespace) -> None:
     await transaction.commit()
 
 
-def test_a_maker_that_was_paused_before_its_snapshot_names_none_for_the_next_tablespace() -> None:
+def test_a_maker_that_was_paused_before_it_named_its_snapshot_names_none_for_the_next() -> None:
     async def script(yard: Yard) -> None:
         await yard.add("a", "b")
         process, store, client = maker(yard)
@@ -76,15 +77,15 @@ def test_a_maker_that_was_paused_before_its_snapshot_names_none_for_the_next_tab
         async def make() -> None:
             async with making(client) as space:
                 await old_rows(space)
-                usual = space.replica.snapshot
+                usual = space.replica._snapshots._name
 
-                async def late() -> object:
+                async def late(wanted: SnapshotRecord) -> Any:
                     yard.loop.pause(process)
                     filled.set()
                     await asyncio.sleep(0)
-                    return await usual()
+                    return await usual(wanted)
 
-                space.replica.snapshot = late  # type: ignore[method-assign, assignment]
+                space.replica._snapshots._name = late  # type: ignore[method-assign]
 
         task = yard.loop.spawn(process, make(), "making")
         await yard.until(filled.is_set, "it is filled")
