@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from engine.ports.clock import SystemClock
-from herdbook.cli_pipeline_session import job_of
+from herdbook.cli_pipeline_session import job_of, needing_spark
 from herdbook.cli_store import Url
 
 app = typer.Typer(
@@ -71,7 +71,9 @@ def usage(
 ) -> None:
     """Count objects and bytes of buckets by folder, and how old they are; biggest first."""
     from herdbook.cli_pipeline_output import show_usage, write
-    from pipeline import usage as job_module
+
+    with needing_spark():
+        from pipeline import usage as job_module
 
     now_ms = SystemClock().wall_ms()
     with job_of(url, "usage", master) as job:
@@ -94,7 +96,9 @@ def tasks(
     From the broker's newest snapshot and the log behind it; no broker is asked.
     """
     from herdbook.cli_pipeline_output import show_tasks, write
-    from pipeline import tasks as job_module
+
+    with needing_spark():
+        from pipeline import tasks as job_module
 
     with job_of(url, "tasks", master) as job:
         report = job_module.tasks(job, limit=limit)
@@ -125,7 +129,9 @@ def scrub(
         raise typer.BadParameter("say --bucket or --ledgers, one of the two")
     ids = None if bucket or ledgers == "all" else _ledger_ids(ledgers)
     from herdbook.cli_pipeline_output import show_scrub, write
-    from pipeline import scrub as job_module
+
+    with needing_spark():
+        from pipeline import scrub as job_module
 
     with job_of(url, "scrubbing", master) as job:
         if bucket:
@@ -170,7 +176,9 @@ def export(
     if changes and (columns or where or overwrite):
         raise typer.BadParameter("--columns, --where and --overwrite are for a table, not changes")
     from herdbook.cli_pipeline_output import show_export, write
-    from pipeline import export as job_module
+
+    with needing_spark():
+        from pipeline import export as job_module
 
     by = partition_by or []
     with job_of(url, "exporting", master) as job:
@@ -231,7 +239,9 @@ def load(
     Run again it loads nothing twice.
     """
     from herdbook.cli_pipeline_output import show_load, write
-    from pipeline import load as job_module
+
+    with needing_spark():
+        from pipeline import load as job_module
 
     target = job_module.Target(bucket, prefix, table, tablespace, key)
     with job_of(url, "loading", master) as job:

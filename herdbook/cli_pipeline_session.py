@@ -37,9 +37,24 @@ if TYPE_CHECKING:
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set where `spark-submit` has begun the driver's Java before this process."""
 _LOOK_S: Final = 0.2
+_LIBRARIES: Final = frozenset({"pyspark", "py4j", "pyarrow", "duckdb", "sqlglot"})
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*): (.+)$", re.MULTILINE)
 _TRACE: Final = "Traceback (most recent call last)"
 _SETTINGS: Final = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "16"}
+
+
+@contextmanager
+def needing_spark() -> Iterator[None]:
+    """Around imports of a job: ends the command where its libraries are not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _LIBRARIES:
+            raise
+        extras = "pip install 'herdbook[spark,sql]'"
+        typer.echo(f"ExtraMissing: jobs need {library}, which is not installed: {extras}", err=True)
+        raise typer.Exit(1) from error
 
 
 @contextmanager
