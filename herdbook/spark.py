@@ -27,7 +27,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from engine import place as places
@@ -114,7 +114,19 @@ def register(spark: "SparkSession", store: "Store | None" = None) -> "Registrati
     }
     for source in _sources():
         spark.dataSource.register(type(source.__name__, (source,), marks))
+    activate(spark)
     return registration
+
+
+def activate(spark: "SparkSession") -> None:
+    """Let this thread's writes find a session's formats.
+
+    Spark looks a writer's format up in the session that its thread last worked with, which is none
+    in a thread that did not begin it: call this in each other thread that writes.
+    """
+    java: Any = getattr(spark, "_jvm", None)
+    if java is not None:
+        java.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def place_of(store: "Store | None" = None) -> Place:

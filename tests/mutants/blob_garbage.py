@@ -232,8 +232,8 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "a-line-is-read-by-two-shares",
         "all shares of an object together have every line once",
         "blobit/snapshot/lines.py",
-        "    at = max(begin - 1, 0)\n    skipping, held = begin > 0, b\"\"",
-        "    at = begin\n    skipping, held = False, b\"\"",
+        '    at = max(begin - 1, 0)\n    skipping, held = begin > 0, b""',
+        '    at = begin\n    skipping, held = False, b""',
         by_test(
             "blobit/snapshot/test_lines.py",
             "test_all_shares_of_an_object_have_every_line_once",

@@ -16,6 +16,7 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
@@ -35,6 +36,13 @@ def spark(book: Book, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def active(request: pytest.FixtureRequest) -> None:
+    """Java gives this thread another one now and then, which knows no session."""
+    if "spark" in request.fixturenames:
+        herdbook.spark.activate(request.getfixturevalue("spark"))
 
 
 @pytest.fixture(scope="session")

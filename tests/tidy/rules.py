@@ -13,7 +13,7 @@ from typing import Final
 FILE_LINES_MAX: Final = 500
 FUNCTION_LINES_MAX: Final = 50
 COLUMNS_MAX: Final = 100
-PRODUCT: Final = ("engine", "herd", "blobit", "broker", "herdbook", "benchmarks")
+PRODUCT: Final = ("engine", "herd", "blobit", "broker", "herdbook", "pipeline", "benchmarks")
 
 NAMES_THAT_SAY_NOTHING: Final = frozenset(
     {"utils", "util", "common", "helpers", "helper", "misc", "manager", "base"}

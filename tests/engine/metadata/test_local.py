@@ -86,11 +86,14 @@ class _CountingFile:
         self._disk = disk
         self._file = file
 
-    def write(self, parts: Sequence[bytes]) -> int:
+    def write(self, parts: Sequence[bytes], ahead_bytes: int = 0) -> int:
         if self._disk.full:
             self._file.write([b"".join(parts)[:40]])
             raise OSError(28, "no space left on device")
-        return self._file.write(parts)
+        return self._file.write(parts, ahead_bytes)
+
+    def trim(self) -> None:
+        self._file.trim()
 
     def sync(self) -> None:
         self._disk.syncs += 1

@@ -84,7 +84,7 @@ def test_what_is_read_can_be_written_as_it_is(spark: SparkSession, book: Book) -
 
 
 def test_a_task_that_fails_leaves_no_row_and_no_ledger(spark: SparkSession, book: Book) -> None:
-    sql(book, "CREATE TABLE w_failing (id BIGINT PRIMARY KEY, name VARCHAR(8))")
+    sql(book, "CREATE TABLE w_failing (id BIGINT PRIMARY KEY, name VARCHAR(9))")
     with pytest.raises(PySparkException, match=r"w_failing\.name: 10 characters do not fit"):
         write(cows(spark, 99_000, 100_001), "w_failing")
     assert sql(book, "SELECT count(*) FROM w_failing") == [(0,)]
