@@ -136,19 +136,19 @@ def test_files_are_loaded_once_with_a_row_each(job: Job, book: Book, tmp_path: P
 
 
 def test_rows_of_parquet_are_loaded_as_objects(job: Job, book: Book, tmp_path: Path) -> None:
-    bucket = book.blobs.create_bucket("rows")
+    bucket = book.blobs.create_bucket("parquet-rows")
     source = str(tmp_path / "rows.parquet")
     job.spark.createDataFrame([("elsa", 7), ("berta", 9)], "cow string, age int").write.parquet(
         source
     )
-    report = load_rows(job, source, Target("rows"), name_column="cow")
+    report = load_rows(job, source, Target("parquet-rows"), name_column="cow")
     assert report.objects == 2 and bucket.get("elsa") == b'{"cow":"elsa","age":7}'
     with pytest.raises(SourceInvalid, match="no column name"):
-        load_rows(job, source, Target("rows"))
+        load_rows(job, source, Target("parquet-rows"))
     with pytest.raises(SourceInvalid, match="is not there"):
-        load_rows(job, source + "x", Target("rows"), name_column="cow")
+        load_rows(job, source + "x", Target("parquet-rows"), name_column="cow")
     with pytest.raises(SourceInvalid, match="names 2 rows"):
         job.spark.createDataFrame([("elsa", 1)], "cow string, age int").write.mode(
             "append"
         ).parquet(source)
-        load_rows(job, source, Target("rows"), name_column="cow")
+        load_rows(job, source, Target("parquet-rows"), name_column="cow")
