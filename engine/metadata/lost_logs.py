@@ -11,6 +11,7 @@ Invariants:
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +37,8 @@ class _List(msgspec.Struct):
 
 _decode_list: Final = msgspec.msgpack.Decoder(_List).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
+_FORGOTTEN: Final = _encode({"first_ledger": 1})
+"""The list of a log that began with some ledger, nobody knows which: all positions are of it."""
 _decode: Final = msgspec.msgpack.Decoder(dict[str, int]).decode
 
 
@@ -67,10 +70,13 @@ async def note_lost(store: MetadataStore, restored: Iterable[LedgerMetadata]) ->
 async def forget_lost(store: MetadataStore, name: str) -> bool:
     """Let a log of this name begin anew; whether it stood there.
 
-    Raises `CannotRead`, `MetadataUnavailable`.
+    A replica's own state goes on with the new log: that is all there is of the old one. Raises
+    `CannotRead`, `MetadataUnavailable`.
     """
     stood = name in await lost_logs(store)
     if stood:
+        with suppress(KeyExists):
+            await store.create(LISTS.format(name), _FORGOTTEN)
         await _change(store, lambda known: {n: k for n, k in known.items() if n != name})
     return stood
 

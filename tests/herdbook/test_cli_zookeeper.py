@@ -128,10 +128,11 @@ def test_jars_are_sparks_or_those_of_a_folder_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(JARS_VARIABLE, raising=False)
+    before = set(sys.modules)
     names = [path.name for path in find_jars()]
     assert any(name.startswith("zookeeper-3.") for name in names)
     assert not any(name.startswith("spark") for name in names)
-    assert "pyspark" not in sys.modules
+    assert "pyspark" not in set(sys.modules) - before
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
     with pytest.raises(ZooKeeperMissing, match="no ZooKeeper among the jars"):
         find_jars()
