@@ -191,8 +191,8 @@ def test_every_read_beside_transfers_adds_up(spark: SparkSession, book: Book) ->
     writer.start()
     try:
         for _ in range(LOOKS):
-            frame = load(spark, "accounts")
             before = transfers
+            frame = load(spark, "accounts")
             assert one(frame.selectExpr("sum(money)")) == 100 * ROWS
             joined = frame.alias("a").join(frame.alias("b"), "id")
             assert one(joined.selectExpr("sum(a.money - b.money)")) == 0
