@@ -68,7 +68,7 @@ async def test_what_was_queued_behind_a_failed_index_write_is_not_written() -> N
 
 
 async def test_a_timer_that_was_set_before_an_index_write_failed_writes_nothing() -> None:
-    house, failure = await failed_at_entry_one(index_delay_ms=1)
+    house, failure = await failed_at_entry_one(index_delay_ms=200)
     writer = house.service.storage.writer
     armed = writer._timer
     assert armed is not None
