@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 class Holding:
     """Holds the parts of one put, or whatever else is to stay under an upload's id."""
 
-    def __init__(self, core: "BucketCore", upload_id: str = "") -> None:
+    def __init__(
+        self, core: "BucketCore", upload_id: str = "", given_up: RowKey | None = None
+    ) -> None:
+        """`given_up`: a row that says, once it is there, that nobody waits for the parts."""
         self._core = core
         self._upload_id = upload_id
+        self._given_up = given_up
         self._parts: list[ObjectId] = []
 
     async def part_ended(self, part: ObjectId) -> None:
@@ -58,9 +62,15 @@ class Holding:
         def confirm(found: Found) -> bool | None:
             return True if found[part_key] is not None else None
 
+        def decide(found: Found) -> Effect[bool]:
+            if self._given_up is not None and found[self._given_up] is not None:
+                raise BlobNotStored("nobody waits for this part any more: its job was given up")
+            return Effect(writes, True)
+
         # Also where nobody knows whether it is held: what is let go once too often does no harm.
         self._parts.append(part)
-        change = Change((key, part_key), lambda _: Effect(writes, True), confirm)
+        mark = () if self._given_up is None else (self._given_up,)
+        change = Change((key, part_key, *mark), decide, confirm)
         try:
             await core.committer.change(change)
         except LedgerGone as error:

@@ -7,7 +7,8 @@ Invariants:
   and of rows with one name the first that is named stays.
 - A job with a key is remembered as long as an upload may take: whoever does it again changes
   nothing.
-- When a job has ended, nothing of it is held but by names.
+- When a job has ended, nothing of it is held but by names. A task of a run that was given up that
+  still goes on finds that out before it holds anything.
 """
 
 import base64
@@ -33,7 +34,7 @@ NAMES_AT_ONCE: Final = 10_000
 _BYTES_AT_ONCE: Final = 4 * MIB
 _ROW_BYTES: Final = 512
 _ETAG_BYTES: Final = 16
-_DONE_REVISION: Final = -1
+_MARK_REVISION: Final = -1
 _decode: Final = msgspec.msgpack.Decoder(list[Stored]).decode
 
 
@@ -56,7 +57,7 @@ async def name_all(core: BucketCore, job: Job, staged: Sequence[Staged], *, keye
         async for some in _batches(core, staged):
             await _name(core, job, some, created_ms)
         if keyed:
-            await _mark_done(core, job, created_ms)
+            await _mark(core, _done_key(core, job), created_ms)
     await drop(core, job)
 
 
@@ -70,6 +71,20 @@ async def drop(core: BucketCore, job: Job) -> None:
             await abort_upload(core, upload_id)
     except Error as error:
         raise told(error) from error
+
+
+async def give_up(core: BucketCore, job: Job, run: str) -> None:
+    """End one run of a job, with all its tasks: also those that nobody could stop yet.
+
+    Another run of the same job may follow. Raises as `name_all`.
+    """
+    await _mark(core, given_up(core, job, run), core.now_ms)
+    await drop(core, job)
+
+
+def given_up(core: BucketCore, job: Job, run: str) -> RowKey:
+    """The row that is there once a run has been given up, for as long as an upload may take."""
+    return "uploads", (core.bucket_id, f"{job.name}!{run}")
 
 
 def upload_id_of(job: Job, task: int) -> str:
@@ -125,12 +140,12 @@ async def _name(core: BucketCore, job: Job, rows: Sequence[Stored], created_ms: 
         ) from error
 
 
-async def _mark_done(core: BucketCore, job: Job, now_ms: int) -> None:
-    """Remember a job, by an upload of no parts that nobody sees."""
-    key = _done_key(core, job)
+async def _mark(core: BucketCore, key: RowKey, now_ms: int) -> None:
+    """Remember what became of a job, by an upload of no parts that nobody sees."""
     expires_ms = now_ms + core.blobs.settings.upload_ttl_ms
-    row = upload_row(core.bucket_id, job.name, "", now_ms, expires_ms)
-    row["revision"] = _DONE_REVISION
+    _, (bucket_id, upload_id) = key
+    row = upload_row(bucket_id, upload_id, "", now_ms, expires_ms)
+    row["revision"] = _MARK_REVISION
 
     def confirm(found: Found) -> bool | None:
         return True if found[key] is not None else None

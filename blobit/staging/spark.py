@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from blobit.errors import SettingsInvalid
-from blobit.staging.naming import drop, is_done, name_all, upload_id_of
+from blobit.staging.naming import give_up, is_done, name_all
 from blobit.staging.storing import Staged
-from blobit.staging.task import open_bucket, stage
+from blobit.staging.task import Task, open_bucket, stage
 from blobit.staging.wanted import WriteWanted, check_columns
 from engine.place import Place
 from herd.place import held_herd
@@ -52,6 +52,7 @@ class _Writing:
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
         self._place = place
         self._bucket = bucket
+        self._run = _random(place)
 
     def is_done(self, job: Job) -> bool:
         """Whether a job has ended well; also whether there is a bucket at all."""
@@ -67,8 +68,8 @@ class _Writing:
         """One task's part, in its process."""
         context = TaskContext.get()
         assert context is not None, "a task runs in a context"
-        upload_id = upload_id_of(job, context.taskAttemptId())
-        return StoredMessage(stage(self._place, self._bucket, upload_id, batches), job)
+        task = Task(job, self._run, context.taskAttemptId())
+        return StoredMessage(stage(self._place, self._bucket, task, batches), job)
 
     def commit(self, job: Job, staged: Sequence[Staged], *, keyed: bool) -> None:
         """Name what tasks have stored."""
@@ -81,12 +82,12 @@ class _Writing:
         held.run(name)
 
     def abort(self, job: Job) -> None:
-        """Let go of what tasks have stored."""
+        """Let go of what tasks have stored, and of what those will that still go on."""
         held = held_herd(self._place)
 
         async def let_go() -> None:
             async with open_bucket(held, self._bucket) as core:
-                await drop(core, job)
+                await give_up(core, job, self._run)
 
         held.run(let_go)
 

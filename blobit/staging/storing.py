@@ -18,6 +18,7 @@ import msgspec
 from blobit.bucket_core import BucketCore
 from blobit.holding import Holding
 from blobit.object_id import ObjectId
+from blobit.tables import RowKey
 from engine.limits import MIB
 
 LIST_BYTES: Final = 1 * MIB
@@ -54,9 +55,10 @@ class Staged(msgspec.Struct, frozen=True):
 class Stager:
     """Stores the objects of one task, whose upload's id no other has. On one event loop."""
 
-    def __init__(self, core: BucketCore, upload_id: str) -> None:
+    def __init__(self, core: BucketCore, upload_id: str, given_up: RowKey | None = None) -> None:
+        """`given_up`: the row that ends the task; see `blobit.staging.naming`."""
         self._core = core
-        self._holding = Holding(core, upload_id)
+        self._holding = Holding(core, upload_id, given_up)
         self._pool = core.pool_for(core.expiry(core.now_ms, None))
         self._held: set[int] = set()
         self._rows: list[Stored] = []

@@ -13,14 +13,18 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from blobit.blobs import AsyncBlobs
 from blobit.bucket_core import BucketCore
 from blobit.errors import BlobNotStored, InvalidName
 from blobit.naming import check_content_type, check_object_name, packed_metadata
+from blobit.staging.naming import given_up, upload_id_of
 from blobit.staging.storing import Staged, Stager, Unstored
 from engine.limits import MIB
 from engine.place import Place
 from herd.place import HeldHerd, held_herd
+from herd.staging.layout import Job
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -40,7 +44,15 @@ async def open_bucket(held: HeldHerd, bucket: str) -> AsyncIterator[BucketCore]:
         yield (await blobs.bucket(bucket)).core
 
 
-def stage(place: Place, bucket: str, upload_id: str, batches: "Iterator[RecordBatch]") -> Staged:
+class Task(msgspec.Struct, frozen=True):
+    """One attempt at a part of a run of a job; `number` is that of no other attempt."""
+
+    job: Job
+    run: str
+    number: int
+
+
+def stage(place: Place, bucket: str, task: Task, batches: "Iterator[RecordBatch]") -> Staged:
     """Store the objects of a task. Blocks.
 
     Raises `InvalidName`, `BlobNotStored`, `NoSuchBucket`, `MetadataUnavailable`.
@@ -49,7 +61,8 @@ def stage(place: Place, bucket: str, upload_id: str, batches: "Iterator[RecordBa
     opening = open_bucket(held, bucket)
     core = held.run(opening.__aenter__)
     try:
-        stager = Stager(core, upload_id)
+        mark = given_up(core, task.job, task.run)
+        stager = Stager(core, upload_id_of(task.job, task.number), mark)
         under_way: deque[Future[None]] = deque()
         for batch in batches:
             for piece in _pieces(batch):

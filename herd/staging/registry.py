@@ -1,11 +1,14 @@
 """Which ledgers hold staged rows, and their end: each is registered before it exists.
 
     /herd/staging/TABLESPACE/JOB.LEDGER     when it was made, MessagePack
+    /herd/staging/TABLESPACE/JOB!RUN        when this run of the job was given up
 
 Invariants:
 - No ledger of staged rows exists that is not registered: whoever knows the job, or looks at all
   jobs of a tablespace, finds it, though the task that made it was killed.
 - A name goes after its ledger, never before.
+- Of a run that was given up nothing stays: what its tasks had registered goes, and who registers
+  afterwards finds that out and takes its ledger away.
 - What nobody has written or taken back is deleted when it is `KEPT_MS` old.
 """
 
@@ -13,9 +16,10 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import KeyExists, NotFound
+from engine.errors import KeyExists, LedgerClosed, NotFound
 from engine.ledger.client import Announce, LedgerClient
 from engine.ledger.writer import LedgerWriter
+from herd.errors import OperationalError
 from herd.staging.layout import Job
 
 KEPT_MS: Final = 2 * 24 * 3_600_000
@@ -28,6 +32,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
 
     tablespace: str
     job: Job
+    run: str = ""
+    """One of perhaps several tries at the whole job: what can be given up. Not in the metadata."""
     application: str = ""
     partition: int = 0
     attempt: int = 0
@@ -47,8 +53,26 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create_staging_ledger(client: LedgerClient, label: Label) -> LedgerWriter:
-    """A ledger for staged rows. Raises what creating ledgers raises."""
-    return await client.create_ledger(metadata=label.metadata, announce=_register(client, label))
+    """A ledger for staged rows.
+
+    Raises what creating ledgers raises, and `OperationalError` if the run was given up.
+    """
+    writer = await client.create_ledger(metadata=label.metadata, announce=_register(client, label))
+    if label.run and await client.store.get(_mark(label.tablespace, label.job, label.run)):
+        writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}: its job was given up"))
+        name = f"{label.job.name}.{writer.ledger_id}"
+        await _drop(client, label.tablespace, name, writer.ledger_id)
+        raise OperationalError("the job that this task is of was given up")
+    return writer
+
+
+async def give_up(client: LedgerClient, tablespace: str, job: Job, run: str) -> None:
+    """End one run of a job, with all its ledgers, also those of tasks that nobody could stop yet.
+
+    Another run of the same job may follow. Raises `MetadataUnavailable`.
+    """
+    await _create(client, _mark(tablespace, job, run))
+    await drop_job(client, tablespace, job)
 
 
 async def drop_job(client: LedgerClient, tablespace: str, job: Job) -> list[int]:
@@ -70,20 +94,33 @@ async def sweep(client: LedgerClient, tablespace: str) -> list[int]:
         if found is not None and _made_ms(found.value) < oldest_ms:
             await _drop(client, tablespace, name, ledger_id)
             swept.append(ledger_id)
+    for name in await client.store.children(f"{_FOLDER}/{tablespace}"):
+        if "!" in name:
+            key = f"{_FOLDER}/{tablespace}/{name}"
+            found = await client.store.get(key)
+            if found is not None and _made_ms(found.value) < oldest_ms:
+                await client.store.delete(key)
     return swept
 
 
 def _register(client: LedgerClient, label: Label) -> Announce:
     async def announce(ledger_id: int) -> None:
         key = f"{_FOLDER}/{label.tablespace}/{label.job.name}.{ledger_id}"
-        made = msgspec.msgpack.encode(client.clock.wall_ms())
-        try:
-            await client.store.create(key, made)
-        except KeyExists:
-            # A reply got lost, and it was asked for twice: ids are never given twice.
-            return
+        await _create(client, key)
 
     return announce
+
+
+def _mark(tablespace: str, job: Job, run: str) -> str:
+    return f"{_FOLDER}/{tablespace}/{job.name}!{run}"
+
+
+async def _create(client: LedgerClient, key: str) -> None:
+    try:
+        await client.store.create(key, msgspec.msgpack.encode(client.clock.wall_ms()))
+    except KeyExists:
+        # A reply got lost, and it was asked for twice: neither ids nor runs are given twice.
+        return
 
 
 async def _drop(client: LedgerClient, tablespace: str, name: str, ledger_id: int) -> None:

@@ -26,7 +26,7 @@ from engine.place import Place, held_client
 from herd.errors import ProgrammingError
 from herd.staging.encoding import Encoder
 from herd.staging.layout import Job, Mode, Part, WritePlan
-from herd.staging.registry import Label, drop_job
+from herd.staging.registry import Label, drop_job, give_up
 from herd.staging.wanted import WriteWanted
 from herd.staging.writing import stage
 
@@ -57,6 +57,7 @@ class _Writing:
         from herd.staging.committing import describe
 
         self._place = place
+        self._run = _random()
         held = held_herd(place)
         definition, self.written = held.run(
             lambda: describe(held.herd, wanted.tablespace, wanted.table, job)
@@ -88,6 +89,7 @@ class _Writing:
         label = Label(
             tablespace=self.plan.tablespace,
             job=job,
+            run=self._run,
             application=self.plan.application,
             partition=context.partitionId(),
             attempt=context.attemptNumber(),
@@ -107,9 +109,9 @@ class _Writing:
         held.run(lambda: drop_job(held.ledgers, self.plan.tablespace, job))
 
     def abort(self, job: Job) -> None:
-        """Take away what was staged."""
+        """Take away what was staged, and what those tasks will stage that still go on."""
         held = held_client(self._place)
-        held.run(lambda: drop_job(held.client, self.plan.tablespace, job))
+        held.run(lambda: give_up(held.client, self.plan.tablespace, job, self._run))
 
 
 class TableWriter(DataSourceArrowWriter):

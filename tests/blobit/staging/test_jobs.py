@@ -6,7 +6,7 @@ import pytest
 
 from blobit import BlobNotStored
 from blobit.staging import naming
-from blobit.staging.naming import drop, is_done, name_all, upload_id_of
+from blobit.staging.naming import drop, give_up, given_up, is_done, name_all, upload_id_of
 from blobit.staging.storing import Staged, Stager, Unstored
 from herd.staging.layout import Job
 from tests.blobit.garbage.grounds import BUCKET, DAY_MS, HOUR_MS, Ground, grounds
@@ -15,12 +15,12 @@ JOB = Job("one of today")
 
 
 async def staged(
-    ground: Ground, objects: dict[str, bytes], *, job: Job = JOB, task: int = 1
+    ground: Ground, objects: dict[str, bytes], *, job: Job = JOB, task: int = 1, run: str = "run"
 ) -> Staged:
     """What a task stores in a process that ends afterwards."""
     async with ground.store.another(ground.settings) as other:
         core = (await other.bucket(BUCKET)).core
-        stager = Stager(core, upload_id_of(job, task))
+        stager = Stager(core, upload_id_of(job, task), given_up(core, job, run))
         for name, data in objects.items():
             await stager.put([Unstored(name, data)])
         return await stager.end()
@@ -74,6 +74,24 @@ async def test_a_job_that_is_dropped_leaves_no_row_and_no_ledger(tmp_path: Path)
         ground.clock.pass_ms(HOUR_MS)
         await ground.blobs.collect()
         assert ledgers and await ground.ledgers_there() == []
+
+
+async def test_a_task_that_outlives_its_run_holds_nothing_and_the_next_run_is_free_to(
+    tmp_path: Path,
+) -> None:
+    async with grounds(tmp_path, grace_ms=0) as ground:
+        core = ground.bucket.core
+        await staged(ground, OBJECTS)
+        await give_up(core, JOB, "run")
+        with pytest.raises(BlobNotStored, match="its job was given up"):
+            await staged(ground, OBJECTS, task=2)
+        assert await ground.rows("upload_parts") == []
+        part = await staged(ground, OBJECTS, task=3, run="the next run")
+        await name_all(core, JOB, [part], keyed=True)
+        assert await contents(ground) == OBJECTS
+        ground.clock.pass_ms(ground.settings.upload_ttl_ms)
+        await ground.blobs.collect()
+        assert await ground.rows("uploads") == [], "marks go when an upload would have"
 
 
 async def test_what_another_attempt_stored_gets_no_name(tmp_path: Path) -> None:

@@ -40,10 +40,10 @@ class Writing:
         self._herd = herd
         self._loop = ThisLoop()
 
-    async def stage(self, *batches: pa.RecordBatch) -> Part:
+    async def stage(self, *batches: pa.RecordBatch, run: str = "") -> Part:
         """One task with some batches."""
         encoder = Encoder(self.plan.table, batches[0].schema, self.plan.moment)
-        label = Label(tablespace="default", job=self.job, partition=len(self.parts))
+        label = Label(tablespace="default", job=self.job, run=run, partition=len(self.parts))
         index = await asyncio.to_thread(
             stage, self._loop, self._herd.client, label, encoder, batches
         )

@@ -7,9 +7,9 @@ import pytest
 
 from engine.errors import NoSuchLedger
 from engine.ports.clock import SystemClock
-from herd.errors import DataError, TypeMismatch
+from herd.errors import DataError, OperationalError, TypeMismatch
 from herd.staging.layout import Job
-from herd.staging.registry import KEPT_MS, OWNER, drop_job, sweep
+from herd.staging.registry import KEPT_MS, OWNER, drop_job, give_up, sweep
 from herd.store import AsyncHerd, open_folder
 from tests.herd.staging.staged import begun, rows_of, run
 from tests.herd.staging.test_ingesting import cows
@@ -58,6 +58,29 @@ async def test_a_task_that_fails_half_way_leaves_what_its_job_takes_away(tmp_pat
         assert not await ledgers_of_staging(herd)
         with pytest.raises(TypeMismatch):
             await writing.stage(cows(1).set_column(1, "name", [7]))
+
+
+async def test_a_task_that_outlives_its_run_leaves_nothing_and_the_next_run_is_free_to(
+    tmp_path: Path,
+) -> None:
+    async with open_folder(tmp_path) as herd:
+        await run(herd, TABLE)
+        writing = await begun(herd, "cow")
+        await writing.stage(cows(1), run="first")
+        await give_up(herd.client, "default", writing.job, "first")
+        with pytest.raises(OperationalError, match="was given up"):
+            await writing.stage(cows(2), run="first")
+        assert not await ledgers_of_staging(herd)
+        writing.parts.clear()
+        await writing.stage(cows(3), run="second")
+        await writing.commit()
+        await drop_job(herd.client, "default", writing.job)
+        assert await rows_of(herd, "SELECT id FROM cow") == [(3,)]
+        assert len(await herd.client.store.children("/herd/staging/default")) == 1
+        now_ms = SystemClock().wall_ms()
+        with patch.object(herd.client.clock, "wall_ms", lambda: now_ms + KEPT_MS + 60_000):
+            await sweep(herd.client, "default")
+        assert await herd.client.store.children("/herd/staging/default") == []
 
 
 async def test_what_was_forgotten_is_swept_when_it_is_old(tmp_path: Path) -> None:

@@ -37,12 +37,12 @@ def expected(count: int, prefix: str = "") -> dict[str, bytes]:
     return {f"{prefix}{number:05d}": b"%d" % number * 100 for number in range(count)}
 
 
-def held_by_jobs(blobs: Blobs, bucket: Bucket) -> list[str]:
-    """The uploads that nobody sees."""
+def held_by_jobs(blobs: Blobs) -> list[str]:
+    """What holds ledgers for tasks of jobs, seen by nobody; marks of jobs hold none."""
 
     async def look() -> list[str]:
-        rows = (await blobs._blobs.rows("blobs")).scan("uploads")
-        return [row["upload_id"] async for row in rows if row["bucket_id"] == bucket.bucket_id]
+        rows = (await blobs._blobs.rows("blobs")).scan("upload_parts")
+        return [row["upload_id"] async for row in rows]
 
     return blobs._run(look)
 
@@ -57,7 +57,7 @@ def test_a_row_becomes_an_object_with_all_that_it_says(spark: SparkSession, blob
     }
     info = bucket.stat("02999")
     assert (info.content_type, info.metadata) == ("x/y", {"kind": "02999"})
-    assert bucket.usage().objects == 3_000 and held_by_jobs(blobs, bucket) == []
+    assert bucket.usage().objects == 3_000 and held_by_jobs(blobs) == []
     big = [("big", bytes(5_000_000)), ("none", b"")]
     put(spark.createDataFrame(big, "name string, content binary"), bucket)
     assert bucket.get("big") == bytes(5_000_000) and bucket.get("none") == b""
@@ -90,7 +90,7 @@ def test_a_task_that_is_tried_again_writes_nothing_twice(spark: SparkSession, bl
     rows = frame.rdd.mapPartitions(lambda rows: failing(rows, always=False))
     put(spark.createDataFrame(rows, frame.schema), bucket)
     assert {info.name: bucket.get(info.name) for info in bucket.scan()} == expected(100)
-    assert held_by_jobs(blobs, bucket) == []
+    assert held_by_jobs(blobs) == []
 
 
 def test_a_job_that_fails_leaves_nothing(spark: SparkSession, blobs: Blobs) -> None:
@@ -99,7 +99,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, blobs: Blobs) -> N
     rows = frame.rdd.mapPartitions(lambda rows: failing(rows, always=True))
     with pytest.raises(Exception, match="a task fails in the midst"):
         put(spark.createDataFrame(rows, frame.schema), bucket)
-    assert list(bucket.scan()) == [] and held_by_jobs(blobs, bucket) == []
+    assert list(bucket.scan()) == [] and held_by_jobs(blobs) == []
 
 
 def test_a_stream_that_is_started_again_puts_each_batch_once(
@@ -147,7 +147,7 @@ def test_what_cannot_be_written_is_named_in_a_line(spark: SparkSession, blobs: B
     ):
         with pytest.raises(Exception, match=said):
             put(frame, **{"bucket": "refused", **options})
-    assert list(bucket.scan()) == [] and held_by_jobs(blobs, bucket) == []
+    assert list(bucket.scan()) == [] and held_by_jobs(blobs) == []
 
 
 def test_objects_are_written_into_a_cluster(spark: SparkSession, cluster: RunningCluster) -> None:
