@@ -1,7 +1,6 @@
 """Spark reads a table in place: all of it, two columns of it, and one hundredth of its keys.
 
 Invariants:
-- The driver owns the folder; the workers read from its bookie through the folder's socket.
 - One session; each read has been done before, so that all code is warm and the frame is planned.
 - The limit is the same session reading the same rows from local Parquet. `mapped` is a bare source
   in Python that maps the same rows in uncompressed Arrow files.
@@ -9,21 +8,19 @@ Invariants:
 """
 
 import statistics
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.result import Result
 from benchmarks.setting import Setting, note
+from benchmarks.spark_session import SUBJECT, opened, sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from herdbook.book import Book
 
-SUBJECT: Final = "spark"
 _TABLE: Final = (
     "CREATE TABLE sale (id BIGINT PRIMARY KEY, customer BIGINT, amount DECIMAL(12,2), "
     "price DOUBLE, day DATE, moment TIMESTAMPTZ, name VARCHAR(40), note TEXT)"
@@ -38,11 +35,6 @@ _COLUMNS: Final = (
     "concat('customer ', id * 7919 % 1000003) AS name",
     "concat('line ', id % 977, ' of order ', id div 7) AS note",
 )
-_SETTINGS: Final = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "2g",
-    "spark.sql.shuffle.partitions": "2",
-}
 _TWO: Final = ("customer", "price")
 _PRUNED_SHARE: Final = 100
 
@@ -50,12 +42,12 @@ _PRUNED_SHARE: Final = 100
 def read(setting: Setting) -> list[Result]:
     """Five million rows of eight columns."""
     count = setting.size(5_000_000, 200_000)
-    with setting.scratch() as folder, _opened(folder) as (book, spark):
+    with setting.scratch() as folder, opened(folder) as (book, spark):
         _fill(book, spark, count)
         frames = _frames(folder, book, spark, count)
         note("warming up ...")
         for frame in frames.values():
-            _sink(frame)
+            sink(frame)
         taken = _taken(frames, setting.rounds)
     few = count // _PRUNED_SHARE
     return [
@@ -82,22 +74,6 @@ def read(setting: Setting) -> list[Result]:
             round(taken["all-parquet"] / taken["few-parquet"], 1),
         ),
     ]
-
-
-@contextmanager
-def _opened(folder: Path) -> "Iterator[tuple[Book, SparkSession]]":
-    # Who measures something else needs no Java.
-    import herdbook
-    import herdbook.spark
-
-    with herdbook.open(folder / "book") as book:
-        settings = {**_SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
-        spark = herdbook.spark.session(book, master="local[2]", settings=settings)
-        spark.sparkContext.setLogLevel("ERROR")
-        try:
-            yield book, spark
-        finally:
-            spark.stop()
 
 
 def _fill(book: "Book", spark: "SparkSession", count: int) -> None:
@@ -165,13 +141,6 @@ def _taken(frames: "Mapping[str, DataFrame]", rounds: int) -> dict[str, float]:
     times_s: dict[str, list[float]] = {name: [] for name in frames}
     for _ in range(rounds):
         for name, frame in frames.items():
-            times_s[name].append(_sink(frame))
+            times_s[name].append(sink(frame))
     note(", ".join(f"{name} {min(some):.2f} s" for name, some in times_s.items()))
     return {name: statistics.median(some) for name, some in times_s.items()}
-
-
-def _sink(frame: "DataFrame") -> float:
-    """The seconds that reading all of a frame takes."""
-    begun_s = time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - begun_s

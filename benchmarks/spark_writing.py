@@ -1,7 +1,6 @@
 """Spark writes a table: rows of local Parquet, all of them by one commit.
 
 Invariants:
-- The driver owns the folder and its tablespace; tasks write to its bookie through the socket.
 - One session; what is measured has been done before with fewer rows, so that all code is warm.
 - Each time the table has no rows before. What was written is counted afterwards.
 - The limit is the same session writing the same rows to local Parquet.
@@ -9,20 +8,16 @@ Invariants:
 
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.result import Result
 from benchmarks.setting import Setting
+from benchmarks.spark_session import SUBJECT, opened
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from herdbook.book import Book
 
-SUBJECT: Final = "spark"
 _TABLE: Final = (
     "CREATE TABLE cow (id BIGINT PRIMARY KEY, name VARCHAR, stall INTEGER, weight DOUBLE, "
     "price DECIMAL(10,2), born TIMESTAMP)"
@@ -35,17 +30,12 @@ _COLUMNS: Final = (
     "cast(id % 1000 / 100 AS decimal(10, 2)) AS price",
     "cast(timestamp_micros(id * 1000000) AS timestamp_ntz) AS born",
 )
-_SETTINGS: Final = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
-}
 
 
 def write_table(setting: Setting) -> list[Result]:
     """Five million rows of six columns."""
     count = setting.size(5_000_000, 500_000)
-    with setting.scratch() as folder, _opened(folder) as (book, spark):
+    with setting.scratch() as folder, opened(folder) as (book, spark):
         with book.sql(autocommit=True) as connection:
             connection.cursor().execute(_TABLE)
         source, copy = str(folder / "source"), str(folder / "copy")
@@ -62,22 +52,6 @@ def write_table(setting: Setting) -> list[Result]:
         raise AssertionError(f"{written} rows are there, {count} were written")
     value, limit = (count / statistics.median(some) for some in (times_s, limits_s))
     return [Result(SUBJECT, "write-table", round(value), "rows/s", round(limit))]
-
-
-@contextmanager
-def _opened(folder: Path) -> "Iterator[tuple[Book, SparkSession]]":
-    # Who measures something else needs no Java.
-    import herdbook
-    import herdbook.spark
-
-    with herdbook.open(folder / "book") as book:
-        settings = {**_SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
-        spark = herdbook.spark.session(book, master="local[2]", settings=settings)
-        spark.sparkContext.setLogLevel("ERROR")
-        try:
-            yield book, spark
-        finally:
-            spark.stop()
 
 
 def _write(frame: "DataFrame") -> float:

@@ -18,9 +18,10 @@ Invariants:
 - An option that means nothing is an error: a misspelt one must not read something else.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -109,41 +110,61 @@ class EntriesReader(DataSourceReader):
         return _read(self._entries, partition)
 
 
-class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. It travels to the executors; the driver's own follows the log."""
+class Following(Protocol):
+    """What the driver of a stream has, and no executor: it knows how far a log goes."""
 
-    def __init__(self, entries: Entries, options: Mapping[str, str]) -> None:
-        self._entries = entries
-        self._start = options.get("start", EARLIEST)
-        self._entries_max = _number(options, "maxrows")
-        self._consumer = options.get("consumer", "")
-        self._follower: Follower | None = None
+    def stop_at_end(self) -> None:
+        """Tell of nothing that is not there yet."""
+        ...
+
+    def commit(self, end: Position) -> None:
+        """Keep what lies before that no longer."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+F = TypeVar("F", bound=Following)
+
+
+class PositionStream(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[F]):
+    """A stream whose offsets are positions of a log. It travels to the executors."""
+
+    _follower: F | None = None
+
+    @abstractmethod
+    def _follow(self) -> F:
+        """Begin to follow, on the driver."""
+
+    @abstractmethod
+    def _begin(self) -> Position:
+        """Where a query begins that has no checkpoint of its own yet."""
+
+    @abstractmethod
+    def _latest(self, start: Position, limit: ReadLimit) -> Position:
+        """How far the next batch goes."""
+
+    @abstractmethod
+    def _parts(self, start: Position, end: Position) -> list[InputPartition]:
+        """What executors read."""
 
     def initialOffset(self) -> dict[str, int]:
         """Where a query begins that has no checkpoint of its own yet."""
-        return _offset(self._entries.position(self._start))
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """What the option maxRows says."""
-        limit = self._entries_max
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        return _offset(self._begin())
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """How far the next batch goes."""
-        entries_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return _offset(self._following.latest(_position(start), entries_max))
+        return _offset(self._latest(_position(start), limit))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is not there yet is not told by this run."""
         self._following.stop_at_end()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """A partition a span."""
-        return _partitions(self._entries, _position(start), _position(end))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The entries of one span."""
-        return _read(self._entries, partition)
+        """What executors read."""
+        return self._parts(_position(start), _position(end))
 
     def commit(self, end: dict[str, int]) -> None:
         """What lies up to there is needed no more."""
@@ -155,10 +176,42 @@ class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._follower.close()
 
     @property
-    def _following(self) -> Follower:
+    def _following(self) -> F:
         if self._follower is None:
-            self._follower = Follower(self._entries, self._consumer)
+            self._follower = self._follow()
         return self._follower
+
+
+class EntriesStream(PositionStream[Follower]):
+    """A stream of entries."""
+
+    def __init__(self, entries: Entries, options: Mapping[str, str]) -> None:
+        self._entries = entries
+        self._start = options.get("start", EARLIEST)
+        self._entries_max = _number(options, "maxrows")
+        self._consumer = options.get("consumer", "")
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the option maxRows says."""
+        limit = self._entries_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one span."""
+        return _read(self._entries, partition)
+
+    def _follow(self) -> Follower:
+        return Follower(self._entries, self._consumer)
+
+    def _begin(self) -> Position:
+        return self._entries.position(self._start)
+
+    def _latest(self, start: Position, limit: ReadLimit) -> Position:
+        entries_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._following.latest(start, entries_max)
+
+    def _parts(self, start: Position, end: Position) -> list[InputPartition]:
+        return _partitions(self._entries, start, end)
 
 
 def _entries(place: Place, options: Mapping[str, str]) -> Entries:

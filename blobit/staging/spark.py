@@ -9,15 +9,9 @@ Invariants:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 from pyspark.sql.types import StructType
 
 from blobit.errors import SettingsInvalid
@@ -28,56 +22,35 @@ from blobit.staging.wanted import WriteWanted, check_columns
 from engine.place import Place
 from herd.place import held_herd
 from herd.staging.layout import Job
+from herd.staging.spark import BatchesWriter, JobWriter
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-_QUERY: Final = "sql.streaming.queryId"
-_BATCH: Final = "streaming.sql.batchId"
 
+class BucketWriting:
+    """Writes of one bucket; see `herd.staging.spark.Writing`."""
 
-@dataclass
-class StoredMessage(WriterCommitMessage):
-    """What a task tells: what it has stored, and for which job."""
-
-    staged: Staged
-    job: Job
-
-
-class _Writing:
-    """What both writers know: where to, and how a task does its part."""
-
-    def __init__(self, place: Place, bucket: str, schema: StructType) -> None:
-        """Raises `SettingsInvalid` for columns that are no objects."""
+    def __init__(self, place: Place, bucket: str, job: Job, schema: StructType) -> None:
+        """Raises `SettingsInvalid` for columns that are no objects, `NoSuchBucket`."""
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
         self._place = place
         self._bucket = bucket
         self._run = _random(place)
+        self.written = self._is_done(job)
 
-    def is_done(self, job: Job) -> bool:
-        """Whether a job has ended well; also whether there is a bucket at all."""
-        held = held_herd(self._place)
-
-        async def look() -> bool:
-            async with open_bucket(held, self._bucket) as core:
-                return await is_done(core, job)
-
-        return held.run(look)
-
-    def stage(self, job: Job, batches: "Iterator[RecordBatch]") -> StoredMessage:
+    def stage(self, job: Job, task: TaskContext, batches: "Iterator[RecordBatch]") -> Staged:
         """One task's part, in its process."""
-        context = TaskContext.get()
-        assert context is not None, "a task runs in a context"
-        task = Task(job, self._run, context.taskAttemptId())
-        return StoredMessage(stage(self._place, self._bucket, task, batches), job)
+        attempt = Task(job, self._run, task.taskAttemptId())
+        return stage(self._place, self._bucket, attempt, batches)
 
-    def commit(self, job: Job, staged: Sequence[Staged], *, keyed: bool) -> None:
+    def commit(self, job: Job, parts: Sequence[Staged], *, keyed: bool) -> None:
         """Name what tasks have stored."""
         held = held_herd(self._place)
 
         async def name() -> None:
             async with open_bucket(held, self._bucket) as core:
-                await name_all(core, job, staged, keyed=keyed)
+                await name_all(core, job, parts, keyed=keyed)
 
         held.run(name)
 
@@ -91,36 +64,29 @@ class _Writing:
 
         held.run(let_go)
 
+    def _is_done(self, job: Job) -> bool:
+        held = held_herd(self._place)
 
-class BucketWriter(DataSourceArrowWriter):
-    """Puts the rows of one DataFrame into a bucket. It travels to executors and to who commits."""
+        async def look() -> bool:
+            async with open_bucket(held, self._bucket) as core:
+                return await is_done(core, job)
+
+        return held.run(look)
+
+
+class BucketWriter(JobWriter):
+    """Puts the rows of one DataFrame into a bucket."""
 
     def __init__(self, place: Place, wanted: WriteWanted, schema: StructType) -> None:
         """Raises what is wrong with the bucket or the schema."""
-        self._writing = _Writing(place, wanted.bucket, schema)
-        self._keyed = bool(wanted.key)
         name = f"key {wanted.key}" if wanted.key else _random(place)
-        self._job = Job(f"{name} {wanted.bucket}")
-        self._done = self._writing.is_done(self._job)
-
-    def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
-        """Store the objects of one task."""
-        if self._done:
-            return StoredMessage(Staged(), self._job)
-        return self._writing.stage(self._job, iterator)
-
-    def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        """Give all of them their names."""
-        if not self._done:
-            self._writing.commit(self._job, _staged(messages), keyed=self._keyed)
-
-    def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
-        """Leave nothing."""
-        self._writing.abort(self._job)
+        job = Job(f"{name} {wanted.bucket}")
+        writing = BucketWriting(place, wanted.bucket, job, schema)
+        super().__init__(writing, job, keyed=bool(wanted.key))
 
 
-class BucketStreamWriter(DataSourceStreamArrowWriter):
-    """Puts the batches of a stream into a bucket, each as a job of its own."""
+class BucketStreamWriter(BatchesWriter):
+    """Puts the batches of a stream into a bucket."""
 
     def __init__(self, place: Place, wanted: WriteWanted, schema: StructType) -> None:
         """Raises what is wrong with the options, the bucket or the schema."""
@@ -128,38 +94,9 @@ class BucketStreamWriter(DataSourceStreamArrowWriter):
             raise SettingsInvalid(
                 "a stream needs no idempotency_key: its checkpoint names its batches"
             )
-        self._writing = _Writing(place, wanted.bucket, schema)
-        self._bucket = wanted.bucket
-        self._writing.is_done(Job(_random(place)))
-
-    def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
-        """Store the objects of one task of one batch."""
-        context = TaskContext.get()
-        assert context is not None, "a task runs in a context"
-        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-        if query is None or batch is None:
-            raise SettingsInvalid("this Spark does not tell tasks of their stream's batch")
-        return self._writing.stage(Job(f"query {query} {self._bucket}", int(batch)), iterator)
-
-    def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
-        """Name the objects of a batch, unless that was done before the stream was restarted."""
-        for job in _jobs(messages):
-            assert job.sequence == batchId, "a batch's tasks know its number"
-            self._writing.commit(job, _staged(messages), keyed=True)
-
-    def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
-        """Let go of what tasks have told; what failed ones left goes with the next try."""
-        for job in _jobs(messages):
-            self._writing.abort(job)
+        writing = BucketWriting(place, wanted.bucket, Job(_random(place)), schema)
+        super().__init__(writing, wanted.bucket)
 
 
 def _random(place: Place) -> str:
     return f"{held_herd(place).ledgers.rng.getrandbits(128):032x}"
-
-
-def _staged(messages: "list[WriterCommitMessage | None]") -> list[Staged]:
-    return [one.staged for one in messages if isinstance(one, StoredMessage)]
-
-
-def _jobs(messages: "list[WriterCommitMessage | None]") -> set[Job]:
-    return {one.job for one in messages if isinstance(one, StoredMessage)}

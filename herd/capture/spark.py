@@ -12,8 +12,7 @@ Invariants:
 - Executors read the log from the bookies; only the driver knows where it is cut, and pins it.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
@@ -29,13 +28,13 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
 from engine.application import Application
 from engine.log import Position
 from engine.place import Place
+from engine.spark import PositionStream
 from herd.capture.reading import read_stretch
 from herd.capture.source import Changes, Driver, Range, find_range
 from herd.capture.survey import NO_LIMIT, Limit, Stretch
@@ -112,17 +111,12 @@ class ChangesReader(DataSourceReader):
         return _read(self._range.changes, partition)
 
 
-class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. It travels to the executors; the driver's own has a survey of the log."""
+class ChangesStream(PositionStream[Driver]):
+    """A stream of changes; the driver's own has a survey of the log."""
 
     def __init__(self, changes: Changes, wanted: Wanted) -> None:
         self._changes = changes
         self._wanted = wanted
-        self._driver: Driver | None = None
-
-    def initialOffset(self) -> dict[str, int]:
-        """Where a query begins that has no checkpoint of its own yet."""
-        return _offset(self._surveying.begin())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options maxRows and maxBytes say; both count if both are given."""
@@ -131,37 +125,21 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(limit.rows)
         return ReadAllAvailable() if limit.size_bytes is None else ReadMaxBytes(limit.size_bytes)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """How far the next batch goes."""
-        return _offset(self._surveying.latest(_position(start), self._limit(limit)))
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """What is not there yet is not told by this run."""
-        self._surveying.stop_at_end()
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """A partition a stretch of the log."""
-        stretches = self._surveying.stretches(_position(start), _position(end))
-        return [StretchPartition(stretch) for stretch in stretches]
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one stretch."""
         return _read(self._changes, partition)
 
-    def commit(self, end: dict[str, int]) -> None:
-        """What lies up to there is needed no more."""
-        self._surveying.commit(_position(end))
+    def _follow(self) -> Driver:
+        return Driver(self._changes, self._wanted)
 
-    def stop(self) -> None:
-        """The query has ended."""
-        if self._driver is not None:
-            self._driver.close()
+    def _begin(self) -> Position:
+        return self._following.begin()
 
-    @property
-    def _surveying(self) -> Driver:
-        if self._driver is None:
-            self._driver = Driver(self._changes, self._wanted)
-        return self._driver
+    def _latest(self, start: Position, limit: ReadLimit) -> Position:
+        return self._following.latest(start, self._limit(limit))
+
+    def _parts(self, start: Position, end: Position) -> list[InputPartition]:
+        return [StretchPartition(one) for one in self._following.stretches(start, end)]
 
     def _limit(self, limit: ReadLimit) -> Limit:
         own = self._wanted.limit
@@ -178,11 +156,3 @@ def _read(changes: Changes, partition: InputPartition) -> Iterator[pa.RecordBatc
         yield from read_stretch(
             changes.held, changes.tablespace, changes.interest, partition.stretch
         )
-
-
-def _offset(position: Position) -> dict[str, int]:
-    return {"ledger": position.ledger, "entry": position.entry}
-
-
-def _position(offset: Mapping[str, Any]) -> Position:
-    return Position(offset["ledger"], offset["entry"])

@@ -1,5 +1,8 @@
 """The writers of `format("herd")`: batches are staged by tasks and written by one commit.
 
+`JobWriter` and `BatchesWriter` are what Spark knows of any writer that does it so; what they write
+into is a `Writing`: here tables, in `blobit.staging.spark` buckets.
+
 Invariants:
 - What all processes need is made where the query is planned, and travels with the writer.
 - Only what the messages of tasks name is written: a task that is tried twice stages twice and is
@@ -11,7 +14,7 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -38,15 +41,101 @@ _BATCH: Final = "streaming.sql.batchId"
 
 
 @dataclass
-class StagedMessage(WriterCommitMessage):
-    """What a task tells: where its rows are, and for which job they are."""
+class JobMessage(WriterCommitMessage):
+    """What a task tells: what it has staged, and for which job."""
 
-    part: Part
+    part: Any
     job: Job
 
 
-class _Writing:
-    """What both writers know: where to, what, and how a task does its part."""
+class Writing(Protocol):
+    """Where to, and how tasks and the end of a job do their part. It travels with its writer."""
+
+    written: bool
+    """Whether the job of a writer that is no stream had been done before."""
+
+    def stage(self, job: Job, task: TaskContext, batches: "Iterator[RecordBatch]") -> Any:
+        """One task's part, in its process; what it returns, the commit is given."""
+        ...
+
+    def commit(self, job: Job, parts: Sequence[Any], *, keyed: bool) -> None:
+        """Write what tasks have staged, once if the job has a key, and keep nothing else."""
+        ...
+
+    def abort(self, job: Job) -> None:
+        """Take away what was staged, and what those tasks will stage that still go on."""
+        ...
+
+
+class JobWriter(DataSourceArrowWriter):
+    """Writes one DataFrame. It travels to the executors and to who commits."""
+
+    def __init__(self, writing: Writing, job: Job, *, keyed: bool) -> None:
+        self._writing = writing
+        self._job = job
+        self._keyed = keyed
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        part = None
+        if not self._writing.written:
+            part = self._writing.stage(self._job, _task(), iterator)
+        return JobMessage(part, self._job)
+
+    def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
+        """Write all of it."""
+        if not self._writing.written:
+            self._writing.commit(self._job, _parts(messages, self._job), keyed=self._keyed)
+
+    def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
+        """Leave nothing."""
+        self._writing.abort(self._job)
+
+
+class BatchesWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream, each as a job of its own. `target` is what all write into."""
+
+    def __init__(self, writing: Writing, target: str) -> None:
+        self._writing = writing
+        self._target = target
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
+        """Stage the rows of one task of one batch."""
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise ProgrammingError("this Spark does not tell tasks of their stream's batch")
+        job = Job(f"query {query} {self._target}", int(batch))
+        return JobMessage(self._writing.stage(job, task, iterator), job)
+
+    def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
+        """Write a batch, unless it was written before the stream was restarted."""
+        for job in _jobs(messages):
+            assert job.sequence == batchId, "a batch's tasks know its number"
+            self._writing.commit(job, _parts(messages, job), keyed=True)
+
+    def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
+        """Leave nothing of what tasks have told; what failed ones left goes with the next try."""
+        for job in _jobs(messages):
+            self._writing.abort(job)
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "a task runs in a context"
+    return context
+
+
+def _jobs(messages: "list[WriterCommitMessage | None]") -> set[Job]:
+    return {one.job for one in messages if isinstance(one, JobMessage)}
+
+
+def _parts(messages: "list[WriterCommitMessage | None]", job: Job) -> list[Any]:
+    return [one.part for one in messages if isinstance(one, JobMessage) and one.job == job]
+
+
+class TableWriting:
+    """Writes of one table."""
 
     def __init__(
         self, place: Place, application: str, wanted: WriteWanted, job: Job, schema: StructType
@@ -78,32 +167,29 @@ class _Writing:
                 hint="give its columns, or append",
             )
 
-    def stage(self, job: Job, batches: "Iterator[RecordBatch]") -> StagedMessage:
+    def stage(self, job: Job, task: TaskContext, batches: "Iterator[RecordBatch]") -> Part:
         """One task's part, in its process."""
         first = next(batches, None)
         if first is None:
-            return StagedMessage(Part(None), job)
+            return Part(None)
         encoder = Encoder(self.plan.table, first.schema, self.plan.moment)
-        context = TaskContext.get()
-        assert context is not None, "a task runs in a context"
         label = Label(
             tablespace=self.plan.tablespace,
             job=job,
             run=self._run,
             application=self.plan.application,
-            partition=context.partitionId(),
-            attempt=context.attemptNumber(),
+            partition=task.partitionId(),
+            attempt=task.attemptNumber(),
         )
         held = held_client(self._place)
         index = stage(held, held.client, label, encoder, _with(first, batches))
-        return StagedMessage(Part(index, encoder.numbered, encoder.keyed), job)
+        return Part(index, encoder.numbered, encoder.keyed)
 
-    def commit(self, job: Job, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """Write what the messages name, and take all that was staged away."""
+    def commit(self, job: Job, parts: Sequence[Part], *, keyed: bool) -> None:
+        """Write what tasks have staged: the tablespace remembers each job. Nothing else stays."""
         from herd.place import held_herd
         from herd.staging.committing import commit
 
-        parts = [one.part for one in messages if isinstance(one, StagedMessage)]
         held = held_herd(self._place)
         held.run(lambda: commit(held.herd, held.ledgers, self.plan, job, parts))
         held.run(lambda: drop_job(held.ledgers, self.plan.tablespace, job))
@@ -114,35 +200,21 @@ class _Writing:
         held.run(lambda: give_up(held.client, self.plan.tablespace, job, self._run))
 
 
-class TableWriter(DataSourceArrowWriter):
-    """Writes one DataFrame into a table. It travels to the executors and to who commits."""
+class TableWriter(JobWriter):
+    """Writes one DataFrame into a table."""
 
     def __init__(
         self, place: Place, application: str, wanted: WriteWanted, schema: StructType
     ) -> None:
         """Raises what is wrong with the options, the table or the schema."""
         unique = f"{application} {_random()}"
-        self._job = Job(f"key {wanted.key}" if wanted.key else unique)
-        self._writing = _Writing(place, application, wanted, self._job, schema)
-
-    def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
-        """Stage the rows of one task."""
-        if self._writing.written:
-            return StagedMessage(Part(None), self._job)
-        return self._writing.stage(self._job, iterator)
-
-    def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        """Write all of it."""
-        if not self._writing.written:
-            self._writing.commit(self._job, messages)
-
-    def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
-        """Leave nothing."""
-        self._writing.abort(self._job)
+        job = Job(f"key {wanted.key}" if wanted.key else unique)
+        writing = TableWriting(place, application, wanted, job, schema)
+        super().__init__(writing, job, keyed=bool(wanted.key))
 
 
-class TableStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a stream into a table, each as a job of its own."""
+class TableStreamWriter(BatchesWriter):
+    """Writes the batches of a stream into a table."""
 
     def __init__(
         self, place: Place, application: str, wanted: WriteWanted, schema: StructType
@@ -152,39 +224,12 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             raise ProgrammingError(
                 "a stream needs no idempotency_key", hint="its checkpoint names its batches"
             )
-        self._writing = _Writing(place, application, wanted, Job(_random()), schema)
-        self._tablespace, self._table = wanted.tablespace, wanted.table
-
-    def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
-        """Stage the rows of one task of one batch."""
-        context = TaskContext.get()
-        assert context is not None, "a task runs in a context"
-        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-        if query is None or batch is None:
-            raise ProgrammingError("this Spark does not tell tasks of their stream's batch")
-        return self._writing.stage(self._job(query, int(batch)), iterator)
-
-    def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
-        """Write a batch, unless it was written before the stream was restarted."""
-        for job in _jobs(messages):
-            assert job.sequence == batchId, "a batch's tasks know its number"
-            self._writing.commit(job, messages)
-
-    def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
-        """Leave nothing of what tasks have told; what failed ones left goes with the next try."""
-        for job in _jobs(messages):
-            self._writing.abort(job)
-
-    def _job(self, query: str, batch: int) -> Job:
-        return Job(f"query {query} {self._tablespace} {self._table}", batch)
+        writing = TableWriting(place, application, wanted, Job(_random()), schema)
+        super().__init__(writing, f"{wanted.tablespace} {wanted.table}")
 
 
 def _random() -> str:
     return f"{Random().getrandbits(128):032x}"
-
-
-def _jobs(messages: "list[WriterCommitMessage | None]") -> set[Job]:
-    return {one.job for one in messages if isinstance(one, StagedMessage)}
 
 
 def _with(first: "RecordBatch", rest: "Iterator[RecordBatch]") -> "Iterator[RecordBatch]":
