@@ -5,19 +5,15 @@ the Unix socket where that one serves the others. It is not the lock of the fold
 runs the bookies need not know of tasks.
 
 Invariants:
-- At most one opener runs the tasks; the system lets go of the lock when its process ends, however.
-  The next caller takes it, and all others find that one.
-- The address is published only once the broker serves; it is taken back before it ends, and the
-  lock is let go of after the broker has closed.
+- At most one opener runs the tasks, see `engine.folder.serving`; the next caller takes its place.
+- Who waits for an answer when the broker ends gets one.
 - What was not taken anywhere is asked again, of the next owner perhaps; what may have been done is
   never asked again.
-- In a forked child everything raises, and nothing of the parent's is kept open.
+- In a forked child everything raises.
 """
 
 import asyncio
-import os
 import random
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -31,21 +27,17 @@ from broker.errors import (
     StoreClosed,
 )
 from broker.service import Broker
-from broker.translating import translated, translating
+from broker.translating import translating
 from broker.wire.asking import METHODS, READS
 from broker.wire.calling import CallsByName
 from broker.wire.framed_client import ConnectionOver, FolderChannel, dial_folder
 from broker.wire.framed_server import FolderServer
-from engine.errors import EngineError
-from engine.folder import sockets
-from engine.folder.forks import guard
-from engine.folder.lock import FolderLock, Ownership
+from engine.folder.serving import FolderServing
 from engine.ports.clock import Clock
 
 OWNER: Final = "broker-owner"
 PATIENCE_MS: Final = 15_000
 """So long a call looks for somebody who runs the tasks."""
-_NONCE_BITS: Final = 128
 _RETRY_FIRST_S: Final = 0.005
 _RETRY_MAX_S: Final = 0.2
 
@@ -56,14 +48,13 @@ class _Served:
     def __init__(self, broker: Broker, server: FolderServer) -> None:
         self.broker = broker
         self.server = server
-        self.listening: asyncio.AbstractServer | None = None
-        self.end: socket.socket | None = None
-        self.address = ""
 
-    def descriptors(self) -> list[int]:
-        """What a forked child must not keep."""
-        found = [] if self.end is None else [self.end.fileno()]
-        return found + [each.wire.descriptor() for each in self.server.connections]
+    async def close(self) -> None:
+        """End the broker, then the connections: who waits for an answer gets one."""
+        try:
+            await self.broker.close()
+        finally:
+            await self.server.close()
 
 
 class FolderRoute:
@@ -80,19 +71,12 @@ class FolderRoute:
         self._run = run
         self._clock = clock
         self._rng = rng
-        self._process = os.getpid()
-        self._lock: FolderLock | None = None
-        self._served: _Served | None = None
-        self._channel: FolderChannel | None = None
-        self._finding = asyncio.Lock()
-        self._closed = False
-        self._forked = False
-        guard(self)
+        self._serving: FolderServing[_Served, FolderChannel] = FolderServing(path / OWNER, rng)
 
     @property
     def broker(self) -> Broker | None:
         """The broker, if the tasks run here."""
-        return None if self._served is None else self._served.broker
+        return None if self._serving.here is None else self._serving.here.broker
 
     async def own_or_reach(self) -> Broker | FolderChannel:
         """The broker if the tasks run here, from now on perhaps, or a way to who runs them.
@@ -100,27 +84,15 @@ class FolderRoute:
         Raises `BrokerUnavailable` if nobody answers in time, after `close` and in a forked child.
         """
         self._check()
-        if not self._found:
-            async with self._finding:
-                self._check()
-                if not self._found:
-                    await self._find()
-        if self._served is not None:
-            return self._served.broker
-        assert self._channel is not None
-        return self._channel
-
-    @property
-    def _found(self) -> bool:
-        return self._served is not None or (self._channel is not None and not self._channel.over)
+        await self._serving.find(self._find)
+        if self._serving.here is not None:
+            return self._serving.here.broker
+        assert self._serving.there is not None
+        return self._serving.there
 
     def who(self) -> str:
         """Who runs the tasks elsewhere, for people."""
-        try:
-            ownership = None if self._lock is None else self._lock.read()
-        except (EngineError, OSError, ValueError):
-            ownership = None
-        return "another process" if ownership is None else f"process {ownership.process}"
+        return self._serving.who("another process")
 
     async def pause(self, past: int) -> None:
         """Wait a little, longer after each of the past tries."""
@@ -129,34 +101,12 @@ class FolderRoute:
 
     async def close(self) -> None:
         """Serve nobody any more, end the broker if it runs here, let go. May be called twice."""
-        if self._closed or self._forked:
-            return
-        self._closed = True
-        async with self._finding:
-            served, self._served = self._served, None
-            if self._channel is not None:
-                self._channel.close()
-            try:
-                if served is not None:
-                    await self._end(served)
-            finally:
-                if self._lock is not None:
-                    self._lock.close()
-
-    def after_fork(self) -> list[int]:
-        """In a forked child: everything raises from now on. Returns what must not stay open."""
-        self._forked = True
-        found = [] if self._served is None else self._served.descriptors()
-        if self._channel is not None:
-            found.append(self._channel.wire.descriptor())
-        if self._lock is not None and not self._closed:
-            found.append(self._lock.descriptor())
-        return [end for end in found if end >= 0]
+        await self._serving.close()
 
     def _check(self) -> None:
-        if self._forked or self._process != os.getpid():
+        if self._serving.forked:
             raise BrokerUnavailable("opened before a fork: open the folder again in this process")
-        if self._closed:
+        if self._serving.closed:
             raise StoreClosed("the store is closed")
 
     # Finding who runs them
@@ -175,7 +125,7 @@ class FolderRoute:
                 await self._reach()
                 return
             except BrokerUnavailable as error:
-                if self._clock.monotonic() > deadline_s or (taking and self._channel is None):
+                if self._clock.monotonic() > deadline_s or (taking and self._serving.there is None):
                     if taking:
                         raise
                     text = f"the tasks in {self.path} are run by {self.who()}, which does not"
@@ -187,61 +137,19 @@ class FolderRoute:
     async def _take(self) -> bool:
         """Become who runs them, if nobody is. Raises `BrokerUnavailable`."""
         with translating():
-            if self._lock is None:
-                self._lock = FolderLock.of(self.path / OWNER)
-            if not self._lock.try_take():
-                return False
-        served = None
-        try:
-            previous = self._lock.read()
-            if previous is not None:
-                sockets.remove(previous.address)
-            nonce = f"{self._rng.getrandbits(_NONCE_BITS):032x}"
-            broker = await self._run()
-            served = _Served(broker, FolderServer(broker, nonce))
-            await self._listen(served, nonce)
-        except BaseException as error:
-            if served is None:
-                self._lock.release()
-            else:
-                await self._end(served)
-            if isinstance(error, EngineError):
-                raise translated(error) from error
-            raise
-        self._served = served
-        return True
+            return await self._serving.take(self._begin)
 
-    async def _listen(self, served: _Served, nonce: str) -> None:
-        served.end, served.address = sockets.listen(nonce)
-        loop = asyncio.get_running_loop()
-        served.listening = await loop.create_unix_server(served.server.accept, sock=served.end)
-        assert self._lock is not None
-        self._lock.publish(Ownership(sockets.own_process(), nonce, served.address))
+    async def _begin(self, nonce: str) -> _Served:
+        broker = await self._run()
+        return _Served(broker, FolderServer(broker, nonce))
 
     async def _reach(self) -> None:
         """Raises `BrokerUnavailable` if nobody answers there at the moment."""
-        assert self._lock is not None
         with translating():
-            ownership = self._lock.read()
-        if ownership is None:
+            owner = self._serving.owner()
+        if owner is None:
             raise BrokerUnavailable("nobody has said yet where they are served")
-        self._channel = await dial_folder(ownership.address, ownership.nonce, self._clock)
-
-    async def _end(self, served: _Served) -> None:
-        assert self._lock is not None
-        if self._lock.held and served.address:
-            self._lock.publish(None)
-            sockets.remove(served.address)
-        if served.listening is not None:
-            served.listening.close()
-        elif served.end is not None:
-            served.end.close()
-        try:
-            # Before the connections end: who waits for an answer gets one.
-            await served.broker.close()
-        finally:
-            await served.server.close()
-            self._lock.release()
+        self._serving.there = await dial_folder(owner.address, owner.nonce, self._clock)
 
 
 class FolderCalls(CallsByName):

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import FolderError, FolderMismatch, FormatTooNew
+from engine.errors import EngineError, FolderError, FolderMismatch, FormatTooNew
 
 LOCK_NAME: Final = "lock"
 METADATA_NAME: Final = "metadata"
@@ -85,6 +85,13 @@ class FolderLock:
         if found.format_major > FORMAT_MAJOR:
             raise FormatTooNew(f"the owner of {self.root} is newer: {found.format_major}")
         return found
+
+    def told(self) -> Ownership | None:
+        """What the owner wrote, for people: None also if it cannot be read."""
+        try:
+            return self.read()
+        except (EngineError, OSError, ValueError):
+            return None
 
     def publish(self, ownership: Ownership | None) -> None:
         """Tell where this process listens; None: nowhere any more."""

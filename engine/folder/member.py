@@ -300,10 +300,7 @@ class FolderMember:
         self._adopt(link)
 
     def _who(self) -> str:
-        try:
-            ownership = None if self._lock.held else self._lock.read()
-        except (EngineError, OSError, ValueError):
-            ownership = None
+        ownership = None if self._lock.held else self._lock.told()
         if ownership is None:
             return f"{self.root}: its owner is starting or ending, and was not ready in time"
         return (

@@ -15,8 +15,8 @@ Invariants:
 import asyncio
 import logging
 import random
-import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,8 @@ from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
 from engine.errors import FolderDamaged, FolderMismatch, FormatTooNew, InvalidRequest
-from engine.folder import sockets
-from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, Ownership
+from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock
+from engine.folder.serving import ServedSocket
 from engine.metadata.local import LocalStore
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
@@ -99,9 +99,7 @@ class FolderOwner:
         self._changing = asyncio.Lock()
         self._store: LocalStore | None = None
         self._server: FramedServer | None = None
-        self._socket: socket.socket | None = None
-        self._listening: asyncio.AbstractServer | None = None
-        self._address = ""
+        self._socket = ServedSocket(lock, ports.rng)
 
     @classmethod
     async def start(
@@ -147,13 +145,7 @@ class FolderOwner:
 
     async def close(self) -> None:
         """Stop serving, then everything else. May be called twice."""
-        if self._lock.held and self._address:
-            self._lock.publish(None)
-            sockets.remove(self._address)
-        if self._listening is not None:
-            self._listening.close()
-        elif self._socket is not None:
-            self._socket.close()
+        self._socket.close()
         for index, bookie in list(self._running.items()):
             self._reached.remove(bookie.bookie_id)
             await self._close_bookie(index, bookie)
@@ -165,13 +157,12 @@ class FolderOwner:
 
     def descriptors(self) -> list[int]:
         """Descriptors that a forked child must not keep."""
-        ends = [] if self._socket is None else [self._socket.fileno()]
-        if self._server is not None:
-            ends += [connection.wire.descriptor() for connection in self._server.connections]
-        return [end for end in ends if end >= 0]
+        return self._socket.descriptors()
 
     async def _start(self) -> None:
-        self._remove_left_socket()
+        # Whether who was killed was newer is the store's to find.
+        with suppress(FormatTooNew):
+            self._socket.remove_left()
         if (self._lock.root / FILE_NAME).exists():
             raise FolderMismatch(f"{self._lock.root} is one bookie's folder, not a whole store")
         count = max(self._settings.bookies, self._lock.bookie_count())
@@ -197,15 +188,6 @@ class FolderOwner:
                 _LOG.warning("%s in %s does not start: %s", name, self._lock.root, error)
         if damaged is not None and not self._running:
             raise damaged
-
-    def _remove_left_socket(self) -> None:
-        """An owner that was killed left its socket; whether it was newer is the store's to find."""
-        try:
-            previous = self._lock.read()
-        except FormatTooNew:
-            return
-        if previous is not None:
-            sockets.remove(previous.address)
 
     async def _start_bookie(self, index: int) -> BookieService:
         name = f"{BOOKIE_PREFIX}{index + 1}"
@@ -251,10 +233,8 @@ class FolderOwner:
             self._server.add(bookie)
 
     async def _listen(self) -> None:
-        nonce = f"{self._ports.rng.getrandbits(128):032x}"
-
         def admit(options: dict[str, Any]) -> None:
-            if options.get("nonce") != nonce:
+            if options.get("nonce") != self._socket.nonce:
                 raise InvalidRequest("another folder is served here")
 
         self._server = FramedServer(
@@ -267,10 +247,7 @@ class FolderOwner:
         )
         for bookie in self._running.values():
             self._server.add(bookie)
-        self._socket, self._address = sockets.listen(nonce)
-        loop = asyncio.get_running_loop()
-        self._listening = await loop.create_unix_server(self._server.accept, sock=self._socket)
-        self._lock.publish(Ownership(sockets.own_process(), nonce, self._address))
+        await self._socket.listen(self._server)
 
     async def _control(self, head: bytes) -> bytes:
         try:
