@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-from functools import partial
 from typing import Any, Final
 
 from broker.connection import FromBroker, FromWorker, Hello
@@ -115,9 +114,7 @@ class FolderChannel(ClientConnection):
 
     async def _room(self) -> None:
         while self.wire.queued_bytes > QUEUED_BYTES_MAX and not self.over:
-            taken: asyncio.Future[None] = self._loop.create_future()
-            self.wire.when_empty(partial(_tell, taken))
-            await taken
+            await self.wire.taken()
 
     def _receive(self, frame: Frame) -> None:
         if frame.kind == SAID:
@@ -200,8 +197,3 @@ def _reason(head: bytes) -> BrokerError:
     except BrokerError as error:
         return error
     return SessionLost("the broker ended the link")
-
-
-def _tell(taken: "asyncio.Future[None]") -> None:
-    if not taken.done():
-        taken.set_result(None)

@@ -13,45 +13,24 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from engine.folder import sockets
 from engine.folder.forks import guard
 from engine.folder.lock import FolderLock, Ownership
-from engine.transport.connection import FramedConnection
+from engine.transport.framed_client import ClientConnection
+from engine.transport.serving import ConnectionServer
 
 _NONCE_BITS: Final = 128
-
-
-class Wired(Protocol):
-    """One end of a connection."""
-
-    @property
-    def wire(self) -> FramedConnection:
-        """Its frames."""
-        ...
-
-
-class Server(Protocol):
-    """What answers at a socket."""
-
-    @property
-    def connections(self) -> Iterable[Wired]:
-        """Those that are open."""
-        ...
-
-    def accept(self) -> FramedConnection:
-        """The protocol of one more connection."""
-        ...
 
 
 class Here(Protocol):
     """What runs in this process, and the server of the others."""
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ConnectionServer[Any]:
         """Serves the others."""
         ...
 
@@ -60,21 +39,8 @@ class Here(Protocol):
         ...
 
 
-class There(Wired, Protocol):
-    """A connection to the process that serves."""
-
-    @property
-    def over(self) -> bool:
-        """Whether it is lost."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
-
-
 HereT = TypeVar("HereT", bound=Here)
-ThereT = TypeVar("ThereT", bound=There)
+ThereT = TypeVar("ThereT", bound=ClientConnection)
 
 
 class ServedSocket:
@@ -83,7 +49,7 @@ class ServedSocket:
     def __init__(self, lock: FolderLock, rng: random.Random) -> None:
         self.nonce = f"{rng.getrandbits(_NONCE_BITS):032x}"
         self._lock = lock
-        self._server: Server | None = None
+        self._server: ConnectionServer[Any] | None = None
         self._end: socket.socket | None = None
         self._listening: asyncio.AbstractServer | None = None
         self._address = ""
@@ -94,7 +60,7 @@ class ServedSocket:
         if previous is not None:
             sockets.remove(previous.address)
 
-    async def listen(self, server: Server) -> None:
+    async def listen(self, server: ConnectionServer[Any]) -> None:
         """Listen, and say so in the lock. Raises `FolderError`."""
         self._server = server
         self._end, self._address = sockets.listen(self.nonce)

@@ -111,6 +111,10 @@ class FramedConnection(asyncio.Protocol):
         """Whether nothing is handed on at the moment."""
         return self._holds > 0
 
+    def hand_to(self, receive: Callable[[Frame], None]) -> None:
+        """From the next frame on another one gets them."""
+        self._receive = receive
+
     def take_frames_up_to(self, size_bytes: int) -> None:
         """From now on refuse bigger frames only than these."""
         self._reader.frame_bytes_max = size_bytes
@@ -143,6 +147,17 @@ class FramedConnection(asyncio.Protocol):
     def when_empty(self, call: Callable[[], None]) -> None:
         """Call once when the other side has taken what was queued, or the connection is lost."""
         self._emptied.append(call)
+
+    async def taken(self) -> None:
+        """Wait for what `when_empty` tells."""
+        taken: asyncio.Future[None] = self._loop.create_future()
+
+        def tell() -> None:
+            if not taken.done():
+                taken.set_result(None)
+
+        self.when_empty(tell)
+        await taken
 
     def close(self, failure: EngineError | None = None) -> None:
         """Send what is queued, then end the connection."""

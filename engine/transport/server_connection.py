@@ -5,8 +5,6 @@ Invariants:
 - No task, timer or object is made per entry, and none per append either.
 - What one connection may leave unanswered is bounded in bytes; beyond it nothing is read from it.
 - A bookie's reply goes out under its own target only, in the turn in which the bookie gave it.
-- Nothing but a greeting is listened to before the connection is welcome.
-- What cannot be understood is answered by one error, then the connection ends.
 - A metadata session ends with its connection.
 """
 
@@ -15,36 +13,17 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.errors import (
-    AccessRefused,
-    EngineError,
-    FormatTooNew,
-    FrameInvalid,
-    InvalidRequest,
-    KeyExists,
-    Overloaded,
-    VersionConflict,
-)
+from engine.errors import EngineError, FrameInvalid, InvalidRequest, Overloaded
 from engine.limits import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, MIB
 from engine.metadata.contract import MetadataStore
 from engine.metadata.remote_messages import Watch
 from engine.metadata.remote_session import serve
 from engine.run import NO_ENTRY
 from engine.transport import messages
-from engine.transport.address import may_trust, peer_user
-from engine.transport.connection import FramedConnection
 from engine.transport.contract import AppendReply, Bookie, LacReply, ReadReply, Status
-from engine.transport.frames import (
-    GREETING_BYTES_MAX,
-    TARGET_MAX,
-    ErrorCode,
-    Frame,
-    Kind,
-    decode_greeting,
-    encode_error,
-    encode_greeting,
-)
+from engine.transport.frames import TARGET_MAX, ErrorCode, Frame, Kind, encode_error
 from engine.transport.server_bounds import ConnectionBounds
+from engine.transport.serving import ServedConnection, code_of
 
 if TYPE_CHECKING:
     from engine.transport.framed_server import FramedServer
@@ -54,44 +33,22 @@ _APPEND_OVERHEAD_BYTES: Final = 512
 _REPLIES_MAX: Final = 10_000
 _FENCES_MAX: Final = 1_024
 _WATCHES_MAX: Final = 100_000
-_LINGER_S: Final = 1.0
 _QUEUED_BYTES: Final = 1 * MIB
-_CODES: Final[tuple[tuple[type[EngineError], ErrorCode], ...]] = (
-    (FormatTooNew, ErrorCode.FORMAT_TOO_NEW),
-    (InvalidRequest, ErrorCode.INVALID_REQUEST),
-    (KeyExists, ErrorCode.KEY_EXISTS),
-    (VersionConflict, ErrorCode.VERSION_CONFLICT),
-    (FrameInvalid, ErrorCode.FRAME_INVALID),
-    (Overloaded, ErrorCode.OVERLOADED),
-    (AccessRefused, ErrorCode.ACCESS_REFUSED),
-)
 
 assert _READ_BYTES_MAX > 0
 
 
-class ServerConnection:
+class ServerConnection(ServedConnection):
     """What the server knows of one connection."""
 
+    _server: "FramedServer"
+
     def __init__(self, server: "FramedServer") -> None:
-        self._server = server
+        super().__init__(server, arriving=self._on_arriving)
         self._settings = server.settings
-        self._loop = asyncio.get_running_loop()
-        self.wire = FramedConnection(
-            self._receive,
-            self._on_lost,
-            self._on_made,
-            garbled=self._end_with,
-            arriving=self._on_arriving,
-            frame_bytes_max=GREETING_BYTES_MAX,
-        )
-        self.ended: asyncio.Future[None] = self._loop.create_future()
         self._bounds = ConnectionBounds(
             self.wire, server.settings, server.frames, server.appends, server.reads
         )
-        self._deadline: asyncio.TimerHandle | None = None
-        self._greeting = server.greeting()
-        self._greeted = False
-        self._options: dict[str, Any] | None = None
         self._targets: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fences = 0
@@ -123,62 +80,27 @@ class ServerConnection:
     def finish(self) -> None:
         """Send what is owed, then end the connection."""
         self._send_replies()
-        self.wire.close()
+        super().finish()
 
     # The connection
-
-    def _on_made(self, wire: FramedConnection) -> None:
-        if not may_trust(peer_user(wire.transport)):
-            wire.abort()
-            self.ended.set_result(None)
-            return
-        patience_s = self._settings.connect_timeout_ms / 1000
-        self._deadline = self._loop.call_later(patience_s, self._greeting_late)
-        if not self._server.may_accept():
-            self._end_with(Overloaded("too many connections: close some, or try another bookie"))
-            return
-        self._server.connections[self] = None
-
-    def _greeting_late(self) -> None:
-        self._end_with(FrameInvalid("no greeting came in time"))
 
     def _on_arriving(self, size_bytes: int, urgent: bool) -> None:
         self._bounds.arriving(size_bytes, urgent)
 
     def _on_lost(self, failure: EngineError | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
         self._bounds.over()
         for task in self._tasks:
             task.cancel()
         for end in self._watches.values():
             end()
         self._watches.clear()
-        if not self.ended.done():
-            self._loop.create_task(self._end())
+        super()._on_lost(failure)
 
-    async def _end(self) -> None:
-        try:
-            if self._session is not None:
-                await self._session.close()
-        finally:
-            self._server.connections.pop(self, None)
-            self.ended.set_result(None)
-
-    def _end_with(self, error: EngineError) -> None:
-        """Tell the peer what is wrong, then hear nothing more of it."""
-        kind = Kind.ERROR if self._greeted else Kind.REFUSED
-        self.wire.send(kind, encode_error(_code_of(error), str(error)))
-        self.wire.close(error)
-        self._loop.call_later(_LINGER_S, self.wire.abort)
+    async def _let_go(self) -> None:
+        if self._session is not None:
+            await self._session.close()
 
     def _receive(self, frame: Frame) -> None:
-        if not self._greeted:
-            try:
-                self._greet(frame)
-            except EngineError as error:
-                self._end_with(error)
-            return
         self._bounds.begun(frame)
         handler = self._handlers.get(frame.kind)
         if handler is not None:
@@ -186,33 +108,15 @@ class ServerConnection:
         elif frame.request:
             self._refuse(frame.request, InvalidRequest(f"frames of kind {frame.kind} are unknown"))
 
-    def _greet(self, frame: Frame) -> None:
-        if self._options is None:
-            if frame.kind != Kind.HELLO:
-                raise FrameInvalid("a connection begins with a greeting")
-            self._options = decode_greeting(frame.head).options
-            challenge = self._greeting.challenge(self._options)
-            if challenge is None:
-                self._welcome(self._options, {})
-            else:
-                self.wire.send(Kind.CHALLENGE, challenge)
-        elif frame.kind == Kind.PROOF:
-            self._welcome(self._options, self._greeting.check(frame.head))
-        else:
-            raise FrameInvalid("a challenge is answered by a proof")
-
-    def _welcome(self, options: dict[str, Any], said: dict[str, Any]) -> None:
+    def _welcome(self, options: dict[str, Any]) -> dict[str, Any]:
         if self._server.admit is not None:
             self._server.admit(options)
         if options.get("session"):
             if self._server.open_session is None:
                 raise InvalidRequest("no metadata is served here")
             self._session = self._server.open_session()
-        self._greeted = True
-        assert self._deadline is not None
-        self._deadline.cancel()
         self.wire.take_frames_up_to(FRAME_BYTES_MAX)
-        self.wire.send(Kind.WELCOME, encode_greeting(self._server.options | said))
+        return self._server.options
 
     # Bookies
 
@@ -306,23 +210,13 @@ class ServerConnection:
                 if self.wire.queued_bytes > _QUEUED_BYTES:
                     # What waits to be taken is still held.
                     del reply, body
-                    await self._taken()
+                    await self.wire.taken()
             finally:
                 if held_bytes:
                     self._bounds.read_leaves(held_bytes)
                 self._bounds.read_ends()
 
         self._begin(frame.request, read())
-
-    async def _taken(self) -> None:
-        taken: asyncio.Future[None] = self._loop.create_future()
-
-        def tell() -> None:
-            if not taken.done():
-                taken.set_result(None)
-
-        self.wire.when_empty(tell)
-        await taken
 
     def _fence(self, frame: Frame) -> None:
         """Long polls never keep a fence out: fences are counted by themselves."""
@@ -437,17 +331,13 @@ class ServerConnection:
             self._refuse(request, error)
 
     def _refuse(self, request: int, error: Exception) -> None:
-        self._reply(Kind.ERROR, request, encode_error(_code_of(error), str(error)))
+        self._reply(Kind.ERROR, request, encode_error(code_of(error), str(error)))
 
     def _reply(
         self, kind: Kind, request: int, head: bytes, body: list[bytes] | None = None
     ) -> None:
         self.wire.send(kind, head, request=request, body=body)
         self._bounds.answered()
-
-
-def _code_of(error: Exception) -> ErrorCode:
-    return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNAVAILABLE)
 
 
 def _fitting(reply: ReadReply) -> ReadReply:

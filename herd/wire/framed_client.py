@@ -77,7 +77,7 @@ class FramedChannel(ClientConnection):
         if len(message) > limit:
             raise TooLarge(f"a call has {len(message)} bytes; {limit} fit", hint="do it in parts")
         while self.wire.queued_bytes > self._bounds.queued_bytes_max:
-            await self._taken()
+            await self.wire.taken()
         if self.over:
             raise SessionLost(f"the connection to {self.address} is lost", hint="connect again")
         reply: asyncio.Future[Frame] = self._loop.create_future()
@@ -134,16 +134,6 @@ class FramedChannel(ClientConnection):
         pending = self._pending.pop(frame.request, None)
         if isinstance(pending, PendingCall):
             pending.answer(frame)
-
-    async def _taken(self) -> None:
-        taken: asyncio.Future[None] = self._loop.create_future()
-
-        def tell() -> None:
-            if not taken.done():
-                taken.set_result(None)
-
-        self.wire.when_empty(tell)
-        await taken
 
     def _renew(self) -> None:
         if self.over:

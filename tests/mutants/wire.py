@@ -8,6 +8,7 @@ _GREETING: Final = "engine/transport/greeting.py"
 _SECURITY: Final = "engine/transport/security.py"
 _BOUNDS: Final = "engine/transport/server_bounds.py"
 _CONNECTION: Final = "engine/transport/server_connection.py"
+_SERVING: Final = "engine/transport/serving.py"
 _DIALING: Final = "engine/transport/dialing.py"
 _LISTENING: Final = "engine/transport/listening.py"
 _SERVER: Final = "engine/server.py"
@@ -102,9 +103,9 @@ WIRE_MUTANTS: Final = (
     Mutant(
         "big-frames-before-the-greeting",
         "before a connection is greeted its frames are small",
-        _CONNECTION,
+        _SERVING,
         "            frame_bytes_max=GREETING_BYTES_MAX,\n",
-        "            frame_bytes_max=FRAME_BYTES_MAX,\n",
+        "            frame_bytes_max=2**24,\n",
         by_test(_HOSTILE_TESTS, "test_an_oversized_frame_is_refused_from_its_header_on"),
     ),
 )

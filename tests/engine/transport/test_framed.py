@@ -335,9 +335,7 @@ async def test_a_client_of_another_user_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with wired(tmp_path) as made:
-        monkeypatch.setattr(
-            "engine.transport.server_connection.peer_user", lambda transport: 4_000_000
-        )
+        monkeypatch.setattr("engine.transport.serving.peer_user", lambda transport: 4_000_000)
         with pytest.raises(BookieUnavailable):
             await made.connect()
         assert not made.server.connections
