@@ -31,14 +31,16 @@ class Write(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Erase(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Remove at most `limit` keys of a store; answers how many as text. At the end, its mark.
+    """Remove at most `limit` keys of a store, at the end its mark; see `erased` for the answer.
 
-    `index` is for those of one index alone, 0 for all.
+    `index` is for those of one index alone, 0 for all. There are no keys up to `above`: who looks
+    there passes over all that was removed before, again with each command.
     """
 
     store: int
     limit: int
     index: int = 0
+    above: bytes = b""
 
 
 class Check(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -48,6 +50,17 @@ class Check(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 Command = Write | Erase | Check
+
+
+def erased(count: int, last: bytes) -> bytes:
+    """The answer to an `Erase`: how many keys, as text, and the last of them."""
+    return b"%d %s" % (count, last)
+
+
+def erased_last(answer: bytes) -> bytes:
+    """The last key that was removed; none if there was none, or if another version answered."""
+    return answer.partition(b" ")[2]
+
 
 encode_command: Final = msgspec.msgpack.Encoder().encode
 decode_command: Final = msgspec.msgpack.Decoder(Write | Erase | Check).decode

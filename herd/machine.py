@@ -14,7 +14,7 @@ import msgspec
 
 from engine.log.position import Position
 from engine.replica.contract import Rows
-from herd.commands import Command, Erase, Write, decode_command
+from herd.commands import Command, Erase, Write, decode_command, erased
 from herd.keys import ERASE, catalog_key, index_mark, successor
 from herd.keys import prefix as store_prefix
 from herd.rows import stamp
@@ -111,9 +111,11 @@ def _erase(rows: Rows, wanted: Erase) -> bytes:
             index_mark(wanted.store, wanted.index),
             store_prefix(wanted.store, wanted.index),
         )
-    found = rows.scan(first, successor(first), wanted.limit)
+    # Right behind the last that is gone: its key and a zero byte.
+    begin = wanted.above + b"\0" if wanted.above else first
+    found = rows.scan(begin, successor(first), wanted.limit)
     for key, _ in found:
         rows.delete(key)
     if len(found) < wanted.limit:
         rows.delete(mark)
-    return b"%d" % len(found)
+    return erased(len(found), found[-1][0] if found else b"")

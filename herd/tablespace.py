@@ -37,7 +37,7 @@ from herd.checking import Checker
 from herd.checkpoint.duty import keep_checkpoints
 from herd.checkpoint.manifest import ManifestRecord
 from herd.checkpoint.taking import Checkpointer
-from herd.commands import Check, Command, Erase, Write, encode_command
+from herd.commands import Check, Command, Erase, Write, encode_command, erased_last
 from herd.errors import (
     Error,
     LeaderUnavailable,
@@ -300,8 +300,8 @@ class Tablespace:
 
     async def propose(
         self, command: bytes, term: int, transaction: Transaction | None = None
-    ) -> None:
-        """Log a command in a term, waiting while the log has no room.
+    ) -> bytes:
+        """Log a command in a term, waiting while the log has no room; returns its answer.
 
         A cancelled wait takes nothing back: `transaction` keeps its locks until the outcome is
         known.
@@ -322,7 +322,7 @@ class Tablespace:
         if transaction is not None:
             transaction.logged = logged
         try:
-            await asyncio.shield(logged)
+            return await asyncio.shield(logged)
         except EngineError as error:
             raise after_logging(error) from error
 
@@ -439,15 +439,17 @@ class Tablespace:
     async def _erase_all(self) -> None:
         # After the batch that is being applied now.
         await asyncio.sleep(0)
+        begun, above = (0, 0), b""
         try:
             while not self._filling and (term := self.term):
                 marked, _ = self.stale_read(stores_to_erase)
                 stores = [one for one in marked if one[0] not in self._kept_stores]
                 if not stores:
                     return
-                store, index = stores[0]
-                command = encode_command(Erase(store, self.settings.erase_rows, index))
-                await self.propose(command, term)
+                if begun != stores[0]:
+                    begun, above = stores[0], b""
+                command = Erase(begun[0], self.settings.erase_rows, begun[1], above)
+                above = erased_last(await self.propose(encode_command(command), term))
         except Error as error:
             # The marks stay: whoever leads next goes on.
             _logger.info("tablespace %s: rows are erased later: %s", self.name, error)

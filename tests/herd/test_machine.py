@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from engine.log.position import Position
 from engine.state.memory import MemoryState
-from herd.commands import Check, Command, Erase, Write, decode_command, encode_command
+from herd.commands import (
+    Check,
+    Command,
+    Erase,
+    Write,
+    decode_command,
+    encode_command,
+    erased,
+    erased_last,
+)
 from herd.keys import ERASE, catalog_key, prefix
 from herd.machine import DONE, UNKNOWN, HerdMachine
 from herd.rows import stamp
@@ -87,10 +96,12 @@ def test_a_store_is_erased_in_steps_and_its_neighbours_stay() -> None:
     ]
     mark = (catalog_key(ERASE, 5), b"")
     machine.apply(state, encode_command(Write([], [*plain, mark])), Position(1, 1))
-    answers = [
-        machine.apply(state, encode_command(Erase(5, 4)), Position(1, step)) for step in (2, 3, 4)
-    ]
-    assert answers == [b"4", b"2", b"0"]
+    answers, above = [], b""
+    for step in (2, 3, 4):
+        command = encode_command(Erase(5, 4, 0, above))
+        answers.append(machine.apply(state, command, Position(1, step)))
+        above = erased_last(answers[-1])
+    assert answers == [erased(4, prefix(5, 1) + b"k0"), erased(2, prefix(5, 1) + b"k2"), b"0 "]
     assert [row for row in dump(state) if row[0][:1] == b"\x02"] == sorted(
         (key, b"") for key, _ in plain if not key.startswith(prefix(5)[:5])
     )

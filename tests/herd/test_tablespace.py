@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from engine.errors import Overloaded
+from engine.log import Position
 from engine.state.memory import MemoryState
 from herd.catalog import erasing, load
+from herd.commands import Command, Erase
 from herd.errors import (
     CommitUnknown,
     LeaderUnavailable,
@@ -81,12 +83,22 @@ async def test_rows_of_a_dropped_table_are_erased_in_steps() -> None:
         transaction = space.begin()
         await insert(transaction, table, *[[number, 0, ""] for number in range(10)])
         await transaction.commit()
+        keys = [key for key, _ in left(space.rows_scan, table.store)]
+        steps: list[bytes] = []
+
+        def note(_: Position, command: Command) -> None:
+            if isinstance(command, Erase):
+                steps.append(command.above)
+
+        end = space.watch(note)
         transaction = space.begin()
         transaction.set_catalog(*transaction.catalog.without_table(table))
         await transaction.commit()
         await until(lambda: not left(space.rows_scan, table.store))
         await until(lambda: not space.rows_scan(ERASE, successor(ERASE), 10))
+        end()
         assert not left(space.rows_scan, table.store), "the mark goes last"
+        assert steps == [b"", keys[2], keys[5], keys[8]], "none passes over what is gone already"
 
 
 async def test_rows_that_a_leader_left_behind_are_erased_by_the_next_one() -> None:
