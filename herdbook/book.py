@@ -13,36 +13,30 @@
 Invariants:
 - What a call acknowledged is on the disk; closing adds nothing to that and only lets go.
 - `open` and `open_async` open the same folder in the same way, and may do so at the same time.
-- A book that its program forgets is closed when the process ends.
 - Tablespaces run with the first opener who wants one; the others reach them there, and when that
   one ends the next who asks runs them. So do tasks, with the first opener who wants some.
 """
 
 import asyncio
-import atexit
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from blobit import AsyncBlobs, Blobs, BlobSettings
+from blobit import AsyncBlobs, BlobSettings
 from broker.folder import FolderBroker
 from broker.ports import UserMapping, mapping_of
 from broker.settings import BrokerSettings, Target
 from engine import cluster
 from engine.folder.naming import refuse_url
-from engine.ports.system_loop import BackgroundLoop, background_loop
 from engine.ports.system_workers import ThreadWorkers
 from herd.aio import AsyncConnection
-from herd.connection import Connection
-from herd.hopping import Hopper
-from herd.opening import Herd
 from herd.store import DEFAULT, AsyncHerd, open_herd
+from herdbook.opened import Opened
 from herdbook.payload_store import BucketPayloads
 
 if TYPE_CHECKING:
-    from broker.sync import Tasks
     from broker.tasks import AsyncTasks
 
 _CLUSTERS: Final = "a cluster is reached by herdbook.connect(url), or connect_async"
@@ -119,55 +113,8 @@ async def open_async(
             await workers.close()
 
 
-class Book:
+class Book(Opened):
     """An open folder. Made by `open`; a context manager."""
-
-    def __init__(self, loop: BackgroundLoop, opening: AsyncIterator[AsyncBook], book: AsyncBook):
-        self._loop = loop
-        self._opening = opening
-        self._closed = False
-        self.blobs = Blobs(book.blobs, loop)
-        """Buckets of named objects, and objects by id."""
-        self.herd = Herd(book.herd, Hopper(loop))
-        """Tablespaces: tables by SQL and by key."""
-        self._book = book
-        self._tasks: Tasks | None = None
-        atexit.register(self.close)
-
-    @property
-    def url(self) -> str:
-        """The folder's absolute path, by which another process opens it, too."""
-        return self._book.url
-
-    @property
-    def tasks(self) -> "Tasks":
-        """Tasks: submit, wait, schedule, run. Raises `broker.errors.BrokerUnavailable`."""
-        if self._tasks is None:
-            # Loaded on first use, like all of the broker: most programs have no tasks.
-            from broker.sync import Tasks
-
-            self._tasks = Tasks(self._loop.run(self._book.tasks), self._loop)
-        return self._tasks
-
-    def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> Connection:
-        """A connection of PEP 249 to a tablespace. Close it. Raises what is in `herd.errors`."""
-        return self.herd.connect(tablespace, autocommit=autocommit)
-
-    def close(self) -> None:
-        """Let go of the folder. May be called twice; in a forked child it does nothing."""
-        atexit.unregister(self.close)
-        if not self._closed and self._loop.usable:
-            self._closed = True
-            self._loop.run(self._end)
-
-    def __enter__(self) -> "Book":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def _end(self) -> None:
-        await anext(self._opening, None)
 
 
 def open(
@@ -182,17 +129,6 @@ def open(
 
     For what is said see `open_async`, which raises the same.
     """
-
-    async def hold() -> AsyncIterator[AsyncBook]:
-        async with open_async(
-            path, bookies=bookies, settings=settings, broker=broker, mapping=mapping
-        ) as book:
-            yield book
-
-    loop = background_loop()
-    opening = hold()
-
-    async def begin() -> AsyncBook:
-        return await anext(opening)
-
-    return Book(loop, opening, loop.run(begin))
+    return Book(
+        open_async(path, bookies=bookies, settings=settings, broker=broker, mapping=mapping)
+    )

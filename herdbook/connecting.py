@@ -11,29 +11,24 @@ Invariants:
 """
 
 import asyncio
-import atexit
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from blobit import AsyncBlobs, Blobs
+from blobit import AsyncBlobs
 from engine.errors import InvalidRequest
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
-from engine.ports.system_loop import BackgroundLoop, background_loop
 from engine.ports.system_workers import ThreadWorkers
 from herd.aio import AsyncConnection
-from herd.connection import Connection
-from herd.hopping import Hopper
-from herd.opening import Herd
 from herd.store import DEFAULT
 from herd.wire.herd import RemoteHerd
 from herdbook.finding import is_cluster
+from herdbook.opened import Opened
 from herdbook.payload_store import BucketPayloads
 from herdbook.task_api import read_configured
 
 if TYPE_CHECKING:
-    from broker.sync import Tasks
     from broker.tasks import AsyncTasks
 
 
@@ -102,56 +97,8 @@ async def connect_async(url: str) -> AsyncIterator[AsyncCluster]:
         await workers.close()
 
 
-class Cluster:
+class Cluster(Opened):
     """A cluster. Made by `connect`; a context manager."""
-
-    def __init__(
-        self, loop: BackgroundLoop, opening: AsyncIterator[AsyncCluster], cluster: AsyncCluster
-    ) -> None:
-        self._loop = loop
-        self._opening = opening
-        self._cluster = cluster
-        self._closed = False
-        self._tasks: Tasks | None = None
-        self.blobs = Blobs(cluster.blobs, loop)
-        """Buckets of named objects, and objects by id."""
-        self.herd = Herd(cluster.herd, Hopper(loop))
-        """Tablespaces: tables by SQL and by key."""
-        atexit.register(self.close)
-
-    @property
-    def url(self) -> str:
-        """What it was connected by."""
-        return self._cluster.url
-
-    @property
-    def tasks(self) -> "Tasks":
-        """Tasks: submit, wait, schedule."""
-        if self._tasks is None:
-            from broker.sync import Tasks
-
-            self._tasks = Tasks(self._loop.run(self._cluster.tasks), self._loop)
-        return self._tasks
-
-    def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> Connection:
-        """A connection of PEP 249 to a tablespace. Close it. Raises what is in `herd.errors`."""
-        return self.herd.connect(tablespace, autocommit=autocommit)
-
-    def close(self) -> None:
-        """Let go of the cluster. May be called twice; in a forked child it does nothing."""
-        atexit.unregister(self.close)
-        if not self._closed and self._loop.usable:
-            self._closed = True
-            self._loop.run(self._end)
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def _end(self) -> None:
-        await anext(self._opening, None)
 
 
 def connect(url: str) -> Cluster:
@@ -159,15 +106,4 @@ def connect(url: str) -> Cluster:
 
     Raises as `connect_async` does.
     """
-
-    async def hold() -> AsyncIterator[AsyncCluster]:
-        async with connect_async(url) as cluster:
-            yield cluster
-
-    loop = background_loop()
-    opening = hold()
-
-    async def begin() -> AsyncCluster:
-        return await anext(opening)
-
-    return Cluster(loop, opening, loop.run(begin))
+    return Cluster(connect_async(url))
