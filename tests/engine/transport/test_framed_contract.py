@@ -2,24 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 import uvloop
 
-from engine.bookie.index_memory import MemoryIndex
-from engine.bookie.service import BookieService
-from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
-from engine.ports.system_disk import SystemDisk
-from engine.ports.system_workers import ThreadWorkers
 from engine.transport.contract import Bookie, Transport
 from engine.transport.framed_bookie import FramedTransport
 from engine.transport.framed_server import FramedServer
 from engine.transport.inprocess import InProcessTransport
 from tests.engine.transport.bookie_contract import BookieContract, Scenario
 from tests.engine.transport.model_bookie import ModelBookie
+from tests.engine.transport.wired_bookies import WiredBookies, WiredServices
 
 
 async def in_process(bookies: list[Bookie], scenario: Scenario) -> None:
@@ -40,21 +33,7 @@ class TestInProcess(BookieContract):
         asyncio.run(run())
 
 
-class TestFramed(BookieContract):
-    new_loop: Callable[[], asyncio.AbstractEventLoop] = staticmethod(asyncio.new_event_loop)
-
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
-    def run_with_bookies(self, scenario: Scenario) -> None:
-        async def run() -> None:
-            async with asyncio.timeout(60):
-                await self.serve([ModelBookie(self.first), ModelBookie(self.second)], scenario)
-
-        with asyncio.Runner(loop_factory=self.new_loop) as runner:
-            runner.run(run())
-
+class TestFramed(WiredBookies, BookieContract):
     async def serve(self, bookies: list[Bookie], scenario: Scenario) -> None:
         path = str(self.folder / "bookies.sock")
 
@@ -76,30 +55,5 @@ class TestFramedOverUvloop(TestFramed):
     new_loop = staticmethod(uvloop.new_event_loop)
 
 
-class TestServiceOverFrames(TestFramed):
+class TestServiceOverFrames(WiredServices, TestFramed):
     """The real bookie, through the socket."""
-
-    def run_with_bookies(self, scenario: Scenario) -> None:
-        async def run() -> None:
-            workers = ThreadWorkers(asyncio.get_running_loop())
-            store = MemoryTree("cluster").session()
-            services: list[BookieService] = []
-            for name in ("a", "b"):
-                (self.folder / name).mkdir()
-                service = await BookieService.start(
-                    disk=SystemDisk(self.folder / name),
-                    open_index=MemoryIndex,
-                    workers=workers,
-                    clock=SystemClock(),
-                    rng=random.Random(name),
-                    store=store,
-                )
-                services.append(service)
-            self.first, self.second = (service.bookie_id for service in services)
-            async with asyncio.timeout(60):
-                await self.serve(list(services), scenario)
-            for service in services:
-                await service.close()
-            await workers.close()
-
-        asyncio.run(run())
