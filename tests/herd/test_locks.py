@@ -224,12 +224,17 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing_and_lets_the_next_one_i
     assert len(table) == 0
 
 
-async def test_one_that_is_cancelled_in_the_turn_in_which_it_is_served_holds_the_lock() -> None:
-    table, one, two, three = LockTable(), Holder(), Holder(), Holder()
-    table.try_lock(one, "a")
-    waiting = begun(table, two, "a")
-    behind = begun(table, three, "a")
+async def queued() -> tuple[LockTable, list[Holder], list["asyncio.Task[None]"]]:
+    """Three who want the same row, the second and the third of them in vain so far."""
+    table, holders = LockTable(), [Holder() for _ in range(3)]
+    table.try_lock(holders[0], "a")
+    waiting = [begun(table, holder, "a") for holder in holders[1:]]
     await turns()
+    return table, holders, waiting
+
+
+async def test_one_that_is_cancelled_in_the_turn_in_which_it_is_served_holds_the_lock() -> None:
+    table, (one, two, three), (waiting, behind) = await queued()
     table.release(one)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -243,11 +248,7 @@ async def test_one_that_is_cancelled_in_the_turn_in_which_it_is_served_holds_the
 
 
 async def test_one_that_is_cancelled_before_it_is_served_is_passed_over() -> None:
-    table, one, two, three = LockTable(), Holder(), Holder(), Holder()
-    table.try_lock(one, "a")
-    waiting = begun(table, two, "a")
-    behind = begun(table, three, "a")
-    await turns()
+    table, (one, two, three), (waiting, behind) = await queued()
     waiting.cancel()
     table.release(one)
     await behind
@@ -259,11 +260,7 @@ async def test_one_that_is_cancelled_before_it_is_served_is_passed_over() -> Non
 
 
 async def test_one_that_is_ended_while_it_waits_gets_nothing_afterwards() -> None:
-    table, one, two, three = LockTable(), Holder(), Holder(), Holder()
-    table.try_lock(one, "a")
-    waiting = begun(table, two, "a")
-    behind = begun(table, three, "a")
-    await turns()
+    table, (one, two, three), (waiting, behind) = await queued()
     table.release(two)
     table.release(one)
     with pytest.raises(TransactionEnded):
@@ -275,11 +272,7 @@ async def test_one_that_is_ended_while_it_waits_gets_nothing_afterwards() -> Non
 
 
 async def test_one_that_is_ended_in_the_turn_in_which_it_is_served_lets_go() -> None:
-    table, one, two, three = LockTable(), Holder(), Holder(), Holder()
-    table.try_lock(one, "a")
-    waiting = begun(table, two, "a")
-    behind = begun(table, three, "a")
-    await turns()
+    table, (one, two, three), (waiting, behind) = await queued()
     table.release(one)
     table.release(two)
     await waiting

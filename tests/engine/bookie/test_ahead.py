@@ -9,6 +9,7 @@ import pytest
 from engine.bookie.index import Position
 from engine.bookie.scan import Flaw, Found, JournalScan, SegmentScan
 from engine.bookie.segment import name_of
+from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.tools_check import check_folder
 from engine.bookie.tools_folder import BookieFolder
@@ -30,9 +31,26 @@ SMALL = BookieSettings(
 )
 
 
+async def started(
+    settings: BookieSettings = SETTINGS, seed: int = 1
+) -> tuple[Stable, BookieService]:
+    """A bookie that has just begun, and where it stands."""
+    yard = Stable(seed, settings)
+    return yard, await yard.start()
+
+
+async def sealed_at(service: BookieService) -> int:
+    """Where the first segment ends, once there is another."""
+    entry_id = 0
+    while service.storage.journal.active_segment < 2:
+        end = service.storage.journal.end.offset
+        await append(service, run_of(7, entry_id, entry_id))
+        entry_id += 1
+    return end
+
+
 async def test_a_segment_grows_once_for_many_small_batches() -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    yard, service = await started()
     sizes = []
     for entry_id in range(40):
         await append(service, run_of(7, entry_id, entry_id))
@@ -43,20 +61,14 @@ async def test_a_segment_grows_once_for_many_small_batches() -> None:
 
 
 async def test_behind_a_big_batch_nothing_stands_ahead() -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    yard, service = await started()
     await append(service, run_of(7, 0, 0, size=AHEAD_BYTES))
     assert yard.disk.size(name_of(1)) == service.storage.journal.end.offset
 
 
 async def test_a_segment_that_is_sealed_or_closed_ends_where_its_last_batch_does() -> None:
-    yard = Stable(settings=SMALL)
-    service = await yard.start()
-    entry_id = 0
-    while service.storage.journal.active_segment < 2:
-        sealed = service.storage.journal.end.offset
-        await append(service, run_of(7, entry_id, entry_id))
-        entry_id += 1
+    yard, service = await started(SMALL)
+    sealed = await sealed_at(service)
     assert yard.disk.size(name_of(1)) == sealed
     assert yard.disk.size(name_of(2)) == 2_000
     await service.close()
@@ -72,8 +84,7 @@ async def test_no_zeros_are_written_on_a_disk_that_is_nearly_full() -> None:
 
 
 async def test_a_disk_that_was_full_gets_no_zeros_any_more() -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    _, service = await started()
     await append(service, run_of(7, 0, 0))
     writer = service.storage.journal._writer
     assert writer._ahead(100, 1_000) == AHEAD_BYTES
@@ -85,8 +96,7 @@ async def test_a_disk_that_was_full_gets_no_zeros_any_more() -> None:
 async def test_a_journal_goes_on_behind_what_was_written_and_not_behind_the_zeros(
     power: bool,
 ) -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    yard, service = await started()
     for entry_id in range(5):
         await append(service, run_of(7, entry_id, entry_id))
     assert yard.disk.size(name_of(1)) > AHEAD_BYTES
@@ -100,8 +110,7 @@ async def test_a_journal_goes_on_behind_what_was_written_and_not_behind_the_zero
 
 
 async def test_a_last_batch_that_is_torn_amid_zeros_is_cut() -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    yard, service = await started()
     await append(service, run_of(7, 0, 3))
     await append(service, run_of(7, 4, 7))
     end = service.storage.journal.end.offset
@@ -114,8 +123,7 @@ async def test_a_last_batch_that_is_torn_amid_zeros_is_cut() -> None:
 
 
 async def test_a_batch_that_ends_in_zeros_is_whole() -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    yard, service = await started()
     run = Run.pack(7, 0, [bytes(100), bytes(100)], lac=-1, length_before=0)
     await append(service, run)
     service = await yard.crash()
@@ -127,8 +135,7 @@ async def test_a_batch_that_ends_in_zeros_is_whole() -> None:
 async def test_whatever_a_power_loss_leaves_nothing_acknowledged_is_lost() -> None:
     for seed in range(60):
         rng = random.Random(seed)
-        yard = Stable(seed, SETTINGS)
-        service = await yard.start()
+        yard, service = await started(seed=seed)
         entries = 0
         for _ in range(4):
             for _ in range(rng.randint(1, 12)):
@@ -145,20 +152,14 @@ async def test_whatever_a_power_loss_leaves_nothing_acknowledged_is_lost() -> No
 
 async def test_behind_a_seal_no_zeros_come_back() -> None:
     for seed in range(20):
-        yard = Stable(seed, SMALL)
-        service = await yard.start()
-        entry_id = 0
-        while service.storage.journal.active_segment < 2:
-            sealed = service.storage.journal.end.offset
-            await append(service, run_of(7, entry_id, entry_id))
-            entry_id += 1
+        yard, service = await started(SMALL, seed)
+        sealed = await sealed_at(service)
         await yard.crash()
         assert yard.disk.size(name_of(1)) == sealed, seed
 
 
 async def test_a_segment_that_is_sealed_before_a_doubtful_batch_keeps_no_zeros() -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    yard, service = await started()
     await append(service, run_of(7, 0, 0))
     await append(service, run_of(7, 1, 1))
     end = service.storage.journal.end.offset
@@ -172,8 +173,7 @@ async def test_a_segment_that_is_sealed_before_a_doubtful_batch_keeps_no_zeros()
 async def test_a_roll_that_cannot_cut_the_zeros_off_goes_back_to_the_very_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    yard = Stable(settings=SMALL)
-    service = await yard.start()
+    yard, service = await started(SMALL)
     await append(service, run_of(7, 0, 0))
     end = service.storage.journal.end
 
@@ -193,13 +193,8 @@ async def test_a_roll_that_cannot_cut_the_zeros_off_goes_back_to_the_very_end(
 
 
 async def test_zeros_at_the_end_of_a_sealed_segment_are_damage() -> None:
-    yard = Stable(settings=SMALL)
-    service = await yard.start()
-    entry_id = 0
-    while service.storage.journal.active_segment < 2:
-        sealed = service.storage.journal.end.offset
-        await append(service, run_of(7, entry_id, entry_id))
-        entry_id += 1
+    yard, service = await started(SMALL)
+    sealed = await sealed_at(service)
     whole = SegmentScan(yard.disk, 1, service.identity.salt)
     assert all(isinstance(found, Found) for found in whole.records())
     yard.disk._names[name_of(1)].data[whole.marked :] = bytes(sealed - whole.marked)
@@ -211,8 +206,7 @@ async def test_zeros_at_the_end_of_a_sealed_segment_are_damage() -> None:
 async def test_a_torn_batch_amid_zeros_is_told_as_torn_and_not_as_a_problem() -> None:
     torn = 0
     for seed in range(40):
-        yard = Stable(seed, SETTINGS)
-        service = await yard.start()
+        yard, service = await started(seed=seed)
         await append(service, run_of(7, 0, 3))
         yard.disk.lose_power_after = 1
         ask(service, run_of(7, 4, 7, size=600))
@@ -226,8 +220,7 @@ async def test_a_torn_batch_amid_zeros_is_told_as_torn_and_not_as_a_problem() ->
 
 
 async def test_a_look_at_a_journal_takes_the_zeros_for_no_damage() -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    yard, service = await started()
     for entry_id in range(3):
         await append(service, run_of(7, entry_id, entry_id))
     end = service.storage.journal.end
@@ -237,8 +230,7 @@ async def test_a_look_at_a_journal_takes_the_zeros_for_no_damage() -> None:
 
 
 async def test_a_look_at_a_journal_misses_what_became_zeros() -> None:
-    yard = Stable(settings=SETTINGS)
-    service = await yard.start()
+    yard, service = await started()
     for entry_id in range(3):
         await append(service, run_of(7, entry_id, entry_id))
     end = service.storage.journal.end

@@ -1,6 +1,7 @@
 """Tables as they were at a checkpoint, in SQL."""
 
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from herd.errors import (
     SqlSyntaxError,
 )
 from herd.sql.result import Result
-from herd.store import open_folder
+from herd.store import AsyncHerd, open_folder
 from tests.herd.sql.sessions import at
 
 
@@ -40,20 +41,28 @@ async def run(session: Executes, *texts: str) -> None:
         await session.execute(text)
 
 
-async def test_a_table_is_read_with_the_columns_that_it_had(tmp_path: Path) -> None:
-    async with open_folder(tmp_path) as herd:
+@asynccontextmanager
+async def session_after(folder: Path, *texts: str) -> AsyncIterator[tuple[AsyncHerd, Executes]]:
+    """An open folder and a session that has executed these."""
+    async with open_folder(folder) as herd:
         session = await herd.session()
-        await run(
-            session,
-            "CREATE TABLE cow (id INT PRIMARY KEY, milk INT, name TEXT)",
-            "INSERT INTO cow VALUES (1, 10, 'Elsa')",
-            "CHECKPOINT",
-            "CREATE VIEW old AS SELECT * FROM cow AS OF CHECKPOINT 1",
-            "ALTER TABLE cow DROP COLUMN milk",
-            "ALTER TABLE cow RENAME COLUMN name TO called",
-            "ALTER TABLE cow ADD COLUMN born INT DEFAULT 2020",
-            "CHECKPOINT",
-        )
+        await run(session, *texts)
+        yield herd, session
+        await session.close()
+
+
+async def test_a_table_is_read_with_the_columns_that_it_had(tmp_path: Path) -> None:
+    async with session_after(
+        tmp_path,
+        "CREATE TABLE cow (id INT PRIMARY KEY, milk INT, name TEXT)",
+        "INSERT INTO cow VALUES (1, 10, 'Elsa')",
+        "CHECKPOINT",
+        "CREATE VIEW old AS SELECT * FROM cow AS OF CHECKPOINT 1",
+        "ALTER TABLE cow DROP COLUMN milk",
+        "ALTER TABLE cow RENAME COLUMN name TO called",
+        "ALTER TABLE cow ADD COLUMN born INT DEFAULT 2020",
+        "CHECKPOINT",
+    ) as (_, session):
         past = "SELECT * FROM cow AS OF CHECKPOINT"
         for number, names, found in (
             (1, ["id", "milk", "name"], (1, 10, "Elsa")),
@@ -79,17 +88,14 @@ async def test_a_table_is_read_with_the_columns_that_it_had(tmp_path: Path) -> N
         assert await rows(session, newest) == [(1, "Elsa", 2020)]
         await run(session, "ALTER TABLE cow DROP COLUMN born", "CHECKPOINT")
         assert await rows(session, newest) == [(1, "Elsa")]
-        await session.close()
 
 
 async def test_keys_and_positions_are_those_that_the_state_had(tmp_path: Path) -> None:
-    async with open_folder(tmp_path) as herd:
-        session = await herd.session()
-        await run(
-            session,
-            "CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)",
-            "INSERT INTO cow VALUES (1, 'Elsa'), (2, 'Emma')",
-        )
+    async with session_after(
+        tmp_path,
+        "CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)",
+        "INSERT INTO cow VALUES (1, 'Elsa'), (2, 'Emma')",
+    ) as (_, session):
         now = await rows(session, "SELECT _key, _position, name FROM cow ORDER BY id")
         await run(session, "CHECKPOINT", "UPDATE cow SET name = 'Berta'")
         text = "SELECT _key, _position, name FROM cow AS OF CHECKPOINT 1 ORDER BY id"
@@ -97,23 +103,20 @@ async def test_keys_and_positions_are_those_that_the_state_had(tmp_path: Path) -
         assert await rows(session, "SELECT _key FROM cow AS OF CHECKPOINT 1 WHERE id = 2") == [
             now[1][:1]
         ]
-        await session.close()
 
 
 async def test_a_table_that_is_gone_is_read_and_one_that_came_later_is_not(tmp_path: Path) -> None:
-    async with open_folder(tmp_path) as herd:
-        session = await herd.session()
-        await run(
-            session,
-            "CREATE TABLE cow (id INT PRIMARY KEY)",
-            "INSERT INTO cow VALUES (1)",
-            "CREATE TABLE barn (id INT PRIMARY KEY, cows INT)",
-            "INSERT INTO barn VALUES (7, 2)",
-            "CHECKPOINT",
-            "DROP TABLE cow",
-            "CREATE TABLE horse (id INT PRIMARY KEY)",
-            "ALTER TABLE barn RENAME TO stable",
-        )
+    async with session_after(
+        tmp_path,
+        "CREATE TABLE cow (id INT PRIMARY KEY)",
+        "INSERT INTO cow VALUES (1)",
+        "CREATE TABLE barn (id INT PRIMARY KEY, cows INT)",
+        "INSERT INTO barn VALUES (7, 2)",
+        "CHECKPOINT",
+        "DROP TABLE cow",
+        "CREATE TABLE horse (id INT PRIMARY KEY)",
+        "ALTER TABLE barn RENAME TO stable",
+    ) as (herd, session):
         assert await rows(session, 'SELECT * FROM "default".cow AS OF CHECKPOINT 1') == [(1,)]
         assert await rows(session, "SELECT cows FROM barn AS OF CHECKPOINT 1") == [(2,)]
         # A table of the same name is another one.
@@ -136,21 +139,18 @@ async def test_a_table_that_is_gone_is_read_and_one_that_came_later_is_not(tmp_p
         assert isinstance(await failed(session, text), NotSupportedError)
         checkpointer = (await herd.tablespace()).checkpointer
         assert checkpointer is not None and (await checkpointer.list.get()).pins == ()
-        await session.close()
 
 
 async def test_a_table_is_read_as_it_was(tmp_path: Path) -> None:
-    async with open_folder(tmp_path) as herd:
-        session = await herd.session()
-        for text in (
-            "CREATE TABLE cow (id INT PRIMARY KEY, milk INT)",
-            "INSERT INTO cow VALUES (1, 10), (2, 20)",
-            "CHECKPOINT",
-            "UPDATE cow SET milk = 99 WHERE id = 1",
-            "CHECKPOINT",
-            "DELETE FROM cow",
-        ):
-            await session.execute(text)
+    async with session_after(
+        tmp_path,
+        "CREATE TABLE cow (id INT PRIMARY KEY, milk INT)",
+        "INSERT INTO cow VALUES (1, 10), (2, 20)",
+        "CHECKPOINT",
+        "UPDATE cow SET milk = 99 WHERE id = 1",
+        "CHECKPOINT",
+        "DELETE FROM cow",
+    ) as (_, session):
         assert await rows(session, "SELECT * FROM cow") == []
         one = "SELECT id, milk FROM cow AS OF CHECKPOINT 1 WHERE id = 1"
         assert await rows(session, one) == [(1, 10)]
@@ -185,4 +185,3 @@ async def test_a_table_is_read_as_it_was(tmp_path: Path) -> None:
             assert isinstance(error, kind), f"{text}: {error!r}"
             assert error.place is not None, text
             assert at(error, text)
-        await session.close()
