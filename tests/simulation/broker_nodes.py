@@ -5,7 +5,6 @@ Invariants:
 - Its wall clock may jump by hours; its monotonic one only drifts.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -15,16 +14,14 @@ from broker.errors import BrokerError, BrokerUnavailable
 from broker.service import LOG, Broker
 from broker.settings import BrokerSettings
 from broker.task import Task, decode_task
-from engine.errors import CannotRead, EngineError, StateFailed, Unavailable
+from engine.errors import EngineError
 from engine.replica.contract import ReadRows
 from engine.replica.replica import Replica
+from engine.state.stored import StoredState
 from tests.simulation.broker_oracle import Given
-from tests.simulation.disk import SimDisk
 from tests.simulation.nodes import World
-from tests.simulation.oracles import Violation
-from tests.simulation.replica_nodes import _RETRY_S, DriftingClock, ReplicaNode, ReplicaPlan
+from tests.simulation.replica_nodes import DriftingClock, ReplicaNode, ReplicaPlan
 from tests.simulation.replica_oracle import ReplicaOracle
-from tests.simulation.workers import SimWorkers
 
 __all__ = ["LOG", "BrokerNode"]
 T = TypeVar("T")
@@ -32,6 +29,9 @@ T = TypeVar("T")
 
 class BrokerNode(ReplicaNode):
     """A machine that runs one replica of the broker."""
+
+    runs = "broker"
+    errors = BrokerError
 
     def __init__(
         self,
@@ -45,41 +45,18 @@ class BrokerNode(ReplicaNode):
         self.broker: Broker | None = None
         super().__init__(world, name, plan, oracle)
 
-    async def _serve(self) -> None:
-        """Start the replica; try again, as a supervisor does, while something is away."""
-        process = self.process
-        while True:
-            workers = SimWorkers(
-                self.world.loop, process, SimDisk(self.world.rng("disk")), self.world.rng("workers")
-            )
-            try:
-                state = self.states.open(workers, self.plan.state)
-            except OSError:
-                await asyncio.sleep(_RETRY_S)
-                continue
-            try:
-                broker = await Broker.open(
-                    self.client,
-                    state,
-                    settings=self.broker_settings,
-                    address=self.name,
-                    elect=True,
-                    replica_settings=self.plan.replica,
-                    log_settings=self.plan.log,
-                )
-            except BrokerError as error:
-                if not isinstance(error.__cause__, Unavailable | CannotRead | StateFailed):
-                    raise Violation(f"{self.name} does not start: {error!r}") from error
-                self.world.trace.event("broker not open", self.name, type(error).__name__)
-                await self._close(state)
-                await asyncio.sleep(_RETRY_S)
-            else:
-                self._state = state
-                assert isinstance(broker.replica, Replica)
-                self.broker = broker
-                self.replica = broker.replica
-                self.world.trace.event("broker", process.name, *broker.replica.position)
-                return
+    async def _open(self, state: StoredState) -> Replica:
+        self.broker = await Broker.open(
+            self.client,
+            state,
+            settings=self.broker_settings,
+            address=self.name,
+            elect=True,
+            replica_settings=self.plan.replica,
+            log_settings=self.plan.log,
+        )
+        assert isinstance(self.broker.replica, Replica)
+        return self.broker.replica
 
     def crash(self) -> None:
         """The process ends in mid-air; what its state had not flushed goes, in part or whole."""

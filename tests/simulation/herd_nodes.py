@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from engine.errors import CannotRead, StateFailed, Unavailable
+from engine.errors import Unavailable
+from engine.replica.replica import Replica
 from engine.state.contract import Snapshot
+from engine.state.stored import StoredState
 from herd.catalog import rows_of
 from herd.changing import Changer
 from herd.errors import CommitUnknown, Error
@@ -24,12 +26,10 @@ from herd.transaction import Isolation
 from tests.herd.histories import Plan, all_lists, play
 from tests.herd.spaces import PLAIN, made
 from tests.serializability import Outcome, Transaction, Version
-from tests.simulation.disk import SimDisk
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
-from tests.simulation.replica_nodes import _RETRY_S, ReplicaNode, ReplicaPlan
+from tests.simulation.replica_nodes import ReplicaNode, ReplicaPlan
 from tests.simulation.replica_oracle import ReplicaOracle
-from tests.simulation.workers import SimWorkers
 
 SPACE: Final = "farm"
 LOG: Final = log_of(SPACE)
@@ -50,6 +50,9 @@ class Transfer(NamedTuple):
 class HerdNode(ReplicaNode):
     """A machine that runs one replica of the tablespace."""
 
+    runs = "tablespace"
+    errors = Error
+
     def __init__(
         self,
         world: World,
@@ -67,41 +70,18 @@ class HerdNode(ReplicaNode):
         self._kept: tuple[Tablespace, Snapshot, list[tuple[bytes, bytes]]] | None = None
         super().__init__(world, name, plan, oracle)
 
-    async def _serve(self) -> None:
-        """Start the replica; try again, as a supervisor does, while something is away."""
-        process = self.process
-        while True:
-            workers = SimWorkers(
-                self.world.loop, process, SimDisk(self.world.rng("disk")), self.world.rng("workers")
-            )
-            try:
-                state = self.states.open(workers, self.plan.state)
-            except OSError:
-                await asyncio.sleep(_RETRY_S)
-                continue
-            try:
-                space = await Tablespace.open(
-                    self.client,
-                    SPACE,
-                    state,
-                    settings=self.herd_settings,
-                    address=self.name,
-                    elect=True,
-                    replica_settings=self.plan.replica,
-                    log_settings=self.plan.log,
-                )
-            except Error as error:
-                if not isinstance(error.__cause__, Unavailable | CannotRead | StateFailed):
-                    raise Violation(f"{self.name} does not start: {error!r}") from error
-                self.world.trace.event("tablespace not open", self.name, type(error).__name__)
-                await self._close(state)
-                await asyncio.sleep(_RETRY_S)
-            else:
-                self._state = state
-                self.space = space
-                self.replica = space.replica
-                self.world.trace.event("tablespace", process.name, *space.replica.position)
-                return
+    async def _open(self, state: StoredState) -> Replica:
+        self.space = await Tablespace.open(
+            self.client,
+            SPACE,
+            state,
+            settings=self.herd_settings,
+            address=self.name,
+            elect=True,
+            replica_settings=self.plan.replica,
+            log_settings=self.plan.log,
+        )
+        return self.space.replica
 
     def crash(self) -> None:
         """The process ends in mid-air; what its state had not flushed goes, in part or whole."""

@@ -133,6 +133,10 @@ class ReplicaPlan:
 class ReplicaNode(ClientNode):
     """A machine that runs one replica."""
 
+    runs = "replica"
+    errors: type[Exception] = EngineError
+    """What a start raises that fails."""
+
     def __init__(self, world: World, name: str, plan: ReplicaPlan, oracle: ReplicaOracle) -> None:
         self.plan = plan
         self.oracle = oracle
@@ -179,26 +183,30 @@ class ReplicaNode(ClientNode):
                 await asyncio.sleep(_RETRY_S)
                 continue
             try:
-                self.replica = await Replica.open(
-                    self.client,
-                    LOG,
-                    RegisterMachine(self.oracle, process.name),
-                    state,
-                    address=self.name,
-                    replica_id=self.name,
-                    settings=self.plan.replica,
-                    log_settings=self.plan.log,
-                )
-            except (Unavailable, CannotRead, StateFailed) as error:
-                self.world.trace.event("replica not open", self.name, type(error).__name__)
+                self.replica = await self._open(state)
+            except self.errors as error:
+                reason = error if isinstance(error, EngineError) else error.__cause__
+                if not isinstance(reason, Unavailable | CannotRead | StateFailed):
+                    raise Violation(f"{self.name} does not start: {error!r}") from error
+                self.world.trace.event(f"{self.runs} not open", self.name, type(error).__name__)
                 await self._close(state)
                 await asyncio.sleep(_RETRY_S)
-            except EngineError as error:
-                raise Violation(f"{self.name} does not start: {error!r}") from error
             else:
                 self._state = state
-                self.world.trace.event("replica", process.name, *self.replica.position)
+                self.world.trace.event(self.runs, process.name, *self.replica.position)
                 return
+
+    async def _open(self, state: StoredState) -> Replica:
+        return await Replica.open(
+            self.client,
+            LOG,
+            RegisterMachine(self.oracle, self.process.name),
+            state,
+            address=self.name,
+            replica_id=self.name,
+            settings=self.plan.replica,
+            log_settings=self.plan.log,
+        )
 
     async def _close(self, state: StoredState) -> None:
         try:
