@@ -33,9 +33,10 @@ def sql(book: Book, *statements: str) -> list[tuple[Any, ...]]:
 
 
 def staged_in(book: Book) -> list[str]:
-    """What is registered of staged rows."""
+    """Ledgers of staged rows; marks of jobs that were given up hold none."""
     held = held_herd(Place(url=str(book.url)))
-    return held.run(lambda: held.ledgers.store.children("/herd/staging/default"))
+    names = held.run(lambda: held.ledgers.store.children("/herd/staging/default"))
+    return [name for name in names if "!" not in name]
 
 
 def write(frame: DataFrame, table: str, mode: str = "append", **options: str) -> None:
