@@ -103,4 +103,37 @@ HERD_STAGING_MUTANTS: Final = (
             "test_a_key_that_two_rows_have_is_refused[in bulk-Mode.UPSERT]",
         ),
     ),
+    Mutant(
+        "a-task-of-a-run-that-was-given-up-goes-on",
+        "who registers after a run was given up takes its ledger away",
+        "herd/staging/registry.py",
+        "    if label.run and await client.store.get(",
+        "    if not label.run and await client.store.get(",
+        by_test(
+            "herd/staging/test_registry.py",
+            "test_a_task_that_outlives_its_run_leaves_nothing_and_the_next_run_is_free_to",
+        ),
+    ),
+    Mutant(
+        "a-part-is-held-for-a-run-that-was-given-up",
+        "a task that outlives its run finds that out before it holds anything",
+        "blobit/holding.py",
+        "            if self._given_up is not None and found[self._given_up] is not None:",
+        "            if not found:",
+        by_test(
+            "blobit/staging/test_jobs.py",
+            "test_a_task_that_outlives_its_run_holds_nothing_and_the_next_run_is_free_to",
+        ),
+    ),
+    Mutant(
+        "each-step-of-erasing-begins-anew",
+        "who erases passes over nothing that is gone already",
+        "herd/tablespace.py",
+        "                above = erased_last(",
+        "                erased_last(",
+        by_test(
+            "herd/test_tablespace.py",
+            "test_rows_of_a_dropped_table_are_erased_in_steps",
+        ),
+    ),
 )
