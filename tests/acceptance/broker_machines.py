@@ -7,8 +7,6 @@ Invariants:
 
 import asyncio
 import random
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,7 @@ from broker.errors import BrokerError, BrokerUnavailable, OutcomeUnknown
 from broker.reading import TaskFilter
 from broker.task import FINAL_STATES, Backoff, EventKind, Mode, Status, Task
 from broker.wire.remote import RemoteCalls
-from tests.acceptance.machines import ROOT, free_port
+from tests.acceptance.machines import Process, free_port
 
 LEASE_MS: Final = 3_000
 PLACES: Final = 40
@@ -31,35 +29,6 @@ _PAGE: Final = 1_000
 _PAUSE_S: Final = 0.05
 
 
-class Process:
-    """One process of `herdbook`, which may be killed and started again."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self._log = log
-        self._arguments = arguments
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it."""
-        assert self._process is None
-        command = [sys.executable, "-m", "herdbook", *self._arguments]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    def kill(self) -> None:
-        """`kill -9`, if it runs."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-
-    def last_words(self) -> str:
-        """The end of what it said."""
-        return self._log.read_text(errors="replace")[-3_000:] if self._log.exists() else ""
-
-
 class BrokerProcess(Process):
     """One `herdbook task serve` of a cluster."""
 
@@ -67,7 +36,8 @@ class BrokerProcess(Process):
         self.address = f"127.0.0.1:{free_port()}"
         super().__init__(
             folder / f"broker-{number}.log",
-            *("task", "serve", "--url", url, "--listen", "127.0.0.1:0", "--grpc", self.address),
+            *("herdbook", "task", "serve", "--url", url),
+            *("--listen", "127.0.0.1:0", "--grpc", self.address),
             *("--state", str(folder / f"broker-{number}"), "--lease-ms", str(LEASE_MS)),
         )
 
@@ -78,7 +48,7 @@ class WorkerProcess(Process):
     def __init__(self, number: int, folder: Path, url: str) -> None:
         super().__init__(
             folder / f"worker-{number}.log",
-            *("worker", "--url", url, "--tasks", "tests.acceptance.broker_functions"),
+            *("herdbook", "worker", "--url", url, "--tasks", "tests.acceptance.broker_functions"),
             *("--processes", "1", "--places", str(PLACES)),
         )
 

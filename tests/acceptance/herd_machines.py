@@ -7,9 +7,7 @@ Invariants:
 
 import asyncio
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -19,7 +17,7 @@ from typing import Any, Final
 from herd.errors import CommitUnknown, Error
 from herd.nodes import SpaceCommands
 from herd.wire.cluster import ClusterHerd
-from tests.acceptance.machines import ROOT, free_port
+from tests.acceptance.machines import ROOT, Process, free_port
 
 ACCOUNTS: Final = 10
 START: Final = 1_000
@@ -28,66 +26,18 @@ _PAUSE_S: Final = 0.02
 _TRIES: Final = 10
 
 
-class NodeProcess:
+class NodeProcess(Process):
     """One `herdbook herd node`."""
 
     def __init__(self, number: int, folder: Path, url: str) -> None:
         self.port = free_port()
         self.address = f"tcp:127.0.0.1:{self.port}"
-        self._folder = folder / f"node-{number}"
-        self._log = folder / f"node-{number}.log"
-        self._url = url
-        self._paused = False
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it; it registers a little later."""
-        assert self._process is None
-        command = [
-            *(sys.executable, "-m", "herdbook", "herd", "node", "--data", str(self._folder)),
-            *("--url", self._url, "--listen", f"127.0.0.1:{self.port}"),
+        super().__init__(
+            folder / f"node-{number}.log",
+            *("herdbook", "herd", "node", "--data", str(folder / f"node-{number}")),
+            *("--url", url, "--listen", f"127.0.0.1:{self.port}"),
             *("--replica-grace-ms", "600000"),
-        ]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    def kill(self) -> None:
-        """`kill -9`."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    async def terminate(self) -> int:
-        """`kill`, and wait for its end; returns the exit status."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        process.terminate()
-        return await asyncio.to_thread(process.wait)
-
-    def pause(self) -> None:
-        """Stop its time."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
-        self._paused = True
-
-    def resume(self) -> None:
-        """Let its time go on."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGCONT)
-        self._paused = False
-
-    def close(self) -> None:
-        """End it."""
-        if self._paused:
-            self.resume()
-        self.kill()
-
-    def last_words(self) -> str:
-        """The end of what it said."""
-        return self._log.read_text(errors="replace")[-3_000:] if self._log.exists() else ""
+        )
 
 
 class Bank:

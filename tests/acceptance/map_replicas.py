@@ -8,17 +8,13 @@ Invariants:
 
 import asyncio
 import math
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from examples.replicated_map import Line, MapConnection, Reply
-from tests.acceptance.machines import ROOT, free_port
+from tests.acceptance.machines import Process, free_port
 from tests.linearizability import Kind, Operation
 
 ASK_S: Final = 2.0
@@ -30,58 +26,16 @@ _THINK_S: Final = 0.01
 _NOT_DONE: Final = ("NotLeader", "Overloaded")
 
 
-class MapProcess:
+class MapProcess(Process):
     """One replica of the map."""
 
     def __init__(self, number: int, folder: Path, url: str) -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        self.paused = False
-        self._folder = folder / f"map-{number}"
-        self._log = folder / f"map-{number}.log"
-        self._url = url
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it; it serves a little later."""
-        assert self._process is None
-        command = [
-            *(sys.executable, "-m", "examples.replicated_map", "--url", self._url),
-            *("--listen", self.address, "--data", str(self._folder)),
-            *("--session-ms", str(_SESSION_MS)),
-        ]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    def kill(self) -> None:
-        """`kill -9`."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def pause(self) -> None:
-        """Stop its time."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
-        self.paused = True
-
-    def resume(self) -> None:
-        """Let its time go on."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGCONT)
-        self.paused = False
-
-    def close(self) -> None:
-        """End it."""
-        if self.paused:
-            self.resume()
-        self.kill()
-
-    def last_words(self) -> str:
-        """The end of what it said."""
-        return self._log.read_text(errors="replace")[-2_000:] if self._log.exists() else ""
+        super().__init__(
+            folder / f"map-{number}.log",
+            *("examples.replicated_map", "--url", url, "--listen", self.address),
+            *("--data", str(folder / f"map-{number}"), "--session-ms", str(_SESSION_MS)),
+        )
 
     async def ask(self, line: Line) -> Reply | None:
         """Ask on a fresh connection; None if it does not answer."""

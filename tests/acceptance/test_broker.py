@@ -17,7 +17,6 @@ from broker.errors import BrokerError
 from broker.wire.leader_port import LeaderWorkerPort
 from broker.wire.remote import RemoteCalls
 from engine.ports.clock import SystemClock
-from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.broker_machines import (
     BrokerProcess,
     Ledger,
@@ -25,8 +24,7 @@ from tests.acceptance.broker_machines import (
     all_ended,
     all_tasks,
 )
-from tests.acceptance.machines import Machine, free_port, until
-from tests.acceptance.test_cluster import is_made
+from tests.acceptance.machines import cluster, until
 
 FULL: Final = os.environ.get("HERDBOOK_ACCEPTANCE") == "full"
 TASKS: Final = 50_000 if FULL else 5_000
@@ -116,15 +114,7 @@ async def begun(ledger: Ledger, share: float) -> bool:
 async def brokers(folder: Path) -> AsyncIterator[Running]:
     """ZooKeeper, three bookies, three brokers, three workers, and a client of them."""
     async with AsyncExitStack() as stack:
-        zookeeper = ZooKeeperServer(folder / "zookeeper", port=free_port())
-        zookeeper.start()
-        stack.callback(zookeeper.stop)
-        for number in range(3):
-            machine = await Machine.made(number, folder, zookeeper.port, CHROOT)
-            stack.push_async_callback(machine.close)
-            machine.start()
-        url = f"herdbook://{zookeeper.hosts}{CHROOT}"
-        await until("the first bookie makes the cluster", lambda: is_made(url))
+        url = await stack.enter_async_context(cluster(folder, CHROOT))
         made = [BrokerProcess(number, folder, url) for number in range(3)]
         workers = [WorkerProcess(number, folder, url) for number in range(WORKERS)]
         for each in (*made, *workers):

@@ -15,7 +15,6 @@ from typing import Final
 import pytest
 
 from engine.connecting import Connection, connect
-from engine.errors import NoSuchCluster
 from engine.ledger.reading import intact
 from engine.ledger.settings import ClientSettings
 from engine.metadata.ledgers import LedgerMetadata
@@ -23,7 +22,7 @@ from engine.transport.contract import ReadRequest
 from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.chronicle import Chronicle, check
 from tests.acceptance.full_disk import SmallDisk
-from tests.acceptance.machines import Machine, free_port, until
+from tests.acceptance.machines import Machine, free_port, is_made, until
 from tests.acceptance.nemesis import Misfortunes, Nemesis
 
 FULL: Final = Misfortunes(
@@ -153,12 +152,3 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[list[Machine], SmallDisk,
         url = f"herdbook://{zookeeper.hosts}{CHROOT}"
         await until("the first bookie makes the cluster", lambda: is_made(url))
         yield machines, small, zookeeper
-
-
-async def is_made(url: str) -> bool:
-    """Whether there is a cluster."""
-    try:
-        async with connect(url):
-            return True
-    except NoSuchCluster:
-        return False

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import engine
 from herd.nodes import SpaceCommands
 from herd.wire.cluster import ClusterHerd, open_cluster
-from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.herd_machines import (
     ACCOUNTS,
     START,
@@ -23,8 +22,7 @@ from tests.acceptance.herd_machines import (
     command,
     leader_of,
 )
-from tests.acceptance.machines import Machine, free_port, until
-from tests.acceptance.test_cluster import is_made
+from tests.acceptance.machines import cluster, until
 
 FULL: Final = os.environ.get("HERDBOOK_ACCEPTANCE") == "full"
 KILLS: Final = 10 if FULL else 1
@@ -183,18 +181,10 @@ async def ids_of(nodes: list[NodeProcess], commands: SpaceCommands) -> dict[str,
 async def herds(folder: Path) -> AsyncIterator[Running]:
     """ZooKeeper, three bookies and three nodes, and a client of them."""
     async with AsyncExitStack() as stack:
-        zookeeper = ZooKeeperServer(folder / "zookeeper", port=free_port())
-        zookeeper.start()
-        stack.callback(zookeeper.stop)
-        for number in range(3):
-            machine = await Machine.made(number, folder, zookeeper.port, CHROOT)
-            stack.push_async_callback(machine.close)
-            machine.start()
-        url = f"herdbook://{zookeeper.hosts}{CHROOT}"
-        await until("the first bookie makes the cluster", lambda: is_made(url))
+        url = await stack.enter_async_context(cluster(folder, CHROOT))
         nodes = [NodeProcess(number, folder, url) for number in range(3)]
         for node in nodes:
-            stack.callback(node.close)
+            stack.callback(node.kill)
             node.start()
         client = await stack.enter_async_context(engine.connect(url))
         herd = await stack.enter_async_context(open_cluster(url))

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from examples.replicated_map import Line, MapConnection
-from herdbook.zookeeper_server import ZooKeeperServer
-from tests.acceptance.machines import Machine, free_port, until
+from tests.acceptance.machines import cluster, until
 from tests.acceptance.map_replicas import MapClient, MapProcess, Recorder
-from tests.acceptance.test_cluster import is_made
 from tests.linearizability import check
 
 FULL: Final = os.environ.get("HERDBOOK_ACCEPTANCE") == "full"
@@ -154,17 +152,9 @@ async def all_equal(replicas: list[MapProcess]) -> bool:
 async def replicated_map(folder: Path) -> AsyncIterator[list[MapProcess]]:
     """ZooKeeper, three bookies and three replicas."""
     async with AsyncExitStack() as stack:
-        zookeeper = ZooKeeperServer(folder / "zookeeper", port=free_port())
-        zookeeper.start()
-        stack.callback(zookeeper.stop)
-        for number in range(3):
-            machine = await Machine.made(number, folder, zookeeper.port, CHROOT)
-            stack.push_async_callback(machine.close)
-            machine.start()
-        url = f"herdbook://{zookeeper.hosts}{CHROOT}"
-        await until("the first bookie makes the cluster", lambda: is_made(url))
+        url = await stack.enter_async_context(cluster(folder, CHROOT))
         replicas = [MapProcess(number, folder, url) for number in range(3)]
         for replica in replicas:
-            stack.callback(replica.close)
+            stack.callback(replica.kill)
             replica.start()
         yield replicas

@@ -69,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         stack.enter_context(serving(folder, address))
         nodes = [NodeProcess(number, folder, url) for number in range(2)]
         for node in nodes:
-            stack.callback(node.close)
+            stack.callback(node.kill)
             node.start()
         asyncio.run(there_are(len(nodes), url))
         assert call("herd", "create", "farm", "--url", url).exit_code == 0
