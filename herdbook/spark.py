@@ -119,7 +119,19 @@ def register(spark: "SparkSession", store: "Store | None" = None) -> "Registrati
     for source in _sources():
         spark.dataSource.register(type(source.__name__, (source,), marks))
     activate(spark)
+    _close_with(spark, registration)
     return registration
+
+
+def _close_with(spark: "SparkSession", registration: "Registration") -> None:
+    """Let a session's `stop` drop the pins first, while whoever holds the store is still there."""
+    stop = spark.stop
+
+    def close_and_stop() -> None:
+        registration.close()
+        stop()
+
+    setattr(spark, "stop", close_and_stop)  # noqa: B010 (type checkers refuse to assign a method)
 
 
 def activate(spark: "SparkSession") -> None:

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 import herdbook.spark
@@ -19,6 +20,33 @@ def test_a_session_runs_this_interpreter_and_pushes_filters(spark: SparkSession)
 
 def test_a_book_is_named_by_its_folder(book: Book) -> None:
     assert Path(herdbook.spark.place_of(book).url).is_dir()
+
+
+def pins_of(registration: herdbook.spark.Registration) -> list[int]:
+    """When the pins of its application end."""
+    held = held_client(registration.place)
+    kept = CheckpointList(held.client.store, "default", held.client.clock)
+    pins = held.run(kept.get).pins
+    return [pin.expires_ms for pin in pins if registration.application.name in pin.name]
+
+
+def test_a_session_that_is_stopped_has_dropped_its_pins(
+    spark: SparkSession, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with book.sql(autocommit=True) as connection:
+        connection.execute("CREATE TABLE stopped (id BIGINT PRIMARY KEY)")
+    left: list[list[int]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(spark, "stop", lambda: left.append(pins_of(registration)))
+        registration = herdbook.spark.register(spark, book)
+        try:
+            assert spark.read.format("herd").option("table", "stopped").load().count() == 0
+            assert pins_of(registration)
+            spark.stop()
+            assert left == [[]]
+        finally:
+            registration.close()
+    herdbook.spark.register(spark, book)
 
 
 def test_pins_are_renewed_while_a_registration_lasts_and_dropped_with_it(
