@@ -161,6 +161,22 @@ PARTS: tuple[Part, ...] = (
             ("HERDBOOK_TEST_DEADLINE_S", "1800"),
         ),
     ),
+    Part(
+        "spark-figures",
+        "Spark reads and writes five million rows, and reads 2 GiB of objects, beside Parquet",
+        ("-m", "benchmarks", "spark", "--json"),
+        lines=5,
+    ),
+    Part(
+        "spark",
+        "Spark: a hundred thousand changes under ten kills, sums of a million rows while they move",
+        (
+            *("-m", "pytest", "-q", "-p", "no:randomly"),
+            *("tests/spark/streams", "tests/spark/reading"),
+        ),
+        lines=1,
+        environment=(("HERDBOOK_ACCEPTANCE", "full"), ("HERDBOOK_TEST_DEADLINE_S", "1800")),
+    ),
 )
 
 
