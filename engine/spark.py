@@ -42,6 +42,7 @@ from engine.application import Application
 from engine.errors import InvalidRequest
 from engine.log import Position, Span
 from engine.place import Place
+from engine.settling import settled
 from engine.spans import EARLIEST, LATEST, Entries, Follower
 
 _BOTH: Final = ("ledger", "log", "start", "url")
@@ -252,7 +253,7 @@ def _read(entries: Entries, partition: InputPartition) -> Iterator[pa.RecordBatc
     # Spark makes one partition of none.
     if not isinstance(partition, SpanPartition):
         return
-    for span, bodies in entries.read(partition.span):
+    for span, bodies in settled(entries.read(partition.span)):
         columns = [
             pa.array(repeat(span.ledger, span.entries), pa.int64(), size=span.entries),
             pa.array(range(span.first, span.first + span.entries), pa.int64()),

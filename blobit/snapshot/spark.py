@@ -15,6 +15,7 @@ from blobit.snapshot.planning import Share, plan, plan_ids
 from blobit.snapshot.reading import ShareReader, schema_of
 from blobit.snapshot.wanted import Mode, Wanted
 from engine.place import Place
+from engine.settling import settled
 from herd.snapshot.conditions import Condition
 from herd.snapshot.spark import condition_of
 
@@ -44,9 +45,11 @@ class BucketReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one share that meet what was pushed."""
         # Spark makes one partition of none.
-        if not isinstance(partition, SharePartition):
-            return
-        share, mode = partition.share, self._wanted.mode
+        if isinstance(partition, SharePartition):
+            yield from settled(self._batches(partition.share))
+
+    def _batches(self, share: Share) -> Iterator[pa.RecordBatch]:
+        mode = self._wanted.mode
         conditions = self._all_conditions()
         with ShareReader(self._place, self._wanted, self._snapshot, conditions) as reader:
             if not self._wanted.has_rows:

@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from engine.application import Application
 from engine.log import Position
 from engine.place import Place
+from engine.settling import settled
 from engine.spark import PositionStream
 from herd.capture.reading import read_stretch
 from herd.capture.source import Changes, Driver, Range, find_range
@@ -153,6 +154,6 @@ class ChangesStream(PositionStream[Driver]):
 def _read(changes: Changes, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark makes one partition of none.
     if isinstance(partition, StretchPartition):
-        yield from read_stretch(
-            changes.held, changes.tablespace, changes.interest, partition.stretch
+        yield from settled(
+            read_stretch(changes.held, changes.tablespace, changes.interest, partition.stretch)
         )

@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from engine.carried import Carried
+from engine.settling import settled
 from herd.schema import Column
 from herd.snapshot.arrays import plain_schema
 from herd.snapshot.conditions import Condition, Operator, condition_on
@@ -97,7 +98,9 @@ class TableReader(DataSourceReader):
         if not isinstance(partition, PartPartition):
             # Spark makes one partition of none.
             return iter(())
-        return read_part(self._snapshot, partition.part, self._conditions, partition.carried)
+        return settled(
+            read_part(self._snapshot, partition.part, self._conditions, partition.carried)
+        )
 
 
 class PushingReader(TableReader):

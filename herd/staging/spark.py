@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from engine.place import Place, held_client
+from engine.settling import settle
 from herd.errors import ProgrammingError
 from herd.staging.encoding import Encoder
 from herd.staging.layout import Job, Mode, Part, WritePlan
@@ -80,6 +81,7 @@ class JobWriter(DataSourceArrowWriter):
         part = None
         if not self._writing.written:
             part = self._writing.stage(self._job, _task(), iterator)
+        settle()
         return JobMessage(part, self._job)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
@@ -106,7 +108,9 @@ class BatchesWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             raise ProgrammingError("this Spark does not tell tasks of their stream's batch")
         job = Job(f"query {query} {self._target}", int(batch))
-        return JobMessage(self._writing.stage(job, task, iterator), job)
+        part = self._writing.stage(job, task, iterator)
+        settle()
+        return JobMessage(part, job)
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
         """Write a batch, unless it was written before the stream was restarted."""
