@@ -51,7 +51,7 @@ class Bulk:
         self._space = space
         self._workers = workers
         self._store = 0
-        self._proposed: list[asyncio.Task[None]] = []
+        self._proposed: list[asyncio.Task[bytes]] = []
 
     @asynccontextmanager
     async def begun(self, identity: bytes) -> AsyncIterator[Transaction]:

@@ -192,12 +192,12 @@ async def test_what_a_cut_restoration_left_is_erased_and_belongs_to_no_table(
         async with empty(setup, "copy") as copy:
             writes, propose = 0, copy.propose
 
-            async def some(command: bytes, term: int, transaction: object = None) -> None:
+            async def some(command: bytes, term: int, transaction: object = None) -> bytes:
                 nonlocal writes
                 writes += 1
                 if writes == 3:
                     raise LeaderUnavailable("the leader goes away here")
-                await propose(command, term)
+                return await propose(command, term)
 
             copy.propose = some  # type: ignore[method-assign]
             with pytest.raises(LeaderUnavailable):

@@ -36,6 +36,7 @@ def test_a_session_that_is_stopped_has_dropped_its_pins(
     with book.sql(autocommit=True) as connection:
         connection.execute("CREATE TABLE stopped (id BIGINT PRIMARY KEY)")
     left: list[list[int]] = []
+    registration: herdbook.spark.Registration
     with monkeypatch.context() as patched:
         patched.setattr(spark, "stop", lambda: left.append(pins_of(registration)))
         registration = herdbook.spark.register(spark, book)

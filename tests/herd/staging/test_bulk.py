@@ -151,17 +151,17 @@ async def test_who_stops_waiting_at_the_last_moment_loses_no_rows(tmp_path: Path
     async with farm_in(tmp_path, "in bulk") as herd:
         space = await herd.tablespace()
         writing = await staged(herd, Mode.OVERWRITE)
-        proposed: list[asyncio.Future[None]] = []
+        proposed: list[asyncio.Future[bytes]] = []
         propose = space.propose
 
-        async def last(command: bytes, term: int, transaction: Transaction | None = None) -> None:
+        async def last(command: bytes, term: int, transaction: Transaction | None = None) -> bytes:
             proposing = asyncio.ensure_future(propose(command, term, transaction))
             if transaction is not None and transaction.identity:
                 proposed.append(proposing)
                 # It is in the log now, and not yet applied, when its caller goes.
                 await asyncio.sleep(0)
                 committing.cancel()
-            await asyncio.shield(proposing)
+            return await asyncio.shield(proposing)
 
         with patch.object(space, "propose", last):
             committing = asyncio.ensure_future(writing.commit())
