@@ -42,6 +42,7 @@ class HerdSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._snapshot: Snapshot | None = None
+        self._pushes = False
 
     @classmethod
     def name(cls) -> str:
@@ -56,7 +57,9 @@ class HerdSource(DataSource):
 
         options = {name.lower(): value for name, value in self.options.items()}
         place = self.place.at(options.get("url"))
-        self._snapshot = open_snapshot(place, self.application, parse_wanted(options))
+        wanted = parse_wanted(options)
+        self._snapshot = open_snapshot(place, self.application, wanted)
+        self._pushes = self.pushdown if wanted.pushdown is None else wanted.pushdown
         return spark_schema(self._snapshot.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -67,9 +70,7 @@ class HerdSource(DataSource):
             raise ProgrammingError(
                 "a table has a schema of its own", hint="leave out schema(...); use columns="
             )
-        said = {name.lower(): value for name, value in self.options.items()}.get("pushdown")
-        pushes = self.pushdown if said is None else said.lower() == "true"
-        return (PushingReader if pushes else TableReader)(self._snapshot)
+        return (PushingReader if self._pushes else TableReader)(self._snapshot)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What writes a DataFrame; the options are in `herd.staging.wanted`."""

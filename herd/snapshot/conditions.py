@@ -24,6 +24,7 @@ from herd.snapshot.arrays import plain_type
 from herd.types import Kind, accepting
 
 _ANY_VALUE: Final = (Kind.FLOATS,)
+_REALS: Final = (Kind.REAL, Kind.DOUBLE)
 _STORED_AS_THEY_ARE: Final = {str: (Kind.VARCHAR, Kind.JSON), int: (Kind.TIME,)}
 
 
@@ -87,6 +88,9 @@ def condition_on(
             return None
         if operator in _TEXTUAL and kind not in (Kind.VARCHAR, Kind.JSON):
             return None
+    if kind in _REALS:
+        # One zero is stored; Arrow tells two apart where it looks among values.
+        values = [0.0 if value == 0 else value for value in values]
     try:
         stored = tuple(_stored(column, value) for value in values)
         pa.array(list(values), plain_type(column.type))

@@ -36,6 +36,8 @@ class Wanted(msgspec.Struct, frozen=True):
     number: int = 0
     columns: tuple[str, ...] = ()
     where: str = ""
+    pushdown: bool | None = None
+    """Whether Spark's filters are taken; None: where Spark keeps those of one query from others."""
 
     def chosen(self, table: Table) -> tuple[Column, ...]:
         """The columns to read, in their order. Raises `NoSuchColumn`."""
@@ -72,7 +74,15 @@ def parse_wanted(options: Mapping[str, str]) -> Wanted:
         number=_number(moment),
         columns=columns,
         where=options.get("where", ""),
+        pushdown=_pushdown(options.get("pushdown")),
     )
+
+
+def _pushdown(text: str | None) -> bool | None:
+    found = None if text is None else {"true": True, "false": False}.get(text.lower())
+    if text is not None and found is None:
+        raise ProgrammingError(f"pushdown={text!r}", hint="say true or false")
+    return found
 
 
 def _number(moment: str) -> int:

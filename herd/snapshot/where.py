@@ -3,12 +3,14 @@
     id >= 1000 AND id < 2000 AND name LIKE 'Ber%' AND day = '2026-11-22' AND note IS NOT NULL
 
 Columns are compared with literals by = <> < <= > >= <=> [NOT] IN, BETWEEN, IS [NOT] NULL and LIKE
-with % at its ends; conditions are joined by AND. A literal may be text for every type.
+with % at its ends; conditions are joined by AND. A literal may be text for every type; that of a
+TIMESTAMPTZ names its zone, as '2026-11-22 08:00:00Z' does: no session's zone is known here.
 
 Invariants:
 - What cannot be told exactly is an error; nothing is passed over.
 """
 
+import datetime
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -37,6 +39,13 @@ _TURNED: Final = {
 }
 _AS_STORED: Final = (Kind.TIME, Kind.UUID)
 """Of these a snapshot shows what is stored."""
+_OF_TIME: Final = (
+    exp.DType.DATE,
+    exp.DType.TIMESTAMP,
+    exp.DType.TIMESTAMPTZ,
+    exp.DType.TIMESTAMPNTZ,
+)
+"""What a literal may be marked as: it means the same without."""
 _FORM: Final = "compare columns with literals, and join that by AND"
 
 
@@ -62,7 +71,7 @@ def _conditions(tree: exp.Expr, table: Table, *, negated: bool) -> Iterator[Cond
         yield from _conditions(tree.right, table, negated=False)
     elif isinstance(tree, exp.Not):
         yield from _conditions(tree.this, table, negated=not negated)
-    elif isinstance(tree, exp.Between) and not negated:
+    elif isinstance(tree, exp.Between) and not (negated or tree.args.get("symmetric")):
         for operator, bound in ((Operator.AT_LEAST, "low"), (Operator.AT_MOST, "high")):
             yield _one(table, tree.this, operator, [tree.args[bound]], negated=False)
     elif type(tree) in _COMPARED:
@@ -125,7 +134,7 @@ def _value(column: Column, tree: exp.Expr) -> Any:
     sign = ""
     if isinstance(tree, exp.Neg):
         tree, sign = tree.this, "-"
-    if isinstance(tree, exp.Cast | exp.Date | exp.Timestamp):
+    if isinstance(tree, exp.Cast) and tree.to.this in _OF_TIME:
         tree = tree.this
     if isinstance(tree, exp.Boolean):
         value = bool(tree.this)
@@ -140,7 +149,20 @@ def _value(column: Column, tree: exp.Expr) -> Any:
     kind = column.type.kind
     if kind is Kind.JSON:
         return value
+    if kind is Kind.TIMESTAMPTZ and not _names_zone(value):
+        raise NotSupportedError(
+            f"where: {column.name} is a moment, {value!r} names no zone",
+            hint="say which, as '2026-11-22 08:00:00Z' does",
+        )
     stored, convert = accepting(column.type)(value), returning(column.type)
     if convert is None or kind in _AS_STORED:
         return stored
     return convert(stored)
+
+
+def _names_zone(value: Any) -> bool:
+    """False only of a text that is a moment without a zone; others are judged by their type."""
+    try:
+        return datetime.datetime.fromisoformat(str(value).strip()).tzinfo is not None
+    except ValueError:
+        return True

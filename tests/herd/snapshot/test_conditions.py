@@ -23,6 +23,7 @@ KINDS: Final = {
     "whole": BIGINT,
     "text": TEXT,
     "real": ColumnType(Kind.DOUBLE),
+    "short": ColumnType(Kind.REAL),
     "money": ColumnType(Kind.DECIMAL, 10, 2),
     "wide": ColumnType(Kind.DECIMAL, 30, 2),
     "day": ColumnType(Kind.DATE),
@@ -37,7 +38,8 @@ _SMALL = st.integers(-3, 3)
 VALUES: Final[dict[str, st.SearchStrategy[Any]]] = {
     "whole": _SMALL,
     "text": st.sampled_from(["", "a", "ab", "abc", "b", "é", "z" * 70, "a\x00", "😀", "\uffff"]),
-    "real": st.sampled_from([-1.0, 0.0, 0.5, math.inf, math.nan]),
+    "real": st.sampled_from([-1.0, -0.0, 0.0, 0.5, math.inf, math.nan]),
+    "short": st.sampled_from([-1.0, -0.0, 0.0, 0.5, math.inf, math.nan]),
     "money": _SMALL.map(lambda number: Decimal(number) / 4),
     "wide": _SMALL.map(lambda number: Decimal(number) / 4),
     "day": _SMALL.map(lambda days: _DAY + datetime.timedelta(days)),

@@ -97,6 +97,7 @@ def test_rows_are_read_by_conditions(book: Book, where: str, wanted: list[int]) 
         ({"where": "id = 1 OR id = 2"}, "where: id = 1 OR id = 2"),
         ({"where": "id = 'many'"}, "many' is no BIGINT"),
         ({"where": "upper(name) = 'ELSA'"}, "is no column"),
+        ({"pushdown": "yes"}, "pushdown='yes'"),
     ],
 )
 def test_what_is_wrong_is_said_and_pins_nothing(
