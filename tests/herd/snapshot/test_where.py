@@ -30,7 +30,7 @@ def test_a_moment_is_told_with_its_zone() -> None:
 
 @pytest.mark.parametrize("moment", ["'2026-11-22 08:00:00'", "DATE'2026-11-22'", "'2026-11-22'"])
 def test_a_moment_without_a_zone_is_refused(moment: str) -> None:
-    with pytest.raises(NotSupportedError, match="seen is a moment, .* names no zone"):
+    with pytest.raises(NotSupportedError, match=r"seen is a moment, .* names no zone"):
         parse_where(f"seen < {moment}", TABLE)
     [condition] = parse_where(f"born < {moment}", TABLE)
     assert condition.values[0].tzinfo is None
