@@ -87,9 +87,12 @@ def given_up(core: BucketCore, job: Job, run: str) -> RowKey:
     return "uploads", (core.bucket_id, f"{job.name}!{run}")
 
 
-def upload_id_of(job: Job, task: int) -> str:
-    """What holds the ledgers of one attempt at a task, by the number that no other attempt has."""
-    return f"{job.name}.{task}"
+def upload_id_of(job: Job, run: str, task: int) -> str:
+    """What holds the ledgers of one attempt at a task, by the number that no other of a run has.
+
+    Numbers begin again with each driver, and a job of a key, or of a stream's batch, may have many.
+    """
+    return f"{job.name}.{run}.{task}"
 
 
 async def _batches(core: BucketCore, staged: Sequence[Staged]) -> AsyncIterator[list[Stored]]:

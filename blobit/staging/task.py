@@ -45,7 +45,7 @@ async def open_bucket(held: HeldHerd, bucket: str) -> AsyncIterator[BucketCore]:
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One attempt at a part of a run of a job; `number` is that of no other attempt."""
+    """One attempt at a part of a run of a job; `number` is that of no other attempt of the run."""
 
     job: Job
     run: str
@@ -62,7 +62,7 @@ def stage(place: Place, bucket: str, task: Task, batches: "Iterator[RecordBatch]
     core = held.run(opening.__aenter__)
     try:
         mark = given_up(core, task.job, task.run)
-        stager = Stager(core, upload_id_of(task.job, task.number), mark)
+        stager = Stager(core, upload_id_of(task.job, task.run, task.number), mark)
         under_way: deque[Future[None]] = deque()
         for batch in batches:
             for piece in _pieces(batch):

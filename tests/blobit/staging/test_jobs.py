@@ -20,7 +20,7 @@ async def staged(
     """What a task stores in a process that ends afterwards."""
     async with ground.store.another(ground.settings) as other:
         core = (await other.bucket(BUCKET)).core
-        stager = Stager(core, upload_id_of(job, task), given_up(core, job, run))
+        stager = Stager(core, upload_id_of(job, run, task), given_up(core, job, run))
         for name, data in objects.items():
             await stager.put([Unstored(name, data)])
         return await stager.end()
@@ -92,6 +92,19 @@ async def test_a_task_that_outlives_its_run_holds_nothing_and_the_next_run_is_fr
         ground.clock.pass_ms(ground.settings.upload_ttl_ms)
         await ground.blobs.collect()
         assert await ground.rows("uploads") == [], "marks go when an upload would have"
+
+
+async def test_a_run_that_was_killed_leaves_no_ledger_to_the_run_after_it(tmp_path: Path) -> None:
+    async with grounds(tmp_path, grace_ms=0) as ground:
+        core = ground.bucket.core
+        await staged(ground, OBJECTS, run="killed with its driver")
+        # Its tasks have the same numbers: they begin again with each driver.
+        await staged(ground, OBJECTS, run="started again")
+        await drop(core, JOB)
+        assert await ground.rows("refs") == []
+        ground.clock.pass_ms(HOUR_MS)
+        await ground.blobs.collect()
+        assert await ground.ledgers_there() == []
 
 
 async def test_what_another_attempt_stored_gets_no_name(tmp_path: Path) -> None:
