@@ -136,13 +136,14 @@ class Survey:
     ) -> Position:
         """How far a batch after `start` goes; `start` itself while nothing of interest is there.
 
-        It goes to what is confirmed now, not past `until`, and waits a moment for something.
+        It goes to what is confirmed now, not past `until`, and waits a moment for something. What
+        is known to be there, up to `until`, is waited for as long as it takes to read it.
         """
         async with self._explaining():
             walk = await self._walk_from(start)
             if until is not None and walk.at >= until:
                 return start
-            if not await walk.arrives(_IDLE_S):
+            if until is None and not await walk.arrives(_IDLE_S):
                 return start
             end = await self._log.end()
             if await self._go(walk, end if until is None else min(end, until), limit):

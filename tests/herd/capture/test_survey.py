@@ -12,6 +12,7 @@ from engine.log import START, Position, ReplicatedLog
 from herd.capture import survey as surveys
 from herd.capture.interest import Interest, ManyTables, OneTable, shown
 from herd.capture.survey import Limit, Stretch, Survey, parsed
+from herd.capture.walk import Walk
 from herd.catalog import erasing
 from herd.commands import Write, encode_command
 from herd.errors import InterfaceError, NotSupportedError, ProgrammingError, StorageFailed
@@ -123,6 +124,22 @@ async def test_nothing_after_a_target_is_handed_out(tmp_path: Path) -> None:
         assert await survey.latest(target, until=target) == target
 
 
+async def test_what_is_known_to_be_there_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrives = Walk.arrives
+
+    async def after_a_second(walk: Walk, wait_s: float) -> bool:
+        return wait_s >= 1 and await arrives(walk, wait_s)
+
+    monkeypatch.setattr(Walk, "arrives", after_a_second)
+    async with opened(tmp_path) as setup, surveying(setup) as survey:
+        await change(setup, {1: "moo"})
+        start, end = await survey.position("earliest"), await survey.end()
+        assert await survey.latest(start) == start
+        assert await survey.latest(start, until=end) == end
+
+
 async def test_a_change_of_the_columns_ends_a_stream_after_all_before_it(tmp_path: Path) -> None:
     async with opened(tmp_path) as setup, surveying(setup, following(setup)) as survey:
         start = await survey.position("latest")
@@ -188,16 +205,21 @@ async def test_another_table_of_the_name_is_not_told_under_it(tmp_path: Path) ->
                 await later.latest(start)
 
 
+async def restore(setup: Setup, name: str) -> None:
+    """A table comes whose rows were there before it."""
+    transaction = setup.space.begin()
+    catalog, [number] = transaction.catalog.new_ids(1)
+    put = msgspec.structs.replace(setup.table, id=number, store=number, name=name)
+    catalog, definitions = catalog.with_table(put)
+    transaction.rollback()
+    write = Write((), [*definitions, (erasing(number)[0], None)])
+    await setup.space.propose(encode_command(write), setup.space.term)
+
+
 async def test_rows_that_came_before_their_table_end_a_stream(tmp_path: Path) -> None:
     async with opened(tmp_path) as setup, surveying(setup) as survey:
         start = await survey.position("latest")
-        transaction = setup.space.begin()
-        catalog, [number] = transaction.catalog.new_ids(1)
-        put = msgspec.structs.replace(setup.table, id=number, store=number, name="horse")
-        catalog, definitions = catalog.with_table(put)
-        transaction.rollback()
-        write = Write((), [*definitions, (erasing(number)[0], None)])
-        await setup.space.propose(encode_command(write), setup.space.term)
+        await restore(setup, "horse")
         with pytest.raises(NotSupportedError, match=r"table horse: .*put in its place at once"):
             await survey.latest(start)
 
