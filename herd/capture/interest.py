@@ -28,7 +28,11 @@ class OneTable(msgspec.Struct, frozen=True):
 
     def needed(self, tables: Mapping[int, Table]) -> tuple[Table, ...]:
         """The definitions that are needed to read on."""
-        return tuple(table for table in tables.values() if table.id == self.table.id)
+        return tuple(filter(self.tells_of, tables.values()))
+
+    def tells_of(self, table: Table) -> bool:
+        """Whether the rows of a table are told."""
+        return table.id == self.table.id
 
     def refused_at(self, position: Position, tables: Iterable[Table]) -> Error | None:
         """Why the stream cannot begin at a position with these tables, if it cannot."""
@@ -75,6 +79,10 @@ class ManyTables(msgspec.Struct, frozen=True):
     def needed(self, tables: Mapping[int, Table]) -> tuple[Table, ...]:
         """The definitions that are needed to read on: a table may be given a wanted name."""
         return tuple(tables.values())
+
+    def tells_of(self, table: Table) -> bool:
+        """Whether the rows of a table are told, as long as it has its name."""
+        return not self.names or table.name.lower() in self.names
 
     def refused_at(self, position: Position, tables: Iterable[Table]) -> Error | None:
         """Nothing keeps it from beginning."""

@@ -233,12 +233,11 @@ class Survey:
         return told
 
     def _refusal(self, step: Step) -> Error | None:
-        for number, now, put_back in step.definitions:
+        for _, now, put_back in step.definitions:
             refused = self._interest.refusal(step.position, now)
             if refused is None and put_back:
                 assert now is not None
-                wanted = self._interest.needed({number: now})
-                refused = restored(step.position, now) if wanted else None
+                refused = restored(step.position, now) if self._interest.tells_of(now) else None
             if refused is not None:
                 return refused
         return None

@@ -224,6 +224,19 @@ async def test_rows_that_came_before_their_table_end_a_stream(tmp_path: Path) ->
             await survey.latest(start)
 
 
+async def test_rows_that_came_before_a_table_that_is_not_told_end_nothing(tmp_path: Path) -> None:
+    some = ManyTables(frozenset({"cow", "sheep"}))
+    async with opened(tmp_path) as setup, surveying(setup, some) as survey:
+        start = await survey.position("latest")
+        await restore(setup, "horse")
+        await change(setup, {1: "moo"})
+        end = await survey.latest(start)
+        assert end == setup.space.replica.position
+        await restore(setup, "Sheep")
+        with pytest.raises(NotSupportedError, match=r"table Sheep: .*put in its place at once"):
+            await survey.latest(end)
+
+
 async def test_a_log_that_was_cut_off_tells_where_to_begin_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as setup:
         await change(setup, {1: "one"})
