@@ -165,7 +165,7 @@ PARTS: tuple[Part, ...] = (
         "spark-figures",
         "Spark reads and writes five million rows, and reads 2 GiB of objects, beside Parquet",
         ("-m", "benchmarks", "spark", "--json"),
-        lines=5,
+        lines=6,
     ),
     Part(
         "spark",
