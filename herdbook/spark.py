@@ -58,6 +58,8 @@ _logger = logging.getLogger(__name__)
 _RENEW_S: Final = 60.0
 _LOOK_S: Final = 1.0
 _PYTHON: Final = "PYSPARK_PYTHON"
+PINS_MAX: Final = 500
+"""How many positions an application keeps: each is a row in a list that all others change, too."""
 
 
 _SETTINGS: Final = {
@@ -187,10 +189,19 @@ class Registration:
             self._thread.start()
 
     def renew(self) -> None:
-        """Renew all pins now. What cannot be renewed now is tried again later."""
-        for path, pin in self.application.noted():
+        """Renew all pins now. What cannot be renewed now is tried again later.
+
+        Of more than `PINS_MAX` those go for which nobody has asked in the longest time.
+        """
+        noted = list(self.application.noted())
+        for place, (path, pin) in enumerate(noted):
             try:
-                pin.renew()
+                if place < len(noted) - PINS_MAX:
+                    path.unlink(missing_ok=True)
+                    pin.drop()
+                    _logger.warning("frames of %s cannot be read any more: load them again", pin)
+                else:
+                    pin.renew()
             except NotFound:
                 path.unlink(missing_ok=True)
             except EngineError as error:

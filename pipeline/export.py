@@ -26,7 +26,6 @@ from herd.capture.wanted import EARLIEST
 from herd.capture.wanted import Wanted as WantedChanges
 from herd.consumers import Consumer
 from herd.snapshot.opening import open_snapshot
-from herd.snapshot.pinning import CheckpointPin
 from herd.snapshot.wanted import Wanted as WantedTable
 from herd.store import DEFAULT
 from pipeline.errors import FolderTaken, PipelineError
@@ -83,24 +82,21 @@ def export_table(
     wanted = WantedTable(table, tablespace, columns=tuple(columns), where=where)
     snapshot = open_snapshot(job.place, job.application, wanted)
     record = snapshot.record
-    try:
-        reader = job.spark.read.format("herd").option("tablespace", tablespace)
-        reader = reader.option("table", table).option("snapshot", str(record.number))
-        for option, value in (("columns", ",".join(columns)), ("where", where)):
-            reader = reader.option(option, value) if value else reader
-        with folders.draft(to) as draft:
-            rows = _write(reader.load(), draft, partition_by)
-            end = shown(record.position)
-            note = ExportNote(
-                tablespace=tablespace,
-                tables=(snapshot.table.name,),
-                rows=rows,
-                end=end,
-                checkpoint=record.number,
-            )
-            draft.publish(msgspec.json.encode(note), replace=overwrite)
-    finally:
-        CheckpointPin(job.place, tablespace, record.number, snapshot.pin).drop()
+    reader = job.spark.read.format("herd").option("tablespace", tablespace)
+    reader = reader.option("table", table).option("snapshot", str(record.number))
+    for option, value in (("columns", ",".join(columns)), ("where", where)):
+        reader = reader.option(option, value) if value else reader
+    with folders.draft(to) as draft:
+        rows = _write(reader.load(), draft, partition_by)
+        end = shown(record.position)
+        note = ExportNote(
+            tablespace=tablespace,
+            tables=(snapshot.table.name,),
+            rows=rows,
+            end=end,
+            checkpoint=record.number,
+        )
+        draft.publish(msgspec.json.encode(note), replace=overwrite)
     return ExportReport(to, rows, "", end, note.tables)
 
 

@@ -6,7 +6,7 @@ the bucket's ledgers is read; of ledgers the latter. Nothing is mended or queued
 
 Invariants:
 - A report without findings means that every byte was read and had its checksum.
-- A bucket is checked at one position; its ledgers are kept until the job has ended.
+- A bucket is checked at one position; its ledgers are kept as long as the session lives.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,6 @@ from blobit.snapshot.bucket_snapshot import BucketSnapshot, take_snapshot
 from blobit.snapshot.planning import plan
 from blobit.snapshot.wanted import Wanted
 from engine.place import held_client
-from herd.snapshot.pinning import CheckpointPin
 from pipeline.findings import Tally, added
 from pipeline.job import Job
 from pipeline.object_checking import check_objects
@@ -56,14 +55,11 @@ def scrub_bucket(job: Job, bucket: str) -> ScrubReport:
     Raises `NoSuchBucket`, and what is in `herd.errors` for names that cannot be read.
     """
     snapshot = take_snapshot(job.place, job.application, Wanted(bucket))
-    try:
-        shares = plan(snapshot, Wanted(bucket), snapshot.conditions)
-        objects = _spread(
-            job, shares, lambda some: added(check_objects(snapshot, share) for share in some)
-        )
-        ledgers = _spread(job, _ledgers_of(job, snapshot), partial(check_ledgers, job.place))
-    finally:
-        _pin_of(snapshot).drop()
+    shares = plan(snapshot, Wanted(bucket), snapshot.conditions)
+    objects = _spread(
+        job, shares, lambda some: added(check_objects(snapshot, share) for share in some)
+    )
+    ledgers = _spread(job, _ledgers_of(job, snapshot), partial(check_ledgers, job.place))
     return ScrubReport(ledgers, objects)
 
 
@@ -80,11 +76,6 @@ def _ledgers_of(job: Job, snapshot: BucketSnapshot) -> list[int]:
         .collect()
     )
     return sorted(row.ledger_id for row in rows)
-
-
-def _pin_of(snapshot: BucketSnapshot) -> CheckpointPin:
-    names = snapshot.names
-    return CheckpointPin(names.place, names.tablespace, names.record.number, names.pin)
 
 
 def _spread(job: Job, items: Sequence[T], check: Callable[[list[T]], Tally]) -> Tally:

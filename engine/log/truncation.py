@@ -5,6 +5,7 @@ Invariants:
   and the next ledger was listed at least the retention time ago. The last one is never dropped.
 - Pins stand in the list itself: compare-and-set decides between a pin and a truncation.
 - A pin is over only when the clock has passed its expiry by what clocks may differ.
+- However many others pin the log, a replica that restores itself finds a place for its pin.
 """
 
 from typing import Final
@@ -18,6 +19,10 @@ from engine.log.settings import LogSettings
 from engine.run import NO_ENTRY
 
 PINS_MAX: Final = 1_000
+FOR_REPLICAS: Final = 50
+"""So many of these are left to replicas."""
+REPLICA: Final = "replica "
+"""How the names of their pins begin."""
 PIN_NAME_BYTES_MAX: Final = 200
 
 
@@ -29,9 +34,10 @@ def pinned(current: LogList, pin: Pin, now_ms: int, settings: LogSettings) -> Lo
     if not 0 < len(pin.name.encode()) <= PIN_NAME_BYTES_MAX:
         raise InvalidRequest(f"a pin's name has 1 to {PIN_NAME_BYTES_MAX} bytes: {pin.name[:50]!r}")
     check_kept(current, pin.position)
-    others = [other for other in _standing(current, now_ms, settings) if other.name != pin.name]
-    if len(others) >= PINS_MAX:
-        raise Overloaded(f"the log has {len(others)} pins already")
+    standing = _standing(current, now_ms, settings)
+    others = [other for other in standing if other.name != pin.name]
+    if len(others) == len(standing):
+        _check_room(pin.name, others)
     return msgspec.structs.replace(current, pins=(*others, pin))
 
 
@@ -71,6 +77,15 @@ def check_kept(current: LogList, position: Position) -> None:
             f"the log keeps nothing up to {tuple(current.dropped_through)}; "
             f"entries after {tuple(position)} are wanted"
         )
+
+
+def _check_room(name: str, others: list[Pin]) -> None:
+    counted, pins_max = others, PINS_MAX
+    if not name.startswith(REPLICA):
+        counted = [other for other in others if not other.name.startswith(REPLICA)]
+        pins_max -= FOR_REPLICAS
+    if len(counted) >= pins_max:
+        raise Overloaded(f"the log has {len(counted)} pins already")
 
 
 def _standing(current: LogList, now_ms: int, settings: LogSettings) -> list[Pin]:

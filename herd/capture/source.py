@@ -4,6 +4,7 @@ Invariants:
 - What tables there are is looked up once, when a stream or batch is loaded; it travels with the
   plan, so that all processes tell the same columns.
 - A batch of changes is the same ones however often it is read, and pinned from its first plan on.
+- A pin keeps all that comes after its position, so an application needs one for all later batches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,8 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from engine.application import RENEWED_MS, Application
+from engine.application import RENEWED_MS, Application, Renewable
+from engine.errors import NotFound, PositionTruncated
 from engine.log import Position
 from engine.place import HeldClient, Place, held_client
 from herd.capture.interest import Interest, ManyTables, OneTable, must_tell_before
@@ -64,17 +66,29 @@ class ChangesPin(msgspec.Struct, frozen=True):
 
     def renew(self) -> None:
         """Keep it for `RENEWED_MS` more. Raises `NotFound` if it is kept no more."""
-        self._keep(RENEWED_MS)
+        try:
+            self._keep(RENEWED_MS)
+        except PositionTruncated as error:
+            raise NotFound(str(error)) from error
 
     def drop(self) -> None:
         """Keep it no longer for this application."""
         held = held_client(self.place)
         held.run(Consumer(held.client, self.tablespace, self.name, RENEWED_MS).forget)
 
+    def keeps(self, other: Renewable) -> bool:
+        """Whether another pin is on the same log, and not before this one."""
+        return (
+            isinstance(other, ChangesPin)
+            and (other.place, other.tablespace) == (self.place, self.tablespace)
+            and other.position >= self.position
+        )
+
     def hold(self, application: Application) -> None:
         """Keep it from now on, and leave it to the application's driver to renew it."""
-        self._keep(application.pin_ms)
-        application.note(self, self.name)
+        if application.noted_for(self) is None:
+            self._keep(application.pin_ms)
+            application.note(self, self.name)
 
     def _keep(self, keep_ms: int) -> None:
         held = held_client(self.place)

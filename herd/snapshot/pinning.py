@@ -2,16 +2,18 @@
 
 Invariants:
 - What is handed out is pinned, so that all who read it by its number read the same.
+- An application keeps one pin of a checkpoint, however many frames were loaded of it.
 - A look makes nothing: neither a tablespace nor, unless it is to be fresh, a checkpoint.
 """
 
 import warnings
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
-from engine.application import RENEWED_MS, Application
-from engine.errors import NotFound
+from engine.application import RENEWED_MS, Application, Renewable
+from engine.errors import EngineError, NotFound
 from engine.ledger.client import LedgerClient
 from engine.place import Place, held_client
 from herd.checkpoint.manifest import ManifestRecord
@@ -43,9 +45,20 @@ class CheckpointPin(msgspec.Struct, frozen=True):
         kept = _list_of(held.client, self.tablespace)
         held.run(lambda: kept.unpin(self.name))
 
+    def keeps(self, other: Renewable) -> bool:
+        """Whether another pin is on the same checkpoint."""
+        return isinstance(other, CheckpointPin) and (
+            (other.place, other.tablespace, other.number)
+            == (self.place, self.tablespace, self.number)
+        )
+
     def note(self, application: Application) -> None:
-        """Leave it to the application's driver to renew it."""
-        application.note(self, self.name.rpartition(":")[2])
+        """Leave it to the application's driver to renew it, unless that renews one like it."""
+        if application.noted_for(self) is None:
+            application.note(self, self.name.rpartition(":")[2])
+            return
+        with suppress(EngineError):
+            self.drop()
 
 
 class Pinned(NamedTuple):

@@ -1,15 +1,20 @@
 """What a session of Spark is given, and what becomes of it."""
 
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import herdbook.spark
-from engine.place import held_client
+from engine.place import Place, held_client
 from herd.checkpoint.record import CheckpointList
+from herd.snapshot.opening import open_snapshot
 from herd.snapshot.pinning import CheckpointPin
+from herd.snapshot.wanted import parse_wanted
 from herdbook.book import Book
 
 
@@ -48,6 +53,40 @@ def test_a_session_that_is_stopped_has_dropped_its_pins(
         finally:
             registration.close()
     herdbook.spark.register(spark, book)
+
+
+def registered(place: Place) -> herdbook.spark.Registration:
+    """A registration of a session that is not there."""
+    context = SimpleNamespace(applicationId="farm", master="local", pythonExec="", _jsc=object())
+    session: Any = SimpleNamespace(sparkContext=context)
+    return herdbook.spark.Registration(session, place)
+
+
+def test_of_too_many_pins_those_go_that_were_asked_for_longest_ago(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(herdbook.spark, "PINS_MAX", 2)
+    registration = registered(herdbook.spark.place_of(book))
+    application = registration.application
+    try:
+        with book.sql(autocommit=True) as connection:
+            connection.execute("CREATE TABLE often (id BIGINT PRIMARY KEY)")
+
+            def load(snapshot: str = "fresh") -> int:
+                connection.execute("INSERT INTO often SELECT count(*) FROM often")
+                wanted = parse_wanted({"table": "often", "snapshot": snapshot})
+                return open_snapshot(registration.place, application, wanted).record.number
+
+            numbers = [load() for _ in range(3)]
+            for path, pin in application.noted():
+                assert isinstance(pin, CheckpointPin)
+                os.utime(path, ns=(pin.number, pin.number))
+            assert load(f"{numbers[0]}") == numbers[0]
+            registration.renew()
+            left = [pin.number for _, pin in application.noted() if isinstance(pin, CheckpointPin)]
+            assert left == [numbers[2], numbers[0]] and len(pins_of(registration)) == 2
+    finally:
+        registration.close()
 
 
 def test_pins_are_renewed_while_a_registration_lasts_and_dropped_with_it(

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InvalidRequest, NoSuchLedger, Overloaded, PositionTruncated
+from engine.log import truncation
 from engine.log.log import ReplicatedLog
 from engine.log.log_writer import LogWriter
 from engine.log.position import START, Position
-from engine.log.truncation import PINS_MAX
+from engine.log.truncation import FOR_REPLICAS, PINS_MAX
 from engine.metadata.memory import FaultyStore
 from tests.engine.log.yard import LIST, SETTINGS, ToldStore, Yard, bodies, led
 
@@ -153,11 +154,28 @@ async def test_pins_have_names_and_a_bound() -> None:
     for name in ("", "x" * 201):
         with pytest.raises(InvalidRequest):
             await log.pin(name, START, 1_000)
-    for number in range(PINS_MAX):
+    for number in range(PINS_MAX - FOR_REPLICAS):
         await log.pin(f"pin {number}", START, 1_000)
     with pytest.raises(Overloaded):
         await log.pin("one too many", START, 1_000)
     await log.pin("pin 1", START, 2_000)
+
+
+async def test_a_replica_pins_a_log_that_has_as_many_pins_as_others_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(truncation, "PINS_MAX", 5)
+    monkeypatch.setattr(truncation, "FOR_REPLICAS", 2)
+    yard = await Yard.of(3)
+    log, _, _ = await filled(yard, ledgers=1)
+    for name in ("replica 1", "one", "two", "three"):
+        await log.pin(name, START, 1_000)
+    with pytest.raises(Overloaded):
+        await log.pin("four", START, 1_000)
+    await log.pin("replica 2", START, 1_000)
+    await log.pin("three", START, 2_000)
+    with pytest.raises(Overloaded):
+        await log.pin("replica 3", START, 1_000)
 
 
 async def test_a_ledger_is_kept_for_the_retention_time_after_the_next_was_listed() -> None:

@@ -11,14 +11,16 @@ import pytest
 import herd
 from engine import place as places
 from engine.application import Application
-from engine.log import Position
+from engine.errors import NotFound, PositionTruncated
+from engine.log import START, Position, ReplicatedLog
 from engine.place import Place, held_client
 from herd.capture import reading, survey
 from herd.capture.reading import read_stretch
-from herd.capture.source import Changes, Driver, Range, find_range
+from herd.capture.source import Changes, ChangesPin, Driver, Range, find_range
 from herd.capture.survey import Limit
 from herd.capture.wanted import Wanted, check_batch, check_stream, parse_wanted
 from herd.connection import Connection
+from herd.consumers import Consumer
 from herd.errors import Error, InterfaceError, NoSuchTable, NotSupportedError, ProgrammingError
 from herd.store import DEFAULT
 
@@ -124,6 +126,44 @@ def test_what_a_batch_needs_is_kept_for_its_application(
     noted.drop()
     pins = held.run(lambda: held.client.store.get("/logs/herd/default/list"))
     assert pins is not None and found.pin.name.encode() not in pins.value
+
+
+def test_an_application_needs_one_pin_for_all_batches_after_a_position(
+    place: Place, connection: Connection, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    application = Application("app", str(notes))
+    held = held_client(place)
+
+    def pinned() -> list[str]:
+        log = ReplicatedLog(held.client, "herd/default")
+        return sorted(pin.name for pin in held.run(log.list).pins)
+
+    earlier = find_range(place, Wanted(table="cows", start="latest"))
+    for number in range(3):
+        committed(connection, f"INSERT INTO cows VALUES ({number}, 'elsa')")
+        find_range(place, Wanted(table="cows", start="latest")).pin.hold(application)
+    assert len(pinned()) == 1
+    earlier.pin.hold(application)
+    assert len(pinned()) == 2
+    find_range(place, Wanted(table="cows", start="latest")).pin.hold(application)
+    assert len(pinned()) == 2
+    for _, noted in application.noted():
+        noted.renew()
+        noted.drop()
+    assert pinned() == []
+
+
+def test_what_was_cut_off_is_no_pin_of_changes_any_more(
+    place: Place, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut_off(consumer: Consumer, after: Position) -> None:
+        raise PositionTruncated("the log keeps nothing up to there")
+
+    monkeypatch.setattr(Consumer, "begin", cut_off)
+    with pytest.raises(NotFound, match="keeps nothing"):
+        ChangesPin(place, DEFAULT, START, "batch").renew()
 
 
 def test_a_stream_without_a_name_leaves_nothing_pinned_and_one_with_a_name_does(

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 import herdbook
 from engine.application import Application
+from engine.errors import MetadataUnavailable, NotFound
 from engine.place import Place, held_client, let_go
 from herd.checkpoint.manifest import Checkpoints
 from herd.checkpoint.record import CheckpointList
@@ -136,6 +137,43 @@ def test_a_driver_renews_the_pins_that_are_noted_and_drops_them(book: Book, tmp_
     assert renewed.name == pin.name and renewed.expires_ms > pin.expires_ms
     noted.drop()
     assert kept(book).pins == ()
+
+
+def noted_in(folder: Path) -> Application:
+    """An application whose driver would renew what is noted there."""
+    folder.mkdir()
+    return Application("app", str(folder))
+
+
+def test_frames_of_one_checkpoint_have_one_pin_of_their_application(
+    book: Book, tmp_path: Path
+) -> None:
+    application = noted_in(tmp_path / "noted")
+    frames = [snapshot(book, application) for _ in range(3)]
+    assert len({frame.record.number for frame in frames}) == 1
+    [first] = kept(book).pins
+    snapshot(book, noted_in(tmp_path / "another"))
+    assert len(kept(book).pins) == 2
+    run(book, "INSERT INTO cows VALUES (4, 'Olga')")
+    snapshot(book, application)
+    assert len(kept(book).pins) == 3
+    for _, noted in application.noted():
+        noted.renew()
+    assert len(kept(book).pins) == 3 and first.name in {pin.name for pin in kept(book).pins}
+    for _, noted in application.noted():
+        noted.drop()
+    assert len(kept(book).pins) == 1
+
+
+def test_a_noted_pin_that_is_lost_is_not_relied_on(book: Book, tmp_path: Path) -> None:
+    application = noted_in(tmp_path / "noted")
+    found = snapshot(book, application)
+    with patch.object(CheckpointPin, "renew", side_effect=MetadataUnavailable("no answer")):
+        snapshot(book, application)
+    assert len(kept(book).pins) == len(list(application.noted())) == 2
+    with patch.object(CheckpointPin, "renew", side_effect=NotFound("kept no more")):
+        snapshot(book, application, snapshot=f"{found.record.number}")
+    assert len(kept(book).pins) == len(list(application.noted())) == 3
 
 
 def test_a_checkpoint_that_was_let_go_is_to_be_loaded_again(book: Book) -> None:
