@@ -8,7 +8,8 @@ Each row begins in the state 'new': whoever works through the table sets others.
 Invariants:
 - A load that is run again, after whatever end, loads nothing twice: its key is made of what the
   source lists, and a row of the table that has its object's version stays as it is.
-- All objects get their names at once; rows come after the objects that they name.
+- Objects get their names when the bytes of all are durable, up to 10,000 at once; rows come after
+  the objects that they name.
 """
 
 import hashlib

@@ -1,8 +1,11 @@
 """The end of a job: what its tasks have stored gets names, or goes.
 
 Invariants:
-- Names come in the order of the lists, `NAMES_AT_ONCE` of them in one transaction: a job of no more
-  is visible as a whole, or not at all.
+- Names come in the order of the lists, `NAMES_AT_ONCE` of them in one transaction, fewer only where
+  one transaction does not hold them: a job of no more is visible as a whole, or not at all.
+- A job without a key that cannot be named to its end takes its names back. One that has a key keeps
+  them: whoever does it again goes on there, and another run of it may have counted on them. A name
+  that was taken before is kept, too: what it named has gone.
 - A version has an etag made of job and name. So naming again what a job has named changes nothing,
   and of rows with one name the first that is named stays.
 - A job with a key is remembered as long as an upload may take: whoever does it again changes
@@ -13,26 +16,30 @@ Invariants:
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from blobit.bucket_core import Asked, BucketCore, Known
 from blobit.committing import Change, Effect, Found, LedgerGone
-from blobit.errors import BlobNotStored
+from blobit.errors import BlobError, BlobNotStored
 from blobit.expiry import abort_upload
 from blobit.object_id import ObjectId
 from blobit.rows import told
 from blobit.staging.storing import Staged, Stored
 from blobit.tables import ObjectInfo, Row, RowKey, upload_row
 from engine.limits import MIB
-from herd.errors import Error
+from herd.errors import Error, TooLarge
 from herd.staging.layout import Job
 
 NAMES_AT_ONCE: Final = 10_000
-_BYTES_AT_ONCE: Final = 4 * MIB
+_BYTES_AT_ONCE: Final = 40 * MIB
+"""About so much of rows; a transaction of `herd` has at most 48 MiB."""
 _ROW_BYTES: Final = 512
+_NAMES_A_ROW: Final = 4
+"""An object and what holds it have the name in their keys and in their rows."""
 _ETAG_BYTES: Final = 16
 _MARK_REVISION: Final = -1
 _decode: Final = msgspec.msgpack.Decoder(list[Stored]).decode
@@ -49,15 +56,19 @@ async def is_done(core: BucketCore, job: Job) -> bool:
 async def name_all(core: BucketCore, job: Job, staged: Sequence[Staged], *, keyed: bool) -> None:
     """Give names to what the tasks of a job have stored, unless a job of its key has done so.
 
-    Raises `BlobNotStored`, `NoSuchBucket`, `MetadataUnavailable`, `CommitOutcomeUnknown`: what was
-    named stays, and the job may be done again.
+    Raises `BlobNotStored`, `NoSuchBucket`, `MetadataUnavailable`, `CommitOutcomeUnknown`: the job
+    may be done again.
     """
     if not (keyed and await is_done(core, job)):
-        created_ms = core.now_ms
-        async for some in _batches(core, staged):
-            await _name(core, job, some, created_ms)
+        naming = _Naming(core, job, staged)
+        try:
+            await naming.name()
+        except BlobError:
+            if not keyed:
+                await naming.take_back()
+            raise
         if keyed:
-            await _mark(core, _done_key(core, job), created_ms)
+            await _mark(core, _done_key(core, job), core.now_ms)
     await drop(core, job)
 
 
@@ -95,52 +106,133 @@ def upload_id_of(job: Job, run: str, task: int) -> str:
     return f"{job.name}.{run}.{task}"
 
 
-async def _batches(core: BucketCore, staged: Sequence[Staged]) -> AsyncIterator[list[Stored]]:
+class _Naming:
+    """Gives the names of one job, and takes back those that nobody had before."""
+
+    def __init__(self, core: BucketCore, job: Job, staged: Sequence[Staged]) -> None:
+        self._core = core
+        self._job = job
+        self._staged = staged
+        self._created_ms = core.now_ms
+        self._free = bytearray()
+        """Of each row, in order, whether its name was free. Names themselves may be too many."""
+
+    async def name(self) -> None:
+        """Name all. Raises as `name_all`."""
+        async for first, rows in _batches(self._core, self._staged):
+            await _divided(first, rows, self._name)
+
+    async def take_back(self) -> None:
+        """Undo `name`, as far as that is possible now."""
+        try:
+            async for first, rows in _batches(self._core, self._staged):
+                if first >= len(self._free):
+                    break
+                await _divided(first, rows, self._take_back)
+        except BlobError as error:
+            warnings.warn(f"some names of a job that failed stay: {error}", stacklevel=2)
+
+    async def _name(self, first: int, rows: Sequence[Stored]) -> None:
+        core, known = self._core, await self._known(rows)
+        keys = [core.object_key(row.name) for row in rows]
+        infos: dict[RowKey, ObjectInfo] = {}
+        for key, row in zip(keys, rows, strict=True):
+            infos.setdefault(key, self._version(row, known))
+
+        def decide(found: Found) -> Effect[bool]:
+            self._free[first : first + len(keys)] = bytes(
+                [core.alive(found[key]) is None for key in keys]
+            )
+            writes: dict[RowKey, Row | None] = {}
+            for key, info in infos.items():
+                before = found[key]
+                if before is None or before["etag"] != info.etag:
+                    writes.update(core.replaced(before, info, known))
+            return Effect(writes, True)
+
+        def confirm(found: Found) -> bool | None:
+            rows = [(found[key], info) for key, info in infos.items()]
+            named = all(row is not None and row["etag"] == info.etag for row, info in rows)
+            return True if named else None
+
+        size_bytes = sum(len(row.name) + len(row.packed_metadata) for row in rows)
+        try:
+            await core.commit(Change(tuple(infos), decide, confirm, size_bytes), known)
+        except LedgerGone as error:
+            raise BlobNotStored(
+                "ledgers of the job were collected before it ended: write it again"
+            ) from error
+
+    async def _take_back(self, first: int, rows: Sequence[Stored]) -> None:
+        core, free = self._core, self._free[first : first + len(rows)]
+        own = [row for row, was_free in zip(rows, free, strict=False) if was_free]
+        etags = {core.object_key(row.name): _etag(self._job, row.name) for row in own}
+        known = await self._known(own)
+
+        def mine(found: Found) -> list[Row]:
+            named = [(found[key], etag) for key, etag in etags.items()]
+            return [row for row, etag in named if row is not None and row["etag"] == etag]
+
+        def decide(found: Found) -> Effect[bool]:
+            writes: dict[RowKey, Row | None] = {}
+            for row in mine(found):
+                writes.update(core.freed(row, known))
+            return Effect(writes, True)
+
+        def confirm(found: Found) -> bool | None:
+            return None if mine(found) else True
+
+        if etags:
+            await core.commit(Change(tuple(etags), decide, confirm), known)
+
+    async def _known(self, rows: Sequence[Stored]) -> Known:
+        known = Known()
+        for row in rows:
+            object_id = ObjectId.from_bytes(row.packed_id)
+            known.held[row.packed_id] = await self._core.listed(object_id)
+        return known
+
+    def _version(self, row: Stored, known: Known) -> ObjectInfo:
+        core, created_ms = self._core, self._created_ms
+        asked = Asked(
+            row.name, row.content_type, row.packed_metadata, core.expiry(created_ms, None)
+        )
+        info = core.version(asked, ObjectId.from_bytes(row.packed_id), created_ms, known)
+        return msgspec.structs.replace(info, etag=_etag(self._job, row.name))
+
+
+async def _batches(
+    core: BucketCore, staged: Sequence[Staged]
+) -> AsyncIterator[tuple[int, list[Stored]]]:
+    """All rows in order, so many at once as one transaction takes, and the number of the first."""
     batch: list[Stored] = []
-    size_bytes = 0
+    first = size_bytes = 0
     for name in [name for one in staged for name in one.lists]:
         for row in _decode(await core.blobs.get(name)):
             batch.append(row)
-            size_bytes += _ROW_BYTES + 3 * len(row.name) + len(row.packed_metadata)
+            size_bytes += _ROW_BYTES + len(row.packed_metadata)
+            size_bytes += _NAMES_A_ROW * len(row.name.encode())
             if len(batch) >= NAMES_AT_ONCE or size_bytes >= _BYTES_AT_ONCE:
-                yield batch
-                batch, size_bytes = [], 0
+                yield first, batch
+                first, batch, size_bytes = first + len(batch), [], 0
     if batch:
-        yield batch
+        yield first, batch
 
 
-async def _name(core: BucketCore, job: Job, rows: Sequence[Stored], created_ms: int) -> None:
-    known = Known()
-    infos: dict[RowKey, ObjectInfo] = {}
-    for row in rows:
-        object_id = ObjectId.from_bytes(row.packed_id)
-        known.held[known.pack(object_id)] = await core.listed(object_id)
-        expires_ms = core.expiry(created_ms, None)
-        asked = Asked(row.name, row.content_type, row.packed_metadata, expires_ms)
-        info = core.version(asked, object_id, created_ms, known)
-        etag = _etag(job, row.name)
-        infos.setdefault(core.object_key(row.name), msgspec.structs.replace(info, etag=etag))
-
-    def decide(found: Found) -> Effect[bool]:
-        writes: dict[RowKey, Row | None] = {}
-        for key, info in infos.items():
-            before = found[key]
-            if before is None or before["etag"] != info.etag:
-                writes.update(core.replaced(before, info, known))
-        return Effect(writes, True)
-
-    def confirm(found: Found) -> bool | None:
-        rows = [(found[key], info) for key, info in infos.items()]
-        named = all(row is not None and row["etag"] == info.etag for row, info in rows)
-        return True if named else None
-
-    size_bytes = sum(len(row.name) + len(row.packed_metadata) for row in rows)
+async def _divided(
+    first: int,
+    rows: Sequence[Stored],
+    change: Callable[[int, Sequence[Stored]], Awaitable[None]],
+) -> None:
+    """Change all of some rows in one transaction or, where that is too much, in halves."""
     try:
-        await core.commit(Change(tuple(infos), decide, confirm, size_bytes), known)
-    except LedgerGone as error:
-        raise BlobNotStored(
-            "ledgers of the job were collected before it ended: write it again"
-        ) from error
+        await change(first, rows)
+    except BlobNotStored as error:
+        if len(rows) == 1 or not isinstance(error.__cause__, TooLarge):
+            raise
+        middle = len(rows) // 2
+        await _divided(first, rows[:middle], change)
+        await _divided(first + middle, rows[middle:], change)
 
 
 async def _mark(core: BucketCore, key: RowKey, now_ms: int) -> None:

@@ -1,17 +1,23 @@
 """Jobs that store objects first and name them in the end: all of it counts once, or goes."""
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from blobit import BlobNotStored
+from blobit import BlobError, BlobNotStored, BlobSettings
+from blobit.committing import Change
+from blobit.naming import packed_metadata
 from blobit.staging import naming
 from blobit.staging.naming import drop, give_up, given_up, is_done, name_all, upload_id_of
 from blobit.staging.storing import Staged, Stager, Unstored
 from herd.staging.layout import Job
+from tests.blobit.contract.stores import Store, clustered, embedded
 from tests.blobit.garbage.grounds import BUCKET, DAY_MS, HOUR_MS, Ground, grounds
 
 JOB = Job("one of today")
+Opened = Callable[[Path, BlobSettings], AbstractAsyncContextManager[Store]]
 
 
 async def staged(
@@ -137,17 +143,8 @@ async def test_a_job_that_was_cut_short_goes_on_where_it_was(
         core = ground.bucket.core
         monkeypatch.setattr(naming, "NAMES_AT_ONCE", 2)
         first = await staged(ground, OBJECTS)
-        change, count = core.committer.change, 0
-
-        async def fails_later(*arguments: object) -> object:
-            nonlocal count
-            count += 1
-            if count == 2:
-                raise BlobNotStored("the driver dies")
-            return await change(*arguments)  # type: ignore[arg-type]
-
         with monkeypatch.context() as patched:
-            patched.setattr(core.committer, "change", fails_later)
+            fail_at_change(ground, 2, patched, BlobNotStored("the driver dies"))
             with pytest.raises(BlobNotStored):
                 await name_all(core, JOB, [first], keyed=True)
         before = await contents(ground)
@@ -158,6 +155,113 @@ async def test_a_job_that_was_cut_short_goes_on_where_it_was(
         assert await contents(ground) == OBJECTS
         after = {info.name: info.etag async for info in ground.bucket.scan()}
         assert etags.items() <= after.items()
+
+
+def fail_at_change(
+    ground: Ground, number: int, patched: pytest.MonkeyPatch, error: BlobError
+) -> None:
+    """Of the changes of rows that follow, one fails, the first being 1."""
+    committer, count = ground.bucket.core.committer, 0
+    change = committer.change
+
+    async def fails(*arguments: object) -> object:
+        nonlocal count
+        count += 1
+        if count == number:
+            raise error
+        return await change(*arguments)  # type: ignore[arg-type]
+
+    patched.setattr(committer, "change", fails)
+
+
+async def test_a_job_without_a_key_that_fails_in_the_midst_takes_its_names_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with grounds(tmp_path, grace_ms=0) as ground:
+        core = ground.bucket.core
+        monkeypatch.setattr(naming, "NAMES_AT_ONCE", 2)
+        await ground.bucket.put("b", b"was there before")
+        part = await staged(ground, dict(sorted(OBJECTS.items(), reverse=True)) | {"e": b"last"})
+        with monkeypatch.context() as patched:
+            fail_at_change(ground, 3, patched, BlobNotStored("the leader is away"))
+            with pytest.raises(BlobNotStored, match="the leader is away"):
+                await name_all(core, JOB, [part], keyed=False)
+        await give_up(core, JOB, "run")
+        assert await contents(ground) == {"b": OBJECTS["b"]}, "what b named before has gone"
+        assert await ground.rows("refs") == []
+
+
+async def test_a_name_that_somebody_else_has_put_since_is_not_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with grounds(tmp_path) as ground:
+        core = ground.bucket.core
+        monkeypatch.setattr(naming, "NAMES_AT_ONCE", 2)
+        part = await staged(ground, OBJECTS)
+        change, count = core.committer.change, 0
+
+        async def overtaken(*arguments: object) -> object:
+            nonlocal count
+            count += 1
+            if count == 2:
+                monkeypatch.undo()
+                await ground.bucket.put("a", b"of somebody else")
+                raise BlobNotStored("the leader is away")
+            return await change(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(core.committer, "change", overtaken)
+        with pytest.raises(BlobNotStored):
+            await name_all(core, JOB, [part], keyed=False)
+        assert await contents(ground) == {"a": b"of somebody else"}
+
+
+async def sizes_of_transactions(
+    opening: AbstractAsyncContextManager[Store],
+    patched: pytest.MonkeyPatch,
+    objects: Iterable[Unstored],
+) -> list[int]:
+    """How many names each transaction gives that ends well."""
+    async with opening as store:
+        bucket = await store.blobs.create_bucket(BUCKET)
+        core = bucket.core
+        stager = Stager(core, upload_id_of(JOB, "run", 1))
+        await stager.put([*objects])
+        part = await stager.end()
+        change, sizes = core.committer.change, list[int]()
+
+        async def noted(asked: Change[bool]) -> bool:
+            answer = await change(asked)
+            if size := sum(table == "objects" for table, _ in asked.keys):
+                sizes.append(size)
+            return answer
+
+        patched.setattr(core.committer, "change", noted)
+        await name_all(core, JOB, [part], keyed=False)
+        assert (await bucket.usage()).objects == sum(sizes)
+        return sizes
+
+
+@pytest.mark.parametrize("opened", [embedded, clustered])
+async def test_nine_thousand_nine_hundred_and_ninety_nine_names_appear_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Opened
+) -> None:
+    metadata = packed_metadata({"of": "x" * 1_000})
+    names = (f"photos/2026/11/22/{number:09d}.jpeg" for number in range(9_999))
+    objects = [Unstored(name, b"x", "image/jpeg", metadata) for name in names]
+    opening = opened(tmp_path, BlobSettings())
+    assert await sizes_of_transactions(opening, monkeypatch, objects) == [9_999]
+
+
+@pytest.mark.parametrize("opened", [embedded, clustered])
+async def test_what_is_too_much_for_a_transaction_is_named_in_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Opened
+) -> None:
+    # What a transaction has to remove beside cannot be known beforehand.
+    monkeypatch.setattr(naming, "_BYTES_AT_ONCE", 2**40)
+    metadata = packed_metadata({"large": "x" * 60_000})
+    objects = [Unstored(f"{number:03d}", b"", "", metadata) for number in range(900)]
+    opening = opened(tmp_path, BlobSettings())
+    assert await sizes_of_transactions(opening, monkeypatch, objects) == [450, 450]
 
 
 async def test_of_rows_with_one_name_one_stays(tmp_path: Path) -> None:
