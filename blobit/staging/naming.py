@@ -57,7 +57,8 @@ async def name_all(core: BucketCore, job: Job, staged: Sequence[Staged], *, keye
     """Give names to what the tasks of a job have stored, unless a job of its key has done so.
 
     Raises `BlobNotStored`, `NoSuchBucket`, `MetadataUnavailable`, `CommitOutcomeUnknown`: the job
-    may be done again.
+    may be done again. Once all is named nothing is raised any more: what could not be let go goes
+    when its uploads expire.
     """
     if not (keyed and await is_done(core, job)):
         naming = _Naming(core, job, staged)
@@ -69,7 +70,10 @@ async def name_all(core: BucketCore, job: Job, staged: Sequence[Staged], *, keye
             raise
         if keyed:
             await _mark(core, _done_key(core, job), core.now_ms)
-    await drop(core, job)
+    try:
+        await drop(core, job)
+    except BlobError as error:
+        warnings.warn(f"the job is done, and its ledgers are held on: {error}", stacklevel=2)
 
 
 async def drop(core: BucketCore, job: Job) -> None:

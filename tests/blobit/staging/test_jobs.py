@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blobit import BlobError, BlobNotStored, BlobSettings
+from blobit import BlobError, BlobNotStored, BlobSettings, MetadataUnavailable
 from blobit.committing import Change
 from blobit.naming import packed_metadata
 from blobit.staging import naming
@@ -262,6 +262,21 @@ async def test_what_is_too_much_for_a_transaction_is_named_in_halves(
     objects = [Unstored(f"{number:03d}", b"", "", metadata) for number in range(900)]
     opening = opened(tmp_path, BlobSettings())
     assert await sizes_of_transactions(opening, monkeypatch, objects) == [450, 450]
+
+
+async def test_a_job_that_is_done_is_no_failure_when_its_ledgers_cannot_be_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with grounds(tmp_path) as ground:
+        part = await staged(ground, OBJECTS)
+        with monkeypatch.context() as patched:
+            fail_at_change(ground, 2, patched, MetadataUnavailable("the leader is away"))
+            with pytest.warns(UserWarning, match="the job is done.*the leader is away"):
+                await name_all(ground.bucket.core, JOB, [part], keyed=False)
+        assert await contents(ground) == OBJECTS
+        ground.clock.pass_ms(ground.settings.upload_ttl_ms)
+        await ground.blobs.collect()
+        assert await ground.rows("uploads") == []
 
 
 async def test_of_rows_with_one_name_one_stays(tmp_path: Path) -> None:
