@@ -16,6 +16,7 @@ A key of several columns is the one after the other. In a tablespace's state:
     01 'e' store(4)                   rows that nobody owns any more and that are to be erased
     01 'e' store(4) index(2)          the same of the entries of one index
     01 'i' number(8)                  what became of a transaction: herd/outcomes.py
+    01 'j' name(16) milliseconds(8)   what a table has taken in bulk: herd/staging/marks.py
     02 store(4) index(2) key          a row (index 0): position(16) and the row;
                                       an index's entry: its row's key without the prefix
 
@@ -45,6 +46,7 @@ COUNTERS: Final = b"\x01c"
 AUTO: Final = b"\x01a"
 ERASE: Final = b"\x01e"
 OUTCOME: Final = b"\x01i"
+JOB: Final = b"\x01j"
 DATA: Final = b"\x02"
 PREFIX_BYTES: Final = 7
 KEY_ROOM_BYTES: Final = KEY_BYTES_MAX - PREFIX_BYTES

@@ -62,7 +62,7 @@ class Outcomes:
         marks, _ = space.stale_read(lambda rows: list(all_rows(rows, OUTCOME)))
         for key, value in marks:
             number = int.from_bytes(key[len(OUTCOME) :])
-            client, sequence = _split(value[1:])
+            client, sequence = split_identity(value[1:])
             self._put(client, _Mark(number, sequence, value[:1] == _COMMITTED))
             self._next = number + 1
         self._forgot = len(self._clients) >= kept
@@ -118,7 +118,7 @@ class Outcomes:
         mark = self._find(identity)
         if mark is not None:
             return bool(mark.committed)
-        if self._forgot and _split(identity)[0] not in self._clients:
+        if self._forgot and split_identity(identity)[0] not in self._clients:
             raise CommitUnknown(
                 f"{self._kept} other clients have committed since", hint="read what it changed"
             )
@@ -134,7 +134,7 @@ class Outcomes:
 
     def _find(self, identity: bytes) -> _Mark | None:
         """What is settled of a transaction; None: nothing. Raises `CommitUnknown`."""
-        client, sequence = _split(identity)
+        client, sequence = split_identity(identity)
         mark = self._clients.get(client)
         if mark is None or mark.sequence < sequence:
             return None
@@ -146,7 +146,7 @@ class Outcomes:
 
     def _marked(self, identity: bytes, what: bytes) -> list[Change]:
         """The changes that mark an identity in place of its client's last one."""
-        client, sequence = _split(identity)
+        client, sequence = split_identity(identity)
         changes: list[Change] = [(_key(self._next), what + identity)]
         self._put(client, _Mark(self._next, sequence, None))
         self._next += 1
@@ -165,7 +165,7 @@ class Outcomes:
         self._clients[client] = mark
 
     def _settle(self, identity: bytes, known: bool | None) -> None:
-        client, sequence = _split(identity)
+        client, sequence = split_identity(identity)
         mark = self._clients.get(client)
         if known is not None and mark is not None and mark.sequence == sequence:
             self._clients[client] = mark._replace(committed=known)
@@ -182,7 +182,7 @@ def check_identity(identity: bytes) -> None:
         )
 
 
-def _split(identity: bytes) -> tuple[bytes, int]:
+def split_identity(identity: bytes) -> tuple[bytes, int]:
     """A client's name, and the number of its transaction."""
     if len(identity) <= _SEQUENCE_BYTES:
         return identity, 0

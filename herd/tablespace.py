@@ -292,7 +292,8 @@ class Tablespace:
     async def was_committed(self, identity: bytes) -> bool:
         """Whether the transaction of this identity was committed; False: not yet.
 
-        Raises as `outcome`; unlike that it leaves open what may still be committed.
+        Raises as `outcome`; unlike that it leaves open what may still be committed. Jobs have marks
+        of their own by now: see `herd.staging.marks`.
         """
         check_identity(identity)
         outcomes = self._outcomes = outcomes_of(self, self._outcomes)

@@ -1,9 +1,10 @@
 """Rows that were staged in ledgers, written by one statement: what Spark's writers say.
 
-    INGEST INTO cow AS 0a1b…                what the table is, and whether the job was written
+    INGEST INTO cow AS 0a1b…                what the table is, and whether it has the job's rows
     INGEST 12/0/345/987 AS 0a1b…            write what the blob there names
 
-AS names the job, in hexadecimal digits, so that a job that is asked for again is answered.
+AS names the job among those of its table, in hexadecimal digits, so that one that is asked for
+again is answered.
 
 Invariants:
 - None of them is part of a transaction; each may be asked again.
@@ -40,6 +41,7 @@ async def run(session: "Session", words: list[str], parsed: "Parsed") -> Result:
     # What writing in bulk needs loads when somebody does.
     from herd.staging.ingesting import ingest
     from herd.staging.layout import parse_locator
+    from herd.staging.marks import JobMark
 
     pieces = parsed.pieces
     if len(pieces) < 4 or words[-2] != "AS" or not _JOB.fullmatch(pieces[-1]):
@@ -49,8 +51,9 @@ async def run(session: "Session", words: list[str], parsed: "Parsed") -> Result:
     space, identity = session.space, bytes.fromhex(pieces[-1])
     if words[1] == "INTO" and len(pieces) == 5:
         await space.until_readable()
-        written = await space.was_committed(identity)
-        definition = msgspec.msgpack.encode(space.catalog.table(pieces[2]))
+        table = space.catalog.table(pieces[2])
+        written = await JobMark(space, table.id, identity).is_written()
+        definition = msgspec.msgpack.encode(table)
         return Result(_DESCRIBED, [(definition, written)], 1, None, "INGEST")
     if len(pieces) != 4:
         raise SqlSyntaxError("this is no INGEST", place=parsed.start, hint=_FORM)

@@ -54,7 +54,7 @@ class Bulk:
         self._proposed: list[asyncio.Task[bytes]] = []
 
     @asynccontextmanager
-    async def begun(self, identity: bytes) -> AsyncIterator[Transaction]:
+    async def begun(self) -> AsyncIterator[Transaction]:
         """A transaction to end it with, and a store to fill; without an end the store is erased.
 
         Raises `LeaderUnavailable`, `LockTimeout`.
@@ -68,7 +68,7 @@ class Bulk:
             ending = beginning
             try:
                 await beginning.commit()
-                ending = self._space.begin(identity=identity)
+                ending = self._space.begin()
                 with ending.in_use():
                     yield ending
             finally:

@@ -80,6 +80,8 @@ async def commit(
         indexes,
         any(part.numbered for part in parts),
         all(part.keyed for part in parts),
+        # Streams of an earlier version had their table in their name.
+        Job(f"{job.key} {table.name}", job.sequence).identity,
     )
     locator = await _placed(ledgers, Label(tablespace=plan.tablespace, job=job), order)
     text = f"INGEST {locator_text(locator)} AS {job.identity.hex()}"

@@ -7,8 +7,8 @@ changes sees it row by row. What is larger goes into rows of its own first, whic
 becomes the table's by one small command: see `herd.staging.bulk`.
 
 Invariants:
-- A job is written once: its identity is marked by the very command that makes its rows visible, and
-  who asks again is answered.
+- A job is written once: it is marked by the very command that makes its rows visible, and who asks
+  again is answered.
 - Rows are taken only for the definition of which they were made.
 """
 
@@ -41,6 +41,7 @@ from herd.staging.layout import (
     decode_staged,
     digest,
 )
+from herd.staging.marks import JobMark
 from herd.staging.merging import StagedRows, taken
 from herd.staging.numbering import Parents, new_rows
 from herd.transaction import FRESH, Transaction
@@ -73,13 +74,14 @@ async def ingest(
     `StorageFailed` for staged rows that cannot be read, `LockTimeout`, `LeaderUnavailable` and
     `CommitUnknown`: ask again.
     """
-    if await space.was_committed(identity):
-        return Written(0, True)
     with translating():
         client = space.client
         order = decode_order(await read_blob(client, locator))
+        mark = JobMark(space, order.table_id, identity)
+        if await mark.is_written(order.former):
+            return Written(0, True)
         parts = [decode_staged(await read_blob(client, part)) for part in order.parts]
-        ingesting = _Ingesting(space, workers, identity, order, parts)
+        ingesting = _Ingesting(space, workers, mark, order, parts)
         if ingesting.fits:
             try:
                 return await ingesting.as_one_transaction()
@@ -94,13 +96,13 @@ class _Ingesting:
         self,
         space: "Tablespace",
         workers: Workers,
-        identity: bytes,
+        mark: JobMark,
         order: Order,
         parts: Sequence[Staged],
     ) -> None:
         self._space = space
         self._workers = workers
-        self._identity = identity
+        self._mark = mark
         self._order = order
         self._parts = parts
         self._rows = sum(part.rows for part in parts)
@@ -112,14 +114,14 @@ class _Ingesting:
     async def as_one_transaction(self) -> Written:
         """Change the table row by row, under locks. Raises `TooLarge` if that is too much."""
         overwrite = self._order.mode is Mode.OVERWRITE
-        transaction = self._space.begin(identity=self._identity)
+        transaction = self._space.begin()
         try:
             with transaction.in_use():
                 if overwrite:
                     await transaction.lock_name(SCHEMA)
                 alone = overwrite or self._rows > _ROWS_ALONE_MAX
                 table = await self._locked(transaction, alone=alone)
-                if await self._space.was_committed(self._identity):
+                if await self._mark.is_written(self._order.former):
                     return Written(0, True)
                 with transaction.statement():
                     if overwrite:
@@ -129,6 +131,7 @@ class _Ingesting:
                     else:
                         await self._change(transaction, table)
                 sequences_of(self._space).write(transaction)
+                self._mark.write(transaction)
                 await transaction.commit()
         finally:
             transaction.rollback()
@@ -137,22 +140,23 @@ class _Ingesting:
     async def in_bulk(self) -> Written:
         """Give the table rows of its own, made aside."""
         bulk = Bulk(self._space, self._workers)
-        async with bulk.begun(self._identity) as transaction:
+        async with bulk.begun() as transaction:
             table = await self._locked(transaction, alone=True)
-            if await self._space.was_committed(self._identity):
+            if await self._mark.is_written(self._order.former):
                 return Written(0, True)
             if self._order.mode is Mode.OVERWRITE:
                 _check_unreferred(transaction, table)
             staged = StagedRows(self._space.client, self._workers, table, self._parts)
             highest = max((part.highest for part in self._parts), default=0)
             await bulk.fill(transaction, table, self._order, staged)
+            self._mark.write(transaction)
             await bulk.end(transaction, table, highest)
         return Written(self._rows, False)
 
     async def _locked(self, transaction: Transaction, *, alone: bool) -> Table:
         """The table, as it stays. Raises `ProgrammingError` if it is another one by now."""
-        # The same job may be under way already: it is waited for.
-        await transaction.lock_name(f"ingest {self._identity.hex()}")
+        # The same job, or one before it, may be under way already: it is waited for.
+        await transaction.lock_name(self._mark.name)
         table_id = self._order.table_id
         while (table := transaction.catalog.tables.get(table_id)) is not None:
             await transaction.lock_table(table, exclusive=alone)

@@ -48,7 +48,7 @@ class Mode(enum.Enum):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One write of one table, which counts once however often it is asked for.
+    """One write, which counts once in each table however often it is asked for.
 
     `key` names it, or all of a series; `sequence` counts those: the batches of a stream.
     """
@@ -58,13 +58,13 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What its ledgers are registered under: of this length, whatever the key is."""
+        """What its ledgers are labelled with: of this length, whatever the key is."""
         text = f"{self.sequence} {self.key}".encode()
         return hashlib.blake2b(text, digest_size=_NAME_BYTES).hexdigest()
 
     @property
     def identity(self) -> bytes:
-        """What a tablespace remembers of it, once it is written: see `herd.outcomes`."""
+        """What a table remembers of it, once it is written: see `herd.staging.marks`."""
         client = hashlib.blake2b(self.key.encode(), digest_size=_NAME_BYTES).digest()
         return client + self.sequence.to_bytes(_SEQUENCE_BYTES)
 
@@ -126,7 +126,7 @@ class Order(msgspec.Struct, frozen=True):
     """What a leader is asked to do. `definition` is the `digest` of the table that rows are of.
 
     `numbered`: the AUTO_INCREMENT column was not given, and the leader fills it in; `keyed`: the
-    keys do not depend on that.
+    keys do not depend on that. `former` is what a program of an earlier version called the job.
     """
 
     table_id: int
@@ -135,6 +135,7 @@ class Order(msgspec.Struct, frozen=True):
     parts: tuple[Locator, ...]
     numbered: bool = False
     keyed: bool = True
+    former: bytes = b""
     format: int = FORMAT
 
 

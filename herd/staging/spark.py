@@ -95,7 +95,7 @@ class JobWriter(DataSourceArrowWriter):
 
 
 class BatchesWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a stream, each as a job of its own. `target` is what all write into."""
+    """Writes the batches of a stream, each as a job of its own. `target` is where they go."""
 
     def __init__(self, writing: Writing, target: str) -> None:
         self._writing = writing
@@ -229,7 +229,7 @@ class TableStreamWriter(BatchesWriter):
                 "a stream needs no idempotency_key", hint="its checkpoint names its batches"
             )
         writing = TableWriting(place, application, wanted, Job(_random()), schema)
-        super().__init__(writing, f"{wanted.tablespace} {wanted.table}")
+        super().__init__(writing, wanted.tablespace)
 
 
 def _random() -> str:

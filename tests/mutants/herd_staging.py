@@ -10,12 +10,34 @@ HERD_STAGING_MUTANTS: Final = (
     Mutant(
         "a-job-that-is-repeated-is-written-again",
         "a job is written once, whoever asks for it again",
-        "herd/outcomes.py",
-        "        return mark is not None and bool(mark.committed)",
-        "        return False",
+        "herd/staging/marks.py",
+        "        if newest == self._sequence:",
+        "        if newest < 0:",
         by_test(
             "herd/staging/test_ingesting.py",
             "test_the_batches_of_a_series_are_written_once_each[row by row]",
+        ),
+    ),
+    Mutant(
+        "a-job-is-the-same-in-all-tables",
+        "what a job is called says nothing about other tables",
+        "herd/staging/marks.py",
+        "        named = table_id.to_bytes(4) + series",
+        "        named = series",
+        by_test(
+            "herd/staging/test_marks.py",
+            "test_a_job_of_one_name_is_another_one_in_each_table",
+        ),
+    ),
+    Mutant(
+        "the-mark-of-a-job-goes-with-the-next-one",
+        "a mark stays for a month, however many others come",
+        "herd/staging/marks.py",
+        "_made_ms(key) < now_ms - KEPT_MS",
+        "_made_ms(key) <= now_ms",
+        by_test(
+            "herd/staging/test_marks.py",
+            "test_a_job_is_remembered_however_many_clients_have_committed_since",
         ),
     ),
     Mutant(

@@ -21,6 +21,7 @@ from herd.staging.layout import (
     encode_pairs,
     encode_staged,
 )
+from herd.staging.marks import JobMark
 from herd.tablespace import Tablespace
 from tests.herd.crashing import Machine, at_every_step
 from tests.herd.spaces import index_is_right, insert, made, rows_of
@@ -66,8 +67,9 @@ def test_a_write_that_ends_at_any_step_is_whole_or_leaves_nothing(
         assert not (await ingest(space, machine.workers, JOB, orders[0])).repeated
 
     async def after(machine: Machine, space: Tablespace) -> None:
-        written = await space.was_committed(JOB)
-        assert rows_of(space, space.catalog.table("cows")) == (new if written else old)
+        cows = space.catalog.table("cows")
+        written = await JobMark(space, cows.id, JOB).is_written()
+        assert rows_of(space, cows) == (new if written else old)
         await settled(space)
         assert (await ingest(space, machine.workers, JOB, orders[0])).repeated is written
         await settled(space)
