@@ -43,6 +43,9 @@ def parquet_batches(
 
     objects = reader.objects(share)
     for number, object_id in enumerate(objects.ids):
+        # Whoever wrote the others may have left a mark without bytes beside them.
+        if not object_id.length:
+            continue
         what = f"object {objects.name(number)}"
         with reader.telling(objects, number), _ParquetErrors(what):
             file = pq.ParquetFile(_file(reader, objects, number))
@@ -54,7 +57,7 @@ def parquet_batches(
                     file.num_row_groups * (share.part + 1) // share.parts,
                 )
             ]
-            if not groups or not object_id.length:
+            if not groups:
                 continue
             for batch in file.iter_batches(row_groups=groups, columns=names, use_threads=False):
                 yield from _in_schema(pa.Table.from_batches([batch]), schema, what)

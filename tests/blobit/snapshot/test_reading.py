@@ -130,6 +130,19 @@ def test_row_groups_of_a_split_file_come_once(book: tuple[Book, Place]) -> None:
     assert {one["missing"] for one in found} == {None}
 
 
+def test_an_object_without_bytes_is_no_rows_among_parquet_files(book: tuple[Book, Place]) -> None:
+    bucket = book[0].blobs.create_bucket("written-by-spark")
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": range(3)}), sink)
+    bucket.put_many([("_SUCCESS", b""), ("part", sink.getvalue())])
+    wanted, snapshot, shares = planned(book[1], bucket="written-by-spark", mode="parquet")
+    schema, found = pa.schema([("id", pa.int64())]), list[dict[str, Any]]()
+    for share in shares:
+        with ShareReader(book[1], wanted, snapshot, snapshot.conditions) as reader:
+            found += [one for b in parquet_batches(reader, share, schema) for one in b.to_pylist()]
+    assert [one["id"] for one in found] == [0, 1, 2]
+
+
 def test_an_object_that_no_row_holds_is_an_error(
     book: tuple[Book, Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
