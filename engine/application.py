@@ -75,7 +75,7 @@ class Application(msgspec.Struct, frozen=True):
         return None
 
     def noted(self) -> Iterator[tuple[Path, Renewable]]:
-        """All pins that were noted, and where, those first that nobody asked for in the longest time.
+        """All pins that were noted, and where, those first that were asked for longest ago.
 
         Without its file a pin is noted no more.
         """

@@ -12,6 +12,8 @@ every machine.
 
 Invariants:
 - No secret is part of what Spark carries to executors: files are named, never what is in them.
+- A folder's tablespaces are run by the application's driver, if by nobody else: workers come and
+  go, and Spark ends them as it likes.
 - What an application has pinned is renewed from its driver and dropped when it ends; the pins of a
   driver that dies end by themselves.
 """
@@ -34,6 +36,9 @@ from engine import place as places
 from engine.application import Application
 from engine.errors import EngineError, NotFound
 from engine.place import Place, held_client
+from herd import place as herds
+from herd.errors import Error
+from herd.place import HeldHerd, held_herd
 from herdbook.finding import (
     FILE_VARIABLE,
     URL_VARIABLE,
@@ -182,6 +187,7 @@ class Registration:
         if place.url and not place.is_cluster:
             # Somebody owns the folder as long as workers come and go.
             held_client(place)
+        self._run_tablespaces()
         _registered.add(self)
         atexit.register(self.close)
         self._thread = threading.Thread(target=self._run, name="herdbook-spark", daemon=True)
@@ -225,7 +231,18 @@ class Registration:
             shutil.rmtree(self.application.folder, ignore_errors=True)
         _registered.discard(self)
         if all(other.place != self.place for other in _registered):
+            herds.let_go(self.place)
             places.let_go(self.place)
+
+    def _run_tablespaces(self) -> None:
+        """Run a folder's tablespaces here, unless there are none, or another process does."""
+        if not self.place.url or self.place.is_cluster:
+            return
+        try:
+            held = held_herd(self.place)
+            held.run(lambda: _ask(held))
+        except (Error, EngineError) as error:
+            _logger.warning("tablespaces of %s are not run here: %s", self.place.url, error)
 
     def _run(self) -> None:
         due_s = time.monotonic() + _RENEW_S
@@ -236,10 +253,20 @@ class Registration:
                 return
             if time.monotonic() >= due_s:
                 self.renew()
+                # Whoever else has run them may have ended.
+                self._run_tablespaces()
                 due_s = time.monotonic() + _RENEW_S
 
 
 _registered: "weakref.WeakSet[Registration]" = weakref.WeakSet()
+
+
+async def _ask(held: HeldHerd) -> None:
+    """Who asks first runs them all."""
+    names = await held.herd.names()
+    if names:
+        session = await held.herd.session(names[0])
+        await session.close()
 
 
 def _sources() -> "tuple[type[DataSource], ...]":

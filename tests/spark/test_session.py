@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import herdbook
 import herdbook.spark
+from engine.folder.lock import FolderLock
 from engine.place import Place, held_client
 from herd.checkpoint.record import CheckpointList
 from herd.snapshot.opening import open_snapshot
@@ -60,6 +62,36 @@ def registered(place: Place) -> herdbook.spark.Registration:
     context = SimpleNamespace(applicationId="farm", master="local", pythonExec="", _jsc=object())
     session: Any = SimpleNamespace(sparkContext=context)
     return herdbook.spark.Registration(session, place)
+
+
+def test_a_folder_that_nobody_has_open_is_run_by_the_driver(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with herdbook.open(folder) as opened, opened.sql(autocommit=True) as connection:
+        connection.execute("CREATE TABLE cows (id BIGINT PRIMARY KEY)")
+
+    def runs() -> int | None:
+        lock = FolderLock.of(folder / "herd" / ".owner")
+        try:
+            owner = lock.read()
+        finally:
+            lock.close()
+        return None if owner is None else owner.process
+
+    assert runs() is None
+    registration = registered(Place(url=str(folder)))
+    try:
+        assert runs() == os.getpid()
+    finally:
+        registration.close()
+    assert runs() is None
+
+
+def test_a_folder_without_tablespaces_is_left_without(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with herdbook.open(folder):
+        pass
+    registered(Place(url=str(folder))).close()
+    assert not (folder / "herd").exists()
 
 
 def test_of_too_many_pins_those_go_that_were_asked_for_longest_ago(
