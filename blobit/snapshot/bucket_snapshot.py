@@ -11,14 +11,13 @@ from typing import Final
 
 import msgspec
 
-from blobit.blobs import AsyncBlobs
 from blobit.errors import BlobNotFound, BlobUnreadable
 from blobit.snapshot.filters import where_conditions
+from blobit.snapshot.finding import find_bucket
 from blobit.snapshot.wanted import Wanted
 from blobit.tables import BucketInfo
 from engine.application import Application
 from engine.place import Place
-from herd.place import HeldHerd, held_herd
 from herd.schema import Column, Table
 from herd.snapshot.conditions import Condition, Operator, condition_on
 from herd.snapshot.opening import open_snapshot
@@ -68,8 +67,7 @@ def take_snapshot(place: Place, application: Application, wanted: Wanted) -> Buc
 
     Raises `NoSuchBucket`, `MetadataUnavailable`, and what `open_snapshot` raises.
     """
-    herd = held_herd(place)
-    info = herd.run(lambda: _find(herd, wanted.bucket))
+    info = find_bucket(place, wanted.bucket)
     table = WantedTable(
         _OBJECTS, info.tablespace, fresh=wanted.fresh, number=wanted.number, columns=COLUMNS
     )
@@ -87,8 +85,3 @@ def _conditions(info: BucketInfo, names: Table, wanted: Wanted) -> Iterator[Cond
         assert named is not None, "a name is a text"
         yield named
     yield from where_conditions(wanted.where, names)
-
-
-async def _find(held: HeldHerd, bucket: str) -> BucketInfo:
-    async with AsyncBlobs(held.ledgers, herd=held.herd) as blobs:
-        return (await blobs.bucket(bucket)).core.info

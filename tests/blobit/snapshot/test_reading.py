@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ import pytest
 import engine.place
 import herd.place
 import herdbook
-from blobit import Bucket, InvalidName, NoSuchBucket, RangeInvalid
+from blobit import Bucket, InvalidName, MetadataUnavailable, NoSuchBucket, RangeInvalid
 from blobit.snapshot import lines, object_rows, planning, reading
 from blobit.snapshot.bucket_snapshot import BucketSnapshot, take_snapshot
 from blobit.snapshot.object_rows import json_batches, parquet_batches
@@ -20,7 +21,7 @@ from blobit.snapshot.reading import ShareReader
 from blobit.snapshot.wanted import Wanted, parse_wanted
 from engine.application import Application
 from engine.place import Place
-from herd.errors import StorageFailed
+from herd.errors import LeaderUnavailable, StorageFailed
 from herdbook.book import Book
 
 SHARE_BYTES = 100
@@ -165,6 +166,21 @@ def test_a_bucket_that_is_not_there_is_told(book: tuple[Book, Place]) -> None:
         planned(book[1], bucket="nobody")
     with pytest.raises(InvalidName):
         planned(book[1], bucket="No Bucket")
+
+
+def test_a_bucket_is_read_at_its_newest_checkpoint_while_nobody_leads(
+    book: tuple[Book, Place],
+) -> None:
+    _, wanted = filled(book[0], "leaderless")
+    assert len(rows(book[1], bucket="leaderless")) == len(wanted)
+    book[0].blobs.create_bucket("made-since")
+    gone = LeaderUnavailable("nobody leads")
+    with patch("herd.store.AsyncHerd.make", side_effect=gone):
+        with pytest.warns(UserWarning, match=r"bucket leaderless is .* s old: .*nobody leads"):
+            found = rows(book[1], bucket="leaderless", snapshot="newest")
+        assert {row["name"]: row["content"] for row in found} == wanted
+        with pytest.raises(MetadataUnavailable, match="nobody leads"):
+            rows(book[1], bucket="made-since", snapshot="newest")
 
 
 def test_names_of_a_checkpoint_that_was_let_go_are_told_as_that(

@@ -1,0 +1,77 @@
+"""Which bucket a reader means: its id, and the tablespace that has its names.
+
+Invariants:
+- While no leader answers the registry's newest checkpoint tells, and a warning says of when it is.
+- What that does not have may have been made since: it is not said to be missing.
+"""
+
+import warnings
+from typing import Final
+
+from blobit.blobs import AsyncBlobs
+from blobit.errors import MetadataUnavailable
+from blobit.tables import REGISTRY, BucketInfo, BucketState, Row, bucket_info
+from engine.place import Place, held_client
+from herd.checkpoint.record import CheckpointList
+from herd.errors import OperationalError
+from herd.place import held_herd
+from herd.snapshot.conditions import Operator, condition_on
+from herd.snapshot.parts import plan, read_part
+from herd.snapshot.snapshot import Snapshot, read_manifest
+from herd.translating import translating
+
+_BUCKETS: Final = "buckets"
+
+
+def find_bucket(place: Place, bucket: str) -> BucketInfo:
+    """A bucket by its name. Blocks.
+
+    Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`, `herd.errors.OperationalError`.
+    """
+    try:
+        held = held_herd(place)
+
+        async def find() -> BucketInfo:
+            async with AsyncBlobs(held.ledgers, herd=held.herd) as blobs:
+                return (await blobs.bucket(bucket)).core.info
+
+        return held.run(find)
+    except (MetadataUnavailable, OperationalError) as error:
+        cause = error.__cause__ if isinstance(error, MetadataUnavailable) else error
+        found = _find_at_rest(place, bucket, error) if isinstance(cause, OperationalError) else None
+        if found is None:
+            raise
+        return found
+
+
+def _find_at_rest(place: Place, bucket: str, late: Exception) -> BucketInfo | None:
+    """The bucket as the registry's newest checkpoint has it."""
+    held = held_client(place)
+    with translating():
+        kept = held.run(CheckpointList(held.client.store, REGISTRY, held.client.clock).get).kept
+    if not kept:
+        return None
+    # Nobody leads, so nobody takes another one in whose place it would go: it needs no pin.
+    record = max(kept, key=lambda one: one.number)
+    tables = read_manifest(place, REGISTRY, record).tables
+    table = next((one for one in tables if one.name == _BUCKETS), None)
+    if table is None:
+        return None
+    named = condition_on(table.column("name"), Operator.EQUAL, (bucket,))
+    assert named is not None, "a name is a text"
+    snapshot = Snapshot(place, REGISTRY, record, "", table, table.visible, (named,))
+    rows: list[Row] = [
+        row
+        for part in plan(snapshot)
+        for batch in read_part(snapshot, part)
+        for row in batch.to_pylist()
+    ]
+    if not rows or rows[0]["state"] == BucketState.BEING_MADE:
+        return None
+    age_s = (held.client.clock.wall_ms() - record.taken_ms) // 1000
+    warnings.warn(
+        f"no leader tells of buckets now, so bucket {bucket} is the one of checkpoint "
+        f"{record.number} of tablespace {REGISTRY}, which is {age_s} s old: {late}",
+        stacklevel=3,
+    )
+    return bucket_info(rows[0])
