@@ -207,9 +207,10 @@ _readers: Final = Holding(lambda place: HeldReader(open_carrying(place)))
 def held_reader(place: Place, carried: Carried) -> HeldReader | HeldClient:
     """What reads ledgers of a place in this process, and knows what was carried. Blocks.
 
-    Raises as `open_carrying` does, and for a folder as `engine.place.held_client`.
+    Without anything carried, and of a folder, that is the one client which the process has anyway:
+    a second would be a second session. Raises as `open_carrying` and `engine.place.held_client`.
     """
-    if not place.is_cluster:
+    if not place.is_cluster or not carried.facts:
         return held_client(place)
     held = _readers.at(place)
 
