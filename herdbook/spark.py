@@ -112,12 +112,14 @@ def register(spark: "SparkSession", store: "Store | None" = None) -> "Registrati
     `store` is an open book or cluster, a folder or a url; None takes what the rule finds, and if
     that is nothing each read names one by the option `url`. The option counts more in any case.
     Registered again, the formats mean the new store. Raises `InvalidRequest` for a configuration
-    that cannot be read, `FolderError` for a folder that holds no store.
+    that cannot be read, `FolderError` for a folder that holds no store. What the session says of
+    push-down and Arrow stays as it is.
     """
     place = place_of(store)
     registration = Registration(spark, place)
     for key, value in _SETTINGS.items():
-        spark.conf.set(key, value)
+        if spark.conf.get(key, None) is None:
+            spark.conf.set(key, value)
     marks = {
         "place": place,
         "application": registration.application,

@@ -25,6 +25,18 @@ def test_a_session_runs_this_interpreter_and_pushes_filters(spark: SparkSession)
     assert spark.sparkContext.pythonExec == sys.executable
 
 
+def test_what_a_session_says_of_itself_stays(spark: SparkSession, book: Book) -> None:
+    pushing, arrow = herdbook.spark._SETTINGS
+    spark.conf.set(pushing, "false")
+    spark.conf.unset(arrow)
+    try:
+        herdbook.spark.register(spark, book)
+        assert spark.conf.get(pushing) == "false"
+        assert spark.conf.get(arrow) == "true"
+    finally:
+        spark.conf.set(pushing, "true")
+
+
 def test_a_book_is_named_by_its_folder(book: Book) -> None:
     assert Path(herdbook.spark.place_of(book).url).is_dir()
 
