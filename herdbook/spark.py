@@ -175,6 +175,7 @@ class Registration:
 
     def __init__(self, spark: "SparkSession", place: Place) -> None:
         self.place = place
+        self._process = os.getpid()
         self._context = _context_of(spark)
         name, folder = uuid4().hex, ""
         if self._context is not None:
@@ -216,8 +217,13 @@ class Registration:
                 _logger.warning("a pin of %s is not renewed: %s", self.application.name, error)
 
     def close(self) -> None:
-        """Drop all pins. Frames that were loaded before cannot be read any more, in the end."""
+        """Drop all pins. Frames that were loaded before cannot be read any more, in the end.
+
+        In a forked child it does nothing.
+        """
         atexit.unregister(self.close)
+        if self._process != os.getpid():
+            return
         with self._closing:
             if self._ended.is_set():
                 return

@@ -106,6 +106,21 @@ def test_a_folder_without_tablespaces_is_left_without(tmp_path: Path) -> None:
     assert not (folder / "herd").exists()
 
 
+def test_a_forked_child_leaves_the_pins_to_its_parent(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registration = registered(herdbook.spark.place_of(book))
+    noted = Path(registration.application.folder)
+    try:
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: 0)
+            registration.close()
+        assert noted.is_dir()
+    finally:
+        registration.close()
+    assert not noted.exists()
+
+
 def test_of_too_many_pins_those_go_that_were_asked_for_longest_ago(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
