@@ -8,6 +8,7 @@ brings the compiler for it: Janino, by which it compiles queries.
 
 Invariants:
 - Filters are pushed only where this rule is at work, or Spark needs none.
+- The rule is added only where Spark has what it reaches for: it works on other people's scans, too.
 - Without it every read is right and only slower: pages are left out by the option `where` alone.
 """
 
@@ -21,6 +22,11 @@ _logger = logging.getLogger(__name__)
 _PACKAGE: Final = "org.apache.spark.sql.execution.datasources.v2"
 _RULE: Final = "herdbook.OwnScans"
 _LEAKS: Final = "setReadInfo"
+_FIELDS: Final = (
+    *(("PythonScan", name) for name in ("ds", "shortName", "outputSchema", "options")),
+    ("PythonScan", "supportedFilters"),
+    ("PythonDataSourceV2", "dataSourceInPython"),
+)
 _JAVA: Final = """
 package herdbook;
 
@@ -126,6 +132,8 @@ def keeps_scans_apart(spark: "SparkSession") -> bool:
         source = jvm.java.lang.Class.forName(f"{_PACKAGE}.python.PythonDataSourceV2")
         if all(method.getName() != _LEAKS for method in source.getMethods()):
             return True
+        for kind, field in _FIELDS:
+            jvm.java.lang.Class.forName(f"{_PACKAGE}.python.{kind}").getDeclaredField(field)
         _add_rule(jvm, spark)
     except Py4JError as error:
         _logger.warning("filters of frames are not pushed, use the option where: %s", error)

@@ -17,6 +17,7 @@ from herd.checkpoint.record import CheckpointList
 from herd.snapshot.opening import open_snapshot
 from herd.snapshot.pinning import CheckpointPin
 from herd.snapshot.wanted import parse_wanted
+from herdbook import own_scans
 from herdbook.book import Book
 
 
@@ -35,6 +36,18 @@ def test_what_a_session_says_of_itself_stays(spark: SparkSession, book: Book) ->
         assert spark.conf.get(arrow) == "true"
     finally:
         spark.conf.set(pushing, "true")
+
+
+def test_a_spark_that_lacks_what_scans_are_kept_apart_by_gets_no_rule(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_scans, "_FIELDS", (*own_scans._FIELDS, ("PythonScan", "nowhere")))
+    fresh = spark.newSession()
+    assert not own_scans.keeps_scans_apart(fresh)
+    methods: Any = fresh._jsparkSession.experimental()
+    assert methods.extraOptimizations().isEmpty()
+    monkeypatch.undo()
+    assert own_scans.keeps_scans_apart(fresh)
 
 
 def test_a_book_is_named_by_its_folder(book: Book) -> None:
