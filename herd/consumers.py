@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
-from engine.errors import MetadataUnavailable, NotFound
+from engine.errors import EngineError, MetadataUnavailable, NotFound
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
 from herd.checkpoint.blobs import read_blob
@@ -106,6 +106,9 @@ class Consumer:
         if not self._name:
             return
         due, begun_s = self.is_due, self._client.clock.monotonic()
+        if due:
+            # What fails is tried again when it is time again.
+            self._renewed_s = begun_s
         try:
             record = await self._newest_before(position)
             if not due and self._pinned == (0 if record is None else record.number):
@@ -125,7 +128,11 @@ class Consumer:
         """
         while self._name:
             await asyncio.sleep(max(0.0, self._due_in_s()))
-            await self.dealt_with(reached())
+            try:
+                await self.dealt_with(reached())
+            except EngineError as error:
+                # Whoever reads what is kept no more hears of it there.
+                _logger.warning("%s: its pins are renewed later: %s", self._name, error)
 
     def _due_in_s(self) -> float:
         passed_s = self._client.clock.monotonic() - self._renewed_s
