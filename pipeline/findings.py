@@ -27,7 +27,7 @@ class Tally(msgspec.Struct):
     """Checked ledgers, or objects, and what was wrong with them.
 
     `bytes` were read and had their checksums: of a ledger those of every replica. `corrupt`,
-    `missing` and `unreadable` count entries of replicas, or objects.
+    `missing` and `unreadable` count entries of replicas, objects, or ledgers that are not there.
     """
 
     subjects: int = 0

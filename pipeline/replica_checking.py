@@ -4,7 +4,8 @@ It looks as the engine's own scrub does, and mends and queues nothing.
 
 Invariants:
 - An entry of a replica is sound only if its bookie gave it with its digest.
-- "Missing" is what a bookie says by name that it lacks; what nobody answers for is unreadable.
+- "Missing" is what a bookie says by name that it lacks, and a ledger that is named and not there;
+  what nobody answers for is unreadable.
 - Of a ledger that is being written, what the writer may still be sending is not asked of each
   replica: one intact copy of each confirmed entry is looked for.
 - Held at once is one read of each replica of one ledger.
@@ -77,16 +78,17 @@ class Replica(NamedTuple):
         found.note(finding, last - first + 1 if count is None else count)
 
 
-def check_ledgers(place: Place, ledger_ids: Iterable[int]) -> Tally:
-    """Check ledgers one after the other; those that are not there any more are passed over.
+def check_ledgers(place: Place, ledger_ids: Iterable[int], *, named: bool = False) -> Tally:
+    """Check ledgers one after the other.
 
-    Blocks. Raises `MetadataUnavailable`.
+    One that is not there is missing if somebody `named` it; of a list it was deleted since, and is
+    passed over. Blocks. Raises `MetadataUnavailable`.
     """
     held = held_client(place)
-    return added([held.run(partial(_check, held.client, one)) for one in ledger_ids])
+    return added([held.run(partial(_check, held.client, one, named=named)) for one in ledger_ids])
 
 
-async def _check(client: LedgerClient, ledger_id: int) -> Tally:
+async def _check(client: LedgerClient, ledger_id: int, *, named: bool) -> Tally:
     workshop = Workshop(
         store=client.store,
         transport=client.transport,
@@ -103,7 +105,9 @@ async def _check(client: LedgerClient, ledger_id: int) -> Tally:
             if found.sound or await workshop.ledgers.read(ledger_id) == held:
                 break
     except NoSuchLedger:
-        return Tally()
+        found = Tally()
+        if named:
+            found.note(Finding("missing", _named(ledger_id), "there is no such ledger"))
     except (CannotRead, FormatTooNew) as error:
         found = Tally(subjects=1)
         found.note(Finding("corrupt", _named(ledger_id), f"its metadata: {error}"))

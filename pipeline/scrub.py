@@ -43,10 +43,11 @@ class ScrubReport(msgspec.Struct, frozen=True):
 
 def scrub_ledgers(job: Job, ledger_ids: Sequence[int] | None = None) -> ScrubReport:
     """Check ledgers by their ids, or all there are. Raises `MetadataUnavailable`."""
+    named = ledger_ids is not None
     if ledger_ids is None:
         held = held_client(job.place)
         ledger_ids = held.run(held.client.list_ledgers)
-    return ScrubReport(_spread(job, ledger_ids, partial(check_ledgers, job.place)))
+    return ScrubReport(_spread(job, ledger_ids, partial(check_ledgers, job.place, named=named)))
 
 
 def scrub_bucket(job: Job, bucket: str) -> ScrubReport:

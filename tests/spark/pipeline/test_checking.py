@@ -54,6 +54,16 @@ def test_a_damaged_replica_is_told_with_its_bookie(tmp_path: Path) -> None:
         let_go(place)
 
 
+def test_a_ledger_that_somebody_names_and_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    place = Place(url=str(tmp_path))
+    with herdbook.open(tmp_path):
+        found = check_ledgers(place, [7], named=True)
+        assert (found.subjects, found.missing, found.sound) == (0, 1, False)
+        assert found.findings == [Finding("missing", "ledger 7", "there is no such ledger")]
+        assert check_ledgers(place, [7]).sound, "it was deleted after it was listed"
+        let_go(place)
+
+
 def test_an_object_without_an_intact_copy_is_told_and_the_others_are_read(tmp_path: Path) -> None:
     place = Place(url=str(tmp_path))
     with herdbook.open(tmp_path) as book:
