@@ -31,8 +31,8 @@ def open_snapshot(place: Place, application: Application, wanted: Wanted) -> Sna
     except BaseException:
         pin.drop()
         raise
-    pin.note(application)
-    return Snapshot(place, wanted.tablespace, found, pin.name, table, columns, conditions)
+    name = pin.note(application).name
+    return Snapshot(place, wanted.tablespace, found, name, table, columns, conditions)
 
 
 def _conditions(wanted: Wanted, table: Table) -> tuple[Condition, ...]:

@@ -52,13 +52,18 @@ class CheckpointPin(msgspec.Struct, frozen=True):
             == (self.place, self.tablespace, self.number)
         )
 
-    def note(self, application: Application) -> None:
-        """Leave it to the application's driver to renew it, unless that renews one like it."""
-        if application.noted_for(self) is None:
+    def note(self, application: Application) -> "CheckpointPin":
+        """Leave it to the application's driver to renew it, unless that renews one like it.
+
+        Returns which of the two is kept.
+        """
+        found = application.noted_for(self)
+        if not isinstance(found, CheckpointPin):
             application.note(self, self.name.rpartition(":")[2])
-            return
+            return self
         with suppress(EngineError):
             self.drop()
+        return found
 
 
 class Pinned(NamedTuple):

@@ -152,6 +152,7 @@ def test_frames_of_one_checkpoint_have_one_pin_of_their_application(
     frames = [snapshot(book, application) for _ in range(3)]
     assert len({frame.record.number for frame in frames}) == 1
     [first] = kept(book).pins
+    assert {frame.pin for frame in frames} == {first.name}
     snapshot(book, noted_in(tmp_path / "another"))
     assert len(kept(book).pins) == 2
     run(book, "INSERT INTO cows VALUES (4, 'Olga')")
