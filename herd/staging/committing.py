@@ -3,16 +3,19 @@
     table, written = await describe(herd, "default", "cow", job)
     ...                                                  # tasks stage rows, each in its process
     written = await commit(spaces, plan, parts)
-    await drop_job(spaces.ledgers, "default", job)       # whatever came of it
+    await tidy_up(spaces.ledgers, "default", job)        # give_up, if it came to nothing
 
 Invariants:
 - What is asked for may be asked for again: the leader answers a job that is written.
 - Whatever stops a job for good is told in one error, and leaves the table as it was.
+- Once a job is written nothing is told as its failure: who hears of one writes again.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from herd.checkpoint.blobs import BlobWriter
 from herd.checkpoint.manifest import Locator
@@ -29,7 +32,7 @@ from herd.staging.layout import (
     encode_order,
     locator_text,
 )
-from herd.staging.registry import Label, create_staging_ledger
+from herd.staging.registry import Label, create_staging_ledger, drop_run
 from herd.translating import translating
 from herd.wire.calling import Patience
 from herd.wire.settings import WireSettings
@@ -87,6 +90,14 @@ async def commit(
     text = f"INGEST {locator_text(locator)} AS {job.identity.hex()}"
     [row] = (await _patiently(herd, ledgers, plan.tablespace, text)).rows
     return Written(*row)
+
+
+async def tidy_up(ledgers: LedgerClient, tablespace: str, job: Job) -> None:
+    """Delete what this run of a job has staged; what cannot go now is swept when it is old."""
+    try:
+        await drop_run(ledgers, tablespace, job.run)
+    except EngineError as error:
+        warnings.warn(f"the rows are written, and what was staged stays: {error}", stacklevel=2)
 
 
 async def _placed(ledgers: LedgerClient, label: Label, order: Order) -> Locator:

@@ -50,11 +50,13 @@ class Mode(enum.Enum):
 class Job(msgspec.Struct, frozen=True):
     """One write, which counts once in each table however often it is asked for.
 
-    `key` names it, or all of a series; `sequence` counts those: the batches of a stream.
+    `key` names it, or all of a series; `sequence` counts those: the batches of a stream. `run` is a
+    name that no other try at it has.
     """
 
     key: str
     sequence: int = 0
+    run: str = ""
 
     @property
     def name(self) -> str:

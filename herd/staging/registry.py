@@ -1,11 +1,15 @@
 """Which ledgers hold staged rows, and their end: each is registered before it exists.
 
-    /herd/staging/TABLESPACE/JOB.LEDGER     when it was made, MessagePack
-    /herd/staging/TABLESPACE/JOB!RUN        when this run of the job was given up
+    /herd/staging/TABLESPACE/RUN.LEDGER     when it was made, MessagePack
+    /herd/staging/TABLESPACE/RUN!           when this run was given up
+
+A run is one try at a job, or at a stream's batches, which come one after the other. Several may do
+the same job at once.
 
 Invariants:
-- No ledger of staged rows exists that is not registered: whoever knows the job, or looks at all
-  jobs of a tablespace, finds it, though the task that made it was killed.
+- No ledger of staged rows exists that is not registered: whoever knows the run, or looks at all
+  runs of a tablespace, finds it, though the task that made it was killed.
+- Nobody takes away what another run has staged.
 - A name goes after its ledger, never before.
 - Of a run that was given up nothing stays: what its tasks had registered goes, and who registers
   afterwards finds that out and takes its ledger away.
@@ -32,8 +36,6 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
 
     tablespace: str
     job: Job
-    run: str = ""
-    """One of perhaps several tries at the whole job: what can be given up. Not in the metadata."""
     application: str = ""
     partition: int = 0
     attempt: int = 0
@@ -57,29 +59,30 @@ async def create_staging_ledger(client: LedgerClient, label: Label) -> LedgerWri
 
     Raises what creating ledgers raises, and `OperationalError` if the run was given up.
     """
+    assert label.job.run, "who stages has a run of its own"
     writer = await client.create_ledger(metadata=label.metadata, announce=_register(client, label))
-    if label.run and await client.store.get(_mark(label.tablespace, label.job, label.run)):
-        writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}: its job was given up"))
-        name = f"{label.job.name}.{writer.ledger_id}"
+    if await client.store.get(_mark(label.tablespace, label.job.run)):
+        writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}: its run was given up"))
+        name = f"{label.job.run}.{writer.ledger_id}"
         await _drop(client, label.tablespace, name, writer.ledger_id)
-        raise OperationalError("the job that this task is of was given up")
+        raise OperationalError("the run that this task is of was given up")
     return writer
 
 
-async def give_up(client: LedgerClient, tablespace: str, job: Job, run: str) -> None:
-    """End one run of a job, with all its ledgers, also those of tasks that nobody could stop yet.
+async def give_up(client: LedgerClient, tablespace: str, run: str) -> None:
+    """End a run with all its ledgers, also those of tasks that nobody could stop yet.
 
     Another run of the same job may follow. Raises `MetadataUnavailable`.
     """
-    await _create(client, _mark(tablespace, job, run))
-    await drop_job(client, tablespace, job)
+    await _create(client, _mark(tablespace, run))
+    await drop_run(client, tablespace, run)
 
 
-async def drop_job(client: LedgerClient, tablespace: str, job: Job) -> list[int]:
-    """Delete all ledgers of a job; returns them. Raises `MetadataUnavailable`."""
+async def drop_run(client: LedgerClient, tablespace: str, run: str) -> list[int]:
+    """Delete all ledgers of a run; returns them. Raises `MetadataUnavailable`."""
     dropped = []
     for name, ledger_id in await _registered(client, tablespace):
-        if name.startswith(f"{job.name}."):
+        if name.startswith(f"{run}."):
             await _drop(client, tablespace, name, ledger_id)
             dropped.append(ledger_id)
     return dropped
@@ -105,14 +108,14 @@ async def sweep(client: LedgerClient, tablespace: str) -> list[int]:
 
 def _register(client: LedgerClient, label: Label) -> Announce:
     async def announce(ledger_id: int) -> None:
-        key = f"{_FOLDER}/{label.tablespace}/{label.job.name}.{ledger_id}"
+        key = f"{_FOLDER}/{label.tablespace}/{label.job.run}.{ledger_id}"
         await _create(client, key)
 
     return announce
 
 
-def _mark(tablespace: str, job: Job, run: str) -> str:
-    return f"{_FOLDER}/{tablespace}/{job.name}!{run}"
+def _mark(tablespace: str, run: str) -> str:
+    return f"{_FOLDER}/{tablespace}/{run}!"
 
 
 async def _create(client: LedgerClient, key: str) -> None:

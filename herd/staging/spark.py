@@ -7,7 +7,7 @@ Invariants:
 - What all processes need is made where the query is planned, and travels with the writer.
 - Only what the messages of tasks name is written: a task that is tried twice stages twice and is
   written once.
-- Whatever comes of a job, all its ledgers go: those of failed tasks are found by the job's name.
+- Whatever comes of a job, all ledgers of its run go: those of failed tasks are found by its name.
 - A batch of a stream has the name of its query and its number, after any restart.
 """
 
@@ -30,7 +30,7 @@ from engine.settling import settle
 from herd.errors import ProgrammingError
 from herd.staging.encoding import Encoder
 from herd.staging.layout import Job, Mode, Part, WritePlan
-from herd.staging.registry import Label, drop_job, give_up
+from herd.staging.registry import Label, give_up
 from herd.staging.wanted import WriteWanted
 from herd.staging.writing import stage
 
@@ -100,6 +100,8 @@ class BatchesWriter(DataSourceStreamArrowWriter):
     def __init__(self, writing: Writing, target: str) -> None:
         self._writing = writing
         self._target = target
+        # Spark makes another writer for the end of each batch: the run is the tasks'.
+        self._run = _random()
 
     def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
         """Stage the rows of one task of one batch."""
@@ -107,7 +109,7 @@ class BatchesWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         if query is None or batch is None:
             raise ProgrammingError("this Spark does not tell tasks of their stream's batch")
-        job = Job(f"query {query} {self._target}", int(batch))
+        job = Job(f"query {query} {self._target}", int(batch), self._run)
         part = self._writing.stage(job, task, iterator)
         settle()
         return JobMessage(part, job)
@@ -119,7 +121,7 @@ class BatchesWriter(DataSourceStreamArrowWriter):
             self._writing.commit(job, _parts(messages, job), keyed=True)
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
-        """Leave nothing of what tasks have told; what failed ones left goes with the next try."""
+        """Leave nothing of the tasks' run, if one of them has told of it."""
         for job in _jobs(messages):
             self._writing.abort(job)
 
@@ -150,7 +152,6 @@ class TableWriting:
         from herd.staging.committing import describe
 
         self._place = place
-        self._run = _random()
         held = held_herd(place)
         definition, self.written = held.run(
             lambda: describe(held.herd, wanted.tablespace, wanted.table, job)
@@ -180,7 +181,6 @@ class TableWriting:
         label = Label(
             tablespace=self.plan.tablespace,
             job=job,
-            run=self._run,
             application=self.plan.application,
             partition=task.partitionId(),
             attempt=task.attemptNumber(),
@@ -192,16 +192,16 @@ class TableWriting:
     def commit(self, job: Job, parts: Sequence[Part], *, keyed: bool) -> None:
         """Write what tasks have staged: the tablespace remembers each job. Nothing else stays."""
         from herd.place import held_herd
-        from herd.staging.committing import commit
+        from herd.staging.committing import commit, tidy_up
 
         held = held_herd(self._place)
         held.run(lambda: commit(held.herd, held.ledgers, self.plan, job, parts))
-        held.run(lambda: drop_job(held.ledgers, self.plan.tablespace, job))
+        held.run(lambda: tidy_up(held.ledgers, self.plan.tablespace, job))
 
     def abort(self, job: Job) -> None:
         """Take away what was staged, and what those tasks will stage that still go on."""
         held = held_client(self._place)
-        held.run(lambda: give_up(held.client, self.plan.tablespace, job, self._run))
+        held.run(lambda: give_up(held.client, self.plan.tablespace, job.run))
 
 
 class TableWriter(JobWriter):
@@ -211,8 +211,8 @@ class TableWriter(JobWriter):
         self, place: Place, application: str, wanted: WriteWanted, schema: StructType
     ) -> None:
         """Raises what is wrong with the options, the table or the schema."""
-        unique = f"{application} {_random()}"
-        job = Job(f"key {wanted.key}" if wanted.key else unique)
+        run = _random()
+        job = Job(f"key {wanted.key}" if wanted.key else f"{application} {run}", run=run)
         writing = TableWriting(place, application, wanted, job, schema)
         super().__init__(writing, job, keyed=bool(wanted.key))
 

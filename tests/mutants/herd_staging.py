@@ -111,7 +111,7 @@ HERD_STAGING_MUTANTS: Final = (
         "metadata=label.metadata)",
         by_test(
             "herd/staging/test_registry.py",
-            "test_all_ledgers_of_a_job_go_with_it_and_no_others",
+            "test_all_ledgers_of_a_run_go_with_it_and_no_others",
         ),
     ),
     Mutant(
@@ -129,8 +129,8 @@ HERD_STAGING_MUTANTS: Final = (
         "a-task-of-a-run-that-was-given-up-goes-on",
         "who registers after a run was given up takes its ledger away",
         "herd/staging/registry.py",
-        "    if label.run and await client.store.get(",
-        "    if not label.run and await client.store.get(",
+        "    if await client.store.get(_mark(",
+        "    if not await client.store.get(_mark(",
         by_test(
             "herd/staging/test_registry.py",
             "test_a_task_that_outlives_its_run_leaves_nothing_and_the_next_run_is_free_to",

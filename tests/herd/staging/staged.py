@@ -5,12 +5,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from msgspec import structs
 
-from herd.staging.committing import commit, describe
+from herd.staging.committing import commit, describe, tidy_up
 from herd.staging.encoding import Encoder
 from herd.staging.ingesting import Written
 from herd.staging.layout import Job, Mode, Part, WritePlan
-from herd.staging.registry import Label
+from herd.staging.registry import Label, give_up
 from herd.staging.writing import stage
 from herd.store import AsyncHerd
 
@@ -40,10 +41,10 @@ class Writing:
         self._herd = herd
         self._loop = ThisLoop()
 
-    async def stage(self, *batches: pa.RecordBatch, run: str = "") -> Part:
+    async def stage(self, *batches: pa.RecordBatch) -> Part:
         """One task with some batches."""
         encoder = Encoder(self.plan.table, batches[0].schema, self.plan.moment)
-        label = Label(tablespace="default", job=self.job, run=run, partition=len(self.parts))
+        label = Label(tablespace="default", job=self.job, partition=len(self.parts))
         index = await asyncio.to_thread(
             stage, self._loop, self._herd.client, label, encoder, batches
         )
@@ -55,12 +56,21 @@ class Writing:
         """The end of the job: what all its tasks have staged."""
         return await commit(self._herd, self._herd.client, self.plan, self.job, self.parts)
 
+    async def tidy_up(self) -> None:
+        """What follows a commit."""
+        await tidy_up(self._herd.client, "default", self.job)
+
+    async def give_up(self) -> None:
+        """What follows a failure."""
+        await give_up(self._herd.client, "default", self.job.run)
+
 
 async def begun(
     herd: AsyncHerd, table: str, mode: Mode = Mode.APPEND, job: Job | None = None
 ) -> Writing:
-    """A job that has staged nothing yet; unless it is named it is one of its own."""
-    named = job or Job(f"{herd.client.rng.getrandbits(64)}")
+    """A run of a job that has staged nothing yet; unless it is named it is one of its own."""
+    run = f"{herd.client.rng.getrandbits(128):032x}"
+    named = structs.replace(job or Job(run), run=run)
     definition, written = await describe(herd, "default", table, named)
     plan = WritePlan(tablespace="default", definition=definition, mode=mode, moment_ms=MOMENT_MS)
     return Writing(herd, plan, named, written=written)

@@ -1,8 +1,8 @@
 """DataFrames and streams written into tables by a real Spark: all of it once, or nothing."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -128,9 +128,11 @@ def test_what_is_wrong_is_told_before_any_task_and_names_it(
 
 
 def test_a_write_that_has_a_name_is_done_once(spark: SparkSession, book: Book) -> None:
-    sql(book, "CREATE TABLE w_named (id BIGINT PRIMARY KEY, name VARCHAR)")
-    for _ in range(2):
-        write(cows(spark, 0, 10), "w_named", idempotency_key="load of monday")
+    for name in ("w_named", "w_other"):
+        sql(book, f"CREATE TABLE {name} (id BIGINT PRIMARY KEY, name VARCHAR)")
+    for name in ("w_named", "w_named", "w_other"):
+        write(cows(spark, 0, 10), name, idempotency_key="load of monday")
+    assert sql(book, "SELECT count(*) FROM w_other") == [(10,)]
     write(cows(spark, 10, 12), "w_named", idempotency_key="load of tuesday")
     assert sql(book, "SELECT count(*) FROM w_named") == [(12,)]
     with pytest.raises(PySparkException, match="w_named has a row with the primary key"):
@@ -203,10 +205,11 @@ def test_a_node_that_is_killed_while_it_writes_leaves_all_or_nothing(
         cluster.node.kill()
         cluster.node.start()
 
-    killing = Thread(target=kill_half_way)
-    killing.start()
-    write(cows(spark, 0, rows), "w_killed", url=cluster.url)
-    killing.join()
+    with ThreadPoolExecutor(1) as others:
+        killing = others.submit(kill_half_way)
+        write(cows(spark, 0, rows), "w_killed", url=cluster.url)
+        # A write that was quicker than the look was not killed.
+        killing.result()
     found = held.run(lambda: execute("SELECT count(*), sum(id) FROM w_killed"))
     assert found == [(rows, rows * (rows - 1) // 2)]
     assert count("/herd/staging/default") == 0
