@@ -9,6 +9,7 @@ _COMPACTION: Final = "blobit/garbage/test_compaction.py"
 _EXPIRY: Final = "blobit/garbage/test_expiry.py"
 _ORPHANS: Final = "blobit/garbage/test_orphans.py"
 _PINNED: Final = "blobit/garbage/test_pinned.py"
+_JOBS: Final = "blobit/staging/test_jobs.py"
 
 BLOB_GARBAGE_MUTANTS: Final = (
     Mutant(
@@ -224,9 +225,33 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "            await self._holding.part_ended(part)",
         "            pass",
         by_test(
-            "blobit/staging/test_jobs.py",
+            _JOBS,
             "test_what_is_stored_outlives_collection_until_the_job_ends",
         ),
+    ),
+    Mutant(
+        "two-runs-hold-ledgers-under-one-name",
+        "what a killed run held is let go by the run after it",
+        "blobit/staging/naming.py",
+        'return f"{job.name}.{run}.{task}"',
+        'return f"{job.name}.{task}"',
+        by_test(_JOBS, "test_a_run_that_was_killed_leaves_no_ledger_to_the_run_after_it"),
+    ),
+    Mutant(
+        "a-job-that-fails-leaves-names",
+        "a job without a key that cannot be named to its end takes its names back",
+        "blobit/staging/naming.py",
+        "                await naming.take_back()",
+        "                pass",
+        by_test(_JOBS, "test_a_job_without_a_key_that_fails_in_the_midst_takes_its_names_back"),
+    ),
+    Mutant(
+        "a-name-is-taken-back-whoever-put-it-last",
+        "a name that somebody else has put since is not taken back",
+        "blobit/staging/naming.py",
+        'for row, etag in named if row is not None and row["etag"] == etag]',
+        "for row, etag in named if row is not None]",
+        by_test(_JOBS, "test_a_name_that_somebody_else_has_put_since_is_not_taken_back"),
     ),
     Mutant(
         "a-line-is-read-by-two-shares",
