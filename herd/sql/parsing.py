@@ -88,7 +88,7 @@ class Parsed:
     def pieces(self) -> list[str]:
         """The words of the text, without quotes."""
         body = _SPACE.sub(" ", self.text[self.start :])
-        return [piece.strip('"`') for piece in _PIECE.findall(body)]
+        return [_unquoted(piece) for piece in _PIECE.findall(body)]
 
     def rest(self, word_count: int) -> str:
         """The text after so many words."""
@@ -98,6 +98,12 @@ class Parsed:
             word = _WORD.match(self.text, place)
             place = word.end() if word else place
         return self.text[place:]
+
+
+def _unquoted(piece: str) -> str:
+    if piece[0] == '"':
+        return piece[1:-1].replace('""', '"')
+    return piece.strip("`")
 
 
 def parse(text: str) -> Parsed:

@@ -58,7 +58,7 @@ async def describe(herd: Herd, tablespace: str, table: str, job: Job) -> tuple[b
 
     Raises `NoSuchTable`, `ProgrammingError`, `LeaderUnavailable`.
     """
-    quoted = table.replace('"', "")
+    quoted = table.replace('"', '""')
     text = f'INGEST INTO "{quoted}" AS {job.identity.hex()}'
     [row] = (await _execute(herd, tablespace, text)).rows
     return row[0], row[1]

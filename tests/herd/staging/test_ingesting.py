@@ -13,6 +13,7 @@ import pytest
 from herd.catalog import stores_to_erase
 from herd.errors import (
     ForeignKeyViolation,
+    NoSuchTable,
     ProgrammingError,
     StorageFailed,
     UniqueViolation,
@@ -157,6 +158,18 @@ async def test_the_batches_of_a_series_are_written_once_each(farm: Farm) -> None
             written = await write(herd, "cow", [cows(10 + sequence)], job=Job("query 7", sequence))
             assert written.repeated is repeated
         assert [row[0] for row in await all_cows(herd)] == [3, 5, 10, 11, 12]
+
+
+async def test_a_table_with_a_quote_in_its_name_is_no_other_table(farm: Farm) -> None:
+    async with farm as herd:
+        with pytest.raises(NoSuchTable, match='no table co"w'):
+            await begun(herd, 'co"w')
+        for name in ('co"w', '"cow"'):
+            quoted = name.replace('"', '""')
+            await run(herd, f'CREATE TABLE "{quoted}" (id BIGINT PRIMARY KEY, name VARCHAR)')
+            await write(herd, name, [cows(1)])
+            assert await rows_of(herd, f'SELECT id FROM "{quoted}"') == [(1,)]
+        assert [row[0] for row in await all_cows(herd)] == [3, 5]
 
 
 async def test_indexes_know_the_rows_that_were_written(farm: Farm) -> None:
