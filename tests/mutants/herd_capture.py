@@ -75,4 +75,42 @@ HERD_CAPTURE_MUTANTS: Final = (
         "        end = end if until is None else max(end, until)\n",
         by_test("engine/test_spans.py", "test_nothing_after_the_target_of_a_run_is_told"),
     ),
+    Mutant(
+        "a-slow-log-is-taken-for-one-without-news",
+        "a stream with an end waits for what is known to be there",
+        _SURVEY,
+        "            if until is None and not await walk.arrives(_IDLE_S):\n",
+        "            if not await walk.arrives(_IDLE_S):\n",
+        by_test(_SURVEY_TESTS, "test_what_is_known_to_be_there_is_waited_for"),
+    ),
+    Mutant(
+        "other-tables-end-a-stream",
+        "what happens to a table that a stream does not tell of never ends it",
+        "herd/capture/interest.py",
+        "        return not self.names or table.name.lower() in self.names\n",
+        "        return True\n",
+        by_test(
+            _SURVEY_TESTS,
+            "test_rows_that_came_before_a_table_that_is_not_told_end_nothing",
+        ),
+    ),
+    Mutant(
+        "each-load-pins-the-log",
+        "an application needs one pin for all batches after a position",
+        "herd/capture/source.py",
+        "            and other.position >= self.position\n",
+        "            and other.position < self.position\n",
+        by_test(
+            "herd/capture/test_source.py",
+            "test_an_application_needs_one_pin_for_all_batches_after_a_position",
+        ),
+    ),
+    Mutant(
+        "a-pin-that-was-lost-is-relied-on",
+        "a pin that cannot be renewed stands for no other one",
+        "engine/application.py",
+        "                    pin.renew()\n",
+        "",
+        by_test("herd/snapshot/test_opening.py", "test_a_noted_pin_that_is_lost_is_not_relied_on"),
+    ),
 )

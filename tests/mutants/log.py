@@ -354,6 +354,17 @@ KEEPING_MUTANTS: Final = (
         by_test(_TRUNCATION_TESTS, "test_a_truncation_that_comes_first_wins_against_a_pin"),
     ),
     Mutant(
+        "a-replica-finds-no-place-for-its-pin",
+        "however many others pin the log, a replica that restores itself finds a place for its pin",
+        _TRUNCATION,
+        "        pins_max -= FOR_REPLICAS\n",
+        "",
+        by_test(
+            _TRUNCATION_TESTS,
+            "test_a_replica_pins_a_log_that_has_as_many_pins_as_others_may_have",
+        ),
+    ),
+    Mutant(
         "a-pin-ends-at-once",
         "clocks may differ: a pin holds a little longer than asked for",
         _TRUNCATION,
