@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from blobit.bucket_core import Asked, BucketCore, Known
+from blobit.bucket_core import Asked, BucketCore, Known, owner_of
 from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.errors import BlobError, BlobNotStored
 from blobit.expiry import abort_upload
@@ -43,6 +43,11 @@ _NAMES_A_ROW: Final = 4
 _ETAG_BYTES: Final = 16
 _MARK_REVISION: Final = -1
 _decode: Final = msgspec.msgpack.Decoder(list[Stored]).decode
+
+
+def keyed_job(bucket: str, key: str) -> Job:
+    """What is written into a bucket under a key, whoever writes it."""
+    return Job(f"key {key} {bucket}")
 
 
 async def is_done(core: BucketCore, job: Job) -> bool:
@@ -137,7 +142,9 @@ class _Naming:
             warnings.warn(f"some names of a job that failed stay: {error}", stacklevel=2)
 
     async def _name(self, first: int, rows: Sequence[Stored]) -> None:
-        core, known = self._core, await self._known(rows)
+        core, known = self._core, Known()
+        for row in rows:
+            known.held[row.packed_id] = await core.listed(ObjectId.from_bytes(row.packed_id))
         keys = [core.object_key(row.name) for row in rows]
         infos: dict[RowKey, ObjectInfo] = {}
         for key, row in zip(keys, rows, strict=True):
@@ -171,7 +178,9 @@ class _Naming:
         core, free = self._core, self._free[first : first + len(rows)]
         own = [row for row, was_free in zip(rows, free, strict=False) if was_free]
         etags = {core.object_key(row.name): _etag(self._job, row.name) for row in own}
-        known = await self._known(own)
+        known = Known()
+        for row in own:
+            known.held[row.packed_id] = await core.held(owner_of(row.name), row.packed_id)
 
         def mine(found: Found) -> list[Row]:
             named = [(found[key], etag) for key, etag in etags.items()]
@@ -188,13 +197,6 @@ class _Naming:
 
         if etags:
             await core.commit(Change(tuple(etags), decide, confirm), known)
-
-    async def _known(self, rows: Sequence[Stored]) -> Known:
-        known = Known()
-        for row in rows:
-            object_id = ObjectId.from_bytes(row.packed_id)
-            known.held[row.packed_id] = await self._core.listed(object_id)
-        return known
 
     def _version(self, row: Stored, known: Known) -> ObjectInfo:
         core, created_ms = self._core, self._created_ms
