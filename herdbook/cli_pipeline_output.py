@@ -119,6 +119,9 @@ def show_load(report: "LoadReport") -> None:
     typer.echo(
         harmless(f"{report.objects:,} objects, {report.bytes:,} bytes, as {report.key!r}{rows}")
     )
+    if report.repeated:
+        typer.echo("nothing was stored: a load of this key was done before", err=True)
+        typer.echo("to load again say another --idempotency-key", err=True)
     if report.hidden:
         typer.echo(f"{report.hidden:,} hidden files were left out", err=True)
 

@@ -117,19 +117,28 @@ def register(spark: "SparkSession", store: "Store | None" = None) -> "Registrati
     """
     place = place_of(store)
     registration = Registration(spark, place)
+    try:
+        _give_formats(spark, registration)
+    except BaseException:
+        registration.close()
+        raise
+    _close_with(spark, registration)
+    return registration
+
+
+def _give_formats(spark: "SparkSession", registration: "Registration") -> None:
     for key, value in _SETTINGS.items():
         if spark.conf.get(key, None) is None:
             spark.conf.set(key, value)
     marks = {
-        "place": place,
+        "place": registration.place,
         "application": registration.application,
         "pushdown": keeps_scans_apart(spark),
     }
+    # Else Spark asks the session that this thread worked with before.
+    activate(spark)
     for source in _sources():
         spark.dataSource.register(type(source.__name__, (source,), marks))
-    activate(spark)
-    _close_with(spark, registration)
-    return registration
 
 
 def _close_with(spark: "SparkSession", registration: "Registration") -> None:

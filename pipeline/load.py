@@ -22,6 +22,8 @@ from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType
 
+from blobit.staging.naming import is_done, keyed_job
+from blobit.staging.task import open_bucket
 from herd.place import HeldHerd, held_herd
 from herd.sql.showing import quoted
 from herd.store import DEFAULT
@@ -65,6 +67,8 @@ class LoadReport(msgspec.Struct, frozen=True):
     rows: int | None = None
     hidden: int = 0
     """Files that were left out, since their names begin with a dot or an underscore."""
+    repeated: bool = False
+    """Whether the key had been loaded before: nothing was stored now."""
 
 
 def load_files(job: Job, source: str, target: Target) -> LoadReport:
@@ -140,13 +144,24 @@ def _load(job: Job, objects: DataFrame, told: Row, target: Target) -> LoadReport
         held = held_herd(job.place)
         held.run(lambda: _make_table(held, target))
     key = target.key or _key_of(told, target)
-    if told.objects:
+    repeated = _was_loaded(job, target.bucket, key)
+    if told.objects and not repeated:
         writer = job.writer(objects, "blobit").option("bucket", target.bucket)
         writer.option("idempotency_key", key).save()
     rows = None
     if target.table:
         rows = _fill(job, objects.select(NAME), target) if told.objects else 0
-    return LoadReport(told.objects, told.bytes, key, rows)
+    return LoadReport(told.objects, told.bytes, key, rows, repeated=repeated)
+
+
+def _was_loaded(job: Job, bucket: str, key: str) -> bool:
+    held = held_herd(job.place)
+
+    async def look() -> bool:
+        async with open_bucket(held, bucket) as core:
+            return await is_done(core, keyed_job(bucket, key))
+
+    return held.run(look)
 
 
 def _look_through(listed: DataFrame) -> Row:

@@ -11,11 +11,12 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import structs
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from blobit.errors import SettingsInvalid
-from blobit.staging.naming import give_up, is_done, name_all
+from blobit.staging.naming import give_up, is_done, keyed_job, name_all
 from blobit.staging.storing import Staged
 from blobit.staging.task import Task, open_bucket, stage
 from blobit.staging.wanted import WriteWanted, check_columns
@@ -36,12 +37,11 @@ class BucketWriting:
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
         self._place = place
         self._bucket = bucket
-        self._run = _random(place)
         self.written = self._is_done(job)
 
     def stage(self, job: Job, task: TaskContext, batches: "Iterator[RecordBatch]") -> Staged:
         """One task's part, in its process."""
-        attempt = Task(job, self._run, task.taskAttemptId())
+        attempt = Task(job, task.taskAttemptId())
         return stage(self._place, self._bucket, attempt, batches)
 
     def commit(self, job: Job, parts: Sequence[Staged], *, keyed: bool) -> None:
@@ -60,7 +60,7 @@ class BucketWriting:
 
         async def let_go() -> None:
             async with open_bucket(held, self._bucket) as core:
-                await give_up(core, job, self._run)
+                await give_up(core, job, job.run)
 
         held.run(let_go)
 
@@ -79,8 +79,9 @@ class BucketWriter(JobWriter):
 
     def __init__(self, place: Place, wanted: WriteWanted, schema: StructType) -> None:
         """Raises what is wrong with the bucket or the schema."""
-        name = f"key {wanted.key}" if wanted.key else _random(place)
-        job = Job(f"{name} {wanted.bucket}")
+        run = _random(place)
+        job = keyed_job(wanted.bucket, wanted.key) if wanted.key else Job(f"{run} {wanted.bucket}")
+        job = structs.replace(job, run=run)
         writing = BucketWriting(place, wanted.bucket, job, schema)
         super().__init__(writing, job, keyed=bool(wanted.key))
 

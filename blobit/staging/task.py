@@ -48,7 +48,6 @@ class Task(msgspec.Struct, frozen=True):
     """One attempt at a part of a run of a job; `number` is that of no other attempt of the run."""
 
     job: Job
-    run: str
     number: int
 
 
@@ -61,8 +60,8 @@ def stage(place: Place, bucket: str, task: Task, batches: "Iterator[RecordBatch]
     opening = open_bucket(held, bucket)
     core = held.run(opening.__aenter__)
     try:
-        mark = given_up(core, task.job, task.run)
-        stager = Stager(core, upload_id_of(task.job, task.run, task.number), mark)
+        mark = given_up(core, task.job, task.job.run)
+        stager = Stager(core, upload_id_of(task.job, task.job.run, task.number), mark)
         under_way: deque[Future[None]] = deque()
         for batch in batches:
             for piece in _pieces(batch):

@@ -54,12 +54,12 @@ def test_a_book_is_named_by_its_folder(book: Book) -> None:
     assert Path(herdbook.spark.place_of(book).url).is_dir()
 
 
-def pins_of(registration: herdbook.spark.Registration) -> list[int]:
-    """When the pins of its application end."""
+def pins_of(registration: herdbook.spark.Registration) -> set[str]:
+    """The pins of its application."""
     held = held_client(registration.place)
     kept = CheckpointList(held.client.store, "default", held.client.clock)
     pins = held.run(kept.get).pins
-    return [pin.expires_ms for pin in pins if registration.application.name in pin.name]
+    return {pin.name for pin in pins if registration.application.name in pin.name}
 
 
 def test_a_session_that_is_stopped_has_dropped_its_pins(
@@ -67,16 +67,17 @@ def test_a_session_that_is_stopped_has_dropped_its_pins(
 ) -> None:
     with book.sql(autocommit=True) as connection:
         connection.execute("CREATE TABLE stopped (id BIGINT PRIMARY KEY)")
-    left: list[list[int]] = []
+    left: list[set[str]] = []
     registration: herdbook.spark.Registration
     with monkeypatch.context() as patched:
         patched.setattr(spark, "stop", lambda: left.append(pins_of(registration)))
         registration = herdbook.spark.register(spark, book)
         try:
             assert spark.read.format("herd").option("table", "stopped").load().count() == 0
-            assert pins_of(registration)
+            [(_, pin)] = registration.application.noted()
+            assert isinstance(pin, CheckpointPin) and pin.name in pins_of(registration)
             spark.stop()
-            assert left == [[]]
+            assert len(left) == 1 and pin.name not in left[0]
         finally:
             registration.close()
     herdbook.spark.register(spark, book)
@@ -187,3 +188,20 @@ def test_pins_are_renewed_while_a_registration_lasts_and_dropped_with_it(
     finally:
         registration.close()
         herdbook.spark.register(spark, book)
+
+
+def test_another_session_has_another_store(spark: SparkSession, book: Book, tmp_path: Path) -> None:
+    with herdbook.open(tmp_path / "other") as other:
+        for store, number in ((book, 1), (other, 2)):
+            with store.sql(autocommit=True) as connection:
+                connection.execute("CREATE TABLE both (id BIGINT PRIMARY KEY)")
+                connection.execute("INSERT INTO both VALUES (?)", (number,))
+        second = spark.newSession()
+        registration = herdbook.spark.register(second, other)
+        try:
+            for session, number in ((second, 2), (spark, 1)):
+                frame = session.read.format("herd").option("table", "both").load()
+                assert [row.id for row in frame.collect()] == [number]
+        finally:
+            registration.close()
+            herdbook.spark.activate(spark)

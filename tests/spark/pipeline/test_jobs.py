@@ -129,6 +129,7 @@ def test_files_are_loaded_once_with_a_row_each(job: Job, book: Book, tmp_path: P
         connection.commit()
         again = load_files(job, str(tmp_path / "source"), target)
         assert again.key == report.key and again.rows == 0
+        assert again.repeated and not report.repeated
         rows = connection.execute("SELECT name, object_id, size, etag, state FROM loads").fetchall()
     info = bucket.stat("in/deep/er/two")
     assert ("in/deep/er/two", str(info.object_id), 4, info.etag, "new") in rows
