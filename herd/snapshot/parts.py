@@ -7,6 +7,7 @@ Invariants:
 - At most `_AHEAD` pages are on their way or in hands.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -19,8 +20,9 @@ import pyarrow as pa
 
 from engine.carried import Carried, HeldReader, carry, held_reader
 from engine.errors import EngineError, NotFound
+from engine.ledger.reader import LedgerReader
 from engine.place import HeldClient, Place, held_client
-from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.blobs import read_from
 from herd.checkpoint.manifest import Locator, Page
 from herd.errors import Error, StorageFailed
 from herd.snapshot.arrays import page_batch, plain_schema
@@ -109,15 +111,15 @@ def read_part(
     conditions = (*snapshot.conditions, *conditions)
     decoding = _Decoding(snapshot, conditions)
     held, pieces = held_reader(snapshot.place, carried), iter(part)
-    coming: deque[tuple[Piece, Future[bytes]]] = deque()
+    pages, coming = _Pages(held), deque[tuple[Piece, Future[bytes]]]()
     try:
         for piece in islice(pieces, _AHEAD):
-            coming.append((piece, _begin(held, piece)))
+            coming.append((piece, pages.begin(piece)))
         while coming:
             piece, blob = coming.popleft()
             batch = decoding.page(piece, blob)
             for later in islice(pieces, 1):
-                coming.append((later, _begin(held, later)))
+                coming.append((later, pages.begin(later)))
             if batch.num_rows:
                 yield batch
     finally:
@@ -125,8 +127,24 @@ def read_part(
             one.cancel()
 
 
-def _begin(held: HeldReader | HeldClient, piece: Piece) -> "Future[bytes]":
-    return held.begin(partial(read_blob, held.client, piece.locator))
+class _Pages:
+    """Fetches pages of one part, whose ledgers are opened once."""
+
+    def __init__(self, held: HeldReader | HeldClient) -> None:
+        self._held = held
+        self._readers: dict[int, asyncio.Task[LedgerReader]] = {}
+
+    def begin(self, piece: Piece) -> "Future[bytes]":
+        """Begin to fetch a page."""
+        return self._held.begin(partial(self._blob, piece.locator))
+
+    async def _blob(self, locator: Locator) -> bytes:
+        opening = self._readers.get(locator.ledger_id)
+        if opening is None:
+            opened = self._held.client.open_ledger(locator.ledger_id, recover=False)
+            opening = self._readers[locator.ledger_id] = asyncio.ensure_future(opened)
+        # A page that nobody waits for any more leaves the others their ledger.
+        return await read_from(await asyncio.shield(opening), locator)
 
 
 class _Decoding:

@@ -99,7 +99,7 @@ PARTS: tuple[Part, ...] = (
         "replica",
         "A replica: proposals beside the log alone, and beside a snapshot of a million keys",
         ("-m", "benchmarks", "replica", "--json"),
-        lines=12,
+        lines=60,
     ),
     Part(
         "herd",
@@ -124,13 +124,13 @@ PARTS: tuple[Part, ...] = (
         "broker",
         "Tasks: end to end, submits, rounds of assignments at a hundred thousand and two millions",
         ("-m", "benchmarks", "broker", "--json"),
-        lines=20,
+        lines=60,
     ),
     Part(
         "blobit-figures",
         "Objects of three sizes in three copies, by id and by name, beside the raw disk",
         ("-m", "benchmarks", "blobit", "--json"),
-        lines=12,
+        lines=60,
     ),
     Part(
         "blobit",
@@ -165,7 +165,7 @@ PARTS: tuple[Part, ...] = (
         "spark-figures",
         "Spark reads and writes five million rows, and reads 2 GiB of objects, beside Parquet",
         ("-m", "benchmarks", "spark", "--json"),
-        lines=6,
+        lines=60,
     ),
     Part(
         "spark",
