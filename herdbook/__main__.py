@@ -1,6 +1,6 @@
 """`python -m herdbook` is the command `herdbook`."""
 
-from herdbook.cli import main
+from herdbook.cli.main import main
 
 if __name__ == "__main__":
     main()

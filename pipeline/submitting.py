@@ -14,7 +14,7 @@ from collections.abc import Sequence
 def submit(name: str, arguments: Sequence[str] | None = None) -> None:
     """Run a job as the command does, and end the process with the command's status."""
     # The front door stands above its jobs; only a program's beginning may reach up to it.
-    from herdbook.cli_pipeline import app
+    from herdbook.cli.pipeline import app
 
     given = sys.argv[1:] if arguments is None else arguments
     app([name, *given], prog_name=f"pipeline.{name}")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from typer.main import get_command
 
 from herdbook import blob_store
-from herdbook.cli import app
+from herdbook.cli.main import app
 
 _COMMAND_LINE: Any = get_command(app)
 _PAGE = Path(__file__).parents[2] / "docs" / "blobs.md"

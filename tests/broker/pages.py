@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from herdbook.cli import app
+from herdbook.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 _MODULE = re.compile(r"# (\w+\.py)\n")

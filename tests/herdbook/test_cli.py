@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 import herdbook
 import herdbook.demo
 from blobit import AsyncBlobs, BlobNotStored, ObjectId, Source
-from herdbook.cli import COMMANDS, app
-from herdbook.cli_bookie import LOOKING
-from herdbook.cli_late import Late, load
+from herdbook.cli.bookie import LOOKING
+from herdbook.cli.late import Late, load
+from herdbook.cli.main import COMMANDS, app
 from tests.blobit.test_blobs import body
 
 
@@ -159,7 +159,7 @@ def test_the_lines_of_the_help_are_what_the_commands_say_of_themselves(
 
 def test_a_process_imports_its_own_command_only() -> None:
     code = (
-        "import sys; from typer.testing import CliRunner; from herdbook.cli import app;"
+        "import sys; from typer.testing import CliRunner; from herdbook.cli.main import app;"
         "print(CliRunner().invoke(app, ['bookie', '--help']).stdout);"
         "print(*{'herd', 'blobit', 'broker', 'rich'} & set(sys.modules), file=sys.stderr)"
     )

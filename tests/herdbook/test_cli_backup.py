@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import herd
-from herdbook.cli import app
+from herdbook.cli.main import app
 
 
 def call(*arguments: object) -> Result:

@@ -17,7 +17,7 @@ from engine.connecting import connect
 from engine.ledger.client import LedgerClient
 from herd.nodes import SpaceCommands
 from herd.nodes.facts import RESTORING, SPACES
-from herdbook.cli import app
+from herdbook.cli.main import app
 from tests.acceptance.herd_machines import NodeProcess
 from tests.acceptance.machines import ROOT, until
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 import herdbook
 from blobit.sync import Blobs
-from herdbook.cli_blob import app
+from herdbook.cli.blob import app
 
 # Made once: it costs as much as most commands.
 COMMAND: Any = get_command(app)

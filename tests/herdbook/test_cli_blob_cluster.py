@@ -18,7 +18,7 @@ from typer.main import get_command
 import herdbook
 from broker.worker import task
 from herdbook import blob_store
-from herdbook.cli_blob import app
+from herdbook.cli.blob import app
 from herdbook.payload_store import BUCKET
 from tests.acceptance.machines import free_port
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper

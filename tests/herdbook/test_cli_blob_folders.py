@@ -16,8 +16,8 @@ import herdbook
 from blobit import BlobNotStored
 from blobit.bucket import AsyncBucket
 from blobit.sync_bucket import Bucket
-from herdbook import cli_blob_folders, cli_blob_getting, cli_blob_putting
-from herdbook.cli_blob import app
+from herdbook.cli import blob_folders, blob_getting, blob_putting
+from herdbook.cli.blob import app
 
 COMMAND: Any = get_command(app)
 
@@ -142,7 +142,7 @@ def test_many_files_are_compared_with_one_listing(
     bucket: Bucket, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said("put", "-r", str(tree), "cows/all")
-    monkeypatch.setattr(cli_blob_putting, "LOOKED_UP_MAX", 10)
+    monkeypatch.setattr(blob_putting, "LOOKED_UP_MAX", 10)
 
     async def refused(*_: object) -> None:
         raise AssertionError("asked for one name")
@@ -204,14 +204,14 @@ def test_what_cannot_be_stored_fails_and_the_others_go(bucket: Bucket, tmp_path:
 def test_a_file_that_goes_meanwhile_fails_alone(
     bucket: Bucket, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = cli_blob_folders.walk
+    real = blob_folders.walk
 
     def then_gone(*arguments: Any) -> Any:
         yield from real(*arguments)
         (tree / "run.sh").unlink()
         (tree / "big.bin").unlink()
 
-    monkeypatch.setattr("herdbook.cli_blob_transfer.walk", then_gone)
+    monkeypatch.setattr("herdbook.cli.blob_transfer.walk", then_gone)
     answer = call("put", "-r", str(tree), "cows")
     assert answer.exit_code == 1 and "156 put" in answer.stdout and "2 failed" in answer.stdout
     assert answer.stderr.count("FileNotFoundError") == 2
@@ -289,7 +289,7 @@ def test_a_big_object_goes_on_where_an_earlier_run_ended(
     data = body(3_500_000)
     info = bucket.put("big", data)
     file = tmp_path / "big"
-    part = Path(cli_blob_folders.Destination(str(tmp_path)).part_of(str(file), info.etag))
+    part = Path(blob_folders.Destination(str(tmp_path)).part_of(str(file), info.etag))
     part.write_bytes(data[:2_000_000])
     asked: list[int] = []
     real = AsyncBucket.stream
@@ -338,16 +338,16 @@ def test_a_download_goes_on_though_a_shorter_object_is_there_now(
     bucket.put("a/other", b"x")
     back = tmp_path / "back"
     back.mkdir()
-    place = cli_blob_folders.Destination(str(back))
+    place = blob_folders.Destination(str(back))
     part = Path(place.part_of(str(back / "big"), etag))
     part.write_bytes(old[:2_500_000])
-    real = cli_blob_getting.Getting._get_big
+    real = blob_getting.Getting._get_big
 
     async def overwritten(self: Any, wanted: Any, destination: Any) -> None:
         await self._bucket.put("a/big", new)
         await real(self, wanted, destination)
 
-    monkeypatch.setattr(cli_blob_getting.Getting, "_get_big", overwritten)
+    monkeypatch.setattr(blob_getting.Getting, "_get_big", overwritten)
     assert "2 got" in said("get", "-r", "cows/a", str(back))
     assert (back / "big").read_bytes() == new
     assert sorted(path.name for path in back.iterdir()) == ["big", "other"]
@@ -370,7 +370,7 @@ def test_small_objects_deleted_or_moved_while_they_are_got(
 ) -> None:
     for name in ("a", "b", "c"):
         bucket.put(name, name.encode())
-    real = cli_blob_getting.Getting._content
+    real = blob_getting.Getting._content
     looked: set[str] = set()
 
     async def stale(self: Any, wanted: Any) -> Any:
@@ -384,7 +384,7 @@ def test_small_objects_deleted_or_moved_while_they_are_got(
             wanted = wanted._replace(info=stale_info)
         return await real(self, wanted)
 
-    monkeypatch.setattr(cli_blob_getting.Getting, "_content", stale)
+    monkeypatch.setattr(blob_getting.Getting, "_content", stale)
     answer = call("get", "-r", "cows", str(tmp_path / "back"))
     assert answer.exit_code == 1 and "2 got" in answer.stdout and "NoSuchObject" in answer.stderr
     assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["a", "c"]

@@ -11,8 +11,8 @@ from blobit import AsyncBlobs, BlobNotStored
 from blobit.bucket import AsyncBucket
 from blobit.sync_bucket import Bucket
 from engine.ports.system_workers import ThreadWorkers
-from herdbook import cli_blob_parts
 from herdbook.blob_store import open_blobs
+from herdbook.cli import blob_parts
 from tests.herdbook.test_cli_blob_folders import body, bucket, call, said, store
 
 __all__ = ["bucket", "store"]
@@ -20,8 +20,8 @@ __all__ = ["bucket", "store"]
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_blob_parts, "PARTED_BYTES_MIN", 2_000_000)
-    monkeypatch.setattr(cli_blob_parts, "PART_BYTES_MIN", 1_000_000)
+    monkeypatch.setattr(blob_parts, "PARTED_BYTES_MIN", 2_000_000)
+    monkeypatch.setattr(blob_parts, "PART_BYTES_MIN", 1_000_000)
 
 
 def fail_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[int]:
@@ -91,13 +91,13 @@ def test_a_big_file_that_becomes_shorter_fails_and_the_others_go(
     root.mkdir()
     (root / "big").write_bytes(body(3_500_000))
     (root / "small").write_bytes(b"x")
-    real = cli_blob_parts.PartedPut.put
+    real = blob_parts.PartedPut.put
 
     async def cut(self: Any, path: str, *arguments: Any) -> Any:
         os.truncate(path, 2_500_000)
         return await real(self, path, *arguments)
 
-    monkeypatch.setattr(cli_blob_parts.PartedPut, "put", cut)
+    monkeypatch.setattr(blob_parts.PartedPut, "put", cut)
     answer = call("put", "-r", str(root), "cows")
     assert answer.exit_code == 1 and "became shorter" in answer.stderr
     assert [info.name for info in bucket.scan()] == ["small"]
@@ -122,7 +122,7 @@ async def two_at_once(blobs: AsyncBlobs, files: list[Path], pause: int) -> list[
         cows = await blobs.bucket("cows")
         for _ in range(turns):
             await asyncio.sleep(0)
-        put = cli_blob_parts.PartedPut(cows, workers, Untold())
+        put = blob_parts.PartedPut(cows, workers, Untold())
         return await put.put(str(file), FILM_BYTES, "film", dict(asked))
 
     try:

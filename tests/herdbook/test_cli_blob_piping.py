@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from herdbook.cli_blob_piping import StandardInput
+from herdbook.cli.blob_piping import StandardInput
 
 
 def test_bytes_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

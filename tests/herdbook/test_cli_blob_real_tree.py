@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from typer.main import get_command
 
-from herdbook.cli_blob import app
-from herdbook.cli_blob_folders import LocalItem, walk
+from herdbook.cli.blob import app
+from herdbook.cli.blob_folders import LocalItem, walk
 
 COMMAND: Any = get_command(app)
 PACKAGES = ("asyncio", "email", "encodings", "json", "sqlite3", "xml")

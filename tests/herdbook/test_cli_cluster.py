@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 import engine
 from engine.connecting import connect
 from engine.errors import AccessRefused
-from herdbook.cli import app
+from herdbook.cli.main import app
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
 
 START_TIMEOUT_S = 30

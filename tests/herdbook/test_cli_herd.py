@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import herd
 from engine.log import Position
 from herd.checking import Difference, Verdict
-from herdbook.cli import app
+from herdbook.cli.main import app
 
 RUNNER = CliRunner()
 

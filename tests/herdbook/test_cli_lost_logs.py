@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import herd
 from engine.bookie.__main__ import app as bookie_app
-from herdbook.cli import app
+from herdbook.cli.main import app
 
 
 def test_tables_whose_log_was_lost_are_neither_begun_anew_nor_swept_away(tmp_path: Path) -> None:

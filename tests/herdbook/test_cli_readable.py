@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engine import cluster
-from herdbook.cli import app
-from herdbook.cli_store import print_table
+from herdbook.cli.main import app
+from herdbook.cli.store import print_table
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 import herdbook
-from herdbook.cli import app
+from herdbook.cli.main import app
 from tests.broker.rollouts.agents import document
 
 

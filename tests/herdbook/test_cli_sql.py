@@ -17,11 +17,11 @@ from typer.testing import CliRunner, Result
 
 import herd
 from herd.connection import Connection
-from herdbook.cli import app
-from herdbook.cli_sql_console import Console
-from herdbook.cli_sql_output import Form, Output
-from herdbook.cli_sql_splitting import Piece
-from herdbook.cli_sql_typing import Completion, one_line
+from herdbook.cli.main import app
+from herdbook.cli.sql_console import Console
+from herdbook.cli.sql_output import Form, Output
+from herdbook.cli.sql_splitting import Piece
+from herdbook.cli.sql_typing import Completion, one_line
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from engine import cluster
 from engine.metadata.bookies import Bookies
 from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from engine.metadata.repairs import RepairItem, RepairQueue
-from herdbook.cli import app
+from herdbook.cli.main import app
 
 
 def call(*arguments: str, **environment: str) -> Result:

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from typer.main import get_command
 
 import herdbook
-from herdbook.cli_task import app
+from herdbook.cli.task import app
 from herdbook.task_api import SERVER_FILE
 from tests.engine.transport.certificates import Authority
 

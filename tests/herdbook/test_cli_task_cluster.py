@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import herdbook
 from broker.errors import TaskCancelled, WaitTimedOut
 from engine.errors import InvalidRequest
-from herdbook.cli import app
+from herdbook.cli.main import app
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
 from tests.herdbook.test_cli_cluster import serving
 

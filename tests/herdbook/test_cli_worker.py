@@ -19,7 +19,7 @@ from broker.settings import BrokerSettings
 from broker.task import Status
 from broker.wire.grpc_server import GrpcBrokerServer
 from engine.ports.clock import SystemClock
-from herdbook.cli import app
+from herdbook.cli.main import app
 from tests.broker.service.yard import opened, submitted
 from tests.broker.worker.looking import began, gone, until
 

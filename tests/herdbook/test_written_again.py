@@ -9,7 +9,7 @@ from engine import cluster
 from engine.bookie.__main__ import app as looks
 from engine.bookie.tools_dump import dump_folder
 from engine.bookie.tools_folder import quiet_folders
-from herdbook.cli import app
+from herdbook.cli.main import app
 
 
 async def fill(store: Path) -> int:

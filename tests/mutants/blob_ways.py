@@ -58,7 +58,7 @@ BLOB_WAY_MUTANTS: Final = (
     Mutant(
         "equal-length-is-equal",
         "what is passed over has the same checksum",
-        "herdbook/cli_blob_putting.py",
+        "herdbook/cli/blob_putting.py",
         "        if google_crc32c.value(data) == known.checksum:\n",
         "        if True:\n",
         by_test(_FOLDERS, "test_a_second_run_passes_over_what_is_there"),
@@ -66,7 +66,7 @@ BLOB_WAY_MUTANTS: Final = (
     Mutant(
         "a-name-leads-out-of-the-folder",
         "nothing is written outside of the folder that was named",
-        "herdbook/cli_blob_folders.py",
+        "herdbook/cli/blob_folders.py",
         """any(part in ("", ".", "..") for part in parts)""",
         "False",
         by_test(_FOLDERS, "test_a_name_that_leads_out_of_the_folder_is_refused[../x]"),
@@ -74,7 +74,7 @@ BLOB_WAY_MUTANTS: Final = (
     Mutant(
         "files-are-written-through-links",
         "nothing is written through a symbolic link below the folder",
-        "herdbook/cli_blob_folders.py",
+        "herdbook/cli/blob_folders.py",
         "                if not stat.S_ISDIR(os.lstat(here).st_mode):\n",
         "                if not stat.S_ISDIR(os.stat(here).st_mode):\n",
         by_test(_FOLDERS, "test_nothing_is_written_through_a_link"),
@@ -82,7 +82,7 @@ BLOB_WAY_MUTANTS: Final = (
     Mutant(
         "a-download-goes-on-behind-anything",
         "a file appears when its bytes have the object's checksum",
-        "herdbook/cli_blob_getting.py",
+        "herdbook/cli/blob_getting.py",
         "        if changed or (length, checksum) != (info.length, info.object_id.checksum):\n",
         "        if changed or length != info.length:\n",
         by_test(_FOLDERS, "test_a_big_object_goes_on_where_an_earlier_run_ended"),
@@ -90,7 +90,7 @@ BLOB_WAY_MUTANTS: Final = (
     Mutant(
         "the-second-file-wins",
         "two files never become one object",
-        "herdbook/cli_blob_transfer.py",
+        "herdbook/cli/blob_transfer.py",
         "        if (other := paths.setdefault(name, item.path)) != item.path:\n",
         "        if (other := paths.setdefault(name, item.path)) == name:\n",
         by_test(_FOLDERS, "test_two_files_never_become_one_object"),

@@ -22,10 +22,10 @@ ENTRY_POINTS = {
     "herd.checkpoint.building": "python -m herd.checkpoint.building",
     "herd.spark": "format('herd') of Spark",
     "herdbook.__main__": "python -m herdbook",
-    "herdbook.cli": "the command herdbook",
+    "herdbook.cli.main": "the command herdbook",
 }
 
-ENTRY = re.compile(r"herdbook\.\w+:\w+")
+ENTRY = re.compile(r"herdbook\.[\w.]+:\w+")
 """What the table of a command's late parts names."""
 
 SHIPPED_FAKES = {

@@ -10,7 +10,7 @@ import engine
 import herdbook
 from engine.bookie.__main__ import app
 from engine.errors import InvalidRequest
-from herdbook.cli import app as herdbook_app
+from herdbook.cli.main import app as herdbook_app
 
 URLS = ("herdbook://zk:2181/prod", "herdbook:", "file:///data", Path("herdbook://zk:2181/prod"))
 

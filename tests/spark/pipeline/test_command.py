@@ -16,7 +16,7 @@ from tests.acceptance.machines import ROOT
 _PATIENCE_S = 400
 _CHILD = """
 import contextlib, io, json, sys
-from herdbook.cli import app
+from herdbook.cli.main import app
 
 for arguments in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()

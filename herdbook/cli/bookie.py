@@ -1,0 +1,278 @@
+"""`herdbook bookie`: the bookies of this machine's disks, in the foreground.
+
+Invariants:
+- The first line printed says which bookies serve, and where; it comes when they do. The second one
+  says that a signal came.
+- On SIGTERM and SIGINT the bookies take nothing new, finish what they took, and the status is 0; a
+  second signal ends the command at once.
+- What keeps it from starting, or from going on, is one line on standard error, and the status is 1.
+"""
+
+import asyncio
+import logging
+import socket
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from engine.errors import EngineError, InvalidRequest
+from herdbook.cli.late import Late, late
+from herdbook.cli.store import refuse_url_as_data
+
+if TYPE_CHECKING:
+    from engine.repair.settings import RepairSettings
+    from engine.server import BookieServer, ServerSettings
+    from engine.transport.security import Security
+    from herdbook.bookie_cluster import ClusterDoor
+
+OPEN_ZOOKEEPER: Final = (
+    "warning: bookies ask for a proof and ZooKeeper does not: whoever reaches it can delete "
+    "ledgers and switch repair off; give --zookeeper-user and --zookeeper-password-file"
+)
+
+LOOKING: Final = {
+    "ls": Late(
+        "herdbook.cli.bookies:list_bookies",
+        "List the bookies that are registered, and those that are known but away.",
+    ),
+    "info": Late(
+        "herdbook.cli.bookies:show_bookie",
+        "Ask one bookie who it is and how full its disk is, and count its ledgers.",
+    ),
+    "check": Late(
+        "herdbook.cli.bookies:check_bookies",
+        "Ask bookies whether they serve; exit status 1 if any does not, or is not what it should "
+        "be.",
+    ),
+    "gc": Late(
+        "herdbook.cli.bookie_garbage:gc",
+        "Show bookies that ask before they forget so many deleted ledgers, and answer them.",
+    ),
+    "decommission": Late(
+        "herdbook.cli.repair:decommission",
+        "Empty a bookie that is to go, and show what still keeps it. It may be stopped afterwards.",
+    ),
+    "forget": Late(
+        "herdbook.cli.repair:forget",
+        "Take a bookie that will not come back out of all lists, if no ledger names it.",
+    ),
+}
+
+app = typer.Typer(
+    cls=late(LOOKING),
+    rich_markup_mode=None,
+    help="Run bookies, and look at those of a cluster.",
+    invoke_without_command=True,
+    no_args_is_help=True,
+)
+
+Data = Annotated[
+    list[Path] | None,
+    typer.Option("--data", help="A folder on a disk: one bookie each. Repeat it."),
+]
+ZooKeeper = Annotated[
+    str | None, typer.Option(help="The cluster's metadata: HOST:PORT,HOST:PORT/chroot.")
+]
+ZooKeeperUser = Annotated[str, typer.Option(help="Who this is to ZooKeeper: a digest's user.")]
+ZooKeeperPassword = Annotated[
+    Path | None, typer.Option(help="A file with the password of that user.")
+]
+Listen = Annotated[str, typer.Option(help="Where clients reach the bookies: HOST:PORT.")]
+Grpc = Annotated[str, typer.Option(help="Where gRPC clients do: HOST:PORT. Default: no gRPC.")]
+Advertise = Annotated[
+    str, typer.Option(help="What clients dial instead of --listen, behind a proxy or translation.")
+]
+AdvertiseGrpc = Annotated[str, typer.Option(help="What clients dial instead of --grpc.")]
+Rack = Annotated[str, typer.Option(help="The rack, for placement: /row-1/rack-7, for example.")]
+Host = Annotated[
+    str | None, typer.Option(help="The machine, for placement. Default: this machine's name.")
+]
+SecretFile = Annotated[
+    Path | None, typer.Option(help="A file with the secret that all of the cluster share.")
+]
+Certificate = Annotated[Path | None, typer.Option(help="This server's certificate, PEM.")]
+PrivateKey = Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")]
+Authorities = Annotated[
+    Path | None, typer.Option(help="Who signs clients' certificates, PEM: each client needs one.")
+]
+Insecure = Annotated[
+    bool, typer.Option(help="Serve other machines without asking them for any proof.")
+]
+MetricsAt = Annotated[str, typer.Option("--metrics", help="Serve Prometheus metrics at HOST:PORT.")]
+RepairGrace = Annotated[
+    int | None,
+    typer.Option(
+        help="How long a bookie may be away before it is given up and what it held is copied "
+        "again, milliseconds. Default: 300000, five minutes. That of the auditor counts, which "
+        "any bookie process may be: give all of them the same.",
+        min=1,
+    ),
+]
+
+
+@app.callback()
+def bookie(
+    context: typer.Context,
+    data: Data = None,
+    zookeeper: ZooKeeper = None,
+    listen: Listen = "127.0.0.1:3181",
+    grpc: Grpc = "",
+    advertise: Advertise = "",
+    advertise_grpc: AdvertiseGrpc = "",
+    rack: Rack = "",
+    host: Host = None,
+    secret_file: SecretFile = None,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+    authorities: Authorities = None,
+    insecure: Insecure = False,
+    metrics: MetricsAt = "",
+    repair_grace_ms: RepairGrace = None,
+    zookeeper_user: ZooKeeperUser = "",
+    zookeeper_password_file: ZooKeeperPassword = None,
+) -> None:
+    """Run a bookie in each folder until told to stop. SIGTERM drains, a second one does not."""
+    if context.invoked_subcommand is not None:
+        return
+    if not data or not zookeeper:
+        missing = "--data" if not data else "--zookeeper"
+        raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=missing)
+    _check_folders(data)
+    from engine.ports.system_loop import new_event_loop
+    from engine.server import ServerSettings
+
+    try:
+        settings = ServerSettings(
+            listen=listen,
+            grpc=grpc,
+            advertise=advertise,
+            advertise_grpc=advertise_grpc,
+            host=socket.gethostname() if host is None else host,
+            rack=rack,
+            insecure=insecure,
+            repair=_repair_settings(repair_grace_ms),
+        )
+        security = security_of(secret_file, certificate, private_key, authorities)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data)
+            if security.on and not zookeeper_user:
+                _say_aside(OPEN_ZOOKEEPER)
+            runner.run(_serve(data, door, settings, security, metrics))
+    except (EngineError, OSError) as error:
+        typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _check_folders(data: list[Path]) -> None:
+    for folder in data:
+        refuse_url_as_data(folder, "a bookie keeps its entries in a folder of this machine")
+
+
+def security_of(
+    secret_file: Path | None,
+    certificate: Path | None,
+    private_key: Path | None,
+    authorities: Path | None,
+) -> "Security":
+    """Security from files. Raises `InvalidRequest` for a secret that cannot be read."""
+    from engine.transport.security import Security
+
+    return Security(_content(secret_file), certificate, private_key, authorities)
+
+
+def _content(file: Path | None) -> bytes:
+    """What is in a file, without white space around it; nothing without a file."""
+    if file is None:
+        return b""
+    try:
+        content = file.read_bytes().strip()
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {file}: {error.strerror}") from error
+    if not content:
+        raise InvalidRequest(f"{file} is empty")
+    return content
+
+
+def _door(zookeeper: str, user: str, password_file: Path | None, data: list[Path]) -> "ClusterDoor":
+    """The way to the cluster's metadata. Raises `InvalidRequest`."""
+    from engine.metadata.cluster_url import SCHEME, parse_url
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
+    from herdbook.bookie_cluster import ClusterDoor
+
+    where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
+    settings = ZooKeeperSettings(user=user, password=_content(password_file).decode())
+    return ClusterDoor(where, settings, data, _say_aside)
+
+
+async def _serve(
+    data: list[Path],
+    door: "ClusterDoor",
+    settings: "ServerSettings",
+    security: "Security",
+    metrics_at: str,
+) -> None:
+    from engine.ports.clock import SystemClock
+    from engine.server import check_listeners, serve
+
+    # Before the way to the metadata store is gone: on it a new cluster is made.
+    check_listeners(settings, security)
+    _log_with_times()
+
+    def started(server: "BookieServer", more: str = "") -> None:
+        door.remember()
+        _say(server, more)
+
+    run = partial(
+        serve,
+        data,
+        open_store=door.open,
+        settings=settings,
+        security=security,
+        started=started,
+        draining=_say_farewell,
+    )
+    if not metrics_at:
+        await run()
+        return
+    from herdbook.metrics import MetricsServer, PrometheusMetrics
+
+    measures = PrometheusMetrics()
+    page = await MetricsServer.start(measures, metrics_at, SystemClock())
+    try:
+        await run(
+            metrics=measures,
+            started=lambda server: started(server, f", metrics at {page.url}"),
+        )
+    finally:
+        await page.close()
+
+
+def _say(server: "BookieServer", more: str = "") -> None:
+    also = f", gRPC at {server.grpc_address}" if server.grpc_address else ""
+    typer.echo(f"serving {' '.join(server.bookies)} at {server.address}{also}{more}")
+
+
+def _log_with_times() -> None:
+    """What happens to the cluster goes to standard error, each line with its moment."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("engine").setLevel(logging.INFO)
+
+
+def _say_aside(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _say_farewell() -> None:
+    typer.echo("draining; a second signal ends it at once")
+
+
+def _repair_settings(grace_ms: int | None) -> "RepairSettings | None":
+    from engine.repair.settings import RepairSettings
+
+    if grace_ms is None:
+        return None
+    return RepairSettings(lost_bookie_grace_ms=grace_ms)
