@@ -17,7 +17,6 @@ Invariants:
 import asyncio
 import logging
 import random
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -46,6 +45,7 @@ from engine.folder.owner import FolderPorts
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import (
     TCP,
     is_loopback,
@@ -77,7 +77,8 @@ class ServerSettings:
     `listen` and `grpc` are "host:port" (port 0: a free one; `grpc` "": no gRPC). `advertise` and
     `advertise_grpc` are what clients dial, if that is something else. `host` names the machine and
     `rack` the rack, for placement. `insecure` allows to listen to other machines without asking
-    them for any proof. Ending takes at most about `drain_timeout_ms`.
+    them for any proof. Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere` other
+    processes are the auditor and copy; this one only clears the doubts of its own bookies.
     """
 
     listen: str = "127.0.0.1:0"
@@ -93,6 +94,7 @@ class ServerSettings:
     grpc_wire: GrpcSettings = field(default_factory=GrpcSettings)
     upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
     repair: "RepairSettings | None" = None
+    repair_elsewhere: bool = False
 
 
 class BookieServer:
@@ -335,6 +337,7 @@ class BookieServer:
             rng=ports.rng,
             settings=self._settings.repair,
             local_bookies=self.services,
+            local_only=self._settings.repair_elsewhere,
         )
         watch_repair(self._metrics, self._repair)
         await self._repair.start()
@@ -349,10 +352,12 @@ async def serve(
     metrics: Metrics = NO_METRICS,
     started: Callable[[BookieServer], None] | None = None,
     draining: Callable[[], None] | None = None,
+    ended: asyncio.Event | None = None,
 ) -> None:
-    """Run a server on the real machine until SIGTERM or SIGINT; a second one ends it at once.
+    """Run a server on the real machine until `ended` is set; without one, until SIGTERM or SIGINT,
+    a second of which ends the process at once.
 
-    `started` hears when it serves, `draining` when the first signal came.
+    `started` hears when it serves, `draining` when it begins to end.
     Raises as `BookieServer.start`, and `BookieUnavailable` when all its bookies have failed.
     """
     from engine.bookie.index_rocks import RocksIndex
@@ -365,7 +370,7 @@ async def serve(
     workers = ThreadWorkers(asyncio.get_running_loop(), pool_threads_max=4 * len(folders))
     rng = random.SystemRandom()  # noqa: TID251 (this function wires the real components together)
     ports = FolderPorts(SystemClock(), rng, workers, SystemDisk, RocksIndex)
-    ended = _on_signals()
+    ended = ended if ended is not None else ended_by_signals()
     store = await open_store()
     try:
         server = await BookieServer.start(
@@ -401,22 +406,6 @@ async def _until(ended: asyncio.Event, server: BookieServer) -> None:
     finally:
         failing.cancel()
         waiting.cancel()
-
-
-def _on_signals() -> asyncio.Event:
-    """The first SIGTERM or SIGINT sets the event; from then on they do what they always do."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-
-    def end() -> None:
-        ended.set()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
-    return ended
 
 
 def _with_room_for_files(settings: ServerSettings) -> ServerSettings:

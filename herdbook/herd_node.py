@@ -4,12 +4,11 @@ Invariants:
 - A folder has one node at a time: its lock is held as long as the node is.
 - It listens before it registers, so nobody is sent to a port that refuses.
 - Without a proof asked of them, clients of other machines are served only where that is wanted.
-- On the first SIGTERM or SIGINT it leaves: others lead at once. A second one ends it at once.
+- Told to end it leaves: others lead at once.
 """
 
 import asyncio
 import random
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -24,6 +23,7 @@ from engine.folder.lock import FolderLock
 from engine.ledger.client import LedgerClient
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
+from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
 from engine.transport.address import is_loopback, join_host_port, parse_host_port
 from engine.transport.listening import Listener, listen_tcp
@@ -63,16 +63,18 @@ async def serve_node(
     metrics: Metrics = NO_METRICS,
     started: Callable[[Node], None] | None = None,
     leaving: Callable[[], None] | None = None,
+    ended: asyncio.Event | None = None,
 ) -> None:
-    """Run a node in a folder until SIGTERM or SIGINT; a second one ends the process at once.
+    """Run a node in a folder until `ended` is set; without one, until SIGTERM or SIGINT, a second
+    of which ends the process at once.
 
-    `started` hears when it serves, `leaving` when the first signal came. Raises `FolderLocked`,
+    `started` hears when it serves, `leaving` when it begins to leave. Raises `FolderLocked`,
     `FolderMismatch`, `InvalidRequest`, of the engine, and `OperationalError` for the folder of
     another cluster.
     """
     _check_listener(settings, security)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    ended = ended_by_signals()
+    ended = ended if ended is not None else ended_by_signals()
     async with AsyncExitStack() as stack:
         workers = ThreadWorkers(asyncio.get_running_loop())
         stack.push_async_callback(workers.close)
@@ -169,19 +171,3 @@ def _check_listener(settings: HerdNodeSettings, security: Security) -> None:
                 f"anybody who reaches {listen} could write: give a secret or authorities, "
                 "listen at 127.0.0.1, or say --insecure"
             )
-
-
-def ended_by_signals() -> asyncio.Event:
-    """The first SIGTERM or SIGINT sets the event; from then on they do what they always do."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-
-    def end() -> None:
-        ended.set()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
-    return ended

@@ -3,7 +3,7 @@
 Invariants:
 - It listens before it says so, and says so before it takes requests of others.
 - Without users only this machine is served, unless that is wanted otherwise.
-- On the first SIGTERM or SIGINT it answers what was asked and leaves; a second one ends it at once.
+- Told to end it answers what was asked and leaves.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ from engine.extras import needing_cluster
 from engine.metadata.contract import MetadataStore
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
+from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
 from engine.transport.address import is_loopback, join_host_port, parse_host_port
 from engine.transport.security import Security
 from herdbook.finding import find, is_cluster, open_store
-from herdbook.herd_node import ended_by_signals
 from herdbook.payload_store import OpenedPayloads
 from herdbook.task_api import (
     SERVER_FILE,
@@ -113,9 +113,15 @@ def read_users(file: Path) -> tuple[User, ...]:
 
 
 async def serve_tasks(
-    url: str | None, settings: TaskServerSettings, started: Callable[[str], None]
+    url: str | None,
+    settings: TaskServerSettings,
+    started: Callable[[str], None],
+    *,
+    ended: asyncio.Event | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `started` hears the address when it serves.
+    """Serve until `ended` is set; without one, until SIGTERM or SIGINT.
+
+    `started` hears the address when it serves.
 
     Raises `InvalidRequest`, also where another process runs the folder's broker.
     """
@@ -127,7 +133,7 @@ async def serve_tasks(
     if not is_cluster(found):
         await check_unserved(Path(found), configuration)
     metrics = _metrics()
-    ended = ended_by_signals()
+    ended = ended if ended is not None else ended_by_signals()
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(_socket(settings.listen))
         address = _url(settings, listening)

@@ -39,7 +39,9 @@ class RepairNode:
         rng: random.Random,
         settings: RepairSettings | None = None,
         local_bookies: Sequence[LocalBookie] = (),
+        local_only: bool = False,
     ) -> None:
+        """`local_only`: nothing but the doubts of `local_bookies` is this process's business."""
         workshop = Workshop(
             store=store, transport=transport, clock=clock, rng=rng, settings=settings
         )
@@ -49,13 +51,16 @@ class RepairNode:
         self.auditor = Auditor(workshop, self.name)
         self.repairer = Repairer(workshop, self.name)
         self.doubts = Doubts(workshop, local_bookies)
+        self._local_only = local_only
         self._scrubbing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin. Nothing is waited for: an absent metadata store is tried again."""
+        self.doubts.start()
+        if self._local_only:
+            return
         self.auditor.start()
         self.repairer.start()
-        self.doubts.start()
         if self.workshop.settings.scrub_interval_ms:
             self._scrubbing = keep_on(self.workshop, "the scrub", self._scrub)
 
