@@ -7,7 +7,7 @@ EngineError
 │   ├── EntryPastEnd          the range goes past what may be read
 │   ├── DuplicateEntryId      an explicit id was used before
 │   └── SessionFull           no answer may be forgotten: raise the requests' `floor`
-├── ExtraMissing              a library is not installed: install the extra that is named
+├── ExtraMissing              a library is not installed: install what is named
 ├── FrameInvalid              bytes on a connection are not this protocol's: it is closed
 ├── NotFound                  looked for, and positively not there
 │   ├── NoSuchCluster         nothing of a cluster is under this address: check it
@@ -77,7 +77,7 @@ class SessionFull(InvalidRequest):
 
 
 class ExtraMissing(EngineError):
-    """A library of an optional extra is not installed. Install what the message names."""
+    """A library is not installed that only a part of the users load. Install what the message names."""
 
 
 class FrameInvalid(EngineError):

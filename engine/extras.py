@@ -1,7 +1,9 @@
-"""Libraries that not everybody installs: what is said when one is missing.
+"""Libraries that only a part of the users load: what is said when one is missing.
+
+They come with every installation; one that was put together by hand may lack them.
 
 Invariants:
-- Only a library that an extra brings is spoken of so; any other missing module is a fault of ours.
+- Only a library that is named here is spoken of so; any other missing module is a fault of ours.
 """
 
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ CLUSTER: Final = frozenset(
 
 @contextmanager
 def needing_cluster() -> Iterator[None]:
-    """Around imports of what the extra `cluster` brings. Raises `ExtraMissing`."""
+    """Around imports of what only clusters need. Raises `ExtraMissing`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -25,5 +27,5 @@ def needing_cluster() -> Iterator[None]:
         if library not in CLUSTER:
             raise
         raise ExtraMissing(
-            f"a cluster needs {library}, which is not installed: pip install 'herdbook[cluster]'"
+            f"a cluster needs {library}, which is not installed: pip install herdbook brings it"
         ) from error

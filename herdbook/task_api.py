@@ -237,5 +237,5 @@ def _check_extra() -> None:
         if find_spec(library) is None:
             raise ExtraMissing(
                 f"tasks by command need {library}, which is not installed: "
-                "pip install 'herdbook[http]'"
+                "pip install herdbook brings it"
             )

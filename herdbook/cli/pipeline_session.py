@@ -52,7 +52,7 @@ def needing_spark() -> Iterator[None]:
         library = (error.name or "").partition(".")[0]
         if library not in _LIBRARIES:
             raise
-        extras = "pip install 'herdbook[spark,sql]'"
+        extras = "pip install 'herdbook[spark]'"
         typer.echo(f"ExtraMissing: jobs need {library}, which is not installed: {extras}", err=True)
         raise typer.Exit(1) from error
 
