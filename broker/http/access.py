@@ -23,7 +23,7 @@ RETENTION_MS_MAX: Final = 30 * 24 * HOUR_MS
 async def seen_task(desk: Desk, who: Asking, task_id: int) -> Task:
     """A task that they may see. Raises `UnknownTask`."""
     task = await desk.calls.task(task_id)
-    if who.tenant and task.tenant != who.tenant:
+    if not who.sees(task.tenant):
         raise UnknownTask(f"there is no task {task_id}", task_id=task_id)
     return task
 
@@ -31,7 +31,7 @@ async def seen_task(desk: Desk, who: Asking, task_id: int) -> Task:
 async def check_spec(desk: Desk, who: Asking, spec: Spec) -> None:
     """Raise `AccessDenied` or `UnknownTask` where a task says what they may not say."""
     who.check_tenant(spec.tenant)
-    if not who.tenant:
+    if who.everywhere:
         return
     if spec.fixed:
         raise AccessDenied("where tasks run, group and resources, is for administrators to say")
@@ -45,7 +45,7 @@ async def check_spec(desk: Desk, who: Asking, spec: Spec) -> None:
 
 async def discreet(desk: Desk, who: Asking, answers: Sequence[A]) -> list[A]:
     """The same answers; of slots that are busy the task is named only to who may see it."""
-    if not who.tenant:
+    if who.everywhere:
         return list(answers)
     told: list[Any] = []
     for answer in answers:
@@ -68,7 +68,7 @@ async def _sees(desk: Desk, who: Asking, task_id: int) -> bool:
 
 async def check_transaction(desk: Desk, who: Asking, number: int) -> None:
     """Raise `UnknownTransaction` for one that they have not begun; 0 is none."""
-    if not number or not who.tenant:
+    if not number or who.everywhere:
         return
     found = await desk.calls.transactions(number - 1, 1)
     if not any(each.id == number and each.owner == who.name for each in found):

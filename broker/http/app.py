@@ -50,13 +50,18 @@ def create_app(
     """
     front = Front(desk, logins or Logins(), settings or HttpSettings(), relay)
     places = [
-        Place("/majordodo", _original(front), methods=["GET", "POST"]),
+        *places_of(front),
         Place("/healthz", _health(desk), methods=["GET"]),
         Place("/metrics", _metrics(front, metrics), methods=["GET"]),
         Place(f"{PREFIX}/openapi.json", _document(front), methods=["GET"]),
-        *_places(front, ROUTES),
     ]
     return Starlette(routes=places, exception_handlers={HTTPException: _no_route})
+
+
+def places_of(front: Front) -> list[Place]:
+    """Both interfaces, for an application that has more than these."""
+    original = Place("/majordodo", _original(front), methods=["GET", "POST"])
+    return [original, *_places(front, ROUTES)]
 
 
 def _places(front: Front, routes: Sequence[Route]) -> list[Place]:

@@ -1,18 +1,15 @@
 """What every request goes through: the login, bounded reading, errors in one form, the leader.
 
 Invariants:
-- A body is refused by its announced length before a byte of it is read, and cut off where it grows
-  over its bound; all bodies that are being read together are bounded too.
 - A page of another site cannot ask through a browser that has a login here, or needs none.
 - Whatever goes wrong is one sentence; no reply shows where in the program it happened.
 - A request that a broker cannot answer because another one leads is passed on to that one, once.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,9 +18,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from broker import errors
-from broker.errors import BrokerError, NotLeader, Overloaded, TooLarge
+from broker.errors import BrokerError, NotLeader, Overloaded
+from broker.http.bodies import Bodies, BodyLate, HttpSettings
 from broker.http.desk import Desk
-from broker.http.logins import Asking, Logins
+from broker.http.logins import Asking, Doorkeeper
 from broker.http.relay import FORWARDED, Passed, Relay
 
 JSON: Final = "application/json"
@@ -53,37 +51,19 @@ _STATUSES: Final[tuple[tuple[type[BrokerError], int], ...]] = (
 _logger = logging.getLogger(__name__)
 
 
-class _BodyLate(Exception):
-    """A body did not come in time; nothing was done."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """Bounds. Of one body, of all bodies that are being read, and of long polls, in number.
-
-    A body has to come within `body_timeout_ms`: who dribbles it would keep others out.
-    """
-
-    body_bytes_max: int = 8 * 1024 * 1024
-    bodies_bytes_max: int = 64 * 1024 * 1024
-    body_timeout_ms: int = 30_000
-    waits_max: int = 1_000
-
-    def __post_init__(self) -> None:
-        assert 0 < self.body_bytes_max <= self.bodies_bytes_max
-        assert self.waits_max > 0 and self.body_timeout_ms > 0
-
-
 @dataclass(slots=True)
 class Front:
     """What stands before all handlers."""
 
     desk: Desk
-    logins: Logins
+    logins: Doorkeeper
     settings: HttpSettings
     relay: Relay | None = None
-    _reading_bytes: int = 0
+    _bodies: Bodies = field(init=False)
     _waits: int = 0
+
+    def __post_init__(self) -> None:
+        self._bodies = Bodies(self.settings)
 
     async def serve(self, request: Request, work: Work, refuse: Refuse | None = None) -> Response:
         """Answer a request by `work`, which gets its body and who asks.
@@ -91,19 +71,18 @@ class Front:
         `refuse` says errors in another form than that of `/api/v1`.
         """
         refuse = refuse or refused
-        if _from_elsewhere(request):
+        if from_elsewhere(request):
             return refuse(errors.AccessDenied("a page of another site asks through a browser"))
-        who = self.logins.check(request.headers.get("authorization"))
+        who = self.logins.asking(request)
         if who is None:
             return login_needed()
         body = b""
         try:
-            with self._budget(request) as grow:
-                body = await self._read(request, grow)
+            async with self._bodies.of(request) as body:
                 return await work(request, body, who)
         except ClientDisconnect:
             return Response(status_code=400)
-        except _BodyLate:
+        except BodyLate:
             return told_error(408, "body_late", "the body did not come in time", retryable=True)
         except NotLeader as error:
             return await self._pass_on(request, body, error, refuse)
@@ -125,42 +104,6 @@ class Front:
             yield
         finally:
             self._waits -= 1
-
-    @contextmanager
-    def _budget(self, request: Request) -> Iterator[Callable[[int], None]]:
-        """Bytes of this request's body, given back when it is answered."""
-        taken = 0
-        settings = self.settings
-
-        def grow(size_bytes: int) -> None:
-            nonlocal taken
-            if taken + size_bytes > settings.body_bytes_max:
-                raise TooLarge(f"a body has at most {settings.body_bytes_max:,} bytes")
-            if self._reading_bytes + size_bytes > settings.bodies_bytes_max:
-                raise Overloaded("the broker reads as many bytes as it may already")
-            taken += size_bytes
-            self._reading_bytes += size_bytes
-
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and len(announced) < 20:
-            grow_by = int(announced)
-            if grow_by > settings.body_bytes_max:
-                raise TooLarge(f"a body has at most {settings.body_bytes_max:,} bytes")
-        try:
-            yield grow
-        finally:
-            self._reading_bytes -= taken
-
-    async def _read(self, request: Request, grow: Callable[[int], None]) -> bytes:
-        parts = []
-        try:
-            async with asyncio.timeout(self.settings.body_timeout_ms / 1000):
-                async for part in request.stream():
-                    grow(len(part))
-                    parts.append(part)
-        except TimeoutError:
-            raise _BodyLate from None
-        return b"".join(parts)
 
     async def _pass_on(
         self, request: Request, body: bytes, error: NotLeader, refuse: Refuse
@@ -184,7 +127,7 @@ def _target(request: Request) -> str:
     return (path + (b"?" + query if query else b"")).decode("latin-1")
 
 
-def _from_elsewhere(request: Request) -> bool:
+def from_elsewhere(request: Request) -> bool:
     """Whether a browser asks for a page that did not come from here.
 
     It sends along whatever login its user has, and a server on the user's own machine needs none.

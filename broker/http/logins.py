@@ -15,9 +15,13 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
+
+from starlette.requests import Request
 
 from broker.errors import AccessDenied
+
+EVERY_TENANT: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +35,30 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Who asks. `tenant`: the only one whose tasks they may see and change; "": all."""
+    """Who asks. `tenants`: whose tasks they may see and change who are no administrators, "*" for
+    everybody's; none named: those of the tenant that has their name."""
 
     name: str = ""
     admin: bool = True
+    tenants: tuple[str, ...] = ()
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether they may act for every tenant."""
+        return self.admin or EVERY_TENANT in self.tenants
 
     @property
     def tenant(self) -> str:
-        """The one tenant that they may act for, "" for administrators."""
-        return "" if self.admin else self.name
+        """The one tenant that they may act for, "" for all. Raises `AccessDenied` for several."""
+        if self.everywhere:
+            return ""
+        if len(self.tenants) > 1:
+            raise AccessDenied(f"say for which tenant: {', '.join(self.tenants)}")
+        return self.tenants[0] if self.tenants else self.name
+
+    def sees(self, tenant: str) -> bool:
+        """Whether they may act for a tenant."""
+        return self.everywhere or tenant in (self.tenants or (self.name,))
 
     def check_admin(self) -> None:
         """Raise `AccessDenied` for who is no administrator."""
@@ -48,8 +67,17 @@ class Asking:
 
     def check_tenant(self, tenant: str) -> None:
         """Raise `AccessDenied` for who may not act for a tenant."""
-        if not self.admin and tenant != self.name:
-            raise AccessDenied(f"user {self.name} may only act for the tenant {self.name}")
+        if not self.sees(tenant):
+            only = ", ".join(self.tenants or (self.name,))
+            raise AccessDenied(f"user {self.name} may only act for the tenant {only}")
+
+
+class Doorkeeper(Protocol):
+    """Knows who asks."""
+
+    def asking(self, request: Request) -> Asking | None:
+        """Who asks; None: nobody who is known."""
+        ...
 
 
 class Logins:
@@ -62,6 +90,10 @@ class Logins:
     def open(self) -> bool:
         """Whether everybody may do everything."""
         return not self._users
+
+    def asking(self, request: Request) -> Asking | None:
+        """See `Doorkeeper`."""
+        return self.check(request.headers.get("authorization"))
 
     def check(self, authorization: str | None) -> Asking | None:
         """Who asks, by the header `Authorization`; None: nobody who is known."""

@@ -2,15 +2,44 @@
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from broker.http.routes import Route
 from broker.settings import KINDS
 
 PREFIX: Final = "/api/v1"
 _REFERENCE: Final = "#/components/schemas/{name}"
+
+
+class Described(Protocol):
+    """What a document says of an operation; see `broker.http.routes.Route`."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def says(self) -> str: ...
+    @property
+    def query(self) -> Any: ...
+    @property
+    def body(self) -> Any: ...
+    @property
+    def body_optional(self) -> bool: ...
+    @property
+    def reply(self) -> Any: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def other_statuses(self) -> tuple[int, ...]: ...
+    @property
+    def admin(self) -> bool: ...
+    def kind_of(self, parameter: str) -> Any:
+        """The kind of a part of the path."""
+        ...
 
 
 class ErrorFacts(msgspec.Struct):
@@ -30,7 +59,7 @@ class Failure(msgspec.Struct):
     error: ErrorFacts
 
 
-def document(routes: Sequence[Route]) -> dict[str, Any]:
+def document(routes: Sequence[Described]) -> dict[str, Any]:
     """All of it."""
     kinds = [kind for route in routes for kind in (route.body, route.reply) if _is_shape(kind)]
     kinds += [Failure, *KINDS.values()]
@@ -63,7 +92,7 @@ def _schema(kind: Any) -> dict[str, Any]:
     return schema
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: Described) -> dict[str, Any]:
     statuses = {*route.other_statuses, 401, 503} | ({403} if route.admin else set())
     responses = {str(route.status): _reply(route)}
     for status in sorted(statuses):
@@ -77,18 +106,22 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.body is not None:
         told["requestBody"] = {
             "required": not route.body_optional,
-            "content": {"application/json": {"schema": _body(route.body)}},
+            "content": _body(route.body),
         }
     return told
 
 
 def _body(kind: Any) -> dict[str, Any]:
+    if kind is bytes:
+        return {"application/octet-stream": {"schema": {}}}
     if kind is msgspec.Raw:
-        return {"anyOf": [_schema(each) for each in dict.fromkeys(KINDS.values())]}
-    return _schema(kind)
+        schema = {"anyOf": [_schema(each) for each in dict.fromkeys(KINDS.values())]}
+    else:
+        schema = _schema(kind)
+    return {"application/json": {"schema": schema}}
 
 
-def _reply(route: Route) -> dict[str, Any]:
+def _reply(route: Described) -> dict[str, Any]:
     if route.reply is bytes:
         return {"description": "Bytes.", "content": {"application/octet-stream": {}}}
     content = {"application/json": {"schema": _schema(route.reply)}}
@@ -100,7 +133,7 @@ def _failure(status: int) -> dict[str, Any]:
     return {"description": f"Nothing was done ({status}).", "content": content}
 
 
-def _path_parameters(route: Route) -> list[dict[str, Any]]:
+def _path_parameters(route: Described) -> list[dict[str, Any]]:
     names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
     return [
         {"name": name, "in": "path", "required": True, "schema": _schema(route.kind_of(name))}
@@ -108,7 +141,7 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
     ]
 
 
-def _query_parameters(route: Route) -> list[dict[str, Any]]:
+def _query_parameters(route: Described) -> list[dict[str, Any]]:
     if route.query is None:
         return []
     return [

@@ -156,7 +156,7 @@ async def transactions(desk: Desk, who: Asking, query: Query) -> dict[str, Any]:
     """Open transactions."""
     told = []
     for each in await desk.calls.transactions():
-        if who.tenant not in ("", each.owner):
+        if not who.everywhere and each.owner != who.name:
             continue
         told.append(
             {
@@ -233,13 +233,14 @@ async def _found(
     desk: Desk, who: Asking, wanted: TaskFilter, user: str = ""
 ) -> AsyncIterator[Task]:
     """Tasks that fit, page by page. Users' names are compared in any case of letters."""
-    if who.tenant:
+    if not who.everywhere and len(who.tenants) <= 1:
         wanted = msgspec.structs.replace(wanted, tenant=who.tenant)
     above = 0
     for _ in range(PAGES_MAX):
         page = await desk.calls.tasks(wanted, above, _PAGE)
         for each in page.tasks:
-            if not user or each.tenant.casefold() == user.casefold():
+            named = not user or each.tenant.casefold() == user.casefold()
+            if named and who.sees(each.tenant):
                 yield each
         if page.above is None:
             return

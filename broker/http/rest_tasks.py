@@ -141,7 +141,7 @@ async def _submit(
     specs = []
     for number, shape in enumerate(shapes):
         try:
-            spec = shape.spec(now_ms, who.tenant, who.name)
+            spec = shape.spec(now_ms, "" if shape.tenant else who.tenant, who.name)
         except InvalidTask as error:
             raise InvalidTask(f"tasks[{number}]: {error.message}") from error
         await check_spec(desk, who, spec)
@@ -181,7 +181,8 @@ async def list_dead(desk: Desk, ask: Ask) -> Told:
 def _tenant(who: Asking, asked: str) -> str:
     if asked:
         who.check_tenant(asked)
-    return who.tenant or asked
+        return asked
+    return who.tenant
 
 
 async def _page(desk: Desk, wanted: TaskFilter, token: int, limit: int) -> Told:
@@ -224,7 +225,7 @@ async def result(desk: Desk, ask: Ask) -> Told:
 
 
 async def _mine(desk: Desk, who: Asking, ids: Sequence[int]) -> None:
-    if who.tenant:
+    if not who.everywhere:
         for task_id in ids:
             await seen_task(desk, who, task_id)
 
