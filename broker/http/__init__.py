@@ -1,8 +1,8 @@
 """The broker over HTTP: the published interface under `/majordodo`, and `/api/v1`."""
 
 from broker.http.app import create_app
+from broker.http.bodies import HttpSettings
 from broker.http.desk import Desk, desk_elsewhere, desk_of
-from broker.http.front import HttpSettings
 from broker.http.logins import Logins, User
 from broker.http.relay import Relay
 

@@ -16,8 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Route as Place
 
 from broker.http import rest_looking, rest_rollouts, rest_schedules, rest_settings, rest_tasks
+from broker.http.bodies import HttpSettings
 from broker.http.desk import CLOSED, Desk
-from broker.http.front import Front, HttpSettings, converted, decoded, json_reply, told_error
+from broker.http.front import Front, converted, decoded, json_reply, told_error
 from broker.http.logins import Asking, Logins
 from broker.http.openapi import PREFIX, document
 from broker.http.original import answer_action, answer_view, refusing
