@@ -1,0 +1,60 @@
+"""What the pages tell their readers to type works, in the order in which it stands there."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import SHOWN, blocks_in, blocks_of
+from tests.docs.reading import Reader
+
+QUICK = ("docs/blobs.md",)
+"""Pages of many small commands: those of herdbook run in one process."""
+
+PAGES = ("docs/tasks.md", "docs/rollouts.md", "docs/blobs.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    with Reader(tmp_path, quick=page in QUICK) as reader:
+        reader.read(page)
+    assert reader.ran == sum(block.executed for block in blocks_of(page)) > 0
+
+
+def test_a_block_that_fails_or_says_something_else_is_noticed(tmp_path: Path) -> None:
+    wrong = {
+        "a name that is not there": "```python\nassert cow\n```\n",
+        "another answer": "```python\n>>> 1 + 1\n3\n\n```\n",
+        "a command that fails": "```sh\nfalse\ntrue\n```\n",
+        "a command that ought to fail": "<!-- fails -->\n```sh\ntrue\n```\n",
+        "other words": "```console\n$ echo moo\nquack\n```\n",
+        "words that never come": "<!-- beside: quack -->\n```sh\necho moo\n```\n",
+        "no language": "```\nmoo\n```\n",
+        "no reason": "<!-- not run -->\n```sh\nmoo\n```\n",
+    }
+    with Reader(tmp_path) as reader:
+        for what, text in wrong.items():
+            [block] = blocks_in(text, "page")
+            with pytest.raises(AssertionError):
+                reader.do(block)
+                pytest.fail(f"{what} is taken")
+
+
+def test_what_one_block_says_counts_for_the_next(tmp_path: Path) -> None:
+    text = (
+        "<!-- beforehand: mkdir barn -->\n"
+        "```sh\ncd barn; export COW=elsa\n```\n"
+        "```console\n$ echo $COW in ${PWD##*/}\nelsa in barn\n```\n"
+        "```python\nimport asyncio\n\ncow = await asyncio.sleep(0, 'elsa')\n```\n"
+        "```python\n>>> cow\n'elsa'\n\n```\n"
+        "<!-- beside: moo -->\n```sh\nsh -c 'echo moo; sleep 60'\n```\n"
+    )
+    with Reader(tmp_path) as reader:
+        for block in blocks_in(text, "page"):
+            reader.do(block)
+    assert reader.ran == 6
+
+
+def test_kinds_of_blocks_are_run_or_shown() -> None:
+    text = "".join(f"```{kind}\nmoo\n```\n" for kind in ("sh", "python", "toml"))
+    assert [block.executed for block in blocks_in(text, "page")] == [True, True, False]
+    assert "toml" in SHOWN
