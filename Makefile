@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test java check proto format sim mutants soak bench clean
+.PHONY: help venv demo test java check docs proto format sim mutants soak bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} \
@@ -83,6 +83,10 @@ soak: $(STAMP) ## The full sizes: 1,000 seeds, all mutants, ten million adds; wr
 	@$(BIN)/python -m tests.soak
 
 ## Keeping house
+
+docs: $(STAMP) ## Build the documents as a site: build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "build/site/index.html"
 
 proto: $(STAMP) ## Make the generated modules of the public wire anew from proto/
 	@$(BIN)/python -m grpc_tools.protoc -I engine/transport/grpc_generated=proto \

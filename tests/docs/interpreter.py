@@ -47,14 +47,13 @@ def compare(text: str, place: str, names: dict[str, Any]) -> str:
 
 def command(text: str) -> str:
     """A command of herdbook, in this process: what it says, and its status if that is not 0."""
-    from click.testing import CliRunner
-    from typer.main import get_command
+    from typer.testing import CliRunner
 
     from herdbook.cli.main import app
 
     before, _, after = text.rpartition(" | ")
     typed = " ".join(shlex.split(before)[1:]) + "\n" if before else None
-    answer = CliRunner().invoke(get_command(app), shlex.split(after)[1:], input=typed)
+    answer = CliRunner().invoke(app, shlex.split(after)[1:], input=typed)
     if answer.exception is not None and not isinstance(answer.exception, SystemExit):
         raise answer.exception
     return answer.output + (f"[{answer.exit_code}]\n" if answer.exit_code else "")
