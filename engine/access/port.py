@@ -39,3 +39,10 @@ class Authenticator(Protocol):
     async def principal(self, user: str) -> Principal:
         """What a user who has proved it may do now. For sessions, which ask again and again."""
         ...
+
+    async def session(self, user: str) -> str:
+        """A token of a user who has proved it, good for minutes: for doors that ask at each call.
+
+        `token` knows it again, on every node.
+        """
+        ...

@@ -27,7 +27,7 @@ from engine.errors import (
     VersionConflict,
 )
 from engine.ports.clock import Clock
-from engine.transport.address import TCP, open_connection
+from engine.transport.address import TCP, is_loopback, open_connection, parse_host_port
 from engine.transport.connection import FramedConnection
 from engine.transport.contract import AppendReply, Status
 from engine.transport.framed_settings import FramedSettings
@@ -151,7 +151,8 @@ class ClientConnection:
         try:
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
                 await open_connection(address, lambda: made.wire, context)
-                hello = encode_greeting(options | made._greeting.options())
+                made._check_clear()
+                hello = encode_greeting(options | made._greeting.options(made._binding()))
                 made.wire.send(Kind.HELLO, hello)
                 made.welcome = await made._greeted
         except TimeoutError as error:
@@ -293,12 +294,26 @@ class ClientConnection:
     def _prove(self, frame: Frame) -> None:
         if self._greeted.done():
             raise FrameInvalid("a challenge after the greeting")
-        end = self.wire.transport.get_extra_info("ssl_object")
-        shown = end.getpeercert(binary_form=True) if end is not None else None
         try:
-            self.wire.send(Kind.PROOF, self._greeting.answer(frame.head, binding_of(shown)))
+            self.wire.send(Kind.PROOF, self._greeting.answer(frame.head, self._binding()))
         except AccessRefused as error:
             self._greeted.set_exception(error)
+
+    def _binding(self) -> bytes:
+        """The hash of the certificate that the server has shown."""
+        end = self.wire.transport.get_extra_info("ssl_object")
+        return binding_of(end.getpeercert(binary_form=True) if end is not None else None)
+
+    def _check_clear(self) -> None:
+        """Raise `InvalidRequest` where a token would cross a network in the clear."""
+        clear = self._greeting.in_the_clear and not self.wire.encrypted
+        if clear and self.address.startswith(TCP):
+            host, _ = parse_host_port(self.address.removeprefix(TCP))
+            if not is_loopback(host):
+                raise InvalidRequest(
+                    f"{self.address}: a token is shown only over TLS or within the machine; "
+                    "name the authorities"
+                )
 
     def _on_lost(self, failure: EngineError | None) -> None:
         why = f": {failure}" if failure is not None else ""

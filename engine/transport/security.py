@@ -3,7 +3,8 @@
 What a side was given, it asks of the other one: a server with `authorities` wants a client's
 certificate, a server with a `secret` wants a proof of it; a client with `authorities` checks the
 server's certificate and its name, a client with a `secret` wants the server's proof, too. Both
-sides of a cluster are given the same.
+sides of a cluster are given the same. Who is a user of it, and no part, has no secret but a login:
+a password or a token (`engine.access`), which servers with users take in the secret's place.
 
 A proof is HMAC-SHA256 under the secret over who proves, both sides' challenges, and the SHA-256 of
 the server's certificate (nothing without TLS):
@@ -25,7 +26,7 @@ Invariants:
 import hashlib
 import hmac
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +46,9 @@ class Security:
 
     `secret` has at least 16 bytes. `certificate` and `private_key` are PEM files of this side;
     `authorities` is a PEM file of those who sign the other side's. `verify=False` encrypts without
-    knowing to whom: for trials only. Raises `InvalidRequest` for what does not go together.
+    knowing to whom: for trials only. `user` and `password`, or `token`, are a client's login at the
+    doors of tablespaces and tasks, where it counts more than the secret; `read_token` is what it
+    shows to bookies. Raises `InvalidRequest` for what does not go together.
     """
 
     secret: bytes = field(default=b"", repr=False)
@@ -53,12 +56,28 @@ class Security:
     private_key: Path | None = None
     authorities: Path | None = None
     verify: bool = True
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    read_token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.secret and len(self.secret) < SECRET_BYTES_MIN:
             raise InvalidRequest(f"a shared secret has at least {SECRET_BYTES_MIN} bytes")
         if self.private_key is not None and self.certificate is None:
             raise InvalidRequest("a private key without its certificate")
+        if bool(self.user) != bool(self.password) or (self.user and self.token):
+            raise InvalidRequest("a login is a user with a password, or a token")
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether this client comes as a user rather than as a part of the cluster."""
+        return bool(self.user or self.token)
+
+    def at_bookies(self) -> "Security":
+        """What a client shows at a bookie, where no user logs in."""
+        token = "" if self.secret else self.read_token
+        return replace(self, user="", password="", token=token, read_token="")
 
     @property
     def on(self) -> bool:
@@ -70,11 +89,12 @@ class Security:
         """Whether this side speaks TLS."""
         return self.certificate is not None or self.authorities is not None or not self.verify
 
-    def server_context(self) -> ssl.SSLContext | None:
+    def server_context(self, strangers: bool = False) -> ssl.SSLContext | None:
         """TLS for a listener, None without a certificate.
 
-        Raises `InvalidRequest` for files that cannot be used, or for authorities without a
-        certificate.
+        With `strangers` a client may come without a certificate: who takes it in has to ask for
+        another proof. Raises `InvalidRequest` for files that cannot be used, or for authorities
+        without a certificate.
         """
         if self.certificate is None:
             if self.encrypts:
@@ -84,7 +104,7 @@ class Security:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._load(context)
         if self.authorities is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_OPTIONAL if strangers else ssl.CERT_REQUIRED
         return context
 
     def client_context(self) -> ssl.SSLContext | None:

@@ -5,17 +5,18 @@ Invariants:
   another user's process over a Unix socket.
 - No more connections are served at once than allowed; one more is told so, if it is not one of
   many. With security on, nobody is served who has not proved what is asked for.
+- A user who is not welcome any more is sent away, whatever they do at the moment.
 - What is refused, late or cannot be understood is answered by one error, then the connection ends.
 - A connection has ended only when all that it began has.
 """
 
 import asyncio
-import ssl
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from engine.access.door import BY_ANYBODY, BY_SECRET, CHECK_S, Caller, Door
 from engine.errors import (
     AccessRefused,
     BookieUnavailable,
@@ -27,7 +28,7 @@ from engine.errors import (
     Overloaded,
     VersionConflict,
 )
-from engine.transport.address import may_trust, peer_user
+from engine.transport.address import join_host_port, may_trust, peer_user
 from engine.transport.connection import FramedConnection
 from engine.transport.frames import (
     GREETING_BYTES_MAX,
@@ -38,7 +39,7 @@ from engine.transport.frames import (
     encode_error,
     encode_greeting,
 )
-from engine.transport.greeting import ServerGreeting
+from engine.transport.greeting import LOGIN, LoginGreeting, ServerGreeting, token_of
 from engine.transport.security import NO_SECURITY, Security
 
 _LINGER_S: Final = 1.0
@@ -59,8 +60,9 @@ ConnectionT = TypeVar("ConnectionT", bound="ServedConnection")
 class ConnectionServer(Generic[ConnectionT]):
     """Serves connections that `connect()` makes, each greeted within `greeting_ms`.
 
-    Who listens gives `context` to the listener. Raises `InvalidRequest` for security that cannot be
-    used.
+    Who listens gives `context` to the listener. A `door` lets those in who do not know the secret;
+    without a secret there is nothing to know, and it is not asked. Raises `InvalidRequest` for
+    security that cannot be used.
     """
 
     def __init__(
@@ -70,12 +72,14 @@ class ConnectionServer(Generic[ConnectionT]):
         greeting_ms: int,
         connections_max: int = sys.maxsize,
         security: Security = NO_SECURITY,
+        door: Door | None = None,
     ) -> None:
         self.connections: dict[ConnectionT, None] = {}
         self.connections_max = connections_max
         self.greeting_s = greeting_ms / 1000
         self.closing = False
-        self.context: ssl.SSLContext | None = security.server_context()
+        self.door = door if security.secret else None
+        self.context = security.server_context(strangers=self.door is not None)
         self._connect = connect
         self._security = security
         self._binding = security.binding()
@@ -105,6 +109,18 @@ class ConnectionServer(Generic[ConnectionT]):
     def greeting(self) -> ServerGreeting:
         """What one more connection has to prove."""
         return ServerGreeting(self._security, self._binding)
+
+    def login(self) -> LoginGreeting:
+        """The login of a user over one more connection."""
+        return LoginGreeting(self._binding)
+
+    def known(self, wire: FramedConnection) -> Caller:
+        """Who has proved the secret, where there is one. Raises `AccessRefused`."""
+        if not self._security.on:
+            return BY_ANYBODY
+        if self._security.authorities is not None and not _has_certificate(wire):
+            raise AccessRefused("this server wants a certificate of its cluster, or a user's login")
+        return BY_SECRET
 
     async def close(self) -> None:
         """End all connections, after what they owe has been sent, and what they began."""
@@ -141,7 +157,11 @@ class ServedConnection:
             frame_bytes_max=GREETING_BYTES_MAX,
         )
         self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.caller = BY_ANYBODY
+        """Who is at the other end, once they are welcome."""
         self._greeting = server.greeting()
+        self._login: LoginGreeting | None = None
+        self._looking: asyncio.Task[None] | asyncio.TimerHandle | None = None
         self._greeted = False
         self._options: dict[str, Any] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -178,6 +198,8 @@ class ServedConnection:
     def _on_lost(self, failure: EngineError | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         self._loop.create_task(self._end())
 
     async def _end(self) -> None:
@@ -196,18 +218,14 @@ class ServedConnection:
 
     def _greet(self, frame: Frame) -> None:
         try:
-            said = self._proved(frame)
-            if said is None:
+            if self._login is not None:
+                self._prove_login(self._login, frame)
                 return
-            assert self._options is not None and self._deadline is not None
-            told = self._welcome(self._options)
+            said = self._proved(frame)
+            if said is not None:
+                self._admit(self._server.known(self.wire), said)
         except EngineError as error:
             self._end_with(error)
-            return
-        self._greeted = True
-        self._deadline.cancel()
-        self.wire.hand_to(self._receive)
-        self.wire.send(Kind.WELCOME, encode_greeting(told | said))
 
     def _proved(self, frame: Frame) -> dict[str, Any] | None:
         """What WELCOME says of the proof; None while it is waited for."""
@@ -217,12 +235,99 @@ class ServedConnection:
             return self._greeting.check(frame.head)
         if frame.kind != Kind.HELLO:
             raise FrameInvalid("a connection begins with a greeting")
-        self._options = decode_greeting(frame.head).options
-        challenge = self._greeting.challenge(self._options)
+        options = self._options = decode_greeting(frame.head).options
+        door = self._server.door
+        if door is not None:
+            token = token_of(options)
+            if token is not None:
+                self._ask("", partial(self._admit_by, door.by_token, token, {}))
+                return None
+            if LOGIN in options:
+                self._begin_login(door, options[LOGIN])
+                return None
+        challenge = self._greeting.challenge(options)
         if challenge is None:
             return {}
         self.wire.send(Kind.CHALLENGE, challenge)
         return None
+
+    # Users
+
+    def _begin_login(self, door: Door, first: object) -> None:
+        login = self._login = self._server.login()
+        user = login.begin(first)
+
+        async def challenge() -> None:
+            verifier = await door.verifier(user)
+            self.wire.send(Kind.CHALLENGE, login.challenge(verifier))
+
+        self._ask(user, challenge)
+
+    def _prove_login(self, login: LoginGreeting, frame: Frame) -> None:
+        if frame.kind != Kind.PROOF:
+            raise FrameInvalid("a challenge is answered by a proof")
+        door = self._server.door
+        assert door is not None
+        try:
+            said = login.check(frame.head)
+        except EngineError as error:
+            door.refused(login.user, self._peer, error)
+            raise
+        self._ask(login.user, partial(self._admit_by, door.by_proof, login.user, said))
+
+    async def _admit_by(
+        self, letting: Callable[[str, str], Awaitable[Caller]], shown: str, said: dict[str, Any]
+    ) -> None:
+        self._admit(await letting(shown, self._peer), said)
+
+    def _ask(self, who: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what takes time; nothing more is heard meanwhile."""
+        door = self._server.door
+        assert door is not None
+
+        async def ask() -> None:
+            try:
+                await work()
+            except EngineError as error:
+                door.refused(who, self._peer, error)
+                self._end_with(error)
+            finally:
+                if not self.wire.over:
+                    self.wire.release()
+
+        self.wire.hold()
+        self._looking = self._loop.create_task(ask())
+
+    @property
+    def _peer(self) -> str:
+        """Where the other end is, for the audit."""
+        end = None if self.wire.over else self.wire.transport.get_extra_info("peername")
+        return join_host_port(*end[:2]) if isinstance(end, tuple) else ""
+
+    def _admit(self, caller: Caller, said: dict[str, Any]) -> None:
+        assert self._options is not None and self._deadline is not None
+        self.caller = caller
+        told = self._welcome(self._options)
+        self._greeted = True
+        self._deadline.cancel()
+        self.wire.hand_to(self._receive)
+        self.wire.send(Kind.WELCOME, encode_greeting(told | said))
+        if caller.passing:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        def look() -> None:
+            self._looking = self._loop.create_task(self._look_again())
+
+        self._looking = self._loop.call_later(CHECK_S, look)
+
+    async def _look_again(self) -> None:
+        try:
+            await self.caller.now()
+        except EngineError as error:
+            self._end_with(error)
+        else:
+            self._look_soon()
 
 
 class ServedCalls(ServedConnection):
@@ -259,3 +364,9 @@ class ServedCalls(ServedConnection):
 def code_of(error: Exception) -> ErrorCode:
     """What an error is called on the wire."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNAVAILABLE)
+
+
+def _has_certificate(wire: FramedConnection) -> bool:
+    """Whether the other end showed a certificate; TLS has judged it then."""
+    end = wire.transport.get_extra_info("ssl_object")
+    return end is not None and bool(end.getpeercert(binary_form=True))

@@ -1,0 +1,184 @@
+"""What a server asks of those who come without the shared secret, and what it knows of them later.
+
+Invariants:
+- Whoever is let in is looked at again and again, as long as they stay: what is revoked, or has
+  expired, ends within `CHECK_S` and what the authenticator's answers may be old.
+- A refusal is noted once, where it is decided; of a login that succeeds, that it did.
+"""
+
+import ssl
+from base64 import b64encode
+from typing import Final, Protocol
+
+from engine.access.audit import NO_AUDIT, Audit
+from engine.access.port import Authenticator
+from engine.access.principal import EVERYBODY, NODE, Principal
+from engine.access.scram import ScramVerifier
+from engine.access.tokens import READ, is_signed, verify
+from engine.errors import AccessRefused, EngineError
+from engine.ports.clock import Clock
+
+CHECK_S: Final = 2.0
+_NONCE_BYTES: Final = 18
+
+
+class Caller:
+    """Who speaks over a connection or in a call. Those who are known by the secret never change."""
+
+    __slots__ = ("principal",)
+
+    def __init__(self, principal: Principal) -> None:
+        self.principal = principal
+        """What they may, as it was a moment ago."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether they may be sent away later on: ask `now` from time to time."""
+        return False
+
+    async def now(self) -> Principal:
+        """What they may now. Raises `AccessRefused` where they are not welcome any more."""
+        return self.principal
+
+
+BY_SECRET: Final = Caller(NODE)
+BY_ANYBODY: Final = Caller(EVERYBODY)
+
+
+class Door(Protocol):
+    """Who is let in without the secret. Each raises `AccessRefused`, or what looking up raises."""
+
+    async def verifier(self, user: str) -> ScramVerifier:
+        """What a user's proof is judged by."""
+        ...
+
+    async def by_proof(self, user: str, peer: str) -> Caller:
+        """A user who has proved their password."""
+        ...
+
+    async def by_token(self, token: str, peer: str) -> Caller:
+        """Who shows a token."""
+        ...
+
+    def refused(self, who: str, peer: str, error: EngineError) -> None:
+        """Note that somebody was not let in."""
+        ...
+
+
+class UserDoor:
+    """Lets users in, by password or by token."""
+
+    def __init__(self, authenticator: Authenticator, audit: Audit, where: str) -> None:
+        self.authenticator = authenticator
+        self.audit = audit
+        self.where = where
+        """What the audit calls this door."""
+
+    async def verifier(self, user: str) -> ScramVerifier:
+        """See `Door`."""
+        return await self.authenticator.scram(user)
+
+    async def by_proof(self, user: str, peer: str) -> Caller:
+        """See `Door`."""
+        return self._welcome(await self.authenticator.principal(user), "", peer)
+
+    async def by_token(self, token: str, peer: str) -> Caller:
+        """See `Door`."""
+        return self._welcome(await self.authenticator.token(token), token, peer)
+
+    def refused(self, who: str, peer: str, error: EngineError) -> None:
+        """See `Door`."""
+        self.audit.note(who, "log in", self.where, allowed=False, why=str(error), peer=peer)
+
+    def _welcome(self, principal: Principal, token: str, peer: str) -> Caller:
+        how = "log in by token" if token else "log in"
+        self.audit.note(principal.name, how, self.where, allowed=True, peer=peer)
+        return _User(self.authenticator, principal, token)
+
+
+class _User(Caller):
+    """A user: asked for again by the token that was shown, which may be revoked by itself."""
+
+    __slots__ = ("_authenticator", "_token")
+
+    def __init__(self, authenticator: Authenticator, principal: Principal, token: str) -> None:
+        super().__init__(principal)
+        self._authenticator = authenticator
+        # One that a login gave is for the way from there to here; the user counts from now on.
+        self._token = "" if is_signed(token) else token
+
+    @property
+    def passing(self) -> bool:
+        """See `Caller`."""
+        return True
+
+    async def now(self) -> Principal:
+        """See `Caller`."""
+        if self._token:
+            self.principal = await self._authenticator.token(self._token)
+        else:
+            self.principal = await self._authenticator.principal(self.principal.name)
+        return self.principal
+
+
+class ReaderDoor:
+    """Lets holders of read tokens in, and nobody else: a bookie's door."""
+
+    def __init__(self, key: bytes, clock: Clock, audit: Audit = NO_AUDIT) -> None:
+        self._key = key
+        self._clock = clock
+        self._audit = audit
+
+    async def verifier(self, user: str) -> ScramVerifier:
+        """See `Door`: users are strangers here."""
+        raise AccessRefused("users do not log in at a bookie: show a read token")
+
+    async def by_proof(self, user: str, peer: str) -> Caller:
+        """See `Door`."""
+        raise AccessRefused("users do not log in at a bookie: show a read token")
+
+    async def by_token(self, token: str, peer: str) -> Caller:
+        """See `Door`."""
+        return self.reader(token)
+
+    def reader(self, token: str) -> Caller:
+        """Who holds a read token. Raises `AccessRefused`."""
+        reader = _Reader(self, token)
+        reader.look()
+        return reader
+
+    def look(self, token: str) -> Principal:
+        """What a read token lets its holder read now. Raises `AccessRefused`."""
+        return verify(token, self._key, READ, self._clock.wall_ms()).principal()
+
+    def refused(self, who: str, peer: str, error: EngineError) -> None:
+        """See `Door`."""
+        self._audit.note(who, "read", "bookie", allowed=False, why=str(error), peer=peer)
+
+
+class _Reader(Caller):
+    __slots__ = ("_door", "_token")
+
+    def __init__(self, door: ReaderDoor, token: str) -> None:
+        super().__init__(Principal(""))
+        self._door = door
+        self._token = token
+
+    @property
+    def passing(self) -> bool:
+        """See `Caller`."""
+        return True
+
+    def look(self) -> Principal:
+        """`now`, for who cannot wait."""
+        self.principal = self._door.look(self._token)
+        return self.principal
+
+    async def now(self) -> Principal:
+        """See `Caller`."""
+        return self.look()
+
+
+def new_nonce() -> str:
+    """Text that nobody can foresee, for one exchange."""
+    return b64encode(ssl.RAND_bytes(_NONCE_BYTES)).decode()
