@@ -77,7 +77,7 @@ class SessionFull(InvalidRequest):
 
 
 class ExtraMissing(EngineError):
-    """A library is not installed that only a part of the users load. Install what the message names."""
+    """A library that only some users need is not installed. Install what the message names."""
 
 
 class FrameInvalid(EngineError):

@@ -31,9 +31,8 @@ from broker.settings import BrokerSettings, Target
 from engine import cluster
 from engine.folder.naming import refuse_url
 from engine.ports.system_workers import ThreadWorkers
-from herd.aio import AsyncConnection
-from herd.store import DEFAULT, AsyncHerd, open_herd
-from herdbook.opened import Opened
+from herd.store import AsyncHerd, open_herd
+from herdbook.opened import AsyncOpened, Opened
 from herdbook.payload_store import BucketPayloads
 
 if TYPE_CHECKING:
@@ -42,8 +41,11 @@ if TYPE_CHECKING:
 _CLUSTERS: Final = "a cluster is reached by herdbook.connect(url), or connect_async"
 
 
-class AsyncBook:
+class AsyncBook(AsyncOpened):
     """An open folder, for code with an event loop. Made by `open_async`."""
+
+    ledgers: cluster.Engine
+    herd: AsyncHerd
 
     def __init__(
         self,
@@ -52,12 +54,7 @@ class AsyncBook:
         herd: AsyncHerd,
         broker: FolderBroker,
     ) -> None:
-        self.ledgers = ledgers
-        """The ledger layer: create, open, list and delete ledgers."""
-        self.blobs = blobs
-        """Buckets of named objects, and objects by id."""
-        self.herd = herd
-        """Tablespaces: tables by SQL and by key."""
+        super().__init__(ledgers, blobs, herd)
         self.broker = broker
         """What runs the folder's tasks, once somebody wants some."""
 
@@ -69,10 +66,6 @@ class AsyncBook:
     async def tasks(self) -> "AsyncTasks":
         """Tasks: submit, wait, schedule, run. Raises `broker.errors.BrokerUnavailable`."""
         return await self.broker.tasks()
-
-    async def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> AsyncConnection:
-        """A connection for SQL in a tablespace. Close it. Raises what is in `herd.errors`."""
-        return await self.herd.connect(tablespace, autocommit=autocommit)
 
 
 @asynccontextmanager

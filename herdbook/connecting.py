@@ -20,11 +20,9 @@ from engine.errors import InvalidRequest
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
 from engine.ports.system_workers import ThreadWorkers
-from herd.aio import AsyncConnection
-from herd.store import DEFAULT
 from herd.wire.herd import RemoteHerd
 from herdbook.finding import is_cluster
-from herdbook.opened import Opened
+from herdbook.opened import AsyncOpened, Opened
 from herdbook.payload_store import BucketPayloads
 from herdbook.task_api import read_configured
 
@@ -32,8 +30,10 @@ if TYPE_CHECKING:
     from broker.tasks import AsyncTasks
 
 
-class AsyncCluster:
+class AsyncCluster(AsyncOpened):
     """A cluster, for code with an event loop. Made by `connect_async`."""
+
+    herd: RemoteHerd
 
     def __init__(
         self,
@@ -45,21 +45,12 @@ class AsyncCluster:
     ) -> None:
         self.url = url
         """What it was connected by."""
-        self.ledgers = ledgers
-        """The ledger layer: create, open, list and delete ledgers."""
-        self.blobs = blobs
-        """Buckets of named objects, and objects by id."""
-        self.herd = herd
-        """Tablespaces: tables by SQL and by key."""
+        super().__init__(ledgers, blobs, herd)
         self._tasks = tasks
 
     async def tasks(self) -> "AsyncTasks":
         """Tasks: submit, wait, schedule."""
         return self._tasks
-
-    async def sql(self, tablespace: str = DEFAULT, *, autocommit: bool = False) -> AsyncConnection:
-        """A connection for SQL in a tablespace. Close it. Raises what is in `herd.errors`."""
-        return await self.herd.connect(tablespace, autocommit=autocommit)
 
 
 @asynccontextmanager
