@@ -18,7 +18,7 @@ import msgspec
 
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
-from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.blobs import read_blob, read_page
 from herd.checkpoint.manifest import Manifest, ManifestRecord, Pin, decode_manifest
 from herd.checkpoint.record import CheckpointList
 
@@ -107,6 +107,6 @@ class PinnedCheckpoints:
             if pages.table_id != table.id:
                 continue
             for page in pages.pages:
-                blob = await read_blob(self._client, page.locator)
-                found.update(decode_columns(columns, schema, blob).column(0).to_pylist())
+                blobs = await read_page(self._client, page)
+                found.update(decode_columns(columns, schema, blobs).column(0).to_pylist())
         return frozenset(found)

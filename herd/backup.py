@@ -1,7 +1,8 @@
 """Backups of a tablespace in one file, taken while it works, and their restoration.
 
     "HERDBAK" major(1)                         the file's head
-    kind(1) size(8) crc32c(4) bytes            'M' the manifest, then 'P' each page, in its order
+    kind(1) size(8) crc32c(4) bytes            'M' the manifest, then 'P' each page, in its order,
+                                               and behind it each of its deltas
     'E' size crc pages(8)                      the end; without it the file is not whole
 
 Invariants:
@@ -177,7 +178,7 @@ def _frame(kind: bytes, blob: bytes) -> list[bytes]:
 
 
 def _page_count(manifest: Manifest) -> int:
-    return sum(len(table.pages) for table in manifest.pages)
+    return sum(len(page.locators) for table in manifest.pages for page in table.pages)
 
 
 def _manifest(file: BinaryIO, path: Path) -> Manifest:

@@ -13,7 +13,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -114,10 +114,11 @@ async def _alone(space: Tablespace) -> AsyncIterator[Transaction]:
 
 
 async def pages_in(client: LedgerClient, manifest: Manifest) -> AsyncIterator[bytes]:
-    """A checkpoint's pages, in the manifest's order."""
+    """A checkpoint's pages, in the manifest's order, each with its deltas behind it."""
     for table in manifest.pages:
         for page in table.pages:
-            yield await read_blob(client, page.locator)
+            for locator in page.locators:
+                yield await read_blob(client, locator)
 
 
 async def _pinned_before(
@@ -171,9 +172,9 @@ class _Filling:
         for table_pages in manifest.pages:
             table = catalog.tables[table_pages.table_id]
             plan = catalog.plan(table)
-            for _ in table_pages.pages:
-                blob = await anext(pages)
-                for write in await workers.run(partial(_writes, table, plan, blob)):
+            for page in table_pages.pages:
+                blobs = [await anext(pages) for _ in page.locators]
+                for write in await workers.run(partial(_writes, table, plan, blobs)):
                     await self._write(write)
 
     async def follow(
@@ -261,13 +262,13 @@ class _Defined:
         return found[:limit]
 
 
-def _writes(table: Table, plan: Plan, blob: bytes) -> list[Write]:
+def _writes(table: Table, plan: Plan, blobs: Sequence[bytes]) -> list[Write]:
     """A page's rows, and the entries of their indexes, in commands of a useful size."""
     writes: list[Write] = []
     rows: list[Change] = []
     plain: list[Change] = []
     size_bytes = 0
-    for primary, row in unpacked(table, decode_page(table, blob)):
+    for primary, row in unpacked(table, decode_page(table, *blobs)):
         key = plan.prefix + primary
         encoded = encode_row(row)
         rows.append((key, encoded))

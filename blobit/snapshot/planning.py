@@ -21,7 +21,7 @@ from blobit.snapshot.wanted import Wanted
 from engine.limits import MIB
 from herd.checkpoint.manifest import Page
 from herd.snapshot.conditions import Condition
-from herd.snapshot.parts import Piece
+from herd.snapshot.parts import Piece, piece_of
 from herd.snapshot.snapshot import read_manifest
 
 SHARE_BYTES: Final = 128 * MIB
@@ -74,7 +74,7 @@ def plan(snapshot: BucketSnapshot, wanted: Wanted, conditions: Sequence[Conditio
     pages = [one.pages for one in manifest.pages if one.table_id == names.table.id]
     for place, page in enumerate(pages[0] if pages else ()):
         if all(condition.may_match(page) for condition in conditions):
-            piece = Piece(page.locator, page.rows, place)
+            piece = piece_of(page, place)
             found = _rows_of(snapshot, wanted, page, piece, number)
             shares += [Share(piece, *one[:2], (), *one[2:]) for one in found]
     return shares

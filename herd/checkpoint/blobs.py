@@ -16,7 +16,7 @@ from engine.errors import CannotRead
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
-from herd.checkpoint.manifest import BLOB_ENTRY_BYTES, Locator
+from herd.checkpoint.manifest import BLOB_ENTRY_BYTES, Locator, Page
 
 APPENDS_MAX: Final = 2
 
@@ -56,6 +56,11 @@ class BlobWriter:
 async def read_blob(client: LedgerClient, locator: Locator) -> bytes:
     """A whole blob. Raises `CannotRead`, `NoSuchLedger`."""
     return await read_from(await client.open_ledger(locator.ledger_id, recover=False), locator)
+
+
+async def read_page(client: LedgerClient, page: Page) -> list[bytes]:
+    """The blobs of a page: its own, then its deltas. Raises `CannotRead`, `NoSuchLedger`."""
+    return await asyncio.gather(*[read_blob(client, at) for at in page.locators])
 
 
 async def read_from(reader: LedgerReader, locator: Locator) -> bytes:

@@ -1,6 +1,7 @@
 """What a checkpoint holds: every table at one position of the log, in pages that never change.
 
     page       an Arrow stream, compressed: rows of one table, ordered by key
+    delta      the same of what changed in a page: rows in place of others, new ones, keys gone
     manifest   MessagePack of `Manifest`, the last blob of its ledger
     record     in the metadata store: where the newest manifests are, and who pins which
 
@@ -9,7 +10,9 @@ A blob lies in consecutive entries of one ledger, `BLOB_ENTRY_BYTES` each but th
 Invariants:
 - A manifest and all that it names are durable before the metadata store names it.
 - Numbers grow by one; a record's list of manifests is in their order, and a pinned one stays in it.
-- A page that did not change is named again by the next manifest, not written again.
+- A page that did not change is named again by the next manifest, not written again; one that
+  changed little is named again with a delta behind it.
+- Who knows no deltas would read old rows, so a manifest that has some is of another major.
 """
 
 from typing import Any, Final
@@ -20,8 +23,10 @@ from engine.errors import CannotRead, FormatTooNew
 from engine.log.position import Position
 from herd.schema import Counters, Table, View
 
-FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 0
+FORMAT_MAJOR: Final = 2
+"""Of manifests with deltas; those without are of 1."""
+FORMAT_MINOR: Final = 1
+_LIST_FORMAT: Final = 1
 BLOB_ENTRY_BYTES: Final = 1024 * 1024
 
 
@@ -48,8 +53,19 @@ class ColumnRange(msgspec.Struct, frozen=True, array_like=True):
     nulls: int
 
 
+class Delta(msgspec.Struct, frozen=True, array_like=True):
+    """What changed in a page after it was written, or after the delta before."""
+
+    changes: int
+    """Rows that it sets, and keys that it takes away."""
+    locator: Locator
+
+
 class Page(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of one table, from one key to another; keys stand without the table's prefix."""
+    """Rows of one table, from one key to another; keys stand without the table's prefix.
+
+    All but `locator` is told of the rows with all deltas in place.
+    """
 
     first_key: bytes
     last_key: bytes
@@ -57,9 +73,19 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
     """Of the rows themselves, however they are compressed: equal rows have an equal one."""
     changed: Position
-    """The newest change among the rows."""
+    """The newest change among the rows, and those that deltas have taken away."""
     ranges: tuple[ColumnRange, ...]
+    """With deltas they may be wider than the rows, and NULLs are told as none, some, or all."""
     locator: Locator
+    deltas: tuple[Delta, ...] = ()
+    """The oldest first."""
+    keys: int | None = None
+    """The CRC32C of all keys, one behind the other."""
+
+    @property
+    def locators(self) -> tuple[Locator, ...]:
+        """The page's blob, and those of its deltas."""
+        return (self.locator, *[delta.locator for delta in self.deltas])
 
 
 class TablePages(msgspec.Struct, frozen=True, array_like=True):
@@ -84,6 +110,8 @@ class Manifest(msgspec.Struct, frozen=True):
     pages: tuple[TablePages, ...]
     plain: tuple[tuple[bytes, bytes], ...] = ()
     """What else the catalog keeps: the next values of AUTO_INCREMENT."""
+    written: dict[int, int] = msgspec.field(default_factory=dict)
+    """How many bytes of pages and deltas were written into ledgers, in use or not."""
 
     @property
     def ledgers(self) -> dict[int, int]:
@@ -91,8 +119,8 @@ class Manifest(msgspec.Struct, frozen=True):
         found: dict[int, int] = {}
         for table in self.pages:
             for page in table.pages:
-                at = page.locator
-                found[at.ledger_id] = found.get(at.ledger_id, 0) + at.size_bytes
+                for at in page.locators:
+                    found[at.ledger_id] = found.get(at.ledger_id, 0) + at.size_bytes
         return found
 
 
@@ -119,7 +147,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
 
     kept: tuple[ManifestRecord, ...] = ()
     pins: tuple[Pin, ...] = ()
-    format: int = FORMAT_MAJOR
+    format: int = _LIST_FORMAT
     epoch: int = 0
     """The newest leader that began to take or to sweep: none of an older epoch adds any more."""
 
@@ -136,7 +164,9 @@ _decode_checkpoints: Final = msgspec.msgpack.Decoder(Checkpoints).decode
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """A manifest as a blob: major, minor, MessagePack."""
-    return bytes((FORMAT_MAJOR, FORMAT_MINOR)) + _encode(manifest)
+    has_deltas = any(page.deltas for table in manifest.pages for page in table.pages)
+    version = (FORMAT_MAJOR, 0) if has_deltas else (1, FORMAT_MINOR)
+    return bytes(version) + _encode(manifest)
 
 
 def decode_manifest(blob: bytes) -> Manifest:
@@ -160,6 +190,6 @@ def decode_checkpoints(value: bytes) -> Checkpoints:
         found = _decode_checkpoints(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"the list of checkpoints cannot be read: {error}") from error
-    if found.format > FORMAT_MAJOR:
+    if found.format > _LIST_FORMAT:
         raise FormatTooNew(f"checkpoints of format {found.format}")
     return found

@@ -6,6 +6,10 @@ import msgspec
 
 PAGE_ROWS: Final = 65_536
 PAGE_BYTES: Final = 16 * 1024 * 1024
+CHANGED_SHARE: Final = 8
+"""The deltas of a page have at most one in so many of its rows; else it is written whole."""
+CHAIN_MAX: Final = 4
+"""A page has at most so many deltas: each is one more thing to fetch."""
 NEW: Final = 0
 """The ledger of pages that lie in the output file yet."""
 

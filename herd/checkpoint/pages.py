@@ -1,7 +1,6 @@
 """Rows of one table as a page and back.
 
-A page is one Arrow stream of one batch, its buffers compressed by zstd. Columns are named by their
-numbers, for names may change: `_key` (without the table's prefix), `_position`, `0`, `1`, …
+Whoever reads a page gives its blob first, then those of its deltas, the oldest first.
 
 Invariants:
 - The checksum is of keys and values as the state has them; pages of equal rows have equal ones.
@@ -14,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import google_crc32c
 
 from engine.log.position import Position
-from herd.arrow import arrow_type, batch_of
+from herd.arrow import KEY, POSITION, arrow_type, batch_of
+from herd.checkpoint.deltas import BEFORE, PLACE, order_of
 from herd.checkpoint.manifest import ColumnRange
+from herd.checkpoint.packing import KeyValue, pack, unpack
 from herd.keys import PREFIX_BYTES
 from herd.rows import POSITION_BYTES, changed_at, rows_decoder
 from herd.schema import Column, Table
@@ -24,8 +25,6 @@ from herd.types import Kind, Stored, returning
 if TYPE_CHECKING:
     import pyarrow
 
-KeyValue = tuple[bytes, bytes]
-_COMPRESSION_LEVEL: Final = 1
 _TEXT_MAX: Final = 64
 """Longer texts make no range: it would be longer than what it saves."""
 _UNORDERED: Final = (Kind.FLOATS, Kind.JSON)
@@ -37,6 +36,12 @@ def checksum_of(rows: Sequence[KeyValue]) -> int:
     return value
 
 
+def checksum_of_keys(rows: Sequence[KeyValue]) -> int:
+    """The CRC32C of rows' keys."""
+    value: int = google_crc32c.value(b"".join([key for key, _ in rows]))
+    return value
+
+
 def changed_last(rows: Sequence[KeyValue]) -> Position:
     """The newest change among rows."""
     newest = max([value[:POSITION_BYTES] for _, value in rows])
@@ -45,54 +50,68 @@ def changed_last(rows: Sequence[KeyValue]) -> Position:
 
 def encode_page(table: Table, rows: Sequence[KeyValue]) -> bytes:
     """A page of these rows, which are of this table and in order."""
+    return pack(table, batch_of(table, rows))
+
+
+def decode_page(table: Table, *blobs: bytes) -> "pyarrow.RecordBatch":
+    """A page's rows with the columns that the table has now, by their names of now.
+
+    Raises `CannotRead`, and Arrow's errors.
+    """
     import pyarrow as pa
 
-    batch = batch_of(table, rows)
-    names = {column.name: str(column.number) for column in table.columns}
-    batch = batch.rename_columns([names.get(name, name) for name in batch.schema.names])
-    sink = pa.BufferOutputStream()
-    codec = pa.Codec("zstd", compression_level=_COMPRESSION_LEVEL)
-    options = pa.ipc.IpcWriteOptions(compression=codec)
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
-        stream.write_batch(batch)
-    blob: bytes = sink.getvalue().to_pybytes()
-    return blob
-
-
-def decode_page(table: Table, blob: bytes) -> "pyarrow.RecordBatch":
-    """A page's rows with the columns that the table has now, by their names of now."""
-    import pyarrow as pa
-
-    with pa.ipc.open_stream(blob) as stream:
-        batch = stream.read_next_batch()
-    names = ["_key", "_position", *[column.name for column in table.columns]]
-    arrays = [batch.column("_key"), batch.column("_position")]
-    arrays += [_array(column, batch) for column in table.columns]
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    batches = [unpack(blob) for blob in blobs]
+    names = [KEY, POSITION, *[column.name for column in table.columns]]
+    arrays = [[batch.column(KEY), batch.column(POSITION)] for batch in batches]
+    for some, batch in zip(arrays, batches, strict=True):
+        some += [_array(column, batch) for column in table.columns]
+    return pa.RecordBatch.from_arrays(_in_place(batches, arrays), names=names)
 
 
 def decode_columns(
-    columns: Sequence[Column], schema: "pyarrow.Schema", blob: bytes, prefix: bytes | None = None
+    columns: Sequence[Column],
+    schema: "pyarrow.Schema",
+    blobs: Sequence[bytes],
+    prefix: bytes | None = None,
 ) -> "pyarrow.RecordBatch":
     """A page's rows with some of the columns that the table has now; no others are unpacked.
 
     With its table's `prefix` the keys, whole, and the positions come behind them.
+    Raises `CannotRead`, and Arrow's errors.
     """
     import pyarrow as pa
 
-    with pa.ipc.open_stream(blob) as stream:
-        places = {name: place for place, name in enumerate(stream.schema.names)}
-    there = [places[str(one.number)] for one in columns if str(one.number) in places]
+    wanted = [str(column.number) for column in columns]
     if prefix is not None:
-        there += [places["_key"], places["_position"]]
-    # Without any of them the keys tell how many rows there are.
-    options = pa.ipc.IpcReadOptions(included_fields=there or [places["_key"]])
-    with pa.ipc.open_stream(blob, options=options) as stream:
-        batch = stream.read_next_batch()
-    arrays = [_array(column, batch) for column in columns]
+        wanted += [KEY, POSITION]
+    # Only deltas have these.
+    wanted += [PLACE, BEFORE]
+    batches = [unpack(blob, wanted) for blob in blobs]
+    arrays = [[_array(column, batch) for column in columns] for batch in batches]
     if prefix is not None:
-        arrays += [_whole_keys(prefix, batch.column("_key")), batch.column("_position")]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        for some, batch in zip(arrays, batches, strict=True):
+            some += [_whole_keys(prefix, batch.column(KEY)), batch.column(POSITION)]
+    return pa.RecordBatch.from_arrays(_in_place(batches, arrays), schema=schema)
+
+
+def keys_of(blobs: Sequence[bytes]) -> list[bytes]:
+    """The keys of a page, in their order. Raises `CannotRead`, and Arrow's errors."""
+    batches = [unpack(blob, [KEY, PLACE, BEFORE]) for blob in blobs]
+    (keys,) = _in_place(batches, [[batch.column(KEY)] for batch in batches])
+    found: list[bytes] = keys.to_pylist()
+    return found
+
+
+def _in_place(
+    batches: "Sequence[pyarrow.RecordBatch]", arrays: "Sequence[Sequence[pyarrow.Array]]"
+) -> "Sequence[pyarrow.Array]":
+    """Columns of a page and its deltas, as those of the page with all deltas in place."""
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return arrays[0]
+    order = order_of(batches[0].num_rows, batches[1:])
+    return [pa.concat_arrays(some).take(order) for some in zip(*arrays, strict=True)]
 
 
 def _whole_keys(prefix: bytes, keys: "pyarrow.Array") -> "pyarrow.Array":

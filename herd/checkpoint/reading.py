@@ -15,7 +15,7 @@ from engine.errors import NotFound
 from engine.ledger.client import LedgerClient
 from engine.ports.workers import Workers
 from herd.catalog import Catalog
-from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.blobs import read_page
 from herd.checkpoint.manifest import Manifest, ManifestRecord, Page
 from herd.checkpoint.pages import decode_page
 from herd.checkpoint.taking import Checkpointer
@@ -113,8 +113,8 @@ class CheckpointReader:
 
     async def _batch(self, table: Table, page: Page) -> "pyarrow.RecordBatch":
         async with self._turns:
-            blob = await read_blob(self._client, page.locator)
-            return await self._workers.run(partial(decode_page, table, blob))
+            blobs = await read_page(self._client, page)
+            return await self._workers.run(partial(decode_page, table, *blobs))
 
 
 def catalog_of(manifest: Manifest) -> Catalog:

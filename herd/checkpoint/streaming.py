@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
-from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.blobs import read_page
 from herd.checkpoint.manifest import Manifest, Page
 from herd.checkpoint.pages import decode_columns, short_key
 from herd.reading import Stream, Want
@@ -81,13 +81,13 @@ class KeptTable:
         """The rows of all pages with wanted keys, other rows of them, too. In a thread."""
         schema, pages = _schema(want), iter(self._in_range(want))
         prefix = self._table.prefix if want.hidden else None
-        coming: deque[Future[bytes]] = deque()
+        coming: deque[Future[list[bytes]]] = deque()
         try:
             coming.extend(self._begin(page) for page in islice(pages, _AHEAD - 1))
             while coming:
-                blob = coming.popleft().result()
+                blobs = coming.popleft().result()
                 coming.extend(self._begin(page) for page in islice(pages, 1))
-                yield decode_columns(want.columns, schema, blob, prefix)
+                yield decode_columns(want.columns, schema, blobs, prefix)
         except Exception as error:
             told = translated(error) if isinstance(error, EngineError) else error
             self.failures.append(told)
@@ -96,8 +96,8 @@ class KeptTable:
             for one in coming:
                 one.cancel()
 
-    def _begin(self, page: Page) -> "Future[bytes]":
-        return asyncio.run_coroutine_threadsafe(read_blob(self._client, page.locator), self._loop)
+    def _begin(self, page: Page) -> "Future[list[bytes]]":
+        return asyncio.run_coroutine_threadsafe(read_page(self._client, page), self._loop)
 
     def _in_range(self, want: Want) -> Sequence[Page]:
         first, prefix = short_key(want.first), self._table.prefix

@@ -9,9 +9,7 @@ Invariants:
 
 import asyncio
 import logging
-import os
 import shutil
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -24,7 +22,8 @@ from engine.ledger.client import LedgerClient
 from engine.log import Position, ReplicatedLog
 from engine.ports.clock import Clock
 from engine.ports.workers import Workers
-from herd.checkpoint.blobs import BlobWriter, read_blob
+from herd.checkpoint.blobs import BlobWriter, read_blob, read_page
+from herd.checkpoint.child import ReadPage, run_child
 from herd.checkpoint.manifest import (
     Checkpoints,
     Locator,
@@ -51,8 +50,8 @@ _LIVE_SHARE_MIN: Final = 0.5
 """Ledgers of which less is in use are written anew."""
 
 
-Build = Callable[[Order], Awaitable[bytes]]
-"""Carries out an order, as `herd.checkpoint.building` does."""
+Build = Callable[[Order, ReadPage], Awaitable[bytes]]
+"""Carries out an order, as `herd.checkpoint.building` does, which may ask for pages."""
 
 
 class Copied(Protocol):
@@ -183,7 +182,7 @@ class Checkpointer:
             sparse = await self._sparse(manifest)
             order = msgspec.structs.replace(order, before=str(path), rewrite=tuple(sparse))
         await self._state.copy_to(work / "copy")
-        return decode_manifest(await self.build(order))
+        return decode_manifest(await self.build(order, partial(read_page, self._client)))
 
     async def _readable(self, before: ManifestRecord | None) -> Manifest | None:
         """The manifest to build on; None if there is none, or not any more: all is written anew."""
@@ -207,6 +206,11 @@ class Checkpointer:
                 pages = [await self._store_page(page, blobs, work) for page in table.pages]
                 tables.append(TablePages(table.table_id, table.rows, tuple(pages)))
             manifest = msgspec.structs.replace(built, pages=tuple(tables))
+            in_use = manifest.ledgers
+            written = {one: size for one, size in built.written.items() if one in in_use}
+            if writer.ledger_id in in_use:
+                written[writer.ledger_id] = in_use[writer.ledger_id]
+            manifest = msgspec.structs.replace(manifest, written=written)
             locator = await blobs.write(encode_manifest(manifest))
             await blobs.close()
         except BaseException:
@@ -219,13 +223,20 @@ class Checkpointer:
         return record
 
     async def _store_page(self, page: Page, blobs: BlobWriter, work: Path) -> Page:
-        at = page.locator
-        if at.ledger_id != NEW:
+        async def stored(at: Locator) -> Locator:
+            if at.ledger_id != NEW:
+                return at
+            read = partial(_piece, work / "pages", at)
+            return await blobs.write(await self._workers.run(read))
+
+        if all(at.ledger_id != NEW for at in page.locators):
             return page
-        read = partial(_piece, work / "pages", at)
-        return msgspec.structs.replace(
-            page, locator=await blobs.write(await self._workers.run(read))
-        )
+        locator = await stored(page.locator)
+        deltas = [
+            msgspec.structs.replace(delta, locator=await stored(delta.locator))
+            for delta in page.deltas
+        ]
+        return msgspec.structs.replace(page, locator=locator, deltas=tuple(deltas))
 
     async def _sparse(self, manifest: Manifest) -> list[int]:
         """The ledgers of which less than half is in use."""
@@ -237,7 +248,9 @@ class Checkpointer:
                 # Whatever lay in it is written again, of the rows as they are.
                 sparse.append(ledger_id)
                 continue
-            if metadata.length is not None and live_bytes < _LIVE_SHARE_MIN * metadata.length:
+            # The manifest that lies in it, too, is no waste: it goes with the ledger.
+            size_bytes = manifest.written.get(ledger_id, metadata.length)
+            if size_bytes is not None and live_bytes < _LIVE_SHARE_MIN * size_bytes:
                 sparse.append(ledger_id)
         return sparse
 
@@ -265,31 +278,6 @@ class Checkpointer:
         for record in checkpoints.kept:
             named |= {record.locator.ledger_id, *(await self.manifest(record)).ledgers}
         return named
-
-
-async def run_child(order: Order) -> bytes:
-    """Build an order's pages in a process of its own; returns the manifest."""
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "herd.checkpoint.building",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-    )
-    try:
-        said, wrong = await child.communicate(msgspec.msgpack.encode(order))
-    except BaseException:
-        child.kill()
-        await child.wait()
-        raise
-    if child.returncode:
-        last = wrong.decode(errors="replace").strip().splitlines()[-1:]
-        raise CannotRead(f"a checkpoint's pages could not be built: {' '.join(last)}")
-    return said
 
 
 async def _dropped(client: LedgerClient, ledger_id: int) -> None:

@@ -44,10 +44,15 @@ def plain_schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(one.name, plain_type(one.type), one.nullable) for one in columns])
 
 
-def page_batch(columns: Sequence[Column], schema: pa.Schema, blob: bytes) -> pa.RecordBatch:
-    """A page's rows with some columns, in the types of `schema`. Raises Arrow's errors."""
+def page_batch(
+    columns: Sequence[Column], schema: pa.Schema, blobs: Sequence[bytes]
+) -> pa.RecordBatch:
+    """A page's rows with some columns, in the types of `schema`; its deltas come behind it.
+
+    Raises `CannotRead`, and Arrow's errors.
+    """
     nullable = pa.schema([field.with_nullable(True) for field in schema_of(columns)])
-    batch = decode_columns(columns, nullable, blob)
+    batch = decode_columns(columns, nullable, blobs)
     arrays = [plain(array, field.type) for array, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

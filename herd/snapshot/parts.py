@@ -36,11 +36,22 @@ _PART_BYTES: Final = 16 * 1024 * 1024
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """A page of a part: where it is, its rows, and its number within the table, from 0 on."""
+    """A page of a part, with its deltas: where they are, its rows, its number within the table."""
 
-    locator: Locator
+    locators: tuple[Locator, ...]
     rows: int
     number: int
+    """From 0 on."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What is fetched for it."""
+        return sum(locator.size_bytes for locator in self.locators)
+
+
+def piece_of(page: Page, number: int) -> Piece:
+    """A page as a piece of its table."""
+    return Piece(page.locators, page.rows, number)
 
 
 Part = tuple[Piece, ...]
@@ -57,7 +68,7 @@ def plan(snapshot: Snapshot, conditions: Sequence[Condition] = ()) -> list[Part]
         if found.table_id == snapshot.table.id:
             pages = found.pages
     wanted = [
-        Piece(page.locator, page.rows, number)
+        piece_of(page, number)
         for number, page in enumerate(pages)
         if all(condition.may_match(page) for condition in (*snapshot.conditions, *conditions))
     ]
@@ -75,7 +86,7 @@ def carried_for(place: Place, parts: Sequence[Part]) -> list[Carried]:
     found = []
     with translating():
         for part in parts:
-            ledgers = frozenset(piece.locator.ledger_id for piece in part)
+            ledgers = frozenset(at.ledger_id for piece in part for at in piece.locators)
             if ledgers not in known:
                 known[ledgers] = held.run(partial(carry, held.client, ledgers))
             found.append(known[ledgers])
@@ -87,10 +98,10 @@ def _grouped(pieces: Sequence[Piece]) -> Iterator[Part]:
     rows = size_bytes = 0
     for piece in pieces:
         rows += piece.rows
-        size_bytes += piece.locator.size_bytes
+        size_bytes += piece.size_bytes
         if part and (rows > _PART_ROWS or size_bytes > _PART_BYTES):
             yield tuple(part)
-            part, rows, size_bytes = [], piece.rows, piece.locator.size_bytes
+            part, rows, size_bytes = [], piece.rows, piece.size_bytes
         part.append(piece)
     if part:
         yield tuple(part)
@@ -111,13 +122,13 @@ def read_part(
     conditions = (*snapshot.conditions, *conditions)
     decoding = _Decoding(snapshot, conditions)
     held, pieces = held_reader(snapshot.place, carried), iter(part)
-    pages, coming = _Pages(held), deque[tuple[Piece, Future[bytes]]]()
+    pages, coming = _Pages(held), deque[tuple[Piece, Future[list[bytes]]]]()
     try:
         for piece in islice(pieces, _AHEAD):
             coming.append((piece, pages.begin(piece)))
         while coming:
-            piece, blob = coming.popleft()
-            batch = decoding.page(piece, blob)
+            piece, blobs = coming.popleft()
+            batch = decoding.page(piece, blobs)
             for later in islice(pieces, 1):
                 coming.append((later, pages.begin(later)))
             if batch.num_rows:
@@ -134,9 +145,12 @@ class _Pages:
         self._held = held
         self._readers: dict[int, asyncio.Task[LedgerReader]] = {}
 
-    def begin(self, piece: Piece) -> "Future[bytes]":
-        """Begin to fetch a page."""
-        return self._held.begin(partial(self._blob, piece.locator))
+    def begin(self, piece: Piece) -> "Future[list[bytes]]":
+        """Begin to fetch a page and its deltas."""
+        return self._held.begin(partial(self._blobs, piece))
+
+    async def _blobs(self, piece: Piece) -> list[bytes]:
+        return await asyncio.gather(*[self._blob(locator) for locator in piece.locators])
 
     async def _blob(self, locator: Locator) -> bytes:
         opening = self._readers.get(locator.ledger_id)
@@ -160,12 +174,12 @@ class _Decoding:
         self._schema = plain_schema(self._columns)
         self._places = {column.number: place for place, column in enumerate(self._columns)}
 
-    def page(self, piece: Piece, blob: "Future[bytes]") -> pa.RecordBatch:
+    def page(self, piece: Piece, blobs: "Future[list[bytes]]") -> pa.RecordBatch:
         """Wait for a page and decode it. Raises `StorageFailed`, `LeaderUnavailable`."""
         table = self._snapshot.table.name
         name = f"page {piece.number} of table {table}"
         try:
-            batch = page_batch(self._columns, self._schema, blob.result())
+            batch = page_batch(self._columns, self._schema, blobs.result())
         except NotFound as error:
             raise _missing(self._snapshot, name, error) from None
         except EngineError as error:

@@ -11,6 +11,7 @@ Each caller has one row in `totals` that counts its transactions, and a row for 
 import asyncio
 import sys
 
+from herd.checkpoint.child import ReadPage
 from herd.checkpoint.order import Order
 from herd.settings import HerdSettings
 from herd.store import AsyncHerd, open_folder
@@ -59,8 +60,8 @@ def _tell_checkpoints(space: Tablespace) -> None:
     assert space.checkpointer is not None
     build = space.checkpointer.build
 
-    async def telling(order: Order) -> bytes:
-        built = await build(order)
+    async def telling(order: Order, read: ReadPage) -> bytes:
+        built = await build(order, read)
         _say("checkpoint", order.number)
         return built
 

@@ -11,10 +11,8 @@ import pytest
 
 from engine.log.position import Position
 from herd.catalog import erasing, stores_to_erase
-from herd.checkpoint.blobs import read_blob
-from herd.checkpoint.building import build
-from herd.checkpoint.manifest import Manifest, encode_manifest
-from herd.checkpoint.order import Order
+from herd.checkpoint.blobs import read_page
+from herd.checkpoint.manifest import Manifest
 from herd.checkpoint.pages import decode_page
 from herd.checkpoint.taking import Checkpointer
 from herd.keys import DATA
@@ -22,6 +20,7 @@ from herd.restoring import fill, pages_in
 from herd.schema import Building, Index, Table
 from herd.sql import indexing
 from herd.tablespace import Tablespace
+from tests.herd.checkpoint.built_here import in_this_process
 from tests.herd.crashing import Machine, MemoryCopy, at_every_step, until
 from tests.herd.spaces import delete, index_is_right, insert, made, rows_of, update
 from tests.herd.test_restoring import shown
@@ -151,16 +150,11 @@ def copies() -> Iterator[None]:
         yield
 
 
-async def here(order: Order) -> bytes:
-    """Build in this process."""
-    return encode_manifest(build(order))
-
-
 def checkpointer(machine: Machine, space: Tablespace, folder: Any) -> Checkpointer:
     """With pages of a few rows."""
     state: Any = space.replica._state
     return Checkpointer(
-        machine.client, "farm", state, machine.workers, folder, page_rows=8, build=here
+        machine.client, "farm", state, machine.workers, folder, page_rows=8, build=in_this_process
     )
 
 
@@ -181,7 +175,7 @@ async def texts_in(machine: Machine, manifest: Manifest) -> list[str]:
     found: list[str] = []
     for table, pages in zip(manifest.tables, manifest.pages, strict=True):
         for page in pages.pages:
-            batch = decode_page(table, await read_blob(machine.client, page.locator))
+            batch = decode_page(table, *await read_page(machine.client, page))
             found += batch.column("c").to_pylist()
     return found
 

@@ -14,7 +14,7 @@ from engine.log import START, Position, ReplicatedLog
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.memory import MemoryState
 from engine.state.rocks import open_rocks
-from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.blobs import read_blob, read_page
 from herd.checkpoint.manifest import decode_manifest
 from herd.checkpoint.pages import decode_page
 from herd.checkpoint.record import CheckpointList
@@ -97,7 +97,7 @@ async def _check_state(folder: Path) -> None:
             for table, pages in zip(manifest.tables, manifest.pages, strict=True):
                 assert pages.rows == sum(key.startswith(table.prefix) for key, _ in rows)
                 for page in pages.pages:
-                    batch = decode_page(table, await read_blob(client, page.locator))
+                    batch = decode_page(table, *await read_page(client, page))
                     assert batch.num_rows == page.rows
     await workers.close()
 

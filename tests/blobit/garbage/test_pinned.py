@@ -20,7 +20,7 @@ from herd.checkpoint.record import CheckpointList
 from herd.store import AsyncHerd
 from tests.blobit.contract.stores import SMALL
 from tests.blobit.garbage.grounds import BUCKET, HOUR_MS, StillClock
-from tests.herd.checkpoint.test_building import in_this_process
+from tests.herd.checkpoint.built_here import in_this_process
 
 SETTINGS = replace(SMALL, garbage=GarbageSettings(grace_ms=0, settle_ms=0, live_share_min=0.9))
 

@@ -7,8 +7,10 @@ import pytest
 
 from engine.errors import CannotRead
 from herd.catalog import erasing
+from herd.checkpoint.child import ReadPage
 from herd.checkpoint.order import Order
-from tests.herd.checkpoint.test_building import change, in_this_process, opened, read, taken
+from tests.herd.checkpoint.built_here import in_this_process
+from tests.herd.checkpoint.test_building import change, opened, read, taken
 
 
 class Held:
@@ -18,10 +20,10 @@ class Held:
         self.began = asyncio.Event()
         self.goes_on = asyncio.Event()
 
-    async def __call__(self, order: Order) -> bytes:
+    async def __call__(self, order: Order, read: ReadPage) -> bytes:
         self.began.set()
         await self.goes_on.wait()
-        return await in_this_process(order)
+        return await in_this_process(order, read)
 
 
 async def test_writers_go_on_beside_a_checkpoint_which_holds_nothing_of_it(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ async def test_a_table_is_emptied_while_a_checkpoint_is_built_from_it(tmp_path: 
 async def test_a_checkpoint_that_failed_locks_nothing_and_the_next_one_is_whole(
     tmp_path: Path,
 ) -> None:
-    async def broken(order: Order) -> bytes:
+    async def broken(order: Order, read: ReadPage) -> bytes:
         raise CannotRead("the child fell over")
 
     async with opened(tmp_path) as setup:

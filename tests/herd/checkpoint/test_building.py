@@ -19,19 +19,20 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.state import open_rocks
 from herd.catalog import rows_of
 from herd.changing import Changer
-from herd.checkpoint.blobs import read_blob
-from herd.checkpoint.building import build
-from herd.checkpoint.manifest import Locator, Manifest, ManifestRecord, encode_manifest
+from herd.checkpoint.blobs import read_blob, read_page
+from herd.checkpoint.child import ReadPage, run_child
+from herd.checkpoint.manifest import Locator, Manifest, ManifestRecord, Page
 from herd.checkpoint.order import Order
 from herd.checkpoint.pages import decode_page
 from herd.checkpoint.reading import CheckpointReader
-from herd.checkpoint.taking import Checkpointer, run_child
+from herd.checkpoint.taking import Checkpointer
 from herd.errors import ProgrammingError, StorageFailed
 from herd.reading import Want
 from herd.rows import Row
 from herd.schema import Column, Table
 from herd.tablespace import Tablespace
 from herd.types import BIGINT, TEXT
+from tests.herd.checkpoint.built_here import in_this_process
 
 PAGE_ROWS = 100
 
@@ -41,11 +42,6 @@ class Setup(NamedTuple):
     space: Tablespace
     table: Table
     checkpointer: Checkpointer
-
-
-async def in_this_process(order: Order) -> bytes:
-    """A child costs a second; one test has one."""
-    return encode_manifest(build(order))
 
 
 @asynccontextmanager
@@ -119,11 +115,12 @@ async def read(setup: Setup, manifest: Manifest) -> dict[int, str]:
     for page in pages.pages:
         assert last_key < page.first_key <= page.last_key
         last_key = page.last_key
-        batch = decode_page(setup.table, await read_blob(setup.client, page.locator))
+        batch = decode_page(setup.table, *await read_page(setup.client, page))
         assert batch.num_rows == page.rows
         ids = batch.column("id").to_pylist()
         ranges = {one.column: one for one in page.ranges}
-        assert (ranges[0].lowest, ranges[0].highest) == (ids[0], ids[-1])
+        assert ranges[0].lowest <= ids[0] and ids[-1] <= ranges[0].highest
+        assert page.deltas or (ranges[0].lowest, ranges[0].highest) == (ids[0], ids[-1])
         found |= dict(zip(ids, batch.column("name").to_pylist(), strict=True))
     assert pages.rows == len(found)
     return found
@@ -278,7 +275,7 @@ async def test_a_checkpoint_that_is_cut_short_leaves_nothing_but_what_the_sweep_
         before = set(await setup.client.list_ledgers())
         building = asyncio.Event()
 
-        async def endless(order: Order) -> bytes:
+        async def endless(order: Order, read: ReadPage) -> bytes:
             building.set()
             await asyncio.Event().wait()
             raise AssertionError("an event that nobody sets")
@@ -326,11 +323,11 @@ async def test_a_query_of_a_checkpoint_reads_the_pages_and_columns_it_needs_a_fe
         await change(setup, dict.fromkeys(range(2_000), "new"))
         read: list[Locator] = []
 
-        async def counted(client: LedgerClient, locator: Locator) -> bytes:
-            read.append(locator)
-            return await read_blob(client, locator)
+        async def counted(client: LedgerClient, page: Page) -> list[bytes]:
+            read.append(page.locator)
+            return await read_page(client, page)
 
-        with patch("herd.checkpoint.streaming.read_blob", counted):
+        with patch("herd.checkpoint.streaming.read_page", counted):
             opened_one = await reader.open(1)
             assert opened_one.catalog.tables == {setup.table.id: setup.table}
             kept = opened_one.table(setup.table)
@@ -367,7 +364,7 @@ async def test_a_page_that_cannot_be_read_ends_the_query_with_its_own_error(
         kept = checkpoint.table(setup.table)
         want = Want(setup.table.columns, False, *rows_of(setup.table))
         lost = AsyncMock(side_effect=CannotRead("it is lost"))
-        with patch("herd.checkpoint.streaming.read_blob", lost), pytest.raises(StorageFailed):
+        with patch("herd.checkpoint.streaming.read_page", lost), pytest.raises(StorageFailed):
             await workers.run(lambda: list(kept.batches(want)))
         assert [type(one) for one in kept.failures] == [StorageFailed]
         await checkpoint.close()
@@ -377,7 +374,7 @@ async def test_a_page_that_cannot_be_read_ends_the_query_with_its_own_error(
 async def test_a_child_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     missing = Order(str(tmp_path / "no"), str(tmp_path / "out"), "farm", 1, 1, 0)
     with pytest.raises(CannotRead, match=r"could not be built: .*FolderError"):
-        await run_child(missing)
+        await run_child(missing, AsyncMock())
 
 
 async def test_a_table_is_read_as_it_was_at_a_checkpoint(tmp_path: Path) -> None:

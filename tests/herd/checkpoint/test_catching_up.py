@@ -15,16 +15,15 @@ from engine.errors import CannotRead
 from engine.log.position import START, Position
 from engine.ports.system_workers import ThreadWorkers
 from engine.state import open_rocks
-from herd.checkpoint.building import build
 from herd.checkpoint.catching_up import CatchingUp, Changes
-from herd.checkpoint.manifest import Page, encode_manifest
-from herd.checkpoint.order import Order
+from herd.checkpoint.manifest import Page
 from herd.checkpoint.reading import CheckpointReader
 from herd.checkpoint.taking import Checkpointer
 from herd.schema import Column, Table
 from herd.sql.query import QueryEngine
 from herd.tablespace import Tablespace
 from herd.types import BIGINT, TEXT, ColumnType, Kind
+from tests.herd.checkpoint.built_here import in_this_process
 from tests.herd.spaces import columns, delete, insert, made, update
 from tests.herd.sql.querying import SETTINGS, Asked
 
@@ -71,9 +70,6 @@ class Setup(NamedTuple):
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Setup]:
-    async def in_this_process(order: Order) -> bytes:
-        return encode_manifest(build(order))
-
     async with engine.open(folder / "ledgers") as client:
         workers = ThreadWorkers(asyncio.get_running_loop())
         state = await open_rocks(folder / "state", workers)

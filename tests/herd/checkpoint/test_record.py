@@ -6,9 +6,11 @@ import pytest
 
 from engine.errors import CannotRead, Deposed, NotFound
 from engine.log.position import Position
+from herd.checkpoint.child import ReadPage
 from herd.checkpoint.manifest import Checkpoints, Locator, ManifestRecord
 from herd.checkpoint.order import Order
-from tests.herd.checkpoint.test_building import change, in_this_process, opened, read, taken
+from tests.herd.checkpoint.built_here import in_this_process
+from tests.herd.checkpoint.test_building import change, opened, read, taken
 
 AT = Locator(1, 0, 1, 0)
 
@@ -21,9 +23,9 @@ async def test_a_leader_that_was_replaced_names_nothing_that_the_next_one_swept(
         await taken(setup)
         term, checkpointer = setup.space.term, setup.checkpointer
 
-        async def while_another_leads(order: Order) -> bytes:
+        async def while_another_leads(order: Order, read: ReadPage) -> bytes:
             await checkpointer.sweep(term + 1)
-            return await in_this_process(order)
+            return await in_this_process(order, read)
 
         checkpointer.build = while_another_leads
         with pytest.raises(Deposed, match="claimed"):
@@ -112,9 +114,9 @@ async def test_a_child_that_outlived_its_leader_writes_into_no_other_checkpoint(
         await change(setup, {1: "a"})
         orders: list[Order] = []
 
-        async def noted(order: Order) -> bytes:
+        async def noted(order: Order, read: ReadPage) -> bytes:
             orders.append(order)
-            return await in_this_process(order)
+            return await in_this_process(order, read)
 
         setup.checkpointer.build = noted
         await taken(setup)

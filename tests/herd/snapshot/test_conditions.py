@@ -124,7 +124,7 @@ def test_no_row_that_meets_a_condition_is_lost_and_no_other_is_kept(
         return
     wanted = [number for number, value in enumerate(values) if meets(condition, value)]
     assert condition.may_match(page) or not wanted
-    batch = page_batch(table.columns, plain_schema(table.columns), blob)
+    batch = page_batch(table.columns, plain_schema(table.columns), [blob])
     found = selected(batch, [condition], {0: 0, 1: 1}).column(0).to_pylist()
     assert found == wanted
 
