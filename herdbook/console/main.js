@@ -1,0 +1,94 @@
+// Where the console begins: who is there, which page is wanted, and what to do when that changes.
+
+import { fill, h } from "./dom.js";
+import { keepTimes } from "./format.js";
+import { askHealth, forgetHealth, troubles, watch } from "./health.js";
+import { listenToKeys } from "./keys.js";
+import { empty, problem } from "./showing.js";
+import { recognise, signOut, user } from "./session.js";
+import { drawSide, hideSide, markPlace, tellHealth, turn } from "./side.js";
+
+const PAGES = new Set(["ledgers", "bookies", "tables", "buckets", "tasks", "workers", "rollouts"]);
+const main = document.getElementById("main");
+let leaving = new AbortController();
+let shown = null;
+
+// The parts of the path and the query behind the #, null where they are not readable.
+function wanted() {
+  const [path, query = ""] = location.hash.replace(/^#?\/?/, "").split("?", 2);
+  try {
+    return { parts: path.split("/").map(decodeURIComponent), query: new URLSearchParams(query) };
+  } catch {
+    return null;
+  }
+}
+
+async function route({ first = false } = {}) {
+  leaving.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
+  if (!user()) return signInPage();
+  const asked = wanted();
+  const page = asked?.parts[0] ?? "";
+  if (page !== "" && !PAGES.has(page)) {
+    shown = null;
+    fill(main, empty("There is no such page.", h("a", { href: "#/" }, "Go to the overview")));
+    return;
+  }
+  markPlace(page);
+  const module = await import(`./pages/${page || "overview"}.js`);
+  if (signal.aborted) return;
+  main.replaceChildren();
+  shown = module.show({ main, signal, parts: asked.parts.slice(1), query: asked.query }) ?? null;
+  if (first) return;
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
+async function signInPage() {
+  hideSide();
+  document.body.classList.add("alone");
+  const { showLogin } = await import("./pages/login.js");
+  showLogin(main, begin);
+}
+
+async function begin() {
+  let me;
+  try {
+    me = await recognise();
+  } catch (error) {
+    hideSide();
+    fill(main, problem(error, begin));
+    return;
+  }
+  if (me) {
+    document.body.classList.remove("alone");
+    drawSide(me, leave);
+    askHealth();
+  }
+  await route({ first: true });
+}
+
+async function leave() {
+  await signOut();
+  forgetHealth();
+  await route();
+}
+
+addEventListener("hashchange", () => route());
+addEventListener("herdbook:out", async () => {
+  if (!user()) return;
+  forgetHealth();
+  if (!(await recognise())) await route();
+});
+watch((cluster, error) => {
+  if (error) return void tellHealth("no answer", "bad");
+  document.documentElement.dataset.cluster = cluster.name;
+  const found = troubles(cluster);
+  if (!found.length) return void tellHealth("all is well", "good");
+  const worst = found.some(([kind]) => kind === "bad") ? "bad" : "warn";
+  tellHealth(found.length === 1 ? "1 warning" : `${found.length} warnings`, worst);
+});
+listenToKeys({ refresh: () => shown?.refresh?.(), turn });
+keepTimes();
+await begin();
