@@ -112,3 +112,22 @@ def test_big_payloads_of_tasks_pass_through_a_cluster(url: str, tmp_path: Path) 
         handle = cluster.tasks.submit(turn, picture)
         assert handle.wait(60_000) == picture[::-1]
         assert len(list(cluster.blobs.bucket(BUCKET).scan())) == 2
+
+
+def test_one_object_has_all_of_a_cluster(url: str) -> None:
+    with herdbook.connect(url) as cluster:
+        with cluster.sql(autocommit=True) as connection:
+            connection.execute("CREATE TABLE calf (id INT PRIMARY KEY, name TEXT)")
+        calves = cluster.table("calf")
+        calves.put({"id": 1, "name": "Zenzi"})
+        assert list(calves.scan()) == [{"id": 1, "name": "Zenzi"}]
+        with cluster.changes(tables=["calf"]) as changes:
+            told = [next(changes).changes[0] for _ in range(2)]
+        assert [(each.kind.value, each.row) for each in told] == [
+            ("define", None),
+            ("put", {"id": 1, "name": "Zenzi"}),
+        ]
+        writer = cluster.ledgers.create_ledger(2, 2, 2)
+        writer.append(b"moo")
+        reader = cluster.ledgers.open_ledger(writer.ledger_id)
+        assert [entry.body for entry in reader.read(0, 0)] == [b"moo"]
