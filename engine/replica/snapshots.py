@@ -64,6 +64,17 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SnapshotRecord).decode
 
 
+def decode_snapshot(value: bytes, key: str = "a snapshot's key") -> SnapshotRecord:
+    """Decode a stored value. Raises `CannotRead`, `FormatTooNew`."""
+    try:
+        record = _decode(value)
+    except msgspec.MsgspecError as error:
+        raise CannotRead(f"{key} is damaged: {error}") from error
+    if record.format_major > FORMAT_MAJOR:
+        raise FormatTooNew(f"{key} has format {record.format_major}")
+    return record
+
+
 class Snapshots:
     """The snapshots of one log."""
 
@@ -212,13 +223,7 @@ class Snapshots:
         found = await self._store.get(self._key)
         if found is None:
             return None, -1
-        try:
-            record = _decode(found.value)
-        except msgspec.MsgspecError as error:
-            raise CannotRead(f"{self._key} is damaged: {error}") from error
-        if record.format_major > FORMAT_MAJOR:
-            raise FormatTooNew(f"{self._key} has format {record.format_major}")
-        return record, found.version
+        return decode_snapshot(found.value, self._key), found.version
 
     async def _perhaps_named(self, ledger_id: int) -> bool:
         try:

@@ -54,6 +54,10 @@ COMMANDS: Final = {
         "herdbook.cli.backup:check_backup",
         "Read all of a backup, check every byte, and say what it holds. Changes nothing.",
     ),
+    "store": Late(
+        "herdbook.cli.whole_store:app",
+        "A whole store: back it up, check it or a backup of it, make a new one of a backup.",
+    ),
     "checkpoint": Late(
         "herdbook.cli.backup:checkpoint",
         "Write all tables of a tablespace into pages, beside all other work.",

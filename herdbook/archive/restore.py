@@ -1,0 +1,258 @@
+"""A new store of a backup: a folder, or a cluster in which there is nothing yet.
+
+    /restoring    which backup is being written; goes when all of it is there
+
+Ledgers keep their ids, so every object's id that was ever handed out goes on to be good. Names come
+last: first all ledgers are written, then the lists of logs, then the tablespaces.
+
+Invariants:
+- All of the backup is read and checked before the first byte is written.
+- A folder has its name when it is whole. In a cluster nobody finds a tablespace, a bucket or a task
+  before all ledgers are there.
+- What was cut short is gone on with by the next try with the same backup, and by no other.
+- An id of a ledger that the old store ever gave is never given by the new one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from engine import cluster
+from engine.errors import CannotRead, FolderMismatch, InvalidRequest, KeyExists
+from engine.ledger.client import LedgerClient
+from engine.log.log_list import LOGS
+from engine.metadata.bookies import Bookies
+from engine.metadata.contract import MetadataStore
+from engine.ports.workers import Workers
+from engine.repair.outlook import Workshop
+from herd.nodes.facts import NODES, SPACES, decode_space, encode_fact
+from herdbook.archive.checking import Progress, check_backup
+from herdbook.archive.ledger_file import read_blocks
+from herdbook.archive.manifest import BackupFolder, KeptLedger, StoreManifest
+from herdbook.archive.writing_back import write_back
+
+MARK: Final = "/restoring"
+FOLDER_SUFFIX: Final = ".restoring"
+_AT_ONCE: Final = 4
+_IDS_AT_ONCE: Final = 1_024
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What a restoration did. `length` in bytes of entries; `written`: ledgers that this try wrote,
+    the others were there from one before."""
+
+    number: int
+    ledgers: int
+    written: int
+    length: int
+    seconds: float
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """Which backup a store is being made of."""
+
+    cluster_id: str
+    number: int
+    cut_ms: int
+
+
+async def restore_folder(
+    workers: Workers,
+    backup: Path,
+    target: Path,
+    *,
+    number: int | None = None,
+    bookies: int | None = None,
+    checking: Progress | None = None,
+    progress: Progress | None = None,
+) -> Restored:
+    """Make a folder of a backup; it has its name when all of it is there.
+
+    `bookies` (None: as many as the folder had, of a cluster one) are the copies that it keeps.
+    Raises `InvalidRequest` for a folder that is not empty, `CannotRead` for a backup that is not
+    whole, `FormatTooNew`, `FolderError`, `Unavailable`, `OSError`.
+    """
+    await workers.run(partial(_check_empty, target))
+    manifest = await _checked(workers, backup, number, checking)
+    part = target.with_name(target.name + FOLDER_SUFFIX)
+    if bookies is None:
+        bookies = max(1, manifest.bookies) if manifest.kind == "folder" else 1
+    async with cluster.open(part, bookies=bookies) as client:
+        restored = await _restore(client, workers, backup, manifest, 0, progress)
+    await workers.run(partial(part.replace, target))
+    return restored
+
+
+async def restore_cluster(
+    client: LedgerClient,
+    workers: Workers,
+    backup: Path,
+    *,
+    replicas: int,
+    number: int | None = None,
+    checking: Progress | None = None,
+    progress: Progress | None = None,
+) -> Restored:
+    """Fill a cluster that has bookies and nothing else; its nodes are started afterwards.
+
+    `replicas` are those of tablespaces that do not say how many they had. Raises as
+    `restore_folder`, `InvalidRequest` for a cluster that is not empty.
+    """
+    assert replicas >= 1
+    manifest = await _checked(workers, backup, number, checking)
+    return await _restore(client, workers, backup, manifest, replicas, progress)
+
+
+def _check_empty(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidRequest(f"{target} is not empty: name a folder that is not there yet")
+    target.parent.mkdir(parents=True, exist_ok=True)
+
+
+async def _checked(
+    workers: Workers, backup: Path, number: int | None, progress: Progress | None
+) -> StoreManifest:
+    check = await workers.run(partial(check_backup, backup, number, progress))
+    if not check.whole:
+        wrong = [*check.missing, *check.damaged]
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise CannotRead(f"backup {check.manifest.number} is not whole: {wrong[0]}{more}")
+    return check.manifest
+
+
+async def _restore(
+    client: LedgerClient,
+    workers: Workers,
+    backup: Path,
+    manifest: StoreManifest,
+    replicas: int,
+    progress: Progress | None,
+) -> Restored:
+    begun_s = client.clock.monotonic()
+    await _take(client.store, manifest)
+    workshop = Workshop(
+        store=client.store, transport=client.transport, clock=client.clock, rng=client.rng
+    )
+    await _raise_ids(workshop, manifest.next_id)
+    written = await _write_all(client, workshop, workers, BackupFolder(backup), manifest, progress)
+    for key, value in _in_order(manifest, replicas):
+        await _name(client.store, key, value)
+    await client.store.delete(MARK)
+    return Restored(
+        number=manifest.number,
+        ledgers=len(manifest.ledgers),
+        written=written,
+        length=manifest.length,
+        seconds=client.clock.monotonic() - begun_s,
+    )
+
+
+async def _take(store: MetadataStore, manifest: StoreManifest) -> None:
+    """Begin, or go on. Raises `InvalidRequest` where there is anything but this restoration."""
+    mark = msgspec.msgpack.encode(_Mark(manifest.cluster_id, manifest.number, manifest.cut_ms))
+    await store.sync()
+    found = await store.get(MARK)
+    if found is not None:
+        if found.value != mark:
+            raise FolderMismatch(
+                "another backup was being restored into this store: go on with that one, or begin "
+                "with a new store"
+            )
+    elif await store.children(LOGS) or await store.children(SPACES) or await _ledgers(store):
+        raise InvalidRequest(
+            "the store is not empty: restore into a folder that is not there yet, or into a "
+            "cluster of bookies alone"
+        )
+    if await store.children(NODES):
+        raise InvalidRequest("nodes run in the cluster: stop them, and start them afterwards")
+    if found is None:
+        await store.create(MARK, mark)
+
+
+async def _ledgers(store: MetadataStore) -> list[str]:
+    return await store.children("/ledgers")
+
+
+async def _raise_ids(workshop: Workshop, next_id: int) -> None:
+    """Draw ids until the new store gives none of the old one's. Many share one sync."""
+    drawn = await workshop.ledgers.new_id()
+    while drawn < next_id:
+        count = min(_IDS_AT_ONCE, next_id - drawn)
+        drawn = max(await asyncio.gather(*(workshop.ledgers.new_id() for _ in range(count))))
+
+
+async def _write_all(
+    client: LedgerClient,
+    workshop: Workshop,
+    workers: Workers,
+    folder: BackupFolder,
+    manifest: StoreManifest,
+    progress: Progress | None,
+) -> int:
+    """Write every ledger that is not there yet; returns how many."""
+    bookies = len(await Bookies(client.store).available())
+    done = written = length = 0
+    queue: Iterator[KeptLedger] = iter(manifest.ledgers)
+
+    async def work() -> None:
+        nonlocal done, written, length
+        for kept in queue:
+            batches = _batches(workers, folder, kept)
+            written += await write_back(workshop, client.settings, bookies, kept, batches)
+            done += 1
+            length += kept.length
+            if progress is not None:
+                progress(done, len(manifest.ledgers), length)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    return written
+
+
+async def _batches(
+    workers: Workers, folder: BackupFolder, kept: KeptLedger
+) -> AsyncIterator[list[bytes]]:
+    path = folder.ledger(kept.ledger_id, kept.last)
+    blocks = read_blocks(path, kept.ledger_id, kept.last, kept.length)
+    while (bodies := await workers.run(partial(next, blocks, None))) is not None:
+        yield bodies
+
+
+def _in_order(manifest: StoreManifest, replicas: int) -> Iterator[tuple[str, bytes]]:
+    """The keys, those last that make something be there."""
+    facts = {key for key in manifest.keys if _is_fact(key)}
+    for key in sorted(manifest.keys.keys() - facts):
+        yield key, manifest.keys[key]
+    for key in sorted(facts):
+        yield key, _fact(manifest.keys[key], replicas)
+
+
+def _is_fact(key: str) -> bool:
+    return key.startswith(SPACES) and "/" not in key.removeprefix(f"{SPACES}/")
+
+
+def _fact(value: bytes, replicas: int) -> bytes:
+    """A tablespace as the new store runs it: its nodes are not those of the old one."""
+    fact = decode_space(value)
+    expected = (fact.expected or replicas) if replicas else 0
+    return encode_fact(msgspec.structs.replace(fact, expected=expected, replicas=(), leader=""))
+
+
+async def _name(store: MetadataStore, key: str, value: bytes) -> None:
+    try:
+        await store.create(key, value)
+    except KeyExists as error:
+        found = await store.get(key)
+        if found is None or found.value != value:
+            raise KeyExists(
+                f"{key} is there already: somebody began to use the store meanwhile; begin with a "
+                "new one"
+            ) from error

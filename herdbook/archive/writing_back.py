@@ -1,0 +1,210 @@
+"""Writing a ledger again under its own id, as repair writes: its password is not needed.
+
+    IN_RECOVERY, one fragment  ->  all entries are on an ack quorum  ->  CLOSED
+
+Invariants:
+- A ledger is closed when all of its entries are durable, and at its old end. What was cut short is
+  IN_RECOVERY, and is written again from its beginning: bookies take what they hold for written.
+- It has as many copies as it had, or as the new store gives its own, whichever is more; fewer only
+  where there are no more bookies.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from engine.errors import EngineError, KeyExists, NoSuchLedger, Unavailable
+from engine.ledger.context import LedgerContext
+from engine.ledger.quorum import Quorums
+from engine.ledger.replication import Replication
+from engine.ledger.settings import ClientSettings
+from engine.limits import RUN_BYTES_MAX
+from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
+from engine.repair.outlook import Workshop
+from engine.run import NO_ENTRY, Run
+from engine.transport.contract import LedgerFacts
+from herdbook.archive.manifest import KeptLedger
+
+Batches = AsyncIterator[list[bytes]]
+
+
+async def write_back(
+    workshop: Workshop, settings: ClientSettings, bookies: int, kept: KeptLedger, batches: Batches
+) -> bool:
+    """Write a ledger; False if it was there already, whole.
+
+    `settings` are those of the new store, which has so many bookies. Raises `KeyExists` where
+    another ledger has the id, `Unavailable`, and what `batches` raise.
+    """
+    held = await _taken(workshop, settings, bookies, kept)
+    if held.metadata.closed:
+        return False
+    context = workshop.context(held.metadata)
+    writing = _Writing(context, held.metadata)
+    try:
+        if kept.last != NO_ENTRY:
+            await writing.run(batches)
+    finally:
+        writing.stop()
+    held = await context.ledgers.update(held, writing.closing(kept))
+    if held.metadata.degraded:
+        await context.ledgers.request_repair(kept.ledger_id, "a replica is missing")
+    return True
+
+
+async def _taken(
+    workshop: Workshop, settings: ClientSettings, bookies: int, kept: KeptLedger
+) -> Held:
+    """The metadata of the ledger to be: made now, or by a try before this one."""
+    try:
+        held = await workshop.ledgers.read(kept.ledger_id)
+    except NoSuchLedger:
+        quorums = _quorums(settings, bookies, kept)
+        ensemble, absent = await workshop.placement.new_ensemble(quorums)
+        return await workshop.ledgers.create(
+            LedgerMetadata(
+                ledger_id=kept.ledger_id,
+                ensemble_size=quorums.ensemble,
+                write_quorum=quorums.write,
+                ack_quorum=quorums.ack,
+                stripe_entries=quorums.stripe_entries,
+                fragments=(Fragment(0, ensemble),),
+                key_hash=kept.key_hash,
+                created_ms=kept.created_ms,
+                token=0,
+                state=State.IN_RECOVERY,
+                degraded=bool(absent),
+                custom=kept.custom,
+            )
+        )
+    found = held.metadata
+    end = (found.last_entry, found.length)
+    ours = found.key_hash == kept.key_hash and found.custom == kept.custom
+    if not ours or found.state is State.OPEN or end not in ((kept.last, kept.length), (None, None)):
+        raise KeyExists(f"there is another ledger {kept.ledger_id} in the store")
+    return held
+
+
+def _quorums(settings: ClientSettings, bookies: int, kept: KeptLedger) -> Quorums:
+    ensemble = min(max(kept.ensemble, settings.ensemble), bookies)
+    write = min(max(kept.write_quorum, settings.write_quorum), ensemble)
+    ack = min(max(kept.ack_quorum, settings.ack_quorum), write)
+    return Quorums(ensemble, write, ack, kept.stripe_entries)
+
+
+class _Writing:
+    """The owner of one ledger's replication."""
+
+    def __init__(self, context: LedgerContext, metadata: LedgerMetadata) -> None:
+        self._context = context
+        self._metadata = metadata
+        self._quorums = context.quorums(metadata)
+        self._fragments = list(metadata.fragments)
+        self._degraded = False
+        self._error: EngineError | None = None
+        self._confirmed = asyncio.Event()
+        self._replication = Replication(
+            ledger_id=metadata.ledger_id,
+            quorums=self._quorums,
+            ensemble=metadata.fragments[-1].ensemble,
+            fragment_first=0,
+            lac=NO_ENTRY,
+            recovery=True,
+            owner=self,
+            context=context,
+        )
+        self._length = 0
+
+    async def run(self, batches: Batches) -> None:
+        """Write all entries; each batch waits for the one before it."""
+        await self._replication.start()
+        async for bodies in batches:
+            await self._until_confirmed()
+            self._replication.send(self._runs(bodies))
+        await self._until_confirmed()
+        settled = await self._replication.settled(self._context.settings.straggler_close_ms)
+        self._degraded |= not settled
+
+    def stop(self) -> None:
+        """Let late replies go."""
+        self._replication.stop(Unavailable("the ledger is written"))
+
+    def closing(self, kept: KeptLedger) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
+        """The change that closes the ledger at its old end."""
+        assert self._replication.lac == kept.last and self._length == kept.length
+
+        def change(current: LedgerMetadata) -> LedgerMetadata | None:
+            if current.closed:
+                return None
+            return msgspec.structs.replace(
+                current,
+                state=State.CLOSED,
+                fragments=tuple(self._fragments),
+                last_entry=kept.last,
+                length=kept.length,
+                degraded=current.degraded or self._degraded,
+            )
+
+        return change
+
+    def _runs(self, bodies: Sequence[bytes]) -> list[Run]:
+        """Entries as runs: none crosses a stripe, nor is over what a run may take."""
+        runs: list[Run] = []
+        first = self._replication.pushed + 1
+        start = size_bytes = 0
+        for place, body in enumerate(bodies):
+            stripe_ends = (first + place) % self._quorums.stripe_entries == 0
+            if place > start and (stripe_ends or size_bytes + len(body) > RUN_BYTES_MAX):
+                runs.append(self._run(first + start, bodies[start:place]))
+                start, size_bytes = place, 0
+            size_bytes += len(body)
+        runs.append(self._run(first + start, bodies[start:]))
+        return runs
+
+    def _run(self, first: int, bodies: Sequence[bytes]) -> Run:
+        run = Run.pack(
+            self._metadata.ledger_id, first, bodies, lac=NO_ENTRY, length_before=self._length
+        )
+        self._length = run.length
+        return run
+
+    async def _until_confirmed(self) -> None:
+        while self._replication.lac < self._replication.pushed:
+            if self._error is not None:
+                raise Unavailable(
+                    f"ledger {self._metadata.ledger_id} could not be written: {self._error}"
+                ) from self._error
+            self._confirmed.clear()
+            await self._confirmed.wait()
+
+    # Owner of the replication
+
+    def on_confirmed(self, lac: int) -> None:
+        """See `Owner`."""
+        self._confirmed.set()
+
+    def on_failed(self, error: EngineError) -> None:
+        """See `Owner`."""
+        self._error = error
+        self._confirmed.set()
+
+    async def replace(
+        self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
+    ) -> tuple[str, ...] | None:
+        """Change the ensemble in memory: the closing write records it."""
+        try:
+            wanted = await self._context.placement.substitutes(ensemble, failed, self._quorums)
+        except Unavailable:
+            wanted = None
+        if wanted is None:
+            self._degraded = True
+            return None
+        if self._fragments[-1].first == first:
+            self._fragments.pop()
+        self._fragments.append(Fragment(first, wanted))
+        return wanted
+
+    def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
+        """What bookies shall remember of the ledger."""
+        return self._context.facts(self._metadata, first, ensemble)
