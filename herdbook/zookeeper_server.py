@@ -9,7 +9,6 @@ Invariants:
 """
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import random
@@ -20,13 +19,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from engine.errors import EngineError, Unavailable
+from herdbook.node.ending_with import ending_with
 
 TICK_MS: Final = 500
 SESSION_TIMEOUT_MAX_MS: Final = 60_000
@@ -37,7 +36,6 @@ _STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
 _PORTS_TRIED: Final = 5
 _OWN_PORTS: Final = (10_000, 32_000)
-_PR_SET_PDEATHSIG: Final = 1
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # Beside ZooKeeper's own jars only what it loads: PySpark has 280, and each one costs start-up time.
 _NEEDED: Final = (
@@ -158,7 +156,7 @@ class ZooKeeperServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_parent() if self._ends_with_parent else None,
+                preexec_fn=ending_with(os.getpid()) if self._ends_with_parent else None,
             )
 
     def wait_until_it_serves(self) -> None:
@@ -246,20 +244,6 @@ class ZooKeeperServer:
         lines = self.log.read_text(errors="replace").splitlines()
         lines = [line for line in lines if not line.startswith("\tat ")]
         return " | ".join(lines[-5:])[-1000:] or "its log is empty"
-
-
-def _end_with_parent() -> Callable[[], None]:
-    """What a child of this process does first, so that the system ends it with this process."""
-    # Looked up before the fork: a child between fork and exec does as little as it can.
-    prctl = ctypes.CDLL(None).prctl
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
 
 
 def find_java() -> str:

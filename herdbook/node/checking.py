@@ -1,0 +1,179 @@
+"""Whether what a node is told can be so. Nothing is made or listened at by looking.
+
+Invariants:
+- Every reason is told, not the first one alone.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+from engine.errors import InvalidRequest
+from engine.folder.naming import refuse_url
+from engine.metadata.cluster_url import SCHEME, parse_url
+from engine.transport.address import is_loopback, parse_host_port
+from herdbook.node.reading import KEYS, gather
+from herdbook.node.settings import EVERYWHERE, FILE, PLACE, NodeSettings, Role, listeners
+
+PAIRS: Final = ("security", "broker", "http")
+"""Tables with a certificate and its key."""
+
+
+class SettingsWrong(InvalidRequest):
+    """What a node is told cannot be so. `errors` has a line for each reason."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = tuple(errors)
+
+
+def read_settings(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> NodeSettings:
+    """What a file, the environment and flags say together, the later over the earlier.
+
+    Raises `SettingsWrong` with all that is wrong.
+    """
+    settings, errors = gather(file, environment or {}, flags or {})
+    errors += check(settings)
+    if errors:
+        raise SettingsWrong(errors)
+    return settings
+
+
+def check(settings: NodeSettings) -> list[str]:
+    """All that cannot be, a line each."""
+    looks: tuple[Callable[[NodeSettings], Iterator[str]], ...] = (
+        _roles,
+        _store,
+        _folders,
+        _files,
+        _certificates,
+        _addresses,
+        _doors,
+        _limits,
+    )
+    return [error for look in looks for error in look(settings)]
+
+
+def _roles(settings: NodeSettings) -> Iterator[str]:
+    if not settings.roles:
+        yield f"roles: none is named; there are {', '.join(Role)}"
+    for role in set(settings.roles):
+        if settings.roles.count(role) > 1:
+            yield f"roles: {role.value} is named twice"
+    if not settings.clustered and Role.REPAIR in settings.roles:
+        yield "roles: repair needs a cluster; a folder alone has nothing to copy from"
+
+
+def _store(settings: NodeSettings) -> Iterator[str]:
+    if settings.clustered:
+        try:
+            parse_url(settings.url)
+        except InvalidRequest as error:
+            yield f"url: {error}"
+    elif settings.url:
+        yield f"url: {settings.url} is no {SCHEME}host:port/path; a folder is named by data"
+
+
+def _folders(settings: NodeSettings) -> Iterator[str]:
+    if not settings.data:
+        yield "data: it is missing; name the folder of this machine that the node keeps"
+    seen: set[Path] = set()
+    for key, value in _values(settings, PLACE["kind"]):
+        try:
+            refuse_url(value, "a node keeps its data in a folder of this machine")
+        except InvalidRequest as error:
+            yield f"{key}: {error}"
+            continue
+        folder = Path(value).resolve()
+        if folder in seen:
+            yield f"{key}: {value} is named twice"
+        seen.add(folder)
+        made = next(each for each in (folder, *folder.parents) if each.exists())
+        if not made.is_dir():
+            yield f"{key}: {made} is no folder"
+        elif not os.access(made, os.W_OK | os.X_OK):
+            yield f"{key}: nothing can be written into {made}"
+
+
+def _files(settings: NodeSettings) -> Iterator[str]:
+    for key, value in _values(settings, FILE["kind"]):
+        try:
+            with Path(value).open("rb") as file:
+                if not file.read(1):
+                    yield f"{key}: {value} is empty"
+        except OSError as error:
+            yield f"{key}: {value} cannot be read: {error.strerror}"
+
+
+def _certificates(settings: NodeSettings) -> Iterator[str]:
+    for name in PAIRS:
+        table = getattr(settings, name)
+        if bool(table.certificate) != bool(table.private_key):
+            missing = "private_key" if table.certificate else "certificate"
+            yield f"{name}.{missing}: it is missing; a certificate and its key go together"
+    if bool(settings.zookeeper.user) != bool(settings.zookeeper.password_file):
+        yield "zookeeper: user and password_file go together"
+
+
+def _addresses(settings: NodeSettings) -> Iterator[str]:
+    ports: list[tuple[str, str, int]] = []
+    for key, _, address in listeners(settings):
+        try:
+            host, port = parse_host_port(address)
+        except InvalidRequest:
+            yield f"{key}: {address} is not as host:port"
+            continue
+        if port:
+            ports.append((key, host, port))
+        elif settings.clustered and key in ("herd.listen", "broker.grpc"):
+            yield f"{key}: others have to find it again after a restart: name a port, not 0"
+    for (key, host, port), (other, there, same) in combinations(ports, 2):
+        if port == same and (host == there or host in EVERYWHERE or there in EVERYWHERE):
+            yield f"{other}: port {port} is taken already, by {key}"
+    if settings.clustered and Role.BROKER in settings.roles and not settings.broker.grpc:
+        yield "broker.grpc: it is missing; a broker of a cluster is known by it"
+
+
+def _doors(settings: NodeSettings) -> Iterator[str]:
+    """Who serves other machines asks them for a proof, or says that this is not wanted."""
+    if settings.insecure:
+        return
+    proven = bool(settings.security.secret_file or settings.security.authorities)
+    for key, role, address in listeners(settings):
+        if role is Role.HTTP or key.endswith(".metrics"):
+            continue
+        guarded = bool(settings.broker.users) if key == "broker.listen" else proven
+        remedy = "broker.users" if key == "broker.listen" else "security.secret_file or authorities"
+        try:
+            host, _ = parse_host_port(address)
+        except InvalidRequest:
+            continue
+        if not guarded and not is_loopback(host):
+            yield (
+                f"{key}: whoever reaches {address} could write: give {remedy}, listen at "
+                "127.0.0.1, or say insecure = true"
+            )
+
+
+def _limits(settings: NodeSettings) -> Iterator[str]:
+    table = settings.supervisor
+    if table.restart_pause_ms_max < table.restart_pause_ms:
+        yield "supervisor.restart_pause_ms_max: it is less than restart_pause_ms"
+
+
+def _values(settings: NodeSettings, kind: str) -> Iterator[tuple[str, str]]:
+    """All paths of a kind that are said."""
+    for name, key in KEYS.items():
+        if key.kind != kind:
+            continue
+        table, _, last = name.rpartition(".")
+        value = getattr(getattr(settings, table) if table else settings, last)
+        for each in (value,) if isinstance(value, str) else value:
+            if each:
+                yield name, each

@@ -1,0 +1,112 @@
+"""The roles of one process: started in their order, ended in the opposite one.
+
+Invariants:
+- The roles behind the first begin when that one serves: what a bookie brings, the others need.
+- A role that ends without being told to ends the process, after the others have ended in order.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from engine.errors import (
+    EngineError,
+    ExtraMissing,
+    FolderMismatch,
+    FolderRolledBack,
+    FormatTooNew,
+    InvalidRequest,
+    Unauthorized,
+)
+from herdbook.finding import FILE_VARIABLE, URL_VARIABLE
+from herdbook.node.roles import run_role, write_client_file
+from herdbook.node.settings import NodeSettings, Role
+
+Tell = Callable[[Role, str], None]
+"""Hears where a role serves, when it does."""
+WRONG: Final = (
+    InvalidRequest,
+    ExtraMissing,
+    FolderMismatch,
+    FolderRolledBack,
+    FormatTooNew,
+    Unauthorized,
+)
+"""What another try does not mend: somebody has to."""
+
+
+class RoleEnded(EngineError):
+    """A role ended though nobody told it to. See its log."""
+
+
+def is_wrong(error: BaseException) -> bool:
+    """Whether an error is one of what a node was told rather than of the moment."""
+    return isinstance(error, WRONG)
+
+
+class Roles:
+    """Roles that run, or are to run, in this process, on this event loop."""
+
+    def __init__(self, settings: NodeSettings, roles: Sequence[Role], tell: Tell) -> None:
+        self._settings = settings
+        self._roles = [role for role in Role if role in roles]
+        self._tell = tell
+        self._ends = {role: asyncio.Event() for role in self._roles}
+        self._turns = {role: asyncio.Event() for role in self._roles}
+        """Set when a role may begin, or need not any more."""
+        self._serving: set[Role] = set()
+        self._tasks: dict[Role, asyncio.Task[None]] = {}
+
+    async def run(self, ended: asyncio.Event) -> None:
+        """Run them until `ended` is set, or each was told to end; raises why one failed."""
+        if self._settings.clustered:
+            # Whatever this process opens, it opens as a client of its own cluster.
+            os.environ[FILE_VARIABLE] = str(write_client_file(self._settings).absolute())
+            os.environ[URL_VARIABLE] = self._settings.url
+        self._turns[self._roles[0]].set()
+        for role in self._roles:
+            self._tasks[role] = asyncio.create_task(self._run(role), name=role.value)
+        waiting = asyncio.create_task(ended.wait())
+        try:
+            await self._until(waiting)
+        finally:
+            waiting.cancel()
+            for role in reversed(self._roles):
+                await self.end(role)
+
+    async def end(self, role: Role) -> None:
+        """End one of them, and wait until it has. May be called again."""
+        self._ends[role].set()
+        self._turns[role].set()
+        task = self._tasks[role]
+        if role not in self._serving:
+            # It has promised nobody anything yet, and what it waits for may never come.
+            task.cancel()
+        await asyncio.wait((task,))
+
+    async def _run(self, role: Role) -> None:
+        def serving(address: str) -> None:
+            self._serving.add(role)
+            for turn in self._turns.values():
+                turn.set()
+            self._tell(role, address)
+
+        await self._turns[role].wait()
+        if not self._ends[role].is_set():
+            await run_role(self._settings, role, serving, self._ends[role])
+
+    async def _until(self, waiting: asyncio.Task[bool]) -> None:
+        """Wait for the end; raises why a role failed."""
+        running = set(self._tasks.values())
+        while running and not waiting.done():
+            await asyncio.wait((waiting, *running), return_when=asyncio.FIRST_COMPLETED)
+            for role, task in self._tasks.items():
+                if task not in running or not task.done():
+                    continue
+                running.discard(task)
+                told = self._ends[role].is_set()
+                if not (told and task.cancelled()):
+                    task.result()
+                if not told:
+                    raise RoleEnded(f"{role.value} ended by itself")

@@ -1,0 +1,224 @@
+"""What each role of a cluster's node is, on the real machine: settings in, a service until its end.
+
+Invariants:
+- A role says where it serves when it does, not before.
+- What a role asks of the cluster it asks as any client does: by the file `client.toml` in the
+  node's folder, which names the files of secrets and holds none.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from engine.ports.metrics import NO_METRICS, Metrics
+from herdbook.finding import Configuration
+from herdbook.node.reading import toml_value
+from herdbook.node.settings import NodeSettings, Role
+
+if TYPE_CHECKING:
+    from engine.repair.settings import RepairSettings
+    from engine.server import BookieServer
+    from herd.nodes import Node
+
+Serving = Callable[[str], None]
+Run = Callable[[NodeSettings, Serving, asyncio.Event], Awaitable[None]]
+CLIENT_FILE: Final = "client.toml"
+
+
+async def run_role(
+    settings: NodeSettings, role: Role, serving: Serving, ended: asyncio.Event
+) -> None:
+    """Serve until `ended` is set. `serving` hears where, when it does.
+
+    Raises what the role's own server raises.
+    """
+    await RUNS[role](settings, serving, ended)
+
+
+def write_client_file(settings: NodeSettings) -> Path:
+    """The configuration by which this machine's clients reach the node's cluster."""
+    told = {"url": settings.url, "wire": settings.wire}
+    lines = [f"{name} = {toml_value(value)}" for name, value in told.items()]
+    for name in ("security", "zookeeper"):
+        lines += ["", f"[{name}]"]
+        table = msgspec.structs.asdict(getattr(settings, name))
+        lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if value]
+    file = Path(settings.data, CLIENT_FILE)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(".new")
+    new.write_text("\n".join(lines) + "\n")
+    new.replace(file)
+    return file
+
+
+async def _bookie(settings: NodeSettings, serving: Serving, ended: asyncio.Event) -> None:
+    from engine.metadata.cluster_url import parse_url
+    from engine.server import ServerSettings, serve
+    from herdbook.bookie_cluster import ClusterDoor
+
+    table, configuration = settings.bookie, _configuration(settings)
+    folders = settings.bookie_folders()
+    door = ClusterDoor(parse_url(settings.url), configuration.make_zookeeper(), folders, _say)
+
+    def started(server: "BookieServer") -> None:
+        door.remember()
+        also = f", gRPC at {server.grpc_address}" if server.grpc_address else ""
+        serving(f"{server.address}{also}")
+
+    async with _measured(table.metrics) as metrics:
+        await serve(
+            folders,
+            open_store=door.open,
+            settings=ServerSettings(
+                listen=table.listen,
+                grpc=table.grpc,
+                advertise=settings.reached(table.listen, table.advertise),
+                advertise_grpc=settings.reached(table.grpc, table.advertise_grpc),
+                host=settings.name,
+                rack=settings.rack,
+                insecure=settings.insecure,
+                repair=_repair_settings(settings),
+                repair_elsewhere=Role.REPAIR in settings.roles or not table.repairs,
+            ),
+            security=configuration.make_security(),
+            metrics=metrics,
+            started=started,
+            ended=ended,
+        )
+
+
+async def _repair(settings: NodeSettings, serving: Serving, ended: asyncio.Event) -> None:
+    from engine.repair.node import RepairNode
+    from herdbook.finding import open_store
+
+    async with open_store(settings.url) as client:
+        node = RepairNode(
+            store=client.store,
+            transport=client.transport,
+            clock=client.clock,
+            rng=client.rng,
+            settings=_repair_settings(settings),
+        )
+        try:
+            await node.start()
+            serving(settings.url)
+            await ended.wait()
+        finally:
+            await node.close()
+
+
+async def _herd(settings: NodeSettings, serving: Serving, ended: asyncio.Event) -> None:
+    from herd.nodes import NodeSettings as HerdSettings
+    from herdbook.finding import open_store
+    from herdbook.herd_node import HerdNodeSettings, serve_node
+
+    table = settings.herd
+    herd = HerdNodeSettings(
+        listen=table.listen,
+        grpc=table.grpc,
+        advertise=settings.reached(table.listen, table.advertise),
+        insecure=settings.insecure,
+        node=HerdSettings(grace_ms=table.replica_grace_ms),
+    )
+
+    def started(node: "Node") -> None:
+        serving(node.address)
+
+    data = settings.folder(Role.HERD)
+    data.mkdir(parents=True, exist_ok=True)
+    async with open_store(settings.url) as client, _measured(table.metrics) as metrics:
+        await serve_node(
+            data.absolute(),
+            client,
+            herd,
+            security=_configuration(settings).make_security(),
+            metrics=metrics,
+            started=started,
+            ended=ended,
+        )
+
+
+async def _broker(settings: NodeSettings, serving: Serving, ended: asyncio.Event) -> None:
+    from herdbook.task_server import TaskServerSettings, read_users, serve_tasks
+
+    table = settings.broker
+    http = settings.reached(table.listen, "")
+    scheme = "https" if table.certificate else "http"
+    state = settings.folder(Role.BROKER)
+    state.mkdir(parents=True, exist_ok=True)
+    tasks = TaskServerSettings(
+        listen=table.listen,
+        grpc=table.grpc,
+        advertise=settings.reached(table.grpc, table.advertise),
+        advertise_http=table.advertise_http or (f"{scheme}://{http}" if _fixed(http) else ""),
+        state=state,
+        users=read_users(Path(table.users)) if table.users else (),
+        insecure=settings.insecure,
+        certificate=Path(table.certificate) if table.certificate else None,
+        private_key=Path(table.private_key) if table.private_key else None,
+        lease_ms=table.lease_ms,
+        discover=table.discover,
+        on_alarm=table.on_alarm,
+    )
+    await serve_tasks(
+        settings.url, tasks, lambda url: serving(f"{url}, gRPC at {table.grpc}"), ended=ended
+    )
+
+
+RUNS: Final[Mapping[Role, Run]] = {
+    Role.BOOKIE: _bookie,
+    Role.REPAIR: _repair,
+    Role.HERD: _herd,
+    Role.BROKER: _broker,
+}
+
+
+def _fixed(address: str) -> bool:
+    """Whether an address says the port; 0 is one that is not known yet."""
+    return not address.endswith(":0")
+
+
+def _configuration(settings: NodeSettings) -> Configuration:
+    return Configuration(
+        url=settings.url,
+        wire=settings.wire,
+        security=settings.security,
+        zookeeper=settings.zookeeper,
+    )
+
+
+def _repair_settings(settings: NodeSettings) -> "RepairSettings":
+    from engine.repair.settings import RepairSettings
+
+    table = settings.repair
+    return RepairSettings(
+        lost_bookie_grace_ms=table.grace_ms,
+        scrub_interval_ms=table.scrub_interval_ms,
+        copy_bytes_a_second=table.copy_bytes_a_second,
+    )
+
+
+@asynccontextmanager
+async def _measured(listen: str) -> AsyncIterator[Metrics]:
+    """Metrics, shown at an address as long as the block lasts; none without one."""
+    if not listen:
+        yield NO_METRICS
+        return
+    from engine.ports.clock import SystemClock
+    from herdbook.metrics import MetricsServer, PrometheusMetrics
+
+    metrics = PrometheusMetrics()
+    page = await MetricsServer.start(metrics, listen, SystemClock())
+    try:
+        yield metrics
+    finally:
+        await page.close()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

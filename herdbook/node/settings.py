@@ -1,0 +1,202 @@
+"""What a node is told: one structure, a table a role. Plain values; secrets are names of files.
+
+    roles = ["bookie", "herd", "broker", "http"]
+    url = "herdbook://zookeeper-1:2181,zookeeper-2:2181/prod"   # left out: the folder `data` alone
+    data = "/var/lib/herdbook"
+    [herd]
+    listen = "0.0.0.0:7180"
+
+Times are in milliseconds. Paths are relative to the file that says them, else to the folder in
+which the command was called.
+
+Invariants:
+- Nothing here opens, reads or listens; `herdbook.node.checking` says what is wrong with it.
+"""
+
+import socket
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from engine.transport.address import join_host_port, parse_host_port
+from herdbook.finding import SecurityTable, ZooKeeperTable, is_cluster
+
+PLACE: Final = {"kind": "place"}
+FILE: Final = {"kind": "file"}
+Place = Annotated[str, Meta(extra=PLACE)]
+"""A folder; made if it is not there."""
+File = Annotated[str, Meta(extra=FILE)]
+"""A file that has to be there."""
+Milliseconds = Annotated[int, Meta(ge=1)]
+EVERYWHERE: Final = ("0.0.0.0", "::", "")
+
+
+class Role(StrEnum):
+    """What a node can be, in the order in which the roles start; they end in the opposite one."""
+
+    BOOKIE = "bookie"
+    REPAIR = "repair"
+    HERD = "herd"
+    BROKER = "broker"
+    HTTP = "http"
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the file."""
+
+
+class BookieTable(Table, frozen=True):
+    """Bookies: one in each of `folders`; none named: one in `data`/bookie."""
+
+    folders: tuple[Place, ...] = ()
+    listen: str = "127.0.0.1:3181"
+    grpc: str = ""
+    advertise: str = ""
+    advertise_grpc: str = ""
+    metrics: str = ""
+    repairs: bool = True
+    """Whether this process also repairs, where the node has no role `repair`."""
+
+
+class RepairTable(Table, frozen=True):
+    """Repair, wherever it runs. Give all nodes the same: that of the elected auditor counts."""
+
+    grace_ms: Milliseconds = 300_000
+    scrub_interval_ms: Annotated[int, Meta(ge=0)] = 7 * 24 * 3_600_000
+    copy_bytes_a_second: Annotated[int, Meta(ge=0)] = 64 * 1024 * 1024
+
+
+class HerdTable(Table, frozen=True):
+    """Tablespaces."""
+
+    listen: str = "127.0.0.1:7180"
+    grpc: str = ""
+    advertise: str = ""
+    metrics: str = ""
+    replica_grace_ms: Milliseconds = 60_000
+
+
+class BrokerTable(Table, frozen=True):
+    """Tasks. Workers connect to `grpc`; brokers ask each other, and commands them, at `listen`."""
+
+    listen: str = "127.0.0.1:7364"
+    grpc: str = "127.0.0.1:7365"
+    advertise: str = ""
+    advertise_http: str = ""
+    users: File = ""
+    certificate: File = ""
+    private_key: File = ""
+    lease_ms: Annotated[int, Meta(ge=500)] = 10_000
+    discover: dict[str, tuple[str, ...]] = {}
+    on_alarm: tuple[str, ...] = ()
+
+
+class HttpTable(Table, frozen=True):
+    """The HTTP interface and the console."""
+
+    listen: str = "127.0.0.1:7380"
+    advertise: str = ""
+    hosts: tuple[str, ...] = ()
+    """Names that browsers may call this server by, beside its own address."""
+    certificate: File = ""
+    private_key: File = ""
+    open_metrics: bool = False
+    """Whether /metrics is shown to whoever asks."""
+
+
+class SupervisorTable(Table, frozen=True):
+    """How roles are started again and ended.
+
+    A role that ends is started again after `restart_pause_ms`, doubled each time up to
+    `restart_pause_ms_max`, and counts as well again after `steady_ms`; after `restarts_max` in a
+    row the node ends. Ending takes at most `stop_timeout_ms`, then what still runs is killed.
+    """
+
+    restart_pause_ms: Milliseconds = 500
+    restart_pause_ms_max: Milliseconds = 30_000
+    restarts_max: Annotated[int, Meta(ge=0)] = 10
+    steady_ms: Milliseconds = 60_000
+    stop_timeout_ms: Milliseconds = 60_000
+
+
+class NodeSettings(Table, frozen=True):
+    """All of it. `host` is how other machines call this one; "": by the machine's own name."""
+
+    roles: tuple[Role, ...] = (Role.BOOKIE, Role.HERD, Role.BROKER, Role.HTTP)
+    data: Place = ""
+    url: str = ""
+    wire: Literal["framed", "grpc"] = "framed"
+    host: str = ""
+    rack: str = ""
+    one_process: bool = False
+    insecure: bool = False
+    """Serve other machines without asking them for any proof."""
+    security: SecurityTable = SecurityTable()
+    zookeeper: ZooKeeperTable = ZooKeeperTable()
+    bookie: BookieTable = BookieTable()
+    repair: RepairTable = RepairTable()
+    herd: HerdTable = HerdTable()
+    broker: BrokerTable = BrokerTable()
+    http: HttpTable = HttpTable()
+    supervisor: SupervisorTable = SupervisorTable()
+
+    @property
+    def clustered(self) -> bool:
+        """Whether this is a node of a cluster; else it serves the folder `data`."""
+        return is_cluster(self.url)
+
+    @property
+    def ordered_roles(self) -> tuple[Role, ...]:
+        """Its roles in the order in which they start."""
+        return tuple(role for role in Role if role in self.roles)
+
+    @property
+    def name(self) -> str:
+        """How other machines call this one."""
+        return self.host or socket.gethostname()
+
+    def folder(self, role: Role) -> Path:
+        """What a role keeps on this machine."""
+        return Path(self.data, role.value)
+
+    def bookie_folders(self) -> list[Path]:
+        """A bookie each."""
+        return [Path(each) for each in self.bookie.folders] or [self.folder(Role.BOOKIE)]
+
+    def reached(self, listen: str, advertise: str) -> str:
+        """What others dial: nobody can dial every address, so the machine's name stands for it."""
+        if advertise or not listen:
+            return advertise
+        host, port = parse_host_port(listen)
+        return join_host_port(self.name, port) if host in EVERYWHERE else listen
+
+
+class Listener(NamedTuple):
+    """A key that names an address at which this node listens, and the role that does."""
+
+    key: str
+    role: Role
+    address: str
+
+
+LISTENING: Final = {
+    Role.BOOKIE: ("listen", "grpc", "metrics"),
+    Role.HERD: ("listen", "grpc", "metrics"),
+    Role.BROKER: ("listen", "grpc"),
+    Role.HTTP: ("listen",),
+}
+
+
+def listeners(settings: NodeSettings) -> Iterator[Listener]:
+    """Where the roles of a node listen. A folder alone has no bookies and tablespaces to dial."""
+    for role in settings.ordered_roles:
+        if not settings.clustered and role in (Role.BOOKIE, Role.HERD):
+            continue
+        for key in LISTENING.get(role, ()):
+            address = getattr(getattr(settings, role.value), key)
+            if address:
+                yield Listener(f"{role.value}.{key}", role, address)
