@@ -15,11 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Place
 
+from broker.access import Asking
 from broker.http import rest_looking, rest_rollouts, rest_schedules, rest_settings, rest_tasks
 from broker.http.bodies import HttpSettings
 from broker.http.desk import CLOSED, Desk
 from broker.http.front import Front, converted, decoded, json_reply, told_error
-from broker.http.logins import Asking, Logins
+from broker.http.logins import Logins
 from broker.http.openapi import PREFIX, document
 from broker.http.original import answer_action, answer_view, refusing
 from broker.http.relay import Relay

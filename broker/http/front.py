@@ -18,10 +18,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from broker import errors
+from broker.access import Asking
 from broker.errors import BrokerError, NotLeader, Overloaded
 from broker.http.bodies import Bodies, BodyLate, HttpSettings
 from broker.http.desk import Desk
-from broker.http.logins import Asking, Doorkeeper
+from broker.http.logins import Doorkeeper
 from broker.http.relay import FORWARDED, Passed, Relay
 
 JSON: Final = "application/json"

@@ -19,9 +19,7 @@ from typing import Final, Protocol
 
 from starlette.requests import Request
 
-from broker.errors import AccessDenied
-
-EVERY_TENANT: Final = "*"
+from broker.access import Asking
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,45 +29,6 @@ class User:
     name: str
     password: str = field(repr=False)
     admin: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """Who asks. `tenants`: whose tasks they may see and change who are no administrators, "*" for
-    everybody's; none named: those of the tenant that has their name."""
-
-    name: str = ""
-    admin: bool = True
-    tenants: tuple[str, ...] = ()
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether they may act for every tenant."""
-        return self.admin or EVERY_TENANT in self.tenants
-
-    @property
-    def tenant(self) -> str:
-        """The one tenant that they may act for, "" for all. Raises `AccessDenied` for several."""
-        if self.everywhere:
-            return ""
-        if len(self.tenants) > 1:
-            raise AccessDenied(f"say for which tenant: {', '.join(self.tenants)}")
-        return self.tenants[0] if self.tenants else self.name
-
-    def sees(self, tenant: str) -> bool:
-        """Whether they may act for a tenant."""
-        return self.everywhere or tenant in (self.tenants or (self.name,))
-
-    def check_admin(self) -> None:
-        """Raise `AccessDenied` for who is no administrator."""
-        if not self.admin:
-            raise AccessDenied(f"user {self.name} is no administrator")
-
-    def check_tenant(self, tenant: str) -> None:
-        """Raise `AccessDenied` for who may not act for a tenant."""
-        if not self.sees(tenant):
-            only = ", ".join(self.tenants or (self.name,))
-            raise AccessDenied(f"user {self.name} may only act for the tenant {only}")
 
 
 class Doorkeeper(Protocol):
@@ -102,7 +61,7 @@ class Logins:
         name, password = _credentials(authorization or "")
         known, admin = self._users.get(name, (_NOBODY, False))
         right = hmac.compare_digest(_digest(password), known)
-        return Asking(name, admin) if right and name in self._users else None
+        return Asking(name, admin, (name,)) if right and name in self._users else None
 
 
 _NOBODY: Final = bytes(32)

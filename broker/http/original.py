@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from broker.access import Asking
 from broker.errors import BrokerError, InvalidTask, NotLeader, TooLarge
 from broker.http.desk import LEADER, RECOVERY, Desk
 from broker.http.front import json_reply
-from broker.http.logins import Asking
 from broker.http.original_actions import ACTIONS
 from broker.http.original_views import VIEWS
 from broker.task import Status

@@ -10,6 +10,7 @@ import binascii
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from broker.access import Asking, check_transaction, discreet
 from broker.commands import ITEMS_MAX, Refusal, Spec, checked
 from broker.errors import (
     BrokerError,
@@ -19,9 +20,7 @@ from broker.errors import (
     TooLarge,
     UnknownTransaction,
 )
-from broker.http.access import check_transaction, discreet
 from broker.http.desk import Desk
-from broker.http.logins import Asking
 from broker.task import Mode
 
 Fields = dict[str, Any]
@@ -35,9 +34,9 @@ async def submit_task(desk: Desk, who: Asking, asked: Fields) -> dict[str, Any]:
     """One task: `taskId` 0 with the reason in `result` and `outcome` where it is refused."""
     transaction = _number(asked, "transaction", 0)
     try:
-        await check_transaction(desk, who, transaction)
+        await check_transaction(desk.calls, who, transaction)
         answers = await desk.calls.submit([_spec(asked, who)], transaction=transaction)
-        [answer] = await discreet(desk, who, answers)
+        [answer] = await discreet(desk.calls, who, answers)
     except (NotLeader, OutcomeUnknown):
         raise
     except BrokerError as error:
@@ -81,10 +80,10 @@ async def _submit_into(
 ) -> None:
     answers: list[int | Refusal | BrokerError]
     try:
-        await check_transaction(desk, who, transaction)
+        await check_transaction(desk.calls, who, transaction)
         specs = [spec for _, spec in chosen]
         taken = await desk.calls.submit(specs, transaction=transaction)
-        answers = [*await discreet(desk, who, taken)]
+        answers = [*await discreet(desk.calls, who, taken)]
     except BrokerError as error:
         if isinstance(error, NotLeader) and not told:
             raise
@@ -142,7 +141,7 @@ async def _end(
     number = _number(asked, "transaction", 0)
     told: dict[str, Any] = {"ok": True, "error": None, "transaction": number}
     try:
-        await check_transaction(desk, who, number)
+        await check_transaction(desk.calls, who, number)
         await end(number)
     except UnknownTransaction as error:
         told["ok"] = False

@@ -14,11 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.access import Asking, seen_task
 from broker.connection import WorkerLimits
 from broker.errors import InvalidTask, UnknownTask
-from broker.http.access import seen_task
 from broker.http.desk import Desk
-from broker.http.logins import Asking
 from broker.reading import TaskFilter
 from broker.task import SessionState, Status, Task, WorkerSession
 
@@ -176,7 +175,7 @@ async def _types_in(desk: Desk, task_ids: list[int]) -> list[str]:
 async def task(desk: Desk, who: Asking, query: Query) -> dict[str, Any]:
     """One task; nothing of one that there is not."""
     try:
-        found = await seen_task(desk, who, _number(query, "taskId", 0))
+        found = await seen_task(desk.calls, who, _number(query, "taskId", 0))
     except UnknownTask:
         return {"task": {}}
     return {"task": await _told(desk, found)}
@@ -233,8 +232,8 @@ async def _found(
     desk: Desk, who: Asking, wanted: TaskFilter, user: str = ""
 ) -> AsyncIterator[Task]:
     """Tasks that fit, page by page. Users' names are compared in any case of letters."""
-    if not who.everywhere and len(who.tenants) <= 1:
-        wanted = msgspec.structs.replace(wanted, tenant=who.tenant)
+    if not who.sees_all and len(who.seen) <= 1:
+        wanted = msgspec.structs.replace(wanted, tenant=who.view)
     above = 0
     for _ in range(PAGES_MAX):
         page = await desk.calls.tasks(wanted, above, _PAGE)

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from broker.access import check_transaction
 from broker.errors import UnknownSchedule
-from broker.http.access import check_transaction
 from broker.http.desk import Desk
 from broker.http.routes import Ask, Route, Told
 from broker.http.shapes import Changed, ScheduleFacts, ScheduleShape, schedule_facts
@@ -66,14 +66,14 @@ async def begin(desk: Desk, ask: Ask) -> Told:
 async def commit(desk: Desk, ask: Ask) -> Told:
     """Let its tasks go."""
     number = ask.path["id"]
-    await check_transaction(desk, ask.who, number)
+    await check_transaction(desk.calls, ask.who, number)
     return Told(Ended(number, await desk.calls.commit(number)))
 
 
 async def rollback(desk: Desk, ask: Ask) -> Told:
     """Forget its tasks."""
     number = ask.path["id"]
-    await check_transaction(desk, ask.who, number)
+    await check_transaction(desk.calls, ask.who, number)
     return Told(Ended(number, await desk.calls.rollback(number)))
 
 

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from broker.access import Asking, check_spec, check_transaction, discreet, own_task, seen_task
 from broker.commands import Answer, Refusal
 from broker.errors import InvalidTask, NotInState, WaitTimedOut
-from broker.http.access import check_spec, check_transaction, discreet, seen_task
 from broker.http.desk import Desk
-from broker.http.logins import Asking
 from broker.http.routes import Ask, Route, Told
 from broker.http.shapes import (
     STATES,
@@ -136,7 +135,7 @@ async def submit_many(desk: Desk, ask: Ask) -> Told:
 async def _submit(
     desk: Desk, who: Asking, shapes: Sequence[TaskShape], transaction: int, *, atomic: bool
 ) -> list[int | Refusal]:
-    await check_transaction(desk, who, transaction)
+    await check_transaction(desk.calls, who, transaction)
     now_ms = await desk.calls.now_ms()
     specs = []
     for number, shape in enumerate(shapes):
@@ -144,10 +143,10 @@ async def _submit(
             spec = shape.spec(now_ms, "" if shape.tenant else who.tenant, who.name)
         except InvalidTask as error:
             raise InvalidTask(f"tasks[{number}]: {error.message}") from error
-        await check_spec(desk, who, spec)
+        await check_spec(desk.calls, who, spec)
         specs.append(spec)
     answers = await desk.calls.submit(specs, transaction=transaction, atomic=atomic)
-    return await discreet(desk, who, answers)
+    return await discreet(desk.calls, who, answers)
 
 
 def _item(answer: int | Refusal) -> Item:
@@ -180,9 +179,9 @@ async def list_dead(desk: Desk, ask: Ask) -> Told:
 
 def _tenant(who: Asking, asked: str) -> str:
     if asked:
-        who.check_tenant(asked)
+        who.check_seen(asked)
         return asked
-    return who.tenant
+    return who.view
 
 
 async def _page(desk: Desk, wanted: TaskFilter, token: int, limit: int) -> Told:
@@ -196,12 +195,12 @@ async def _whole(desk: Desk, task: Task) -> WholeTask:
 
 async def show(desk: Desk, ask: Ask) -> Told:
     """One task."""
-    return Told(await _whole(desk, await seen_task(desk, ask.who, ask.path["id"])))
+    return Told(await _whole(desk, await seen_task(desk.calls, ask.who, ask.path["id"])))
 
 
 async def wait(desk: Desk, ask: Ask) -> Told:
     """One task when it has ended, or as it is when the time is over."""
-    task = await seen_task(desk, ask.who, ask.path["id"])
+    task = await seen_task(desk.calls, ask.who, ask.path["id"])
     try:
         task = await desk.calls.wait(task.id, ask.query.timeout_ms)
     except WaitTimedOut:
@@ -211,13 +210,13 @@ async def wait(desk: Desk, ask: Ask) -> Told:
 
 async def payload(desk: Desk, ask: Ask) -> Told:
     """A task's payload as it is."""
-    task = await seen_task(desk, ask.who, ask.path["id"])
+    task = await seen_task(desk.calls, ask.who, ask.path["id"])
     return Told(await desk.payload(task), 200, "application/octet-stream")
 
 
 async def result(desk: Desk, ask: Ask) -> Told:
     """A task's result as it is."""
-    task = await seen_task(desk, ask.who, ask.path["id"])
+    task = await seen_task(desk.calls, ask.who, ask.path["id"])
     if task.status is not Status.FINISHED:
         state = task.status.name.lower()
         raise NotInState(f"task {task.id} is {state} and has no result", task_id=task.id)
@@ -227,7 +226,7 @@ async def result(desk: Desk, ask: Ask) -> Told:
 async def _mine(desk: Desk, who: Asking, ids: Sequence[int]) -> None:
     if not who.everywhere:
         for task_id in ids:
-            await seen_task(desk, who, task_id)
+            await own_task(desk.calls, who, task_id)
 
 
 async def _act(desk: Desk, who: Asking, what: str, ids: Sequence[int]) -> list[Any]:
@@ -235,7 +234,7 @@ async def _act(desk: Desk, who: Asking, what: str, ids: Sequence[int]) -> list[A
     if what == "cancel":
         return list(await desk.calls.cancel(ids, who.name))
     if what == "retry":
-        return await discreet(desk, who, await desk.calls.retry(ids, who.name))
+        return await discreet(desk.calls, who, await desk.calls.retry(ids, who.name))
     return list(await desk.calls.delete(ids))
 
 

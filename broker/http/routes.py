@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.access import Asking
 from broker.http.desk import Desk
-from broker.http.logins import Asking
 from broker.spec import Id
 
 PathKinds = dict[str, Any]

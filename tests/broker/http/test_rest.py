@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from broker.access import RETENTION_MS_MAX
 from broker.commands import Spec
 from broker.connection import WorkerLimits
 from broker.http import HttpSettings, User
-from broker.http.access import RETENTION_MS_MAX
 from broker.task import Mode, Rule, Status
 from tests.broker.http.asking import ACME, ELSA, Client, asked
 from tests.broker.service.yard import FakeWorker, submitted
