@@ -3,95 +3,128 @@
 Invariants:
 - With `--json` standard output carries nothing but JSON; progress and errors go to the other one.
 - Exit status 0: it worked; 1: it did not, and why is on standard error; 2: the call was wrong.
+- An error is a line, never a traceback, unless one is asked for.
 """
 
+import os
 from importlib.metadata import version
 from typing import Annotated, Final
 
 import typer
 
+from herdbook.cli.examples import epilog_of
 from herdbook.cli.late import Late, late
+
+TRACEBACK_VARIABLE: Final = "HERDBOOK_TRACEBACK"
+_START: Final = "Start"
+_DATA: Final = "Data"
+_TASKS: Final = "Tasks"
+_OPERATE: Final = "Operate"
+_DEVELOP: Final = "Develop"
 
 COMMANDS: Final = {
     "demo": Late(
         "herdbook.cli.demo:demo",
-        "Store a real folder on three bookies, kill one of them, and read everything back.",
+        "Store a folder on three bookies, kill one, read it all back.",
+        _START,
     ),
-    "ledger": Late("herdbook.cli.ledger:app", "Look at ledgers, recover them, delete them."),
+    "completion": Late(
+        "herdbook.cli.completion:completion",
+        "Print what makes a shell complete this command's words.",
+        _START,
+    ),
+    "sql": Late(
+        "herdbook.cli.sql:sql", "SQL at a console, or from -c, -f or standard input.", _DATA
+    ),
     "blob": Late(
         "herdbook.cli.blob:app",
         "Buckets and objects: put files and folders in, get them out.",
+        _DATA,
     ),
-    "sql": Late(
-        "herdbook.cli.sql:sql",
-        "SQL: a console where a person sits, else statements from -c, -f or standard input.",
+    "ledger": Late("herdbook.cli.ledger:app", "Look at ledgers, recover them, delete them.", _DATA),
+    "import": Late(
+        "herdbook.cli.backup:import_rows",
+        'Add the rows of a file to a table. In CSV an empty field is NULL, "" an empty text.',
+        _DATA,
+    ),
+    "export": Late(
+        "herdbook.cli.backup:export",
+        "Write the rows of a table or a query into a new file. All are of one moment.",
+        _DATA,
+    ),
+    "changes": Late(
+        "herdbook.cli.backup:changes",
+        "Show what was changed, as far back as it is kept. Each transaction has its position.",
+        _DATA,
     ),
     "task": Late(
-        "herdbook.cli.task:app", "Tasks: submit them, see what became of them, set their limits."
+        "herdbook.cli.task:app", "Submit tasks, see what became of them, set limits.", _TASKS
     ),
     "worker": Late(
         "herdbook.cli.worker:worker",
-        "Run tasks until told to stop: SIGTERM drains, a second one ends what still runs.",
+        "Run tasks until told to stop. SIGTERM drains, a second one ends what still runs.",
+        _TASKS,
+    ),
+    "bookie": Late(
+        "herdbook.cli.bookie:app", "Run bookies, and look at those of a cluster.", _OPERATE
+    ),
+    "herd": Late(
+        "herdbook.cli.herd:app",
+        "Run a node of tablespaces; see and move those of a cluster.",
+        _OPERATE,
+    ),
+    "repair": Late(
+        "herdbook.cli.repair:app", "See what is being repaired, and have it checked.", _OPERATE
+    ),
+    "store": Late(
+        "herdbook.cli.whole_store:app",
+        "Back up, check or restore a whole store.",
+        _OPERATE,
     ),
     "backup": Late(
         "herdbook.cli.backup:backup",
         "Write a tablespace, as it is now, into a new file. It works on meanwhile.",
-    ),
-    "restore": Late(
-        "herdbook.cli.backup:restore",
-        "Make a new tablespace of a backup, which is checked before the first row is written.",
-    ),
-    "restore-until": Late(
-        "herdbook.cli.backup:restore_until",
-        "Make a new tablespace of another one as it was after the transaction at a position.",
-    ),
-    "changes": Late(
-        "herdbook.cli.backup:changes",
-        "Show what was changed, as far back as it is kept: the position of each transaction, "
-        "its rows.",
+        _OPERATE,
     ),
     "check-backup": Late(
         "herdbook.cli.backup:check_backup",
-        "Read all of a backup, check every byte, and say what it holds. Changes nothing.",
+        "Check every byte of a backup file, and say what it holds. Changes nothing.",
+        _OPERATE,
     ),
-    "store": Late(
-        "herdbook.cli.whole_store:app",
-        "A whole store: back it up, check it or a backup of it, make a new one of a backup.",
+    "restore": Late(
+        "herdbook.cli.backup:restore",
+        "Make a new tablespace of a backup file. All of it is checked before the first row is "
+        "written.",
+        _OPERATE,
+    ),
+    "restore-until": Late(
+        "herdbook.cli.backup:restore_until",
+        "Make a new tablespace of another as it was at a position.",
+        _OPERATE,
     ),
     "checkpoint": Late(
         "herdbook.cli.backup:checkpoint",
-        "Write all tables of a tablespace into pages, beside all other work.",
-    ),
-    "export": Late(
-        "herdbook.cli.backup:export",
-        "Write the rows of a table or of a query, as of one moment, into a new file.",
-    ),
-    "import": Late(
-        "herdbook.cli.backup:import_rows",
-        'Add the rows of a file to a table. In CSV an empty field is NULL, "" an empty text.',
-    ),
-    "bookie": Late("herdbook.cli.bookie:app", "Run bookies, and look at those of a cluster."),
-    "herd": Late(
-        "herdbook.cli.herd:app", "Run a node of tablespaces, and see and move those of a cluster."
-    ),
-    "repair": Late(
-        "herdbook.cli.repair:app",
-        "See what is being repaired, and have it checked.",
+        "Write all tables of a tablespace into pages. Other work goes on meanwhile.",
+        _OPERATE,
     ),
     "pipeline": Late(
         "herdbook.cli.pipeline:app",
-        "Jobs on Spark: load, export, check and count what a store holds.",
+        "Jobs on Spark: load, export, check, count what a store holds.",
+        _DEVELOP,
     ),
     "zookeeper": Late(
         "herdbook.cli.zookeeper:zookeeper",
         "Run a ZooKeeper server until it is told to stop. Its address is the first line printed.",
+        _DEVELOP,
     ),
 }
+"""By heading, in the order in which a newcomer needs them."""
 
 app = typer.Typer(
     cls=late(COMMANDS),
     rich_markup_mode=None,
     help="A replicated ledger, and what is built on it.",
+    epilog=epilog_of(()),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -116,4 +149,12 @@ def root(
 
 def main() -> None:
     """The entry point of the command."""
-    app()
+    try:
+        app()
+    except Exception as error:
+        # Whoever types a command is told what is wrong; whoever mends it wants to know where.
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        said = " ".join(str(error).split())
+        typer.echo(f"{type(error).__name__}: {said} ({TRACEBACK_VARIABLE}=1 shows where)", err=True)
+        raise SystemExit(1) from None

@@ -48,7 +48,7 @@ def write_client_file(settings: NodeSettings) -> Path:
         lines += ["", f"[{name}]"]
         table = msgspec.structs.asdict(getattr(settings, name))
         lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if value]
-    file = Path(settings.data, CLIENT_FILE)
+    file = settings.own_folder / CLIENT_FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
     new.write_text("\n".join(lines) + "\n")

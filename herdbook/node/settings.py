@@ -159,6 +159,11 @@ class NodeSettings(Table, frozen=True):
         """How other machines call this one."""
         return self.host or socket.gethostname()
 
+    @property
+    def own_folder(self) -> Path:
+        """What the node itself keeps; hidden, for a store's folder holds nothing else."""
+        return Path(self.data, ".node")
+
     def folder(self, role: Role) -> Path:
         """What a role keeps on this machine."""
         return Path(self.data, role.value)

@@ -1,0 +1,132 @@
+"""A process of a node: the roles that its supervisor tells it, over the socket that is its input.
+
+    {"settings": {...}, "roles": ["bookie"]}      the first line, from the supervisor
+    {"end": "bookie"}                             end that role
+    {"role": "bookie", "at": "tcp:..."}           it serves, or
+    {"role": "bookie", "ended": true}             it ended as it was told, from here
+    {"error": "...", "wrong": true}               why this process ends; whether a retry may help
+
+Invariants:
+- The process does not outlive its supervisor: the system ends it, or the socket's end does.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from engine.errors import EngineError
+from engine.ports.system_loop import new_event_loop
+from engine.ports.system_signals import ended_by_signals
+from herdbook.node.ending_with import ending_with
+from herdbook.node.here import Roles, is_wrong
+from herdbook.node.settings import NodeSettings, Role
+
+LINE_BYTES_MAX: Final = 1024 * 1024
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the first line says. `parent` is the supervisor's process."""
+
+    settings: NodeSettings
+    roles: tuple[Role, ...]
+    parent: int
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What each further line says."""
+
+    end: Role
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a child says."""
+
+    role: Role | None = None
+    at: str = ""
+    ended: bool = False
+    error: str = ""
+    wrong: bool = False
+
+
+def line_of(error: BaseException) -> str:
+    """An error as one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+class _Child:
+    def __init__(self, told: Told, reader: asyncio.StreamReader, writer: Any) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._roles = Roles(told.settings, told.roles, self._serving)
+
+    async def run(self) -> int:
+        """Run to the end; the exit status."""
+        listening = asyncio.create_task(self._listen())
+        try:
+            await self._roles.run(ended_by_signals())
+        except (EngineError, OSError) as error:
+            self._say(Report(error=line_of(error), wrong=is_wrong(error)))
+            await self._writer.drain()
+            return 1
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+        return 0
+
+    async def _listen(self) -> None:
+        ending = []
+        while line := await self._reader.readline():
+            role = msgspec.json.decode(line, type=Command).end
+            ending.append(asyncio.create_task(self._end(role)))
+        # Nobody is there any more who could want this.
+        os._exit(1)
+
+    async def _end(self, role: Role) -> None:
+        await self._roles.end(role)
+        self._say(Report(role=role, ended=True))
+
+    def _serving(self, role: Role, at: str) -> None:
+        self._say(Report(role=role, at=at))
+
+    def _say(self, report: Report) -> None:
+        self._writer.write(msgspec.json.encode(report) + b"\n")
+
+
+async def _main() -> int:
+    channel = socket.socket(fileno=os.dup(0))
+    with Path(os.devnull).open("rb") as nothing:
+        # Its own children have no part in this.
+        os.dup2(nothing.fileno(), 0)
+    reader, writer = await asyncio.open_connection(sock=channel, limit=LINE_BYTES_MAX)
+    told = msgspec.json.decode(await reader.readline(), type=Told)
+    ending_with(told.parent)()
+    log_with_times()
+    try:
+        return await _Child(told, reader, writer).run()
+    finally:
+        writer.close()
+
+
+def log_with_times() -> None:
+    """What happens goes to standard error, each line with its moment."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("engine").setLevel(logging.INFO)
+
+
+def main() -> None:
+    """The process, from its start to its end."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        status = runner.run(_main())
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

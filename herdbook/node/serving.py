@@ -1,0 +1,151 @@
+"""A node from its start to its end: one process under a supervisor a role, or all in this one.
+
+Invariants:
+- A node's folder has one node at a time: its lock is held as long as the node is.
+- What it prints is one line for each thing that came about; the roles' own lines carry their names.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+from engine.errors import FolderLocked
+from engine.folder.lock import FolderLock
+from engine.ports.clock import SystemClock
+from herdbook.node.child import log_with_times
+from herdbook.node.here import Roles
+from herdbook.node.settings import NodeSettings, Role
+from herdbook.node.status import StatusFile, tell_systemd
+from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
+
+Say = Callable[[str], None]
+HERE: Final = "node"
+
+
+async def serve_node(settings: NodeSettings, say: Say) -> None:
+    """Serve until SIGTERM or SIGINT; a second one ends it at once.
+
+    Raises `FolderLocked` where the folder has a node, `NodeFailed` where a role cannot go on, and
+    in one process what that role raised.
+    """
+    ending = Ending()
+    ending.on_signals()
+    folder = settings.own_folder
+    with locked(folder), StatusFile(folder, settings.url) as status:
+        watch = Watch(status, say)
+        if settings.one_process or not settings.clustered:
+            await _here(settings, ending, watch)
+        else:
+            members = [Member(role.value, settings, (role,)) for role in settings.ordered_roles]
+            await supervised(members, settings, ending, watch)
+
+
+class Watch:
+    """Passes on how processes fare: to whoever reads, to the node's file, to systemd."""
+
+    def __init__(self, status: StatusFile, say: Say) -> None:
+        self._status = status
+        self._say = say
+        self._told: dict[str, str] = {}
+        self._ready = False
+
+    def note(self, members: dict[str, MemberState]) -> None:
+        """A state is another one."""
+        self._status.write(members)
+        for name, state in members.items():
+            if self._told.get(name) != state.state and state.state == "serving":
+                for role, at in state.at.items():
+                    where = role if role == name else f"{name} {role}"
+                    self._say(f"{where} serves at {at}")
+            self._told[name] = state.state
+        serving = sum(each.state == "serving" for each in members.values())
+        if serving == len(members) and not self._ready:
+            self._ready = True
+            self._say("ready")
+            tell_systemd("READY=1")
+        tell_systemd(f"STATUS={serving} of {len(members)} processes serve")
+
+    def leaving(self) -> None:
+        """The first signal came."""
+        tell_systemd("STOPPING=1")
+        self._say("draining; a second signal ends it at once")
+
+
+async def supervised(
+    members: list[Member], settings: NodeSettings, ending: Ending, watch: Watch
+) -> None:
+    """Run processes under a supervisor until told to end. Raises `NodeFailed`."""
+    width = max(len(each.name) for each in members)
+
+    def copy(name: str, line: str) -> None:
+        print(f"{name:<{width}} | {line}", file=sys.stderr, flush=True)
+
+    supervisor = Supervisor(
+        members,
+        settings.supervisor,
+        SystemClock(),
+        say=copy,
+        changed=lambda it: watch.note(it.states),
+    )
+    async with _farewell(ending, watch):
+        await supervisor.run(ending)
+
+
+async def _here(settings: NodeSettings, ending: Ending, watch: Watch) -> None:
+    log_with_times()
+    state = MemberState(pid=os.getpid())
+
+    def serving(role: Role, at: str) -> None:
+        state.at[role.value] = at
+        if len(state.at) == len(settings.ordered_roles):
+            state.state = "serving"
+        watch.note({HERE: state})
+
+    roles = Roles(settings, settings.ordered_roles, serving)
+    async with _farewell(ending, watch), _cut_short(ending):
+        await roles.run(ending.asked)
+
+
+@asynccontextmanager
+async def _farewell(ending: Ending, watch: Watch) -> AsyncIterator[None]:
+    """Say so when the first signal comes."""
+
+    async def wait() -> None:
+        await ending.asked.wait()
+        watch.leaving()
+
+    waiting = asyncio.create_task(wait())
+    try:
+        yield
+    finally:
+        waiting.cancel()
+
+
+@asynccontextmanager
+async def _cut_short(ending: Ending) -> AsyncIterator[None]:
+    """The second signal ends this process: what it serves is durable."""
+
+    async def wait() -> None:
+        await ending.urged.wait()
+        os._exit(1)
+
+    waiting = asyncio.create_task(wait())
+    try:
+        yield
+    finally:
+        waiting.cancel()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a node's folder. Raises `FolderLocked`."""
+    with ExitStack() as stack:
+        lock = FolderLock.of(folder)
+        stack.callback(lock.close)
+        if not lock.try_take():
+            raise FolderLocked(f"{folder.parent} has a node that runs: stop that one first")
+        yield

@@ -1,0 +1,81 @@
+"""What a node says of itself: in `node.json` of its folder, and to systemd where that has asked.
+
+Invariants:
+- The file is there as long as the node is, and is replaced as a whole.
+"""
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from engine.errors import InvalidRequest, Unavailable
+from herdbook.node.supervisor import MemberState
+
+FILE: Final = "node.json"
+_SYSTEMD: Final = "NOTIFY_SOCKET"
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """A node as it was when something changed last. Empty `url`: it serves a folder."""
+
+    pid: int
+    url: str
+    members: dict[str, MemberState]
+
+
+class StatusFile:
+    """The file of a node that runs in this process; a context manager."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._file = folder / FILE
+        self._url = url
+
+    def write(self, members: dict[str, MemberState]) -> None:
+        """Say how it stands."""
+        status = NodeStatus(os.getpid(), self._url, members)
+        new = self._file.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(status))
+        new.replace(self._file)
+
+    def __enter__(self) -> "StatusFile":
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.unlink(missing_ok=True)
+
+
+def read_status(folder: Path) -> NodeStatus:
+    """How the node of a folder stands.
+
+    Raises `Unavailable` where none runs, `InvalidRequest` for a file that cannot be read.
+    """
+    file = folder / FILE
+    try:
+        status = msgspec.json.decode(file.read_bytes(), type=NodeStatus)
+    except FileNotFoundError as error:
+        raise Unavailable(f"no node runs in {folder.parent}") from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidRequest(f"{file} cannot be read: {error}") from error
+    try:
+        os.kill(status.pid, 0)
+    except ProcessLookupError as error:
+        raise Unavailable(f"the node in {folder.parent} ended without a word") from error
+    except PermissionError:
+        # It is another user's, and runs.
+        pass
+    return status
+
+
+def tell_systemd(text: str) -> None:
+    """One message as sd_notify(3) has it; nothing where nobody listens."""
+    path = os.environ.get(_SYSTEMD, "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        asking.sendto(text.encode(), address)
