@@ -52,7 +52,7 @@ def restore(
     create: Create = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new tablespace of a backup, which is checked before the first row is written.
+    """Make a new tablespace of a backup file. All of it is checked before the first row is written.
 
     The file is read where the command runs. In a cluster it needs room there for temporary files,
     and the tablespace appears when all of it is there.
@@ -74,10 +74,11 @@ def restore_until(
     name: Annotated[str, typer.Argument(help="The new tablespace.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a new tablespace of another one as it was after the transaction at a position.
+    """Make a new tablespace of another as it was at a position.
 
-    `herdbook changes` shows positions. It begins with a checkpoint that is kept, and needs the log
-    from there on. In a cluster an empty tablespace may be there already.
+    That is after the transaction there; `herdbook changes` shows positions. It begins with a
+    checkpoint that is kept, and needs the log from there on. In a cluster an empty tablespace may
+    be there already.
     """
     until = position_of(position)
     with opened(store) as herd:
@@ -98,7 +99,7 @@ def changes(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was changed, as far back as it is kept: the position of each transaction, its rows.
+    """Show what was changed, as far back as it is kept. Each transaction has its position.
 
     It ends with what is committed now.
     """
@@ -145,7 +146,7 @@ def _tell(transaction: "CommittedTransaction", as_json: bool) -> None:
 
 
 def check_backup(file: BackupFile, as_json: AsJson = False) -> None:
-    """Read all of a backup, check every byte, and say what it holds. Changes nothing."""
+    """Check every byte of a backup file, and say what it holds. Changes nothing."""
     facts = _facts(_checked(file))
     if as_json:
         typer.echo(json.dumps(facts))
@@ -164,7 +165,7 @@ def check_backup(file: BackupFile, as_json: AsJson = False) -> None:
 
 
 def checkpoint(store: Folder, tablespace: Tablespace = "default", as_json: AsJson = False) -> None:
-    """Write all tables of a tablespace into pages, beside all other work."""
+    """Write all tables of a tablespace into pages. Other work goes on meanwhile."""
     with opened(store) as herd, herd.connect(tablespace, autocommit=True) as connection:
         connection.execute("CHECKPOINT")
     _say({"tablespace": tablespace}, as_json, f"{tablespace} has a new checkpoint")
@@ -177,7 +178,7 @@ def export(
     tablespace: Tablespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Write the rows of a table or of a query, as of one moment, into a new file."""
+    """Write the rows of a table or a query into a new file. All are of one moment."""
     from herdbook.cli.sql_copying import write_rows
 
     query = what if len(what.split()) > 1 else f"SELECT * FROM {what}"

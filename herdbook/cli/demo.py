@@ -30,7 +30,7 @@ def demo(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Store a real folder on three bookies, kill one of them, and read everything back."""
+    """Store a folder on three bookies, kill one, read it all back."""
     source = folder if folder is not None else Path(sysconfig.get_paths()["stdlib"])
     if not source.is_dir():
         raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")

@@ -41,7 +41,7 @@ _WAIT_MS: Final = 30_000
 _LOOK_S: Final = 0.1
 
 app = typer.Typer(
-    help="Run a node of tablespaces, and see and move those of a cluster.",
+    help="Run a node of tablespaces; see and move those of a cluster.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -6,9 +6,10 @@ take several times as long to start.
 Invariants:
 - The help of a group imports none of its commands: what stands in the table is what they say of
   themselves.
+- A list of commands shows the first sentence of each, all of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -16,12 +17,18 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from herdbook.cli.examples import epilog_of
+
 
 class Late(NamedTuple):
-    """A command: where its function or its `Typer` is, as `module:name`, and its help's line."""
+    """A command: where its function or its `Typer` is, as `module:name`, and its help's line.
+
+    `section` is the heading in the group's help under which it stands.
+    """
 
     where: str
     help: str
+    section: str = "Commands"
 
 
 def late(commands: dict[str, Late]) -> type[TyperGroup]:
@@ -30,16 +37,46 @@ def late(commands: dict[str, Late]) -> type[TyperGroup]:
     class LateGroup(TyperGroup):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            for name, (_, line) in commands.items():
-                self.commands[name] = TyperCommand(name, help=line)
+            for name, late in commands.items():
+                line = _first_sentence(late.help)
+                self.commands[name] = TyperCommand(name, help=late.help, short_help=line)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             """As every group does, once the command that is called for was imported."""
             if args[0] in commands:
-                self.commands[args[0]] = load(args[0], commands[args[0]])
+                self.load(args[0], _path(ctx))
             return super().resolve_command(ctx, args)
 
+        def load(self, name: str, path: tuple[str, ...] = ()) -> Any:
+            """Import a command of the group, which is called by `path`, and put it in place."""
+            loaded = load(name, commands[name])
+            _equip(loaded, (*path, name))
+            self.commands[name] = loaded
+            return loaded
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            """The commands under the headings of their sections, in one column."""
+            sections: dict[str, list[tuple[str, str]]] = {}
+            width = max(map(len, self.commands))
+            for name, command in self.commands.items():
+                section = commands[name].section if name in commands else "Commands"
+                line = (f"{name:{width}}", command.get_short_help_str())
+                sections.setdefault(section, []).append(line)
+            for section, lines in sections.items():
+                with formatter.section(section):
+                    formatter.write_dl(lines)
+
     return LateGroup
+
+
+def tree(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below a group and every group, each imported, by the words that call it."""
+    yield path, group
+    for name in getattr(group, "commands", {}):
+        found = group.commands[name]
+        if hasattr(group, "load") and found.callback is None:
+            found = group.load(name, path)
+        yield from tree(found, (*path, name))
 
 
 def load(name: str, command: Late) -> Any:
@@ -53,3 +90,26 @@ def load(name: str, command: Late) -> Any:
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     alone.command(name)(found)
     return get_command(alone)
+
+
+def _equip(command: Any, path: tuple[str, ...]) -> None:
+    """Give a command and all below it their examples, and their whole line in lists."""
+    command.epilog = command.epilog or epilog_of(path)
+    if command.help and not command.short_help:
+        command.short_help = _first_sentence(command.help)
+    for name, each in getattr(command, "commands", {}).items():
+        _equip(each, (*path, name))
+
+
+def _path(ctx: Any) -> tuple[str, ...]:
+    """The words by which a group was called, without that of the whole command."""
+    words: tuple[str, ...] = ()
+    while ctx.parent is not None:
+        words = (ctx.info_name, *words)
+        ctx = ctx.parent
+    return words
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".") + "."

@@ -14,7 +14,7 @@ from herdbook.cli.pipeline_session import job_of, needing_spark
 from herdbook.cli.store import Url
 
 app = typer.Typer(
-    help="Jobs on Spark: load, export, check and count what a store holds.",
+    help="Jobs on Spark: load, export, check, count what a store holds.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -96,7 +96,7 @@ def sql(
     follower: Follower = False,
     url: SameStore = None,
 ) -> None:
-    """SQL: a console where a person sits, else statements from -c, -f or standard input."""
+    """SQL at a console, or from -c, -f or standard input."""
     if as_json and as_csv:
         raise typer.BadParameter("say --json or --csv, not both")
     if single and keep_going:

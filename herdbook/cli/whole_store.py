@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 app = typer.Typer(
-    help="A whole store: back it up, check it or a backup of it, make a new one of a backup.",
+    help="Back up, check or restore a whole store.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

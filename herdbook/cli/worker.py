@@ -99,7 +99,7 @@ def worker(
     drain_ms: Drain = 30_000,
     agent: Agent = "",
 ) -> None:
-    """Run tasks until told to stop: SIGTERM drains, a second one ends what still runs."""
+    """Run tasks until told to stop. SIGTERM drains, a second one ends what still runs."""
     from broker.connection import WorkerLimits
     from herdbook.worker_process import WorkerChoice
 

@@ -1,0 +1,202 @@
+"""What stands at the end of each command's help: how it is called, and what its status means.
+
+Invariants:
+- Every command has an example, and every example is a call that the command would take.
+"""
+
+from typing import Final
+
+EXIT_STATUS: Final = (
+    "Exit status: 0, it worked; 1, it did not, and why is on standard error; "
+    "2, the call was wrong, or no such store is there."
+)
+
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
+    "": (
+        "herdbook demo",
+        "export HERDBOOK_URL=./data",
+        "herdbook sql --create -c 'CREATE TABLE cow (id INT PRIMARY KEY)'",
+        "herdbook blob mb photos && herdbook blob put -r ~/Pictures photos/",
+    ),
+    "demo": ("herdbook demo", "herdbook demo ~/Pictures --data ./demo"),
+    "completion": (
+        "herdbook completion bash > ~/.local/share/bash-completion/completions/herdbook",
+        "herdbook completion zsh > ~/.zfunc/_herdbook",
+        "herdbook completion fish > ~/.config/fish/completions/herdbook.fish",
+    ),
+    "sql": (
+        "herdbook sql ./data",
+        "herdbook sql ./data -c 'SELECT count(*) FROM cow' --json",
+        "herdbook sql herdbook://zk1:2181/prod -t sales -f schema.sql",
+    ),
+    "export": (
+        "herdbook export ./data cow cows.parquet",
+        "herdbook export ./data 'SELECT id FROM cow WHERE milk > 20' good.csv",
+    ),
+    "import": (
+        "herdbook import ./data cow cows.csv",
+        "herdbook import ./data cow cows.parquet --commit-rows 100000",
+    ),
+    "changes": (
+        "herdbook changes ./data",
+        "herdbook changes ./data --after 12/345 --table cow --json",
+    ),
+    "checkpoint": ("herdbook checkpoint ./data", "herdbook checkpoint ./data -t sales"),
+    "backup": ("herdbook backup ./data cows.herd", "herdbook backup ./data sales.herd -t sales"),
+    "check-backup": ("herdbook check-backup cows.herd",),
+    "restore": (
+        "herdbook restore cows.herd ./other cows --create",
+        "herdbook restore cows.herd herdbook://zk1:2181/prod cows",
+    ),
+    "restore-until": ("herdbook restore-until ./data default 12/345 yesterday",),
+    "store": ("herdbook store backup /backups/farm", "herdbook store check /backups/farm"),
+    "store backup": ("herdbook store backup /backups/farm --url ./data",),
+    "store check": ("herdbook store check", "herdbook store check /backups/farm"),
+    "store restore": ("herdbook store restore /backups/farm --url ./new",),
+    "worker": (
+        "herdbook worker --tasks farm --url ./data --processes 4",
+        "herdbook worker --tasks farm --broker 127.0.0.1:7465 --places 20",
+    ),
+    "zookeeper": ("herdbook zookeeper --data ./zookeeper --port 2181",),
+    # Objects
+    "blob": (
+        "herdbook blob mb photos --create --url ./data",
+        "herdbook blob put -r ~/Pictures photos/",
+        "herdbook blob ls photos/2024/",
+    ),
+    "blob put": (
+        "herdbook blob put elsa.jpg photos/2024/elsa.jpg",
+        "herdbook blob put -r ~/Pictures photos/",
+        "tar c ./farm | herdbook blob put - backups/farm.tar",
+    ),
+    "blob get": (
+        "herdbook blob get photos/2024/elsa.jpg",
+        "herdbook blob get -r photos/2024 ./2024",
+    ),
+    "blob cat": (
+        "herdbook blob cat backups/farm.tar | tar t",
+        "herdbook blob cat logs/today.txt --offset 1000 --length 200",
+    ),
+    "blob rm": ("herdbook blob rm photos/2024/elsa.jpg", "herdbook blob rm -r photos/2024"),
+    "blob cp": ("herdbook blob cp photos/elsa.jpg photos/best/elsa.jpg",),
+    "blob mv": ("herdbook blob mv -r photos/2024 photos/old",),
+    "blob concat": ("herdbook blob concat logs/1.txt logs/2.txt logs/all.txt",),
+    "blob mb": (
+        "herdbook blob mb photos --create --url ./data",
+        "herdbook blob mb cache --ttl-ms 86400000 --compression zstd",
+    ),
+    "blob rb": ("herdbook blob rb photos", "herdbook blob rb photos --force"),
+    "blob ls": ("herdbook blob ls", "herdbook blob ls -l photos/2024/"),
+    "blob stat": ("herdbook blob stat photos", "herdbook blob stat photos/elsa.jpg --locations"),
+    "blob du": ("herdbook blob du", "herdbook blob du photos/2024/"),
+    "blob gc": ("herdbook blob gc --dry-run", "herdbook blob gc photos"),
+    # Ledgers
+    "ledger": ("herdbook ledger ls --url ./data", "herdbook ledger show 7"),
+    "ledger ls": ("herdbook ledger ls --url ./data", "herdbook ledger ls --degraded --json"),
+    "ledger show": ("herdbook ledger show 7",),
+    "ledger read": (
+        "herdbook ledger read 7",
+        "herdbook ledger read 7 --first 100 --last 199 --json",
+    ),
+    "ledger recover": ("herdbook ledger recover 7",),
+    "ledger delete": ("herdbook ledger delete 7 8 9", "herdbook ledger delete 7 --yes"),
+    # Tasks
+    "task": (
+        "herdbook task submit weigh cow=elsa --wait-ms 10000",
+        "herdbook task ls --status running",
+        "herdbook task set tenant.max acme 20",
+    ),
+    "task submit": (
+        "herdbook task submit weigh cow=elsa kilos=600 --tenant acme",
+        "herdbook task submit weigh cow=elsa --attempts-max 3 --wait-ms 10000",
+    ),
+    "task serve": (
+        "herdbook task serve --url ./data",
+        "herdbook task serve --url herdbook://zk1:2181/prod --state ./broker --grpc 10.0.0.7:7465",
+    ),
+    "task workers": ("herdbook task workers",),
+    "task resources": ("herdbook task resources --json",),
+    "task slots": ("herdbook task slots",),
+    "task schedules": ("herdbook task schedules",),
+    "task schedule": (
+        "herdbook task schedule morning weigh cow=elsa --cron '0 6 * * *' --zone Europe/Vienna",
+        "herdbook task schedule morning --remove",
+    ),
+    "task pause": ("herdbook task pause tenant:acme --reason 'their database is down'",),
+    "task resume": ("herdbook task resume tenant:acme",),
+    "task set": (
+        "herdbook task set tenant.max acme 20",
+        "herdbook task set tenant.max acme --remove",
+    ),
+    "task ls": ("herdbook task ls --status waiting --tenant acme", "herdbook task ls --json"),
+    "task dead": ("herdbook task dead --type weigh",),
+    "task show": ("herdbook task show 4711",),
+    "task cancel": ("herdbook task cancel 4711 4712",),
+    "task retry": ("herdbook task retry 4711",),
+    "task delete": ("herdbook task delete 4711",),
+    "task rollout": ("herdbook task rollout start restart.toml", "herdbook task rollout ls"),
+    "task rollout start": ("herdbook task rollout start restart.toml",),
+    "task rollout ls": ("herdbook task rollout ls",),
+    "task rollout show": ("herdbook task rollout show restart --notes 50",),
+    "task rollout pause": ("herdbook task rollout pause restart --why 'one node looks ill'",),
+    "task rollout resume": ("herdbook task rollout resume restart",),
+    "task rollout cancel": ("herdbook task rollout cancel restart",),
+    "task rollout clear": ("herdbook task rollout clear restart node-7",),
+    "task rollout remove": ("herdbook task rollout remove restart",),
+    # The machines
+    "bookie": (
+        "herdbook bookie --data /disk1/bookie --zookeeper zk1:2181/prod --listen 10.0.0.7:3181",
+        "herdbook bookie ls --url herdbook://zk1:2181/prod",
+    ),
+    "bookie ls": ("herdbook bookie ls --url herdbook://zk1:2181/prod",),
+    "bookie info": ("herdbook bookie info 5f2c6e01a3b4",),
+    "bookie check": ("herdbook bookie check", "herdbook bookie check 5f2c6e01a3b4 --json"),
+    "bookie gc": ("herdbook bookie gc", "herdbook bookie gc 5f2c6e01a3b4 --confirm"),
+    "bookie decommission": (
+        "herdbook bookie decommission 5f2c6e01a3b4 --wait",
+        "herdbook bookie decommission 5f2c6e01a3b4 --cancel",
+    ),
+    "bookie forget": ("herdbook bookie forget 5f2c6e01a3b4",),
+    "herd": (
+        "herdbook herd node --data ./node --url herdbook://zk1:2181/prod --listen 10.0.0.7:7180",
+        "herdbook herd tablespaces --url herdbook://zk1:2181/prod",
+    ),
+    "herd node": (
+        "herdbook herd node --data ./node --url herdbook://zk1:2181/prod --listen 10.0.0.7:7180",
+    ),
+    "herd tablespaces": ("herdbook herd tablespaces",),
+    "herd check": ("herdbook herd check sales",),
+    "herd nodes": ("herdbook herd nodes --json",),
+    "herd create": ("herdbook herd create sales --replicas 3",),
+    "herd drop": ("herdbook herd drop sales",),
+    "herd move-leader": ("herdbook herd move-leader sales 5f2c6e01a3b4",),
+    "herd add-replica": ("herdbook herd add-replica sales 5f2c6e01a3b4",),
+    "herd remove-replica": ("herdbook herd remove-replica sales 5f2c6e01a3b4",),
+    "herd set-replicas": ("herdbook herd set-replicas sales 3",),
+    "repair": ("herdbook repair status", "herdbook repair scrub --wait"),
+    "repair status": ("herdbook repair status --url herdbook://zk1:2181/prod",),
+    "repair off": ("herdbook repair off --reason 'new disks until noon'",),
+    "repair on": ("herdbook repair on",),
+    "repair forget-log": ("herdbook repair forget-log herd/sales",),
+    "repair scrub": ("herdbook repair scrub", "herdbook repair scrub 7 8 --wait"),
+    # Spark
+    "pipeline": ("herdbook pipeline usage --url ./data", "herdbook pipeline scrub --bucket photos"),
+    "pipeline usage": ("herdbook pipeline usage --bucket photos --depth 2",),
+    "pipeline tasks": ("herdbook pipeline tasks --json",),
+    "pipeline scrub": ("herdbook pipeline scrub --bucket photos --ledgers 7",),
+    "pipeline export": (
+        "herdbook pipeline export cow --to ./cows",
+        "herdbook pipeline export cow --to ./changes --changes",
+    ),
+    "pipeline load": ("herdbook pipeline load ~/Pictures --bucket photos --table picture",),
+}
+"""By the words that call a command; "" is the whole."""
+
+
+def epilog_of(path: tuple[str, ...]) -> str | None:
+    """The end of a command's help, None for one without an example."""
+    found = EXAMPLES.get(" ".join(path))
+    if not found:
+        return None
+    lines = "\n".join(f"  {each}" for each in found)
+    return f"\b\nExamples:\n{lines}\n\n{EXIT_STATUS}"
