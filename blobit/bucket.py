@@ -223,9 +223,31 @@ class AsyncBucket:
         """
         name = check_object_name(name)
         info = await self.core.stat(name)
-        async with aclosing(self._version(info, offset, length)) as pieces:
+        async with aclosing(self.stream_version(info, offset, length)) as pieces:
             async for piece in pieces:
                 yield piece
+
+    async def stream_version(
+        self, info: ObjectInfo, offset: int = 0, length: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The bytes of the version that `stat` told, or a range, wherever they are moved meanwhile.
+
+        Raises as `stream`.
+        """
+        if length is None:
+            length = max(0, info.length - offset)
+        check_range(info.object_id, offset, length)
+        while True:
+            rest = self.core.blobs.stream(info.object_id, offset, length)
+            try:
+                async with aclosing(rest) as pieces:
+                    async for piece in pieces:
+                        offset += len(piece)
+                        length -= len(piece)
+                        yield piece
+                return
+            except BlobNotFound as error:
+                info = await self._moved(info, error, same=True)
 
     async def stat(self, name: str) -> ObjectInfo:
         """What is known of an object. Raises `NoSuchObject`."""
@@ -373,7 +395,7 @@ class AsyncBucket:
         info = await self.core.stat(source)
         # Whoever copies from a bucket whose objects expire may well do so to keep them.
         given = self.core.info.settings.ttl_ms is None
-        async with aclosing(self._version(info, 0, None)) as pieces:
+        async with aclosing(self.stream_version(info)) as pieces:
             return await to.put(
                 target,
                 pieces,
@@ -382,25 +404,6 @@ class AsyncBucket:
                 expires_ms=info.expires_ms if given else None,
                 if_absent=if_absent,
             )
-
-    async def _version(
-        self, info: ObjectInfo, offset: int, length: int | None
-    ) -> AsyncGenerator[bytes, None]:
-        """The bytes of one version, wherever they are moved meanwhile."""
-        if length is None:
-            length = max(0, info.length - offset)
-        check_range(info.object_id, offset, length)
-        while True:
-            rest = self.core.blobs.stream(info.object_id, offset, length)
-            try:
-                async with aclosing(rest) as pieces:
-                    async for piece in pieces:
-                        offset += len(piece)
-                        length -= len(piece)
-                        yield piece
-                return
-            except BlobNotFound as error:
-                info = await self._moved(info, error, same=True)
 
     async def _moved(self, info: ObjectInfo, error: BlobNotFound, *, same: bool) -> ObjectInfo:
         """Where an object is whose bytes are not where they were. Raises `ObjectChanged`."""

@@ -1,0 +1,287 @@
+"""The application: the broker's interfaces, the store's, objects, health, metrics and the console.
+
+    app = create_app(await house_of(book), authenticator)
+
+Any ASGI server runs it, on the loop of its store.
+
+Invariants:
+- Every path goes through the gate; what needs no login says so by its route.
+- Every reply forbids what its kind does not need: pages of the console have a policy of their own,
+  everything else may do nothing at all in a browser.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route as Place
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from broker.access import Asking
+from broker.http.app import ROUTES as BROKER_ROUTES
+from broker.http.app import places_of
+from broker.http.bodies import Bodies, BodyLate
+from broker.http.front import Front, converted, decoded, json_reply, told_error
+from broker.http.openapi import PREFIX
+from broker.http.routes import Told
+from engine.access.audit import NO_AUDIT, Audit
+from engine.access.port import Authenticator
+from engine.access.principal import Principal
+from herdbook.http import (
+    buckets,
+    cluster,
+    health,
+    ledgers,
+    login,
+    objects,
+    openapi,
+    rates,
+    repair,
+    tablespaces,
+)
+from herdbook.http.console import console_places
+from herdbook.http.errors import KINDS, HttpError, reply_of
+from herdbook.http.gate import Caller, Gate, peer_of
+from herdbook.http.house import House
+from herdbook.http.routes import ADMIN, Ask, Need, Route
+from herdbook.http.settings import WebSettings
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *cluster.ROUTES,
+    *ledgers.ROUTES,
+    *repair.ROUTES,
+    *tablespaces.ROUTES,
+    *buckets.ROUTES,
+    *objects.ROUTES,
+    *rates.ROUTES,
+    *login.ROUTES,
+    *openapi.ROUTES,
+)
+ASKING: Final = "herdbook.asking"
+GATE: Final = "herdbook.gate"
+_HEADERS: Final = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+_logger: Final = logging.getLogger(__name__)
+
+
+def create_app(
+    house: House,
+    authenticator: Authenticator | None = None,
+    *,
+    settings: WebSettings | None = None,
+    audit: Audit = NO_AUDIT,
+    metrics: Callable[[], bytes] | None = None,
+) -> ASGIApp:
+    """The node's HTTP, as an ASGI application.
+
+    `authenticator` None: everybody may do everything. `metrics` gives Prometheus's text.
+    """
+    settings = settings or WebSettings()
+    gate = Gate(authenticator, settings, house.ledgers.clock, house.ledgers.rng, audit)
+    door = Door(house, gate)
+    places = [
+        *health.places_of(house, metrics, door),
+        *_broker_places(door),
+        *_places(door, ROUTES),
+        *console_places(gate),
+    ]
+    app = Starlette(routes=places, exception_handlers={HTTPException: _no_route})
+    return Shell(app, gate)
+
+
+class Shell:
+    """What is around all paths: the host that was asked for, and the headers of every reply."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self.app = app
+        self.gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message.setdefault("headers", [])
+                there = {name.lower() for name, _ in headers}
+                for name, value in _HEADERS.items():
+                    if name.encode() not in there:
+                        headers.append((name.encode(), value.encode()))
+            await send(message)
+
+        try:
+            self.gate.check_host(request.headers)
+        except HttpError as error:
+            await error.reply(scope, receive, guarded)
+            return
+        scope[GATE] = self.gate
+        await self.app(scope, receive, guarded)
+
+
+class Door:
+    """Takes a request to its handler, through the gate."""
+
+    def __init__(self, house: House, gate: Gate) -> None:
+        self.house = house
+        self.gate = gate
+        self._bodies = Bodies(gate.settings.bounds)
+
+    def asking(self, request: Request) -> Asking | None:
+        """For the broker's routes: who asks, as `guarded` has found."""
+        found: Asking | None = request.scope.get(ASKING)
+        return found
+
+    def guarded(
+        self, needs: Mapping[str, Need], endpoint: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """An endpoint that runs for those only who may, by method."""
+
+        async def answer(request: Request) -> Response:
+            need = needs["GET" if request.method == "HEAD" else request.method]
+
+            async def work(caller: Caller) -> Response:
+                who = caller.principal
+                self.gate.check_need(request, need, who, request.path_params, None)
+                request.scope[ASKING] = Asking.of(who)
+                return await endpoint(request)
+
+            return await self._answered(request, need, work)
+
+        return answer
+
+    def serving(self, by_method: Mapping[str, Route]) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of the routes of one path."""
+
+        async def answer(request: Request) -> Response:
+            route = by_method["GET" if request.method == "HEAD" else request.method]
+
+            async def work(caller: Caller) -> Response:
+                return await self._handled(request, route, caller.principal)
+
+            return await self._answered(request, route.need, work)
+
+        return answer
+
+    async def _answered(
+        self, request: Request, need: Need, work: Callable[[Caller], Awaitable[Response]]
+    ) -> Response:
+        """What comes of a request: who asks is known first, then whether our page asks."""
+        gate, changes = self.gate, request.method not in ("GET", "HEAD")
+        try:
+            gate.check_origin(request)
+            caller = Caller(_NOBODY) if need.public else await gate.caller(request)
+            if changes:
+                gate.check_token(request, caller)
+            async with asyncio.timeout(gate.settings.request_timeout_ms / 1000):
+                reply = await work(caller)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except BodyLate:
+            return told_error(408, "body_late", "the body did not come in time", retryable=True)
+        except TimeoutError:
+            return told_error(504, "late", "it took too long", remedy="look what came of it")
+        except KINDS as error:
+            return reply_of(error)
+        except Exception:
+            _logger.exception("%s %s", request.method, request.url.path)
+            return told_error(500, "internal", "the node has a defect; its log says which")
+        if changes and not need.public and reply.status_code < 400:
+            who, where = caller.principal.name, request.url.path
+            gate.audit.note(who, request.method, where, allowed=True, peer=peer_of(request))
+        return reply
+
+    async def _handled(self, request: Request, route: Route, who: Principal) -> Response:
+        path = {
+            name: converted(value, route.kind_of(name), name)
+            for name, value in request.path_params.items()
+        }
+        query = None
+        if route.query is not None:
+            query = converted(dict(request.query_params), route.query, "the query")
+        named = route.need.by is not None or route.need.of.startswith("body.")
+        if not named:
+            self.gate.check_need(request, route.need, who, path, None)
+        if route.body is bytes:
+            return await self._told(route, Ask(path, query, None, who, request))
+        async with self._bodies.of(request) as raw:
+            body = None
+            if route.body is not None and (raw or not route.body_optional):
+                body = decoded(raw, route.body)
+            if named:
+                self.gate.check_need(request, route.need, who, path, body)
+            return await self._told(route, Ask(path, query, body, who, request))
+
+    async def _told(self, route: Route, ask: Ask) -> Response:
+        told = await route.handler(self.house, ask)
+        if isinstance(told, Told):
+            return json_reply(told.value, told.status)
+        return told
+
+
+_NOBODY: Final = Principal("nobody")
+
+
+def broker_needs() -> Iterator[tuple[str, str, Need]]:
+    """Method, path and need of the broker's routes.
+
+    Whose task it is they find out themselves: a tenant of the caller's, or it is not there.
+    """
+    reading, writing = Need("tenant", "read"), Need("tenant", "write")
+    for route in BROKER_ROUTES:
+        need = ADMIN if route.admin else reading if route.method == "GET" else writing
+        yield route.method, PREFIX + route.path, need
+    yield "GET", "/majordodo", reading
+    yield "POST", "/majordodo", writing
+
+
+def _broker_places(door: Door) -> list[Place]:
+    """The broker's routes behind the gate."""
+    front = Front(door.house.desk, door, door.gate.settings.bounds)
+    needs: dict[str, dict[str, Need]] = {}
+    for method, path, need in broker_needs():
+        needs.setdefault(path.replace("{name}", "{name:path}"), {})[method] = need
+    return [
+        Place(
+            place.path,
+            door.guarded(needs[place.path], place.endpoint),
+            methods=sorted(needs[place.path]),
+        )
+        for place in places_of(front)
+    ]
+
+
+def _places(door: Door, routes: Sequence[Route]) -> list[Place]:
+    """One place for each path, so that a wrong method is told which are right."""
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    return [
+        Place(
+            PREFIX + path.replace("/objects/{name}", "/objects/{name:path}"),
+            door.serving(by_method),
+            methods=list(by_method),
+        )
+        for path, by_method in by_path.items()
+    ]
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        reply = told_error(405, "wrong_method", f"{request.method} is not for this path")
+        reply.headers.update(error.headers or {})
+        return reply
+    return told_error(error.status_code, "no_such_path", f"there is nothing at {request.url.path}")

@@ -1,0 +1,315 @@
+"""`/api/v1`: the store at a glance, and its bookies.
+
+Invariants:
+- What cannot be looked up is a warning, never a number: an operator must not read 0 for unknown.
+- A bookie that is known but away is shown.
+"""
+
+import asyncio
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+
+from broker.http.routes import Told
+from engine.errors import EngineError
+from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.repairs import RepairQueue
+from engine.transport.address import TCP
+from herd.errors import Error
+from herdbook.http.errors import HttpError
+from herdbook.http.house import House
+from herdbook.http.naming import buckets_of, tablespaces_of
+from herdbook.http.routes import ADMIN, KNOWN, Ask, Route
+
+_ANSWER_TIMEOUT_S: Final = 2.0
+_FULL_PERCENT: Final = 90
+
+
+class BookieFacts(msgspec.Struct):
+    """A bookie. `state` is writable, read-only or away; sizes are null while it does not answer."""
+
+    bookie_id: str
+    state: str
+    leaving: bool
+    boot: int
+    address: str
+    grpc: str
+    host: str
+    rack: str
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    problem: str = ""
+
+
+class BookieList(msgspec.Struct):
+    """Bookies by id."""
+
+    bookies: list[BookieFacts]
+
+
+class NodeFacts(msgspec.Struct):
+    """A process of the store: a bookie, a node of tablespaces or a broker."""
+
+    name: str
+    role: str
+    address: str
+    up: bool
+    leads: bool = False
+
+
+class BookieCounts(msgspec.Struct):
+    """How many bookies there are: known, registered now, and of these without room."""
+
+    total: int
+    up: int
+    read_only: int
+
+
+class DiskFacts(msgspec.Struct):
+    """Bytes on the disks of the bookies that answer."""
+
+    total_bytes: int
+    used_bytes: int
+
+
+class ClusterFacts(msgspec.Struct):
+    """The store at a glance. Null is not known; `warnings` say why, and what is wrong."""
+
+    name: str
+    version: str
+    url: str
+    cluster_id: str
+    nodes: list[NodeFacts]
+    bookies: BookieCounts
+    under_replicated: int | None
+    disk: DiskFacts
+    tablespaces: list[str]
+    buckets: list[str]
+    warnings: list[str]
+
+
+async def bookies_now(house: House) -> list[BookieFacts]:
+    """All bookies that are known, asked how full they are. Raises `MetadataUnavailable`."""
+    bookies = Bookies(house.ledgers.store)
+    registered = await bookies.available()
+    leaving = set(await bookies.decommissioning())
+    names = sorted({*registered, *await bookies.known()})
+    facts = [_facts(name, registered.get(name), name in leaving) for name in names]
+    await asyncio.gather(*(_ask(house, each) for each in facts if each.state != "away"))
+    return facts
+
+
+def _facts(name: str, found: Registration | None, leaving: bool) -> BookieFacts:
+    state = "away" if found is None else "writable" if found.writable else "read-only"
+    found = found or Registration(name, 0)
+    address = found.address.removeprefix(TCP)
+    problem = "not registered" if state == "away" and not leaving else ""
+    return BookieFacts(
+        name,
+        state,
+        leaving,
+        found.boot,
+        address,
+        found.grpc,
+        found.host,
+        found.rack,
+        None,
+        None,
+        problem,
+    )
+
+
+async def _ask(house: House, facts: BookieFacts) -> None:
+    """Note what a bookie says of its disk, or why it says nothing."""
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            bookie = await house.ledgers.transport.connect(facts.bookie_id)
+            info = await bookie.info()
+    except TimeoutError:
+        facts.problem = f"no answer in {_ANSWER_TIMEOUT_S:.0f} s"
+        return
+    except EngineError as error:
+        facts.problem = str(error)
+        return
+    facts.total_bytes, facts.free_bytes = info.total_bytes, info.free_bytes
+    if info.bookie_id != facts.bookie_id:
+        facts.problem = f"bookie {info.bookie_id} answered in its place"
+    elif not info.writable:
+        facts.problem = "its disk is full: it takes no new entries"
+
+
+async def list_bookies(house: House, ask: Ask) -> Told:
+    """All of them."""
+    return Told(BookieList(await bookies_now(house)))
+
+
+async def show_cluster(house: House, ask: Ask) -> Told:
+    """All of it, as far as it can be looked up."""
+    warnings: list[str] = []
+    facts = await bookies_now(house)
+    up = [each for each in facts if each.state != "away"]
+    nodes = [
+        NodeFacts(each.bookie_id, "bookie", each.address, each.state != "away") for each in facts
+    ]
+    nodes += await _herd_nodes(house, warnings)
+    nodes += _broker_node(house)
+    warnings += [f"bookie {each.bookie_id}: {each.problem}" for each in facts if each.problem]
+    disk = _disks(up)
+    if disk.total_bytes and disk.used_bytes * 100 >= disk.total_bytes * _FULL_PERCENT:
+        full = disk.used_bytes * 100 // disk.total_bytes
+        warnings.append(f"the bookies' disks are {full} % full")
+    queued = await _under_replicated(house, warnings)
+    told = ClusterFacts(
+        name=house.name,
+        version=version("herdbook"),
+        url=house.url,
+        cluster_id=house.ledgers.store.cluster_id,
+        nodes=nodes,
+        bookies=BookieCounts(len(facts), len(up), sum(e.state == "read-only" for e in up)),
+        under_replicated=queued,
+        disk=disk,
+        tablespaces=await _looked(tablespaces_of(house, ask.who), warnings),
+        buckets=[each.name for each in await _looked(buckets_of(house, ask.who), warnings)],
+        warnings=warnings,
+    )
+    return Told(told if ask.who.admin else _discreet(told))
+
+
+def _disks(facts: list[BookieFacts]) -> DiskFacts:
+    """The disks that bookies told of. Several of one machine that are alike are one disk."""
+    disks = {}
+    for each in facts:
+        if each.total_bytes is not None and each.free_bytes is not None:
+            machine = each.host or each.address.rpartition(":")[0]
+            disks[machine, each.total_bytes] = each.total_bytes - each.free_bytes
+    return DiskFacts(sum(total for _, total in disks), sum(disks.values()))
+
+
+def _discreet(told: ClusterFacts) -> ClusterFacts:
+    """The same without addresses and paths, which are for administrators."""
+    nodes = [msgspec.structs.replace(each, address="") for each in told.nodes]
+    return msgspec.structs.replace(told, url="", nodes=nodes)
+
+
+async def _looked(looking: Any, warnings: list[str]) -> list[Any]:
+    """What a look finds; one that fails is a warning."""
+    from blobit.errors import BlobError
+
+    try:
+        found: list[Any] = await looking
+        return found
+    except (Error, BlobError, EngineError) as error:
+        warnings.append(str(error))
+        return []
+
+
+async def _under_replicated(house: House, warnings: list[str]) -> int | None:
+    queue = RepairQueue(house.ledgers.store)
+    try:
+        queued = len(await queue.ids())
+        disabled = await queue.disabled()
+    except EngineError as error:
+        warnings.append(f"what waits for repair is not known: {error}")
+        return None
+    if queued:
+        warnings.append(f"{queued:,} ledgers wait for a replica")
+    if disabled is not None:
+        warnings.append(f"repair is switched off: {disabled or 'by hand'}")
+    return queued
+
+
+async def _herd_nodes(house: House, warnings: list[str]) -> list[NodeFacts]:
+    """The nodes of a cluster's tablespaces; a folder has none."""
+    from herd.nodes.facts import NODES, decode_node
+
+    store = house.ledgers.store
+    told = []
+    try:
+        for name in await store.children(NODES):
+            found = await store.get(f"{NODES}/{name}")
+            if found is not None:
+                fact = decode_node(found.value)
+                leads = any(each.role == "leader" for each in fact.replicas.values())
+                address = fact.address.removeprefix(TCP)
+                told.append(NodeFacts(name, "herd", address, True, leads))
+    except EngineError as error:
+        warnings.append(f"the nodes of tablespaces are not known: {error}")
+    return told
+
+
+def _broker_node(house: House) -> list[NodeFacts]:
+    standing = house.desk.standing()
+    if not standing.leader:
+        return []
+    return [NodeFacts(standing.leader, "broker", standing.leader, True, True)]
+
+
+async def decommission(house: House, ask: Ask) -> Told:
+    """Empty a bookie that is to go."""
+    from engine.repair.decommission import Decommission
+    from engine.repair.outlook import Workshop
+
+    name = ask.path["id"]
+    if name not in await Bookies(house.ledgers.store).known():
+        raise HttpError(404, "no_such_bookie", f"there is no bookie {name}")
+    ledgers = house.ledgers
+    workshop = Workshop(
+        store=ledgers.store, transport=ledgers.transport, clock=ledgers.clock, rng=ledgers.rng
+    )
+    leaving = Decommission(workshop, name)
+    if ask.body is not None and ask.body.cancel:
+        await leaving.cancel()
+    else:
+        await leaving.begin(f"asked for by {ask.who.name}")
+    found = await leaving.look()
+    return Told(Leaving(name, not (ask.body and ask.body.cancel), found.total, found.left))
+
+
+class LeaveShape(msgspec.Struct, forbid_unknown_fields=True):
+    """With `cancel` the bookie stays after all."""
+
+    cancel: bool = False
+
+
+class Leaving(msgspec.Struct):
+    """A bookie that is being emptied: how many ledgers named it, and how many still do."""
+
+    bookie_id: str
+    leaving: bool
+    total: int
+    left: int
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/cluster",
+        "show_cluster",
+        "The store at a glance.",
+        KNOWN,
+        show_cluster,
+        reply=ClusterFacts,
+    ),
+    Route(
+        "GET",
+        "/bookies",
+        "list_bookies",
+        "List bookies.",
+        ADMIN,
+        list_bookies,
+        reply=BookieList,
+    ),
+    Route(
+        "POST",
+        "/bookies/{id}/decommission",
+        "decommission_bookie",
+        "Empty a bookie that is to go, or let it stay after all.",
+        ADMIN,
+        decommission,
+        body=LeaveShape,
+        body_optional=True,
+        reply=Leaving,
+        other_statuses=(400, 404),
+    ),
+)

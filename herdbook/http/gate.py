@@ -1,0 +1,285 @@
+"""The one place where it is decided who asks, and whether they may.
+
+Who asks is told by HTTP Basic, by a bearer token, or by the cookie of a session.
+
+Invariants:
+- No handler runs for who may not; what a route needs stands at the route, and is checked here.
+- A page of another site can do nothing through a browser, whatever cookie or login that has: its
+  origin is looked at first, and a session's changes carry a token that only our own page knows.
+- A name that we are not served by is refused, so that no other site's name can come to mean us.
+- What somebody may is asked for again within seconds: what is revoked ends.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+
+from broker.http.front import from_elsewhere
+from engine.access.audit import NO_AUDIT, Audit
+from engine.access.port import Authenticator
+from engine.access.principal import EVERYBODY, Principal
+from engine.errors import AccessRefused
+from engine.ports.clock import Clock
+from herdbook.http.errors import HttpError
+from herdbook.http.routes import Need
+from herdbook.http.sessions import COOKIE, Guesses, Session, Sessions
+from herdbook.http.settings import WebSettings
+from herdbook.http.transfers import Transfers
+
+TOKEN_HEADER: Final = "X-Herdbook-Token"
+_ANSWER_AGE_S: Final = 2.0
+_ANSWERS_MAX: Final = 4_096
+_OUR_SITES: Final = ("same-origin", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and the session that they ask in."""
+
+    principal: Principal
+    session: Session | None = None
+
+
+class Gate:
+    """Decides. `authenticator` None: an open store, in which everybody may do all."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator | None,
+        settings: WebSettings,
+        clock: Clock,
+        rng: Random,
+        audit: Audit = NO_AUDIT,
+    ) -> None:
+        self.authenticator = authenticator
+        self.settings = settings
+        self.audit = audit
+        self.sessions = Sessions(settings, clock, rng)
+        self.guesses = Guesses(clock)
+        self.transfers = Transfers(settings, clock)
+        self._clock = clock
+        self._key = rng.randbytes(32)
+        self._names = frozenset(name.lower().rstrip(".") for name in settings.names)
+        self._answers: OrderedDict[bytes, tuple[asyncio.Future[Principal], float]] = OrderedDict()
+
+    # Where a request comes from
+
+    def check_host(self, headers: Headers) -> None:
+        """Raise `HttpError` for a host that we are not."""
+        host = host_of(headers.get("host", ""))
+        if host != "localhost" and host not in self._names and not _is_address(host):
+            raise HttpError(
+                421,
+                "wrong_host",
+                f"nothing is served here for the host {host[:100]!r}",
+                remedy="name it in the settings of the node's HTTP, or use its address",
+            )
+
+    def check_origin(self, request: Request) -> None:
+        """Raise `HttpError` for what the page of another site asks."""
+        site = request.headers.get("sec-fetch-site", "none")
+        if from_elsewhere(request) or site not in _OUR_SITES:
+            raise HttpError(403, "other_origin", "a page of another site asks through a browser")
+
+    # Who asks
+
+    async def caller(self, request: Request) -> Caller:
+        """Who asks. Raises `HttpError` 401 or 429, and `Unavailable` where nobody can tell."""
+        header = request.headers.get("authorization")
+        if header is not None:
+            return Caller(await self._by_header(header, peer_of(request), request))
+        cookie = request.cookies.get(COOKIE, "")
+        session = self.sessions.find(cookie) if cookie else None
+        if session is not None:
+            try:
+                session.principal = await self._now(session)
+                return Caller(session.principal, session)
+            except AccessRefused:
+                self.sessions.end(cookie)
+        if self.authenticator is None:
+            return Caller(EVERYBODY)
+        try:
+            return Caller(await self._lately(b"anonymous", self.authenticator.anonymous))
+        except AccessRefused:
+            raise unknown(request) from None
+
+    async def login(self, user: str, password: str, peer: str) -> Principal:
+        """A user by password. Raises as `caller`."""
+        if self.authenticator is None:
+            return EVERYBODY
+        authenticator = self.authenticator
+        return await self._proved(user, peer, lambda: authenticator.password(user, password))
+
+    async def _by_header(self, header: str, peer: str, request: Request) -> Principal:
+        if self.authenticator is None:
+            return EVERYBODY
+        scheme, _, value = header.partition(" ")
+        authenticator = self.authenticator
+        if scheme.lower() == "basic":
+            user, password = _credentials(value)
+            ask: Callable[[], Awaitable[Principal]] = partial(
+                authenticator.password, user, password
+            )
+        elif scheme.lower() == "bearer" and value.strip():
+            # Nobody guesses a token: only who tries many of them has to wait.
+            user, ask = "", partial(authenticator.token, value.strip())
+        else:
+            raise unknown(request)
+        try:
+            # Not kept as it came: what is in memory should let nobody in.
+            key = hmac.digest(self._key, header.encode("utf-8", "surrogatepass"), "sha256")
+            return await self._lately(key, lambda: self._proved(user, peer, ask))
+        except AccessRefused:
+            raise unknown(request) from None
+
+    async def _proved(
+        self, user: str, peer: str, ask: Callable[[], Awaitable[Principal]]
+    ) -> Principal:
+        """What somebody is who proves it; tries in vain become ever slower."""
+        self.guesses.begin(peer, user)
+        try:
+            principal = await ask()
+        except AccessRefused as error:
+            self.audit.note(user, "log in", "http", allowed=False, why=str(error), peer=peer)
+            raise
+        except BaseException:
+            self.guesses.undo(peer, user)
+            raise
+        self.guesses.right(peer, user)
+        return principal
+
+    async def _now(self, session: Session) -> Principal:
+        authenticator = self.authenticator
+        if authenticator is None or session.ticket:
+            return session.principal
+        name = session.principal.name
+        key = hashlib.sha256(b"user:" + name.encode("utf-8", "surrogatepass")).digest()
+        return await self._lately(key, lambda: authenticator.principal(name))
+
+    async def _lately(self, key: bytes, ask: Callable[[], Awaitable[Principal]]) -> Principal:
+        """An answer that is no older than a moment; those who ask at once ask together."""
+        now_s = self._clock.monotonic()
+        found = self._answers.get(key)
+        if found is None or now_s >= found[1]:
+            task = asyncio.ensure_future(ask())
+            self._answers[key] = found = (task, now_s + _ANSWER_AGE_S)
+            self._answers.move_to_end(key)
+            task.add_done_callback(lambda done: self._answered(key, done))
+            while len(self._answers) > _ANSWERS_MAX:
+                self._answers.popitem(last=False)
+        return await asyncio.shield(found[0])
+
+    def _answered(self, key: bytes, done: "asyncio.Future[Principal]") -> None:
+        """Nothing but an answer is kept: a failure is for those alone who waited for it."""
+        if done.cancelled() or done.exception() is not None:
+            kept = self._answers.get(key)
+            if kept is not None and kept[0] is done:
+                del self._answers[key]
+
+    # Whether they may
+
+    def check_token(self, request: Request, caller: Caller) -> None:
+        """Raise `HttpError` for a change in a session that our own page did not ask for."""
+        if caller.session is None:
+            return
+        shown = request.headers.get(TOKEN_HEADER, "")
+        if not hmac.compare_digest(shown.encode(), caller.session.csrf.encode()):
+            raise HttpError(
+                403,
+                "token_missing",
+                f"a change in a session needs the header {TOKEN_HEADER}",
+                remedy="take its value from /api/v1/me",
+            )
+
+    def check_need(
+        self, request: Request, need: Need, principal: Principal, path: dict[str, Any], body: Any
+    ) -> None:
+        """Raise `HttpError` 403 for who may not do what a route does."""
+        try:
+            _check(need, principal, path, body)
+        except AccessRefused as error:
+            where, peer = request.url.path, peer_of(request)
+            self.audit.note(
+                principal.name, request.method, where, allowed=False, why=str(error), peer=peer
+            )
+            raise HttpError(
+                403, "access_refused", str(error), remedy="an administrator can grant it"
+            ) from None
+
+
+def _check(need: Need, principal: Principal, path: dict[str, Any], body: Any) -> None:
+    if need.public:
+        return
+    if need.admin:
+        principal.check_admin()
+    if need.kind is None:
+        return
+    if not need.of:
+        if not principal.admin and not principal.named(need.kind, need.right):
+            raise AccessRefused(f"{principal.name} may {need.right} no {need.kind}")
+        return
+    field = need.of.removeprefix("body.")
+    name = str(getattr(body, field) if field != need.of else path[field])
+    if need.kind == "tablespace":
+        name = name.lower()
+    right = need.right if need.by is None else need.by(body)
+    principal.check(need.kind, name, right)
+
+
+def unknown(request: Request) -> HttpError:
+    """What who is not known gets. A browser asks its user only where no page of ours does."""
+    error = HttpError(
+        401,
+        "login_needed",
+        "user, password or token is missing or wrong",
+        remedy="log in at /, or send HTTP Basic authentication or a bearer token",
+    )
+    error.by_browser = "sec-fetch-mode" in request.headers
+    return error
+
+
+def peer_of(request: Request) -> str:
+    """The address that a request came from."""
+    return request.client.host if request.client is not None else ""
+
+
+def host_of(header: str) -> str:
+    """The host in a header `Host`, in small letters, without its port.
+
+    >>> host_of("Cows.Example:8443"), host_of("[::1]:80"), host_of("10.0.0.1")
+    ('cows.example', '::1', '10.0.0.1')
+    """
+    text = header.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].rstrip(".")
+
+
+def _is_address(host: str) -> bool:
+    """No other site's name can be made to look like an address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _credentials(value: str) -> tuple[str, str]:
+    try:
+        text = base64.b64decode(value.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return "", ""
+    user, _, password = text.partition(":")
+    return user, password

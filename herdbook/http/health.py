@@ -1,0 +1,63 @@
+"""`/health/live`, `/health/ready`, `/metrics`: for machines that watch.
+
+Invariants:
+- Alive is who answers; ready is whose store answered a moment ago.
+- Health tells nothing but that, and needs no login.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Place
+
+from broker.http.front import json_reply, told_error
+from engine.errors import EngineError
+from engine.metadata.bookies import Bookies
+from herdbook.http.house import House
+from herdbook.http.routes import ADMIN, PUBLIC
+
+if TYPE_CHECKING:
+    from herdbook.http.app import Door
+
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_READY_TIMEOUT_S: Final = 2.0
+
+
+def places_of(house: House, metrics: Callable[[], bytes] | None, door: "Door") -> list[Place]:
+    """The three, and `/healthz`, as the broker alone has it."""
+    need = PUBLIC if door.gate.settings.open_metrics else ADMIN
+
+    async def live(request: Request) -> Response:
+        return json_reply({"alive": True})
+
+    async def ready(request: Request) -> Response:
+        why = await _not_ready(house)
+        return json_reply({"ready": not why, "why": why}, 503 if why else 200)
+
+    async def measured(request: Request) -> Response:
+        if metrics is None:
+            return told_error(404, "no_metrics", "this node keeps no metrics")
+        return Response(metrics(), media_type=_METRICS_TYPE)
+
+    return [
+        Place("/health/live", live, methods=["GET"]),
+        Place("/health/ready", ready, methods=["GET"]),
+        Place("/healthz", live, methods=["GET"]),
+        Place("/metrics", door.guarded({"GET": need}, measured), methods=["GET"]),
+    ]
+
+
+async def _not_ready(house: House) -> str:
+    """Why the store cannot be used; "" if it can."""
+    try:
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            if not await Bookies(house.ledgers.store).available():
+                return "no bookie is there"
+    except TimeoutError:
+        return "the metadata store does not answer"
+    except EngineError:
+        return "the metadata store cannot be reached"
+    return ""
