@@ -15,6 +15,7 @@ from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANT
 from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.herd import HERD_MUTANTS
 from tests.mutants.herd_capture import HERD_CAPTURE_MUTANTS
+from tests.mutants.herd_deltas import HERD_DELTA_MUTANTS
 from tests.mutants.herd_reading import HERD_READING_MUTANTS
 from tests.mutants.herd_sql import HERD_SQL_MUTANTS
 from tests.mutants.herd_staging import HERD_STAGING_MUTANTS
@@ -65,6 +66,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *KEEPING_MUTANTS,
     *HERD_MUTANTS,
     *HERD_CAPTURE_MUTANTS,
+    *HERD_DELTA_MUTANTS,
     *HERD_READING_MUTANTS,
     *HERD_SQL_MUTANTS,
     *HERD_STAGING_MUTANTS,

@@ -213,3 +213,19 @@ def test_a_damaged_page_is_an_error_that_names_table_and_page(book: Book) -> Non
     other = replace(locator, checksum=locator.checksum ^ 1)
     with pytest.raises(StorageFailed, match=r"page 0 of table cows: .*checksum is wrong"):
         next(read_part(found, (type(piece)((other,), piece.rows, 0),)))
+
+
+def test_a_snapshot_has_what_changed_little_since_its_pages_were_written(book: Book) -> None:
+    run(book, f"INSERT INTO cows VALUES {', '.join(f'({id}, NULL)' for id in range(10, 100))}")
+    before = snapshot(book)
+    run(book, "UPDATE cows SET name = 'Zenzi' WHERE id = 50")
+    run(book, "DELETE FROM cows WHERE id = 2")
+    run(book, "INSERT INTO cows VALUES (-7, 'Alma')")
+    after = snapshot(book)
+    [[piece]] = plan(after)
+    assert len(piece.locators) == 2 and piece.locators[:1] == plan(before)[0][0].locators
+    ids = [1, 3, *range(10, 100)]
+    assert [id for id, _ in rows(after)] == [-7, *ids]
+    assert dict(rows(after))[50] == "Zenzi" and len(rows(before)) == 93
+    for where, wanted in (("name = 'Zenzi'", [50]), ("id < 0", [-7]), ("name = 'Alma'", [-7])):
+        assert [id for (id,) in rows(snapshot(book, where=where, columns="id"))] == wanted
