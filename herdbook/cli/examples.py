@@ -19,6 +19,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "herdbook blob mb photos && herdbook blob put -r ~/Pictures photos/",
     ),
     "demo": ("herdbook demo", "herdbook demo ~/Pictures --data ./demo"),
+    "serve": (
+        "herdbook serve --data ./data",
+        "herdbook serve --config node.toml --check",
+        "herdbook serve --data ./node-1 --url herdbook://zk1:2181/prod --role bookie --role herd",
+        "herdbook serve --config node.toml --set herd.listen=0.0.0.0:7180",
+    ),
     "completion": (
         "herdbook completion bash > ~/.local/share/bash-completion/completions/herdbook",
         "herdbook completion zsh > ~/.zfunc/_herdbook",

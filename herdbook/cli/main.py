@@ -28,6 +28,11 @@ COMMANDS: Final = {
         "Store a folder on three bookies, kill one, read it all back.",
         _START,
     ),
+    "serve": Late(
+        "herdbook.cli.serve:serve",
+        "Serve a folder, or as a node of a cluster.",
+        _START,
+    ),
     "completion": Late(
         "herdbook.cli.completion:completion",
         "Print what makes a shell complete this command's words.",

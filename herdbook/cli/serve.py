@@ -8,7 +8,7 @@ Invariants:
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,18 +17,6 @@ from herdbook.cli.store import AsJson, plain, print_json, print_table, run
 
 if TYPE_CHECKING:
     from herdbook.node.settings import NodeSettings
-
-EXAMPLES: Final = """
-Examples:
-
-  herdbook serve --data ./data                       serve a folder, alone, without ZooKeeper
-
-  herdbook serve --config /etc/herdbook/node.toml    a node of a cluster, as the file says
-
-  herdbook serve --config node.toml --check          only say what is wrong with it
-
-  herdbook serve --data /data --url herdbook://zk-1:2181/prod --role bookie --role herd
-"""
 
 Config = Annotated[Path | None, typer.Option("--config", help="A TOML file. See docs/node.md.")]
 Data = Annotated[
@@ -100,9 +88,6 @@ def serve(
         from herdbook.node.serving import serve_node
 
         run(serve_node(settings, typer.echo))
-
-
-serve.__doc__ = (serve.__doc__ or "") + EXAMPLES
 
 
 def _pair(text: str) -> tuple[str, str]:

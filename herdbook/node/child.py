@@ -98,11 +98,7 @@ class _Child:
         self._writer.write(msgspec.json.encode(report) + b"\n")
 
 
-async def _main() -> int:
-    channel = socket.socket(fileno=os.dup(0))
-    with Path(os.devnull).open("rb") as nothing:
-        # Its own children have no part in this.
-        os.dup2(nothing.fileno(), 0)
+async def _main(channel: socket.socket) -> int:
     reader, writer = await asyncio.open_connection(sock=channel, limit=LINE_BYTES_MAX)
     told = msgspec.json.decode(await reader.readline(), type=Told)
     ending_with(told.parent)()
@@ -123,8 +119,12 @@ def log_with_times() -> None:
 
 def main() -> None:
     """The process, from its start to its end."""
+    channel = socket.socket(fileno=os.dup(0))
+    with Path(os.devnull).open("rb") as nothing:
+        # Its own children have no part in this.
+        os.dup2(nothing.fileno(), 0)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        status = runner.run(_main())
+        status = runner.run(_main(channel))
     sys.exit(status)
 
 
