@@ -17,9 +17,7 @@ HERD_DELTA_MUTANTS: Final = (
         _DELTAS,
         "gone = [place for place, key in enumerate(keys) if key not in there]",
         "gone: list[int] = []",
-        by_test(
-            _TESTS, "test_whoever_reads_finds_the_rows_whatever_changed_between_checkpoints[0]"
-        ),
+        by_test(_TESTS, _WRITTEN + "[keys-gone]"),
     ),
     Mutant(
         "a-page-whose-keys-changed-is-not-asked-for",
