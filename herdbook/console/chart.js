@@ -38,8 +38,8 @@ export class Chart {
       const y = HIGH * (1 - part);
       return s("line", { class: "grid", x1: 0, x2: WIDE, y1: y, y2: y });
     });
-    const paths = this.series.map(([, values], index) =>
-      s("path", { class: `series-${index + 1}`, d: line(values, top) }),
+    const paths = this.series.map(
+      ([, values], index) => s("path", { class: `series-${index + 1}`, d: line(values, top) }),
     );
     this.cursor = s("line", { class: "cursor", y1: 0, y2: HIGH, visibility: "hidden" });
     fill(this.drawing, grid, paths, this.cursor);
@@ -73,10 +73,12 @@ export class Chart {
     this.cursor.setAttribute("x1", x);
     this.cursor.setAttribute("x2", x);
     this.cursor.setAttribute("visibility", this.pointed === null ? "hidden" : "visible");
-    const items = this.series.map(([name, values], at) =>
-      h("li", { class: `series-${at + 1}` }, `${name} ${this.say(values[index] ?? 0)}`),
+    const items = this.series.map(
+      ([name, values], at) =>
+        h("li", { class: `series-${at + 1}` }, `${name} ${this.say(values[index] ?? 0)}`),
     );
-    const moment = this.pointed === null ? null : h("span", { class: "quiet" }, clock(this.times[index]));
+    const moment =
+      this.pointed === null ? null : h("span", { class: "quiet" }, clock(this.times[index]));
     fill(this.legend, items, moment);
   }
 }
@@ -87,7 +89,8 @@ function largest(series) {
   const ranked = [...series].sort((one, other) => sum(other) - sum(one));
   const drawn = ranked.slice(0, SERIES_MAX - 1);
   const rest = ranked.slice(SERIES_MAX - 1);
-  const together = rest[0][1].map((_, at) => rest.reduce((all, [, values]) => all + values[at], 0));
+  const together =
+    rest[0][1].map((_, at) => rest.reduce((all, [, values]) => all + values[at], 0));
   return [...drawn, [`${rest.length} others`, together]];
 }
 

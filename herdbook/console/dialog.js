@@ -7,7 +7,9 @@ let numbered = 0;
 
 // Ask, and do `act(values)` if the answer is yes; an error is told inside and can be tried again.
 // `fields` are [name, label, attributes]. True once it is done, false if it was left.
-export function ask({ title, says, action, act, grave = false, fields = [], keep = "Keep as it is" }) {
+export function ask(
+  { title, says, action, act, grave = false, fields = [], keep = "Keep as it is" }
+) {
   const before = document.activeElement;
   const named = `dialog-${(numbered += 1)}`;
   const complaint = h("div");

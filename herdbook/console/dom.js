@@ -16,9 +16,12 @@ export function s(tag, attributes = {}, ...children) {
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (typeof value === "function") element.addEventListener(name.slice(2), value);
-    else if (name === "value") element.value = value;
-    else element.setAttribute(name, value === true ? "" : value);
+    if (typeof value === "function")
+      element.addEventListener(name.slice(2), value);
+    else if (name === "value")
+      element.value = value;
+    else
+      element.setAttribute(name, value === true ? "" : value);
   }
   put(element, ...children);
   return element;

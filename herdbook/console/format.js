@@ -60,10 +60,14 @@ function relative(ms) {
   const away = Math.abs(ms);
   if (away < 5 * SECOND) return "just now";
   let text;
-  if (away < MINUTE) text = `${Math.floor(away / SECOND)} s`;
-  else if (away < HOUR) text = `${Math.floor(away / MINUTE)} min`;
-  else if (away < 2 * DAY) text = `${Math.floor(away / HOUR)} h`;
-  else text = `${Math.floor(away / DAY)} days`;
+  if (away < MINUTE)
+    text = `${Math.floor(away / SECOND)} s`;
+  else if (away < HOUR)
+    text = `${Math.floor(away / MINUTE)} min`;
+  else if (away < 2 * DAY)
+    text = `${Math.floor(away / HOUR)} h`;
+  else
+    text = `${Math.floor(away / DAY)} days`;
   return ms > 0 ? `${text} ago` : `in ${text}`;
 }
 

@@ -1,6 +1,7 @@
 // The cluster at a glance, asked once for all who show it: the side of every page and the overview.
 
 import { get } from "./api.js";
+import { count, many } from "./format.js";
 
 const EVERY_MS = 2_000;
 const LATE_MS = 15_000;
@@ -35,14 +36,12 @@ export function forgetHealth() {
   latest = null;
 }
 
-// What is wrong, the worst first: [kind, text, where to look].
-export function troubles(cluster) {
-  const found = [];
-  const { bookies } = cluster;
-  const away = bookies.registered - bookies.up;
-  if (away > 0) {
-    const text = away === 1 ? "One bookie is down." : `${away} bookies are down.`;
-    found.push(["bad", text, "#/bookies"]);
-  }
-  return found;
+// How the cluster is: [kind, a sentence]. What is wrong in detail stands in its warnings.
+export function verdict({ bookies, under_replicated: waiting, warnings }) {
+  const away = bookies.total - bookies.up;
+  if (away > 0)
+    return ["bad", away === 1 ? "One bookie is down" : `${count(away)} bookies are down`];
+  if (waiting) return ["bad", `${many(waiting, "ledger")} wait for a replica`];
+  if (warnings.length) return ["warn", many(warnings.length, "warning")];
+  return ["good", "All is well"];
 }

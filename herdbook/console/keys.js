@@ -1,7 +1,7 @@
 // Shortcuts of single keys, and the list of them. They are silent where somebody types.
 
-import { h } from "./dom.js";
 import { tell } from "./dialog.js";
+import { h } from "./dom.js";
 import { keep, kept } from "./theme.js";
 
 const OFF = "herdbook.keys";
@@ -51,10 +51,12 @@ export function showKeys() {
     [["Esc"], "Leave a question without doing anything"],
     [["?"], "This list"],
   ];
-  const list = rows.map(([keys, says]) => [
-    h("dt", {}, keys.map((key) => [h("kbd", {}, key), " "])),
-    h("dd", {}, says),
-  ]);
+  const list = rows.map(
+    ([keys, says]) =>
+      [h("dt", {}, keys.map((key) => [h("kbd", {}, key), " "])),
+       h("dd", {}, says),
+  ]
+  );
   const on = h("input", {
     type: "checkbox",
     onchange: (event) => keep(OFF, event.target.checked ? null : "off"),

@@ -2,13 +2,14 @@
 
 import { fill, h } from "./dom.js";
 import { keepTimes } from "./format.js";
-import { askHealth, forgetHealth, troubles, watch } from "./health.js";
+import { askHealth, forgetHealth, verdict, watch } from "./health.js";
 import { listenToKeys } from "./keys.js";
-import { empty, problem } from "./showing.js";
 import { recognise, signOut, user } from "./session.js";
+import { empty, problem } from "./showing.js";
 import { drawSide, hideSide, markPlace, tellHealth, turn } from "./side.js";
 
-const PAGES = new Set(["ledgers", "bookies", "tables", "buckets", "tasks", "workers", "rollouts"]);
+const PAGES =
+  new Set(["ledgers", "bookies", "tables", "buckets", "tasks", "workers", "rollouts"]);
 const main = document.getElementById("main");
 let leaving = new AbortController();
 let shown = null;
@@ -82,12 +83,9 @@ addEventListener("herdbook:out", async () => {
   if (!(await recognise())) await route();
 });
 watch((cluster, error) => {
-  if (error) return void tellHealth("no answer", "bad");
-  document.documentElement.dataset.cluster = cluster.name;
-  const found = troubles(cluster);
-  if (!found.length) return void tellHealth("all is well", "good");
-  const worst = found.some(([kind]) => kind === "bad") ? "bad" : "warn";
-  tellHealth(found.length === 1 ? "1 warning" : `${found.length} warnings`, worst);
+  if (error) return void tellHealth("No answer", "bad");
+  const [kind, text] = verdict(cluster);
+  tellHealth(text, kind);
 });
 listenToKeys({ refresh: () => shown?.refresh?.(), turn });
 keepTimes();

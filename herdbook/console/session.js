@@ -1,6 +1,7 @@
 // Who uses the console. A store without users is open: then everybody may do everything.
 
 import { get, post, remember } from "./api.js";
+import { forgetStatements } from "./sql_history.js";
 
 let me = null;
 
@@ -27,6 +28,7 @@ export async function signIn(name, password) {
 
 export async function signOut() {
   await post("/logout");
+  forgetStatements();
   me = null;
   remember("");
 }

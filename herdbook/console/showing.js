@@ -63,7 +63,8 @@ export function empty(title, ...rest) {
 
 // Names and values, without what is null.
 export function facts(pairs) {
-  const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const known =
+    pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return h(
     "dl",
     { class: "facts" },
@@ -73,8 +74,8 @@ export function facts(pairs) {
 
 // The large figures at the head of a page: [name, value, aside, kind].
 export function figures(all) {
-  const made = all.map(([name, value, aside, kind]) =>
-    h(
+  const made = all.map(
+    ([name, value, aside, kind]) => h(
       "div",
       { class: "figure" },
       h("dt", {}, name),
@@ -125,6 +126,11 @@ export function say(text) {
   setTimeout(() => shown.remove(), NOTICE_MS);
 }
 
-export function button(text, act, kind = "") {
-  return h("button", { type: "button", class: kind || null, onclick: act }, text);
+// A button. `about` is what its question depends on: where that has changed, it is another button.
+export function button(text, act, kind = "", about = null) {
+  return h(
+    "button",
+    { type: "button", class: kind || null, onclick: act, "data-about": about },
+    text
+  );
 }

@@ -26,20 +26,20 @@ function tellTheme() {
 
 // Draw it for a user; `leave` signs out.
 export function drawSide(me, leave) {
-  const groups = PLACES.map(([name, links]) =>
-    h(
+  const groups = PLACES.map(
+    ([name, links]) => h(
       "div",
       {},
       h("h2", {}, name),
       h("ul", {}, links.map(([path, text]) => h("li", {}, h("a", { href: `#/${path}` }, text)))),
     ),
   );
-  const named = me.user
-    ? [
-        h("p", { class: "who" }, "Signed in as ", h("strong", {}, me.user)),
-        h("button", { type: "button", class: "plain", id: "leave", onclick: leave }, "Sign out"),
-      ]
-    : h("p", { class: "who" }, "Open store: nobody has to sign in.");
+  const named = me.user ?
+    [
+      h("p", { class: "who" }, "Signed in as ", h("strong", {}, me.user)),
+      h("button", { type: "button", class: "plain", id: "leave", onclick: leave }, "Sign out"),
+    ] :
+    h("p", { class: "who" }, "Open store: nobody has to sign in.");
   tellTheme();
   fill(
     side,
@@ -63,8 +63,10 @@ export function hideSide() {
 // Mark where one is; `page` is the first part of the path.
 export function markPlace(page) {
   for (const link of side.querySelectorAll("nav a")) {
-    if (link.hash === `#/${page}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.hash === `#/${page}`)
+      link.setAttribute("aria-current", "page");
+    else
+      link.removeAttribute("aria-current");
   }
 }
 

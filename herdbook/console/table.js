@@ -6,7 +6,12 @@
 import { fill, h, refill } from "./dom.js";
 
 const INSIDE = "a[href], button, input";
-const STEPS = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 };
+const STEPS = {
+  ArrowDown: 1,
+  ArrowUp: -1,
+  PageDown: 10,
+  PageUp: -10,
+};
 
 export class Table {
   // `columns` have a `title`, a `cell(row)` and perhaps a `kind`: number, name, acts. `key(row)`
@@ -20,8 +25,11 @@ export class Table {
       onfocusin: (event) => this.#activate(event.target.closest("tr")),
       onclick: (event) => this.#clicked(event),
     });
-    const heads = columns.map(({ title, kind }) =>
-      h("th", { scope: "col", class: kind || null }, title || h("span", { class: "unseen" }, "Actions")),
+    const heads = columns.map(
+      ({ title, kind }) =>
+        h("th",
+          { scope: "col", class: kind || null },
+          title || h("span", { class: "unseen" }, "Actions")),
     );
     const head = h("thead", {}, h("tr", {}, heads));
     this.table = h("table", { "aria-label": label }, head, this.body);
@@ -70,8 +78,10 @@ export class Table {
     const isActive = element === this.active;
     element.tabIndex = isActive ? 0 : -1;
     for (const inside of element.querySelectorAll(INSIDE)) {
-      if (isActive) inside.removeAttribute("tabindex");
-      else inside.tabIndex = -1;
+      if (isActive)
+        inside.removeAttribute("tabindex");
+      else
+        inside.tabIndex = -1;
     }
   }
 
@@ -92,9 +102,12 @@ export class Table {
       return;
     }
     let next = null;
-    if (event.key in STEPS) next = now + STEPS[event.key];
-    else if (event.key === "Home") next = 0;
-    else if (event.key === "End") next = rows.length - 1;
+    if (event.key in STEPS)
+      next = now + STEPS[event.key];
+    else if (event.key === "Home")
+      next = 0;
+    else if (event.key === "End")
+      next = rows.length - 1;
     if (next === null || event.target.matches("input")) return;
     event.preventDefault();
     rows[Math.max(0, Math.min(rows.length - 1, next))].focus();

@@ -11,8 +11,10 @@ export function theme() {
 export function turnTheme() {
   const wanted = theme() === "dark" ? "light" : "dark";
   const isSystems = wanted === (dark.matches ? "dark" : "light");
-  if (isSystems) delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = wanted;
+  if (isSystems)
+    delete document.documentElement.dataset.theme;
+  else
+    document.documentElement.dataset.theme = wanted;
   keep(KEY, isSystems ? null : wanted);
   return wanted;
 }
@@ -20,8 +22,10 @@ export function turnTheme() {
 // Remember a text in this browser; one that keeps nothing forgets it with the page.
 export function keep(key, text) {
   try {
-    if (text === null) localStorage.removeItem(key);
-    else localStorage.setItem(key, text);
+    if (text === null)
+      localStorage.removeItem(key);
+    else
+      localStorage.setItem(key, text);
   } catch {
     // Private windows refuse: the choice counts until the page is left.
   }

@@ -1,8 +1,8 @@
 // Signing in.
 
 import { fill, h } from "../dom.js";
-import { problem } from "../showing.js";
 import { signIn } from "../session.js";
+import { problem } from "../showing.js";
 
 export function showLogin(main, begin) {
   document.title = "Sign in · Herdbook";
@@ -32,7 +32,9 @@ export function showLogin(main, begin) {
   }
   fill(
     main,
-    h("div", { class: "head" }, h("div", {}, h("h1", {}, "Herdbook"), h("p", { class: "says" }, "Sign in to the console."))),
+    h("div",
+      { class: "head" },
+      h("div", {}, h("h1", {}, "Herdbook"), h("p", { class: "says" }, "Sign in to the console."))),
     h(
       "form",
       { class: "part", onsubmit: submit },

@@ -34,12 +34,20 @@ export function show({ main, signal, parts }) {
       ".",
     ),
     columns: [
-      { title: "Roll-out", kind: "name", cell: (rollout) => h("a", { href: address(rollout) }, rollout.name) },
+      {
+        title: "Roll-out",
+        kind: "name",
+        cell: (rollout) => h("a", { href: address(rollout) }, rollout.name),
+      },
       { title: "State", cell: ({ state: word }) => state(word) },
       { title: "Action", kind: "name", cell: ({ action }) => action },
       { title: "Cluster", kind: "name", cell: (rollout) => rollout.cluster_name },
       { title: "Done", cell: progress },
-      { title: "Not proven healthy", kind: "number", cell: ({ counted, limit }) => `${counted} of ${limit} allowed` },
+      {
+        title: "Not proven healthy",
+        kind: "number",
+        cell: ({ counted, limit }) => `${counted} of ${limit} allowed`,
+      },
       { title: "Last progress", cell: (rollout) => ago(rollout.progress_ms) },
     ],
   });
@@ -112,7 +120,10 @@ function aboutOne(rollout) {
       ["Owner", rollout.owner],
       ["Done", progress(rollout)],
       ["Not proven healthy", `${count(rollout.counted)}, at most ${count(rollout.limit)} may be`],
-      ["Breaker", state(rollout.breaker.replace("_", " "), rollout.breaker === "closed" ? "good" : "bad")],
+      [
+        "Breaker",
+        state(rollout.breaker.replace("_", " "), rollout.breaker === "closed" ? "good" : "bad"),
+      ],
       ["Nodes by", document.discovery],
       ["Started", ago(rollout.started_ms)],
       ["Last progress", ago(rollout.progress_ms)],
@@ -134,18 +145,17 @@ function nodeColumns(name, refresh) {
     {
       title: "",
       kind: "acts",
-      cell: ({ node, phase }) =>
-        ["unknown", "dead", "failed"].includes(phase)
-          ? button("Say it is healthy", () => clear(name, node, refresh), "small")
-          : null,
+      cell: ({ node, phase }) => ["unknown", "dead", "failed"].includes(phase) ?
+        button("Say it is healthy", () => clear(name, node, refresh), "small") :
+        null,
     },
   ];
 }
 
 function notesOf(notes) {
   if (!notes.length) return null;
-  const rows = notes.map((note) =>
-    h(
+  const rows = notes.map(
+    (note) => h(
       "tr",
       {},
       h("td", { title: new Date(note.at_ms).toISOString() }, clock(note.at_ms)),
@@ -156,7 +166,10 @@ function notesOf(notes) {
   );
   const heads = ["When", "Who", "Node", "What"].map((text) => h("th", { scope: "col" }, text));
   const head = h("thead", {}, h("tr", {}, heads));
-  return part("Log", h("div", { class: "box scroll" }, h("table", { "aria-label": "Log" }, head, h("tbody", {}, rows))));
+  return part(
+    "Log",
+    h("div", { class: "box scroll" }, h("table", { "aria-label": "Log" }, head, h("tbody", {}, rows)))
+  );
 }
 
 function acts(rollout, refresh) {
@@ -164,13 +177,44 @@ function acts(rollout, refresh) {
   const isEnded = ["finished", "cancelled"].includes(rollout.state);
   const made = [];
   if (["starting", "running"].includes(rollout.state)) {
-    made.push(button("Pause", () => change("pause", rollout, refresh, `Nothing more begins on the ${many(left, "node")} left; what has begun is finished and proven.`)));
+    made.push(button(
+      "Pause",
+      () => change(
+        "pause",
+        rollout,
+        refresh,
+        `Nothing more begins on the ${
+          many(left, "node")} left; what has begun is finished and proven.`
+      ),
+      "",
+      left
+    ));
   }
   if (rollout.state === "paused") {
-    made.push(button("Resume", () => change("resume", rollout, refresh, `It goes on with the ${many(left, "node")} left, without nodes that are gone.`), "first"));
+    made.push(button(
+      "Resume",
+      () => change(
+        "resume",
+        rollout,
+        refresh,
+        `It goes on with the ${many(left, "node")} left, without nodes that are gone.`
+      ),
+      "first",
+      left
+    ));
   }
   if (!isEnded && rollout.state !== "cancelling") {
-    made.push(button("Cancel", () => change("cancel", rollout, refresh, `Nothing more begins, for good. The ${many(left, "node")} left stay as they are.`), "grave"));
+    made.push(button(
+      "Cancel",
+      () => change(
+        "cancel",
+        rollout,
+        refresh,
+        `Nothing more begins, for good. The ${many(left, "node")} left stay as they are.`
+      ),
+      "grave",
+      left
+    ));
   }
   if (isEnded) made.push(button("Forget", () => forget(rollout), "grave"));
   return made;

@@ -78,9 +78,9 @@ export function showTask(main, signal, id) {
     draw: (task, content) => {
       refill(
         beside,
-        cancelable(task) && button("Cancel", () => cancel(task, () => shown.refresh()), "grave"),
-        ended(task) && button("Retry", () => retry(task, () => shown.refresh())),
-        ended(task) && button("Delete", () => discard(task), "grave"),
+        cancelable(task) && button("Cancel", () => cancel(task, () => shown.refresh()), "grave", task.status),
+        ended(task) && button("Retry", () => retry(task, () => shown.refresh()), "", task.status),
+        ended(task) && button("Delete", () => discard(task), "grave", task.status),
       );
       refill(content, pair(task), history(task), went("Payload", task, "payload"), went("Result", task, "result"));
     },
@@ -104,9 +104,15 @@ function about(task) {
       facts([
         ["State", word],
         ["Type", task.type],
-        ["Tenant", h("a", { href: `#/tasks?tenant=${encodeURIComponent(task.tenant)}` }, task.tenant)],
+        [
+          "Tenant",
+          h("a", { href: `#/tasks?tenant=${encodeURIComponent(task.tenant)}` }, task.tenant),
+        ],
         ["Priority", count(task.priority)],
-        ["Tries", task.attempts_max ? `${task.attempt} of ${task.attempts_max}` : count(task.attempt)],
+        [
+          "Tries",
+          task.attempts_max ? `${task.attempt} of ${task.attempts_max}` : count(task.attempt),
+        ],
         ["At most once", task.at_most_once ? "yes" : ""],
         ["Worker", task.worker_id],
         ["Group", task.group || ""],
@@ -122,7 +128,8 @@ function about(task) {
 }
 
 function times(task) {
-  const took = task.started_ms && task.finished_ms ? duration(task.finished_ms - task.started_ms) : "";
+  const took =
+    task.started_ms && task.finished_ms ? duration(task.finished_ms - task.started_ms) : "";
   return part(
     "When",
     h(
@@ -143,8 +150,8 @@ function times(task) {
 }
 
 function history(task) {
-  const rows = task.events.map((event) =>
-    h(
+  const rows = task.events.map(
+    (event) => h(
       "tr",
       {},
       h("td", { title: new Date(event.at_ms).toISOString() }, clock(event.at_ms)),
@@ -154,10 +161,14 @@ function history(task) {
       h("td", { class: "name" }, event.detail),
     ),
   );
-  const heads = ["When", "What", "Try", "Who", "Detail"].map((text, at) =>
-    h("th", { scope: "col", class: at === 2 ? "number" : null }, text),
+  const heads = ["When", "What", "Try", "Who", "Detail"].map(
+    (text, at) => h("th", { scope: "col", class: at === 2 ? "number" : null }, text),
   );
-  const table = h("table", { "aria-label": "History" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
+  const table =
+    h("table",
+      { "aria-label": "History" },
+      h("thead", {}, h("tr", {}, heads)),
+      h("tbody", {}, rows));
   return part("History", h("div", { class: "box scroll" }, table));
 }
 
@@ -166,8 +177,14 @@ function went(title, task, name) {
   const text = task[name];
   const hasBytes = task[`${name}_base64`] || task[`${name}_object`];
   if (!text && !hasBytes) return null;
-  const link = h("a", { href: address(at`/tasks/${task.id}/${name}`), download: `task-${task.id}-${name}` }, "Download its bytes");
-  return part(title, text ? h("pre", { class: "text" }, pretty(text)) : box(h("p", { class: "empty" }, link)));
+  const link =
+    h("a",
+      { href: address(at`/tasks/${task.id}/${name}`), download: `task-${task.id}-${name}` },
+      "Download its bytes");
+  return part(
+    title,
+    text ? h("pre", { class: "text" }, pretty(text)) : box(h("p", { class: "empty" }, link))
+  );
 }
 
 function pretty(text) {

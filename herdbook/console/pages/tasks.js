@@ -8,6 +8,7 @@ import { heading } from "../heading.js";
 import { live, paged } from "../live.js";
 import { button, empty, figures, part, partWith, state } from "../showing.js";
 import { Table } from "../table.js";
+
 import { cancel, cancelable, ended, retry, showTask } from "./task_detail.js";
 import { showTenants } from "./tenants.js";
 
@@ -46,8 +47,12 @@ export function show({ main, signal, parts, query }) {
 }
 
 function countsOf(tasks) {
-  return STATES.filter((name) => tasks[name] || ["waiting", "running", "finished", "error"].includes(name))
-    .map((name) => [name[0].toUpperCase() + name.slice(1), count(tasks[name]), "", kindOf(name, tasks[name])]);
+  return STATES
+    .filter((name) => tasks[name] || ["waiting", "running", "finished", "error"].includes(name))
+    .map(
+      (name) =>
+        [name[0].toUpperCase() + name.slice(1), count(tasks[name]), "", kindOf(name, tasks[name])]
+    );
 }
 
 function kindOf(name, number) {
@@ -107,9 +112,9 @@ function showList(query, signal) {
 
 function nothing(asked) {
   const filtered = Object.values(asked).some(Boolean);
-  return filtered
-    ? empty("No task is like that.", h("a", { href: "#/tasks" }, "Show all tasks"))
-    : empty("There are no tasks.", "Submit one with ", h("code", {}, "herdbook task submit"), ".");
+  return filtered ?
+    empty("No task is like that.", h("a", { href: "#/tasks" }, "Show all tasks")) :
+    empty("There are no tasks.", "Submit one with ", h("code", {}, "herdbook task submit"), ".");
 }
 
 export function stateOf(task) {
@@ -122,8 +127,9 @@ function tries(task) {
 }
 
 function acts(task, refresh) {
-  if (cancelable(task)) return button("Cancel", () => cancel(task, refresh), "small");
-  if (ended(task)) return button("Retry", () => retry(task, refresh), "small");
+  if (cancelable(task))
+    return button("Cancel", () => cancel(task, refresh), "small", task.status);
+  if (ended(task)) return button("Retry", () => retry(task, refresh), "small", task.status);
   return null;
 }
 
@@ -133,9 +139,15 @@ function go(asked) {
 }
 
 function chips(asked) {
-  const choices = [["", "All"], ["waiting", "Waiting"], ["running", "Running"], ["finished", "Finished"], ["error", "Error"]];
-  const made = choices.map(([value, text]) =>
-    h(
+  const choices = [
+    ["", "All"],
+    ["waiting", "Waiting"],
+    ["running", "Running"],
+    ["finished", "Finished"],
+    ["error", "Error"],
+  ];
+  const made = choices.map(
+    ([value, text]) => h(
       "button",
       {
         type: "button",

@@ -15,7 +15,10 @@ export function showTenants(signal) {
     label: "Tenants",
     key: (tenant) => tenant.name,
     open: (tenant) => `#/tasks?${new URLSearchParams({ tenant: tenant.name })}`,
-    empty: empty("Nothing waits.", "Tenants stand here as long as tasks of theirs wait, or are paused."),
+    empty: empty(
+      "Nothing waits.",
+      "Tenants stand here as long as tasks of theirs wait, or are paused."
+    ),
     columns: [
       {
         title: "Tenant",
@@ -23,9 +26,16 @@ export function showTenants(signal) {
         cell: ({ name }) => h("a", { href: `#/tasks?${new URLSearchParams({ tenant: name })}` }, name),
       },
       { title: "Waiting", kind: "number", cell: (tenant) => count(tenant.waiting) },
-      { title: "Types", kind: "name", cell: (tenant) => [...tenant.types].sort().join(", ") || "–" },
+      {
+        title: "Types",
+        kind: "name",
+        cell: (tenant) => [...tenant.types].sort().join(", ") || "–",
+      },
       { title: "The first since", cell: (tenant) => ago(tenant.sinceMs) },
-      { title: "State", cell: ({ paused }) => (paused === null ? state("served", "good") : halted(paused)) },
+      {
+        title: "State",
+        cell: ({ paused }) => (paused === null ? state("served", "good") : halted(paused)),
+      },
       { title: "", kind: "acts", cell: (tenant) => act(tenant, () => shown.refresh()) },
     ],
   });
@@ -67,12 +77,15 @@ function gathered(queues, settings) {
   for (const { name, value } of settings) {
     if (name.startsWith("tenant:")) of(name.slice("tenant:".length)).paused = value.reason ?? "";
   }
-  return [...tenants.values()].sort((one, other) => other.waiting - one.waiting || (one.name < other.name ? -1 : 1));
+  return [...tenants.values()].sort(
+    (one, other) => other.waiting - one.waiting || (one.name < other.name ? -1 : 1)
+  );
 }
 
 function act({ name, waiting, paused }, refresh) {
-  if (paused === null) return button("Pause", () => pause(name, waiting, refresh), "small");
-  return button("Resume", () => resume(name, waiting, refresh), "small");
+  if (paused === null)
+    return button("Pause", () => pause(name, waiting, refresh), "small", waiting);
+  return button("Resume", () => resume(name, waiting, refresh), "small", waiting);
 }
 
 function pause(name, waiting, refresh) {

@@ -12,7 +12,9 @@ import { Table } from "../table.js";
 const LIVE_MS = 2_000;
 
 export function show({ main, signal }) {
-  heading(main, "Workers", { says: "Processes that run tasks. A drained one keeps what it runs and takes nothing more." });
+  heading(main, "Workers", {
+    says: "Processes that run tasks. A drained one keeps what it runs and takes nothing more.",
+  });
   const table = new Table({
     label: "Workers",
     key: (worker) => worker.worker_id,
@@ -62,10 +64,14 @@ function columns(refresh) {
     { title: "State", cell: (worker) => stateOf(worker) },
     {
       title: "Places in use",
-      cell: ({ running, places }) => [
-        `${count(running)} of ${count(places)}`,
-        meter(running, Math.max(places, running) * 1.26, `${running} of ${many(places, "place")} in use`),
-      ],
+      cell: ({ running, places }) =>
+        [`${count(running)} of ${count(places)}`,
+          meter(
+            running,
+            Math.max(places, running) * 1.26,
+            `${running} of ${many(places, "place")} in use`
+          ),
+  ],
     },
     { title: "Runs", kind: "name", cell: ({ types }) => types.join(", ") || "anything" },
     { title: "Where", kind: "name", cell: ({ location }) => location || "–" },
@@ -81,14 +87,21 @@ function stateOf(worker) {
 }
 
 function act(worker, refresh) {
-  if (drained(worker)) return button("Let it work", () => undrain(worker, refresh), "small");
+  if (drained(worker))
+    return button(
+      "Let it work",
+      () => undrain(worker, refresh),
+      "small",
+      JSON.stringify(worker.limits)
+    );
   if (worker.state !== "connected") return null;
-  return button("Drain", () => drain(worker, refresh), "small");
+  return button("Drain", () => drain(worker, refresh), "small", worker.running);
 }
 
 function drain(worker, refresh) {
   const before = worker.limits?.places;
-  const forgotten = before ? `The limit of ${many(before, "place")} that was set for it is forgotten. ` : "";
+  const forgotten =
+    before ? `The limit of ${many(before, "place")} that was set for it is forgotten. ` : "";
   return ask({
     title: `Drain the worker ${worker.worker_id}?`,
     says: `It gets no more tasks; the ${count(worker.running)} that it runs go on to their end. ${forgotten}`,

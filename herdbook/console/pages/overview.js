@@ -1,0 +1,133 @@
+// The cluster at a glance: whether anything is wrong stands first, in words.
+
+import { get } from "../api.js";
+import { Chart } from "../chart.js";
+import { h, refill } from "../dom.js";
+import { bytes, count, many, percent, rate } from "../format.js";
+import { heading } from "../heading.js";
+import { askHealth, verdict, watch } from "../health.js";
+import { live } from "../live.js";
+import { empty, figures, meter, part, problem, sentence, state } from "../showing.js";
+import { Table } from "../table.js";
+
+const LIVE_MS = 2_000;
+const NAMES_MAX = 12;
+
+export function show({ main, signal }) {
+  heading(main, "Overview");
+  const says = main.querySelector(".head div");
+  const about = h("p", { class: "says" });
+  says.append(about);
+  const complaint = h("div");
+  const glance = h("div", { class: "part" });
+  const nodes = nodesTable();
+  const named = h("div", { class: "pair" });
+  const below = h("div", { class: "part" });
+  const ended = charts(signal);
+  main.append(complaint, glance, ended.node, below);
+  watch((cluster, error) => {
+    refill(complaint, error && problem(error, askHealth));
+    if (!cluster) return;
+    refill(about, `${cluster.name}, Herdbook ${cluster.version}`, cluster.url && [" at ", h("code", {}, cluster.url)]);
+    refill(glance, judged(cluster), numbers(cluster));
+    nodes.show(cluster.nodes);
+    refill(named, names("Tablespaces", cluster.tablespaces, "tables"), names("Buckets", cluster.buckets, "buckets"));
+    if (!below.firstChild) below.append(part("Nodes", nodes.node), named);
+  }, signal);
+  return { refresh: () => Promise.all([askHealth(), ended.refresh()]) };
+}
+
+function judged(cluster) {
+  const [kind, text] = verdict(cluster);
+  const list = cluster.warnings.map((warning) => h("li", {}, sentence(warning)));
+  const look =
+    kind === "bad" && h("a", { href: "#/bookies" }, "Look at the bookies and their repair");
+  return h(
+    "section",
+    { class: `verdict ${kind}`, "aria-label": "How the cluster is" },
+    h("h2", {}, state(`${text}.`, kind)),
+    list.length > 0 && h("ul", {}, list),
+    look,
+  );
+}
+
+function numbers({ bookies, under_replicated: waiting, disk, tablespaces, buckets }) {
+  const away = bookies.total - bookies.up;
+  const full = disk.total_bytes ? disk.used_bytes / disk.total_bytes : 0;
+  const use = `${bytes(disk.used_bytes)} of ${bytes(disk.total_bytes)}`;
+  return figures([
+    [
+      "Bookies up",
+      `${count(bookies.up)} of ${count(bookies.total)}`,
+      bookies.read_only ? `${count(bookies.read_only)} read-only` : "all take entries",
+      away                ? "bad" :
+        bookies.read_only ? "warn" :
+                            "",
+    ],
+    [
+      "Ledgers to repair",
+      waiting === null ? "unknown" : count(waiting),
+      "lack a replica",
+      waiting ? "bad" : "",
+    ],
+    [
+      "Disk in use",
+      percent(disk.used_bytes, disk.total_bytes),
+      [use, meter(disk.used_bytes, disk.total_bytes, use)],
+      full >= 0.9   ? "bad" :
+        full >= 0.8 ? "warn" :
+                      "",
+    ],
+    ["Tablespaces", count(tablespaces.length), h("a", { href: "#/tables" }, "Ask them by SQL")],
+    ["Buckets", count(buckets.length), h("a", { href: "#/buckets" }, "Browse objects")],
+  ]);
+}
+
+function charts(signal) {
+  const appends = new Chart("Entries appended, the last five minutes", (value) => rate(value));
+  const tasks = new Chart("Tasks ended, the last five minutes", (value) => rate(value));
+  const shown = live({
+    signal,
+    everyMs: LIVE_MS,
+    load: () => get("/rates", {}, signal),
+    draw: (rates, content) => {
+      appends.show(rates.times, rates.appends);
+      tasks.show(rates.times, rates.tasks);
+      if (appends.node.isConnected) return;
+      const both = h("div", { class: "pair" }, part("Appends", appends.node), part("Tasks ended, by tenant", tasks.node));
+      content.append(both);
+    },
+  });
+  return { node: shown.place, refresh: shown.refresh };
+}
+
+function nodesTable() {
+  return new Table({
+    label: "Nodes",
+    key: (node) => `${node.role} ${node.name}`,
+    empty: empty("No node is known."),
+    columns: [
+      { title: "Node", kind: "name", cell: ({ name }) => h("code", {}, name) },
+      { title: "Role", cell: ({ role }) => role },
+      { title: "State", cell: ({ up }) => (up ? state("up") : state("down")) },
+      { title: "Leads", cell: ({ leads }) => (leads ? "yes" : "") },
+      { title: "Address", kind: "name", cell: ({ address }) => address || "–" },
+    ],
+  });
+}
+
+function names(title, all, page) {
+  const shown =
+    all.slice(0, NAMES_MAX)
+      .map(
+        (name) => h("li", {}, h("a", { href: `#/${page}/${encodeURIComponent(name)}` }, name)),
+      );
+  const rest = all.length - shown.length;
+  const more =
+    rest > 0 && h("p", {}, h("a", { href: `#/${page}` }, `and ${many(rest, "more", "more")}`));
+  const none = page === "buckets" ?
+    empty("No buckets.", h("a", { href: "#/buckets" }, "Make the first one")) :
+    empty("No tablespaces.");
+  const list = h("div", { class: "box padded" }, h("ul", { class: "names" }, shown), more);
+  return part(title, shown.length ? list : h("div", { class: "box" }, none));
+}

@@ -1,0 +1,218 @@
+// The box for SQL: writing a statement, running it, its rows, or where it is wrong.
+
+import { at, post } from "./api.js";
+import { ask } from "./dialog.js";
+import { fill, h } from "./dom.js";
+import { count, duration, many } from "./format.js";
+import { button, problem } from "./showing.js";
+import { addStatement, forgetStatements, statements } from "./sql_history.js";
+
+const NUMBER = /INT|DECIMAL|NUMERIC|DOUBLE|FLOAT|REAL/i;
+const PLACE = / \(at character (\d+)\)$/;
+const GRAVE = /^\s*(DROP|TRUNCATE|ALTER)\b/i;
+const ALL_ROWS = /^\s*(DELETE|UPDATE)\b(?![\s\S]*\bWHERE\b)/i;
+const HISTORY_SHOWN = 20;
+
+export class SqlDesk {
+  // `done(kind)` hears of every statement that ran.
+  constructor(tablespace, signal, done) {
+    Object.assign(this, { tablespace, signal, done });
+    this.running = null;
+    this.step = -1;
+    this.box = h("textarea", {
+      rows: 6,
+      spellcheck: "false",
+      autocomplete: "off",
+      "aria-label": `SQL for the tablespace ${tablespace}`,
+      placeholder: "SELECT * FROM systables",
+      onkeydown: (event) => this.#key(event),
+    });
+    this.limit = h(
+      "select",
+      { "aria-label": "Rows at most" },
+      [100, 1_000, 10_000].map(
+        (rows) => h("option", { value: rows }, `${count(rows)} rows at most`)
+      ),
+    );
+    this.run = h("button", { type: "submit", class: "first" }, "Run");
+    this.stop = button("Stop waiting", () => this.running?.abort());
+    this.stop.hidden = true;
+    this.answer = h("div", { class: "part", "aria-live": "polite" });
+    this.history = h("details");
+    const hint =
+      h("span", { class: "quiet" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"), " runs it");
+    const form = h(
+      "form",
+      {
+        class: "part",
+        onsubmit: (event) => {
+          event.preventDefault();
+          void this.#submit();
+        },
+      },
+      this.box,
+      h("div", { class: "row" }, this.run, this.stop, this.limit, hint),
+    );
+    this.node = h("div", { class: "desk" }, form, this.history, this.answer);
+    this.#tellHistory();
+  }
+
+  // Put a statement into the box, for who wants to run it.
+  offer(sql) {
+    this.box.value = sql;
+    this.box.focus();
+  }
+
+  #key(event) {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      void this.#submit();
+    } else if (event.altKey && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
+      event.preventDefault();
+      const before = statements();
+      const step = this.step + (event.key === "ArrowUp" ? 1 : -1);
+      this.step = Math.max(-1, Math.min(before.length - 1, step));
+      this.box.value = before[this.step] ?? "";
+    }
+  }
+
+  async #submit() {
+    const sql = this.box.value.trim();
+    if (!sql || this.running) return;
+    if (!GRAVE.test(sql) && !ALL_ROWS.test(sql)) return void (await this.#ask(sql));
+    await ask({
+      title: `Run this on the tablespace ${this.tablespace}?`,
+      says: [
+        sql,
+        GRAVE.test(sql) ? "It changes the tables themselves." :
+                          "It has no WHERE: it changes every row.",
+      ],
+      action: "Run it",
+      grave: true,
+      act: async () => void this.#ask(sql),
+    });
+  }
+
+  async #ask(sql) {
+    this.running = new AbortController();
+    this.#waits(true);
+    addStatement(sql);
+    this.step = -1;
+    this.#tellHistory();
+    try {
+      const wanted = { sql, limit: Number(this.limit.value) };
+      const signal = AbortSignal.any([this.running.signal, this.signal]);
+      const result = await post(at`/tablespaces/${this.tablespace}/query`, wanted, signal);
+      fill(this.answer, told(result));
+      this.done(result.kind);
+    } catch (error) {
+      if (error.name === "AbortError") {
+        fill(
+          this.answer,
+          h("p",
+            { class: "quiet" },
+            "Not waited for any longer. What it was to change may have been changed.")
+        );
+      } else if ("code" in error) {
+        this.#refused(sql, error);
+      } else
+        throw error;
+    } finally {
+      this.running = null;
+      this.#waits(false);
+    }
+  }
+
+  #waits(on) {
+    this.run.disabled = on;
+    this.stop.hidden = !on;
+    if (on) fill(this.answer, h("p", { class: "quiet" }, "Running…"));
+  }
+
+  // Show the line that is wrong with a mark below it, and put the cursor there.
+  #refused(sql, error) {
+    const found = PLACE.exec(error.message);
+    if (!found) return void fill(this.answer, problem(error));
+    const index = Math.min(Number(found[1]) - 1, sql.length);
+    const before = sql.slice(0, index).split("\n");
+    const column = before.at(-1).length;
+    const line = sql.split("\n")[before.length - 1];
+    const where = `Line ${before.length}, column ${column + 1}`;
+    const excerpt =
+      h("pre", { class: "text", "aria-label": where }, `${line}\n${" ".repeat(column)}▲`);
+    fill(this.answer, problem(error), h("p", { class: "quiet" }, where), excerpt);
+    const begin = this.box.value.indexOf(sql) + index;
+    this.box.focus();
+    this.box.setSelectionRange(begin, begin);
+  }
+
+  #tellHistory() {
+    const before = statements();
+    this.history.hidden = !before.length;
+    const items = before.slice(0, HISTORY_SHOWN)
+                    .map(
+                      (sql) =>
+                        h("li",
+                          {},
+                          h("button",
+                            { type: "button", class: "plain mono", onclick: () => this.offer(sql) },
+                            sql)),
+                    );
+    const forget = button("Forget all", () => {
+      forgetStatements();
+      this.#tellHistory();
+    }, "small");
+    const hint =
+      h("span",
+        { class: "quiet" },
+        h("kbd", {}, "Alt"),
+        " ",
+        h("kbd", {}, "↑"),
+        " in the box steps through it. ");
+    fill(
+      this.history,
+      h("summary", {}, `History (${before.length})`),
+      h("ul", { class: "plainly past" }, items),
+      h("p", { class: "row apart" }, hint, forget)
+    );
+  }
+}
+
+function told(result) {
+  const took = duration(result.elapsed_ms);
+  if (!result.columns.length) {
+    return h("p", {}, `Done: ${many(result.row_count, "row")} changed, in ${took}.`);
+  }
+  const says = `${many(result.row_count, "row")} in ${took}`;
+  const more = result.truncated &&
+    h(
+                 "div",
+                 { class: "problem warn" },
+                 h("strong", {}, `Only the first ${many(result.row_count, "row")} are here.`),
+                 "Ask for more at a time, or narrow it with WHERE and LIMIT.",
+    );
+  const heads = result.columns.map(
+    ({ name, type }) =>
+      h("th",
+        { scope: "col", class: NUMBER.test(type) ? "number" : null, title: type || null },
+        name),
+  );
+  const rows = result.rows.map(
+    (row) => h("tr", {}, row.map((value, index) => cell(value, result.columns[index])))
+  );
+  const table =
+    h("table",
+      { "aria-label": "Result" },
+      h("thead", {}, h("tr", {}, heads)),
+      h("tbody", {}, rows));
+  const shown = result.rows.length ?
+    h("div", { class: "box result", tabindex: 0, role: "region", "aria-label": "Result" }, table) :
+    h("div", { class: "box" }, h("p", { class: "empty" }, "No rows."));
+  return [h("p", { class: "quiet" }, says), more, shown];
+}
+
+function cell(value, { type }) {
+  if (value === null) return h("td", { class: "null" }, "NULL");
+  const text = typeof value === "object" ? JSON.stringify(value) : String(value);
+  return h("td", { class: NUMBER.test(type) ? "number" : null }, text);
+}
