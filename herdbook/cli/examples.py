@@ -143,7 +143,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "task rollout": ("herdbook task rollout start restart.toml", "herdbook task rollout ls"),
     "task rollout start": ("herdbook task rollout start restart.toml",),
     "task rollout ls": ("herdbook task rollout ls",),
-    "task rollout show": ("herdbook task rollout show restart --notes 50",),
+    "task rollout show": ("herdbook task rollout show restart --notes",),
     "task rollout pause": ("herdbook task rollout pause restart --why 'one node looks ill'",),
     "task rollout resume": ("herdbook task rollout resume restart",),
     "task rollout cancel": ("herdbook task rollout cancel restart",),
@@ -187,14 +187,27 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "repair scrub": ("herdbook repair scrub", "herdbook repair scrub 7 8 --wait"),
     # Spark
     "pipeline": ("herdbook pipeline usage --url ./data", "herdbook pipeline scrub --bucket photos"),
-    "pipeline usage": ("herdbook pipeline usage --bucket photos --depth 2",),
-    "pipeline tasks": ("herdbook pipeline tasks --json",),
-    "pipeline scrub": ("herdbook pipeline scrub --bucket photos --ledgers 7",),
-    "pipeline export": (
-        "herdbook pipeline export cow --to ./cows",
-        "herdbook pipeline export cow --to ./changes --changes",
+    "pipeline usage": (
+        "herdbook pipeline usage --url ./data --bucket cows --depth 2",
+        "herdbook pipeline usage --depth 1 --json",
     ),
-    "pipeline load": ("herdbook pipeline load ~/Pictures --bucket photos --table picture",),
+    "pipeline tasks": (
+        "herdbook pipeline tasks --url herdbook://zk1:2181/prod",
+        "herdbook pipeline tasks --json",
+    ),
+    "pipeline scrub": (
+        "herdbook pipeline scrub --bucket cows",
+        "herdbook pipeline scrub --ledgers all",
+        "herdbook pipeline scrub --ledgers 7,12 --json",
+    ),
+    "pipeline export": (
+        "herdbook pipeline export cows --to ./cows --partition-by breed",
+        "herdbook pipeline export --changes --to ./changes --partition-by _table",
+    ),
+    "pipeline load": (
+        "herdbook pipeline load ./photos --bucket cows --table photos",
+        "herdbook pipeline load ./rows.parquet --rows --name-column id --bucket cows",
+    ),
 }
 """By the words that call a command; "" is the whole."""
 

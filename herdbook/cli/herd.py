@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -210,6 +210,7 @@ def create(
     leader: Annotated[str, typer.Option(help="The node that should lead.")] = "",
     url: Url = None,
     wait: Wait = True,
+    as_json: AsJson = False,
 ) -> None:
     """Make a tablespace."""
 
@@ -217,7 +218,9 @@ def create(
         await commands.create(name, expected=replicas, nodes=on or (), leader=leader)
         return await _led(commands, name, leader, wait)
 
-    typer.echo(f"tablespace {name} is made{_with_commands(url, do)}")
+    leads = _with_commands(url, do)
+    facts = {"tablespace": name, "replicas": replicas, "leader": leads}
+    _tell(facts, f"tablespace {name} is made{f'; {leads} leads' if leads else ''}", as_json)
 
 
 @app.command("drop")
@@ -225,27 +228,34 @@ def drop(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = None,
+    as_json: AsJson = False,
 ) -> None:
     """End a tablespace and remove all that it holds."""
     if not yes:
-        typer.confirm(f"Remove tablespace {name} with all its tables?", abort=True)
+        typer.confirm(f"Remove tablespace {name} with all its tables?", abort=True, err=True)
     _with_commands(url, lambda commands: commands.drop(name))
-    typer.echo(f"tablespace {name} is being removed")
+    _tell({"tablespace": name, "dropped": True}, f"tablespace {name} is being removed", as_json)
 
 
 @app.command("move-leader")
-def move_leader(name: Name, to: NodeId, url: Url = None, wait: Wait = True) -> None:
+def move_leader(
+    name: Name, to: NodeId, url: Url = None, wait: Wait = True, as_json: AsJson = False
+) -> None:
     """Have a node lead a tablespace whenever it can; "" lets any of them."""
 
     async def do(commands: "SpaceCommands") -> str:
         fact = await commands.move_leader(name, to)
         return await _led(commands, name, fact.leader, wait)
 
-    typer.echo(f"{to or 'any node'} is to lead tablespace {name}{_with_commands(url, do)}")
+    leads = _with_commands(url, do)
+    text = f"{to or 'any node'} is to lead tablespace {name}{f'; {leads} leads' if leads else ''}"
+    _tell({"tablespace": name, "wanted": to, "leader": leads}, text, as_json)
 
 
 @app.command("add-replica")
-def add_replica(name: Name, on: NodeId, url: Url = None, wait: Wait = True) -> None:
+def add_replica(
+    name: Name, on: NodeId, url: Url = None, wait: Wait = True, as_json: AsJson = False
+) -> None:
     """Have a replica on a node, too."""
 
     async def do(commands: "SpaceCommands") -> None:
@@ -255,11 +265,14 @@ def add_replica(name: Name, on: NodeId, url: Url = None, wait: Wait = True) -> N
             await _until(lambda: _is_ready(commands, name, fact.uuid, node_id))
 
     _with_commands(url, do)
-    typer.echo(f"{on} has a replica of tablespace {name}")
+    text = f"{on} has a replica of tablespace {name}"
+    _tell({"tablespace": name, "node": on, "replica": True}, text, as_json)
 
 
 @app.command("remove-replica")
-def remove_replica(name: Name, of: NodeId, url: Url = None, wait: Wait = True) -> None:
+def remove_replica(
+    name: Name, of: NodeId, url: Url = None, wait: Wait = True, as_json: AsJson = False
+) -> None:
     """Have no replica on a node any more."""
 
     async def do(commands: "SpaceCommands") -> None:
@@ -275,7 +288,8 @@ def remove_replica(name: Name, of: NodeId, url: Url = None, wait: Wait = True) -
             await _until(ended)
 
     _with_commands(url, do)
-    typer.echo(f"{of} has no replica of tablespace {name}")
+    text = f"{of} has no replica of tablespace {name}"
+    _tell({"tablespace": name, "node": of, "replica": False}, text, as_json)
 
 
 @app.command("set-replicas")
@@ -283,10 +297,19 @@ def set_replicas(
     name: Name,
     count: Annotated[int, typer.Argument(help="How many replicas there should be.", min=1)],
     url: Url = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say how many replicas there should be; nodes for them are chosen."""
     _with_commands(url, lambda commands: commands.set_expected(name, count))
-    typer.echo(f"tablespace {name} gets {count} replicas")
+    facts = {"tablespace": name, "replicas": count}
+    _tell(facts, f"tablespace {name} gets {count} replicas", as_json)
+
+
+def _tell(facts: dict[str, Any], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json([facts])
+    else:
+        typer.echo(text)
 
 
 def _with_commands(url: str | None, work: Callable[["SpaceCommands"], Awaitable[R]]) -> R:
@@ -317,10 +340,8 @@ def _cluster(url: str | None) -> AbstractAsyncContextManager[LedgerClient]:
 
 
 async def _led(commands: "SpaceCommands", name: str, node_id: str, wait: bool) -> str:
-    """Wait for a leader, if that is wanted; who leads, for people."""
-    if not wait:
-        return ""
-    return f"; {await commands.until_led(name, _WAIT_MS, node_id)} leads"
+    """Wait for a leader, if that is wanted; who leads, "" if nobody has waited."""
+    return str(await commands.until_led(name, _WAIT_MS, node_id)) if wait else ""
 
 
 async def _is_ready(commands: "SpaceCommands", name: str, uuid: str, node_id: str) -> bool:

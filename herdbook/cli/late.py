@@ -94,7 +94,7 @@ def load(name: str, command: Late) -> Any:
 
 def _equip(command: Any, path: tuple[str, ...]) -> None:
     """Give a command and all below it their examples, and their whole line in lists."""
-    command.epilog = command.epilog or epilog_of(path)
+    command.epilog = epilog_of(path)
     if command.help and not command.short_help:
         command.short_help = _first_sentence(command.help)
     for name, each in getattr(command, "commands", {}).items():

@@ -50,15 +50,7 @@ Limit = Annotated[int, typer.Option(help="Tell of at most so many rows.", min=1)
 LOCAL = "local[*]"
 
 
-def _examples(*calls: str) -> str:
-    """Lines of a command's help that are not wrapped."""
-    return "Examples:\n\n\b\n" + "\n".join(f"  herdbook pipeline {call}" for call in calls)
-
-
-@app.command(
-    "usage",
-    epilog=_examples("usage --data ./data --bucket cows --depth 2", "usage --depth 1 --json"),
-)
+@app.command("usage")
 def usage(
     bucket: Annotated[str, typer.Option("--bucket", "-b", help="One bucket. Default: all.")] = "",
     depth: Annotated[
@@ -81,10 +73,7 @@ def usage(
     write(report, as_json, show_usage)
 
 
-@app.command(
-    "tasks",
-    epilog=_examples("tasks --url herdbook://zookeeper-1:2181/prod", "tasks --data ./data --json"),
-)
+@app.command("tasks")
 def tasks(
     limit: Limit = 1_000,
     url: Url = None,
@@ -105,10 +94,7 @@ def tasks(
     write(report, as_json, show_tasks)
 
 
-@app.command(
-    "scrub",
-    epilog=_examples("scrub --bucket cows", "scrub --ledgers all", "scrub --ledgers 7,12 --json"),
-)
+@app.command("scrub")
 def scrub(
     bucket: Annotated[
         str, typer.Option("--bucket", "-b", help="Its objects, and its ledgers' replicas.")
@@ -143,13 +129,7 @@ def scrub(
         raise typer.Exit(1)
 
 
-@app.command(
-    "export",
-    epilog=_examples(
-        "export cows --to ./cows --partition-by breed",
-        "export --changes --to ./changes --partition-by _table",
-    ),
-)
+@app.command("export")
 def export(
     tables: Exported = None,
     to: To = "",
@@ -200,13 +180,7 @@ def export(
     write(report, as_json, show_export)
 
 
-@app.command(
-    "load",
-    epilog=_examples(
-        "load ./photos --bucket cows --table photos",
-        "load ./rows.parquet --rows --name-column id --bucket cows",
-    ),
-)
+@app.command("load")
 def load(
     source: Annotated[str, typer.Argument(help="A folder or file, or its url, as Spark knows it.")],
     bucket: Annotated[str, typer.Option("--bucket", "-b", help="Where the objects go.")],

@@ -7,7 +7,7 @@ Invariants:
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -31,9 +31,22 @@ def _path(name: str, rest: str = "") -> str:
     return f"/rollouts/{quote(name, safe='')}{rest}"
 
 
-def _changed(url: str | None, broker: str | None, path: str, text: str, body: Any = None) -> None:
-    with_tasks(url, broker, lambda api: api.ask("POST", path, body))
-    typer.echo(text)
+class _Doing(NamedTuple):
+    """Where a roll-out is to be changed, and how that is told."""
+
+    url: str | None
+    broker: str | None
+    as_json: bool
+
+    def do(self, name: str, what: str, text: str, body: Any = None) -> None:
+        """Carry it out, then tell of it."""
+        method = "DELETE" if what == "remove" else "POST"
+        path = _path(name, "" if what == "remove" else f"/{what}")
+        with_tasks(self.url, self.broker, lambda api: api.ask(method, path, body))
+        if self.as_json:
+            write_json({"rollout": name, "done": what, **(body or {})})
+        else:
+            typer.echo(text)
 
 
 @app.command("start")
@@ -108,21 +121,22 @@ def pause(
     why: Annotated[str, typer.Option(help="Why; for people.")] = "",
     url: Url = None,
     broker: BrokerUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Begin nothing more for now; what has begun is finished and checked."""
-    _changed(url, broker, _path(name, "/pause"), f"{name} is paused", {"why": why})
+    _Doing(url, broker, as_json).do(name, "pause", f"{name} is paused", {"why": why})
 
 
 @app.command("resume")
-def resume(name: Name, url: Url = None, broker: BrokerUrl = None) -> None:
+def resume(name: Name, url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False) -> None:
     """Go on, without nodes that are gone."""
-    _changed(url, broker, _path(name, "/resume"), f"{name} goes on")
+    _Doing(url, broker, as_json).do(name, "resume", f"{name} goes on")
 
 
 @app.command("cancel")
-def cancel(name: Name, url: Url = None, broker: BrokerUrl = None) -> None:
+def cancel(name: Name, url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False) -> None:
     """Begin nothing more for good; it ends when every node is proven healthy, or cleared."""
-    _changed(url, broker, _path(name, "/cancel"), f"{name} is being cancelled")
+    _Doing(url, broker, as_json).do(name, "cancel", f"{name} is being cancelled")
 
 
 @app.command("clear")
@@ -134,15 +148,15 @@ def clear(
     ] = False,
     url: Url = None,
     broker: BrokerUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say that a node is healthy of which nothing is known, or that failed for good."""
     body = {"node": node, "done": done}
     text = f"{node} is cleared: {'done' if done else 'to be done again'}"
-    _changed(url, broker, _path(name, "/clear"), text, body)
+    _Doing(url, broker, as_json).do(name, "clear", text, body)
 
 
 @app.command("remove")
-def remove(name: Name, url: Url = None, broker: BrokerUrl = None) -> None:
+def remove(name: Name, url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False) -> None:
     """Forget a roll-out that has ended, and its audit log."""
-    with_tasks(url, broker, lambda api: api.ask("DELETE", _path(name)))
-    typer.echo(f"{name} is removed")
+    _Doing(url, broker, as_json).do(name, "remove", f"{name} is removed")
