@@ -106,7 +106,9 @@ class FragmentWalk:
         self._context = context
         self._metadata = metadata
         self._fragment = extent.fragment
-        self._left = [(extent.fragment.first, extent.last)]
+        # A ledger may end before its last fragment has an entry: nothing is to be read then.
+        ids = (extent.fragment.first, extent.last)
+        self._left = [ids] if ids[0] <= ids[1] else []
         self._open: list[tuple[int, int]] = []
         self._silences: dict[int, int] = {}
         self._quorums: Quorums = context.quorums(metadata)

@@ -14,7 +14,7 @@ Invariants:
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from importlib.metadata import version
@@ -81,8 +81,9 @@ async def back_up(
         number = stack.enter_context(folder.writing(client.store.cluster_id))
         copying = _Copying(workshop, workers, folder, progress)
         begun_ms, begun_s = client.clock.wall_ms(), client.clock.monotonic()
-        await copying.copy(_closed(await _all(workshop)))
-        cut, kept = await copying.cut_and_copy()
+        found = await _all(workshop)
+        await copying.copy(_closed(found))
+        cut, kept = await copying.cut_and_copy(_logs_of(found))
         manifest = StoreManifest(
             number=number,
             cluster_id=client.store.cluster_id,
@@ -104,7 +105,7 @@ async def back_up(
             ledgers_copied=copying.copied,
             length=manifest.length,
             written_bytes=copying.written_bytes,
-            seconds=client.clock.monotonic() - begun_s,
+            seconds=round(client.clock.monotonic() - begun_s, 3),
         )
 
 
@@ -122,10 +123,10 @@ class _Copying:
         self.copied = 0
         self.written_bytes = 0
 
-    async def cut_and_copy(self) -> tuple[Cut, list[KeptLedger]]:
+    async def cut_and_copy(self, logs: Collection[str]) -> tuple[Cut, list[KeptLedger]]:
         """Take a cut and copy all that it names; again where some of it went meanwhile."""
         for _ in range(CUTS_MAX):
-            cut = await take_cut(self._workshop)
+            cut = await take_cut(self._workshop, logs)
             with contextlib.suppress(Moved):
                 return cut, await self.copy(_wanted(await _all(self._workshop), cut), cut.ends)
         raise Unavailable("ledgers go faster than they can be copied: try again")
@@ -252,6 +253,12 @@ def _wanted(found: Iterable[LedgerMetadata], cut: Cut) -> list[LedgerMetadata]:
 
 def _of_a_log(metadata: LedgerMetadata) -> bool:
     return metadata.custom.get(_OWNER, b"").startswith(_LOG_OWNER)
+
+
+def _logs_of(found: Iterable[LedgerMetadata]) -> set[str]:
+    """The names of the logs that ledgers say they belong to."""
+    owners = (one.custom[_OWNER] for one in found if _of_a_log(one))
+    return {owner.removeprefix(_LOG_OWNER).decode() for owner in owners}
 
 
 def _staged(metadata: LedgerMetadata) -> bool:

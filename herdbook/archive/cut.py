@@ -10,7 +10,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,7 @@ from engine.replica.snapshots import SnapshotRecord, decode_snapshot
 from engine.run import Entry
 from herd.nodes.facts import SPACES, decode_space
 from herd.reading_log import LOGS as HERD_LOGS
+from herd.reading_log import log_of
 
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
@@ -46,17 +47,20 @@ class Cut:
     logs: frozenset[int]
 
 
-async def take_cut(workshop: Workshop) -> Cut:
-    """What there is now. Raises `Unavailable`, and `CannotRead` for keys that are damaged."""
+async def take_cut(workshop: Workshop, logs: Collection[str] = ()) -> Cut:
+    """What there is now, of tablespaces and of the `logs` named besides.
+
+    Raises `Unavailable`, and `CannotRead` for keys that are damaged.
+    """
     for _ in range(_TRIES):
         try:
-            return await _look(workshop)
+            return await _look(workshop, logs)
         except (Moved, NoSuchLedger):
             await asyncio.sleep(_PAUSE_S)
     raise Unavailable("the store's logs change faster than they can be looked at: try again")
 
 
-async def _look(workshop: Workshop) -> Cut:
+async def _look(workshop: Workshop, named: Collection[str]) -> Cut:
     store = workshop.store
     await store.sync()
     at_ms = workshop.clock.wall_ms()
@@ -68,16 +72,14 @@ async def _look(workshop: Workshop) -> Cut:
         found = await store.get(f"{name}/{_CHECKPOINTS}")
         if found is not None:
             keys[f"{name}/{_CHECKPOINTS}"] = found.value
-    for name in await _log_names(store, LOGS):
-        space = name.removeprefix(f"{LOGS}/{HERD_LOGS}")
-        if space != name and f"{SPACES}/{space}" not in before:
-            continue
-        listed = await _take_log(workshop, name, keys)
+    others = [name for name in named if not name.startswith(HERD_LOGS)]
+    for name in [log_of(key.removeprefix(f"{SPACES}/")) for key in before] + others:
+        listed = await _take_log(workshop, f"{LOGS}/{name}", keys)
         if listed.listed:
             last = listed.ledgers[-1]
             logs.update(listed.ledgers)
             ends[last] = await end_of(workshop, last)
-            snapshot = _snapshot_of(keys, name)
+            snapshot = _snapshot_of(keys, f"{LOGS}/{name}")
             if snapshot is not None and snapshot.ledger_id:
                 logs.add(snapshot.ledger_id)
                 _check_kept(name, listed, snapshot, Position(last, ends[last]))
@@ -139,17 +141,6 @@ async def _spaces(store: MetadataStore) -> dict[str, bytes]:
         value = await store.get(key)
         if value is not None and not decode_space(value.value).dropped:
             found[key] = value.value
-    return found
-
-
-async def _log_names(store: MetadataStore, folder: str) -> list[str]:
-    """The keys of all logs below a folder, without what follows their names."""
-    names = await store.children(folder)
-    if _LIST in names:
-        return [folder]
-    found: list[str] = []
-    for name in names:
-        found += await _log_names(store, f"{folder}/{name}")
     return found
 
 

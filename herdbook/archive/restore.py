@@ -24,9 +24,9 @@ import msgspec
 from engine import cluster
 from engine.errors import CannotRead, FolderMismatch, InvalidRequest, KeyExists
 from engine.ledger.client import LedgerClient
-from engine.log.log_list import LOGS
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
+from engine.metadata.ledgers import LEDGERS
 from engine.ports.workers import Workers
 from engine.repair.outlook import Workshop
 from herd.nodes.facts import NODES, SPACES, decode_space, encode_fact
@@ -147,7 +147,7 @@ async def _restore(
         ledgers=len(manifest.ledgers),
         written=written,
         length=manifest.length,
-        seconds=client.clock.monotonic() - begun_s,
+        seconds=round(client.clock.monotonic() - begun_s, 3),
     )
 
 
@@ -162,7 +162,7 @@ async def _take(store: MetadataStore, manifest: StoreManifest) -> None:
                 "another backup was being restored into this store: go on with that one, or begin "
                 "with a new store"
             )
-    elif await store.children(LOGS) or await store.children(SPACES) or await _ledgers(store):
+    elif await _in_use(store, manifest):
         raise InvalidRequest(
             "the store is not empty: restore into a folder that is not there yet, or into a "
             "cluster of bookies alone"
@@ -173,8 +173,10 @@ async def _take(store: MetadataStore, manifest: StoreManifest) -> None:
         await store.create(MARK, mark)
 
 
-async def _ledgers(store: MetadataStore) -> list[str]:
-    return await store.children("/ledgers")
+async def _in_use(store: MetadataStore, manifest: StoreManifest) -> bool:
+    if await store.children(LEDGERS) or await store.children(SPACES):
+        return True
+    return any([await store.get(key) is not None for key in manifest.keys])
 
 
 async def _raise_ids(workshop: Workshop, next_id: int) -> None:
@@ -202,7 +204,8 @@ async def _write_all(
         nonlocal done, written, length
         for kept in queue:
             batches = _batches(workers, folder, kept)
-            written += await write_back(workshop, client.settings, bookies, kept, batches)
+            new = await write_back(workshop, client.settings, bookies, kept, batches)
+            written += new
             done += 1
             length += kept.length
             if progress is not None:

@@ -83,7 +83,12 @@ def progress() -> "Progress":
     )
 
     columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    # Where nobody looks a bar that is taken away would leave an empty line.
+    unseen = not console.is_terminal
+    return Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=unseen
+    )
 
 
 def print_json(found: Iterable[dict[str, Any]]) -> None:

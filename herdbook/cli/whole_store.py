@@ -68,8 +68,6 @@ def backup(
 
     What an earlier backup in the folder has is not copied again. The store works on meanwhile.
     It holds what users' passwords are checked by: nobody else gets to read its files.
-
-    Example: herdbook store backup /backups/farm --url ./data
     """
 
     async def work(client: LedgerClient, kind: str) -> Backed:
@@ -108,9 +106,6 @@ def check(
     """Read every byte of a backup; or, of a store, every replica of every ledger.
 
     What a store's check finds is put into the queue of repair. Exit status 1 if anything is wrong.
-
-    Examples: herdbook store check /backups/farm
-              herdbook store check --url herdbook://zk1:2181/prod
     """
     if folder is None:
         if number is not None:
@@ -153,8 +148,6 @@ def restore(
     Ids of ledgers and objects stay as they are. A folder appears when it is whole; of a cluster
     start the bookies alone, and its nodes and brokers afterwards. What was interrupted goes on
     where it was when the same command is given again.
-
-    Example: herdbook store restore /backups/farm --url ./again
     """
     with _told(folder), _bars("checking", "writing") as (checking, writing):
         told = {"number": number, "checking": checking, "progress": writing}
@@ -232,13 +225,12 @@ def _check_store(url: str | None, as_json: bool) -> None:
             f"{mark.ledgers:,} ledgers and {mark.entries:,} entries were read, every replica: "
             f"{mark.faults:,} ledgers are faulty, {mark.silent:,} replicas gave no answer"
         )
-        for found in [one for one in mark.findings if one.at_ms >= mark.started_ms]:
-            typer.echo(f"ledger {found.ledger_id}: {found.what}", err=True)
         for ledger_id, why in sorted(workshop.unreadable.items())[:_FINDINGS_SHOWN]:
             typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)
         for name in sorted(lost):
             typer.echo(f"log {name}: its list was lost with the metadata", err=True)
         if mark.faults:
+            # Which these are the log has told on the way.
             typer.echo("`herdbook repair status` shows what becomes of them", err=True)
     if not whole:
         raise typer.Exit(1)

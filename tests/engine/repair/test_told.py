@@ -7,6 +7,7 @@ import pytest
 from engine.repair.absences import AWAY, read_absences
 from engine.repair.scrub import Scrub, read_mark
 from engine.repair.status import repair_status
+from engine.run import NO_ENTRY
 from tests.engine.repair.yard import GRACE_MS, Yard
 
 GRACE_S = GRACE_MS / 1_000
@@ -79,3 +80,11 @@ async def test_what_a_scrub_found_is_named_and_outlives_the_next_scrub() -> None
     mark = await Scrub(yard.workshop()).run()
     assert (mark.faults, mark.findings) == (0, (found,))
     assert await read_mark(yard.store) == mark
+
+
+async def test_a_scrub_finds_nothing_wrong_with_a_ledger_that_was_closed_empty() -> None:
+    yard = await Yard.of(3)
+    metadata = await yard.written(count=0)
+    assert metadata.last_entry == NO_ENTRY
+    mark = await Scrub(yard.workshop()).run()
+    assert (mark.ledgers, mark.entries, mark.faults) == (1, 0, 0)
