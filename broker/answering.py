@@ -182,6 +182,10 @@ class Answering:
         """See `Calls`."""
         return {status: self.term.counts[status] for status in Status}
 
+    async def ended(self) -> dict[str, int]:
+        """See `Calls`."""
+        return dict(self.term.ended.by_tenant)
+
     async def now_ms(self) -> int:
         """See `Calls`."""
         return self.term.time.now_ms()

@@ -168,6 +168,10 @@ class Calls(Protocol):
         """How many tasks are in each state; of those that have ended, since the leader leads."""
         ...
 
+    async def ended(self) -> dict[str, int]:
+        """How many tasks of each tenant have ended since the leader leads; "other": of the rest."""
+        ...
+
     async def now_ms(self) -> int:
         """The broker's time."""
         ...

@@ -35,6 +35,24 @@ _Waiting = dict[tuple[str, str], tuple[int, int]]
 """How many wait of a tenant or a type, and since when the first one does."""
 
 
+class Ended:
+    """How many tasks of each tenant have ended. All later tenants past a thousand share one."""
+
+    TENANTS_MAX: Final = 1_000
+
+    def __init__(self) -> None:
+        self.by_tenant: dict[str, int] = {}
+
+    def add(self, tasks: Iterable[Task]) -> None:
+        """These have."""
+        known = self.by_tenant
+        for task in tasks:
+            tenant = task.tenant
+            if tenant not in known and len(known) >= self.TENANTS_MAX:
+                tenant = OTHER
+            known[tenant] = known.get(tenant, 0) + 1
+
+
 class TermMeasures:
     """Counters that last as long as the broker, and gauges of whatever term it has."""
 

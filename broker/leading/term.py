@@ -39,7 +39,7 @@ from broker.leading.events import Events
 from broker.leading.firing import Firing
 from broker.leading.housekeeping import Housekeeping
 from broker.leading.leases import Leases
-from broker.leading.measures import TermMeasures, newest
+from broker.leading.measures import Ended, TermMeasures, newest
 from broker.leading.proposing import Proposing
 from broker.leading.timers import Key, Kind, Later, Timers
 from broker.leading.waits import Waits
@@ -87,6 +87,8 @@ class Term:
         self.waits = Waits()
         self.counts = [0] * (max(Status) + 1)
         """How many tasks are in each state, by its number; of those that ended, in this term."""
+        self.ended = Ended()
+        """How many tasks have ended in this term."""
         self._replica = replica
         self.drawn = drawn
         row = replica.stale_read(lambda rows: rows.get(keys.COUNTERS))[0]
@@ -270,6 +272,7 @@ class Term:
     def _finished(self, tasks: list[Task]) -> None:
         self.counts[_RUNNING] -= len(tasks)
         self.counts[_FINISHED] += len(tasks)
+        self.ended.add(tasks)
         self.crew.heard_all(tasks)
         under_way, running_pick, waits = self._under_way, self.scheduler.running_pick, self.waits
         awaited = bool(waits)
@@ -325,6 +328,7 @@ class Term:
         elif after is Status.DELAYED:
             self.timers.set(Kind.DUE, task.id, task.due_ms)
         elif after in FINAL_STATES:
+            self.ended.add((task,))
             self.waits.ended(task)
             if task.dead:
                 self._measures.dead.add()

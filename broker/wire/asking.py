@@ -22,7 +22,7 @@ READS: Final = frozenset(
     (
         *("task", "payload", "result", "wait", "tasks", "slots", "transactions", "now_ms"),
         *("settings_of", "schedules", "code_pools", "workers", "resources", "queues", "counts"),
-        *("rollout", "rollouts", "held_clusters", "rollout_notes"),
+        *("rollout", "rollouts", "held_clusters", "rollout_notes", "ended"),
     )
 )
 """Calls that change nothing: to make one again does no harm."""

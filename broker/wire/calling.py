@@ -220,6 +220,10 @@ class CallsByName:
         """See `Calls`."""
         return dict(await self._ask("counts"))
 
+    async def ended(self) -> dict[str, int]:
+        """See `Calls`."""
+        return dict(await self._ask("ended"))
+
     async def now_ms(self) -> int:
         """See `Calls`."""
         return int(await self._ask("now_ms"))
