@@ -3,23 +3,25 @@
 Invariants:
 - Everything is kept and served on the event loop: a gauge is read where it is changed.
 - Whoever asks can only look: one path, bounded requests, a deadline on each.
-- Nothing of the process but what the engine told is shown.
+- Nothing is shown but what components told, and of the process what Prometheus's own names tell.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import InvalidRequest
 from engine.extras import needing_cluster
 from engine.ports.clock import Clock
-from engine.ports.metrics import LATENCY_BOUNDS_S, Counter, Histogram, Metrics
+from engine.ports.metrics import LATENCY_BOUNDS_S, Counter, Histogram
+
+if TYPE_CHECKING:
+    from herdbook.process_measures import ProcessMeasures
 
 REQUEST_BYTES_MAX: Final = 8 * 1024
 REQUEST_TIMEOUT_S: Final = 5.0
 CONNECTIONS_MAX: Final = 32
-LAG_INTERVAL_S: Final = 0.25
 
 
 class _PrometheusCounter:
@@ -41,6 +43,7 @@ class PrometheusMetrics:
 
         self.registry = CollectorRegistry()
         self._families: dict[str, Any] = {}
+        self._tells_of_process = False
 
     def counter(self, name: str, says: str, **labels: str) -> Counter:
         """The counter of a name and labels."""
@@ -75,6 +78,14 @@ class PrometheusMetrics:
 
         return end
 
+    def tell_of_process(self) -> None:
+        """Show memory, processor time and open files of this process, once."""
+        if not self._tells_of_process:
+            from prometheus_client import ProcessCollector
+
+            self._tells_of_process = True
+            ProcessCollector(registry=self.registry)
+
     def text(self) -> bytes:
         """All of it as Prometheus reads it."""
         from prometheus_client import generate_latest
@@ -92,58 +103,33 @@ class PrometheusMetrics:
         return made.labels(**labels) if labels else made
 
 
-class LoopLag:
-    """Measures how late the event loop runs its timers, and tells it as a histogram."""
-
-    def __init__(self, metrics: Metrics, clock: Clock) -> None:
-        self._lag_s = metrics.histogram(
-            "herdbook_loop_lag_seconds", "How late a timer of the event loop ran."
-        )
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._due_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Begin to measure, four times a second."""
-        self._due_s = self._clock.monotonic() + LAG_INTERVAL_S
-        self._timer = self._loop.call_later(LAG_INTERVAL_S, self._tick)
-
-    def close(self) -> None:
-        """Measure no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _tick(self) -> None:
-        self._lag_s.observe(max(0.0, self._clock.monotonic() - self._due_s))
-        self.start()
-
-
 class MetricsServer:
     """Serves `/metrics` until it is closed. Made by `start`."""
 
-    def __init__(self, metrics: PrometheusMetrics, lag: LoopLag) -> None:
+    def __init__(self, metrics: PrometheusMetrics, process: "ProcessMeasures") -> None:
         self._metrics = metrics
-        self._lag = lag
+        self._process = process
         self._server: asyncio.Server | None = None
         self._host = ""
         self._open: dict[asyncio.StreamWriter, asyncio.Future[None]] = {}
 
     @classmethod
     async def start(cls, metrics: PrometheusMetrics, listen: str, clock: Clock) -> "MetricsServer":
-        """Listen at "host:port", port 0 for any, and measure the loop's lag meanwhile.
+        """Listen at "host:port", port 0 for any, and measure the process meanwhile.
 
         Raises `InvalidRequest` for what is no address, `OSError` for one that cannot be had.
         """
         host, colon, port = listen.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65_535:
             raise InvalidRequest(f"{listen!r} is no host:port to serve metrics at")
-        server = cls(metrics, LoopLag(metrics, clock))
+        from herdbook.process_measures import ProcessMeasures
+
+        server = cls(metrics, ProcessMeasures(metrics, clock))
         server._host = host
         server._server = await asyncio.start_server(
             server._answer, host.strip("[]") or None, int(port), limit=REQUEST_BYTES_MAX
         )
-        server._lag.start()
+        server._process.start()
         return server
 
     @property
@@ -165,7 +151,7 @@ class MetricsServer:
 
     async def close(self) -> None:
         """Listen no more, and hang up."""
-        self._lag.close()
+        self._process.close()
         assert self._server is not None
         self._server.close()
         answering = list(self._open.values())

@@ -50,6 +50,7 @@ from engine.transport.address import is_loopback, join_host_port, parse_host_por
 from engine.transport.security import Security
 from herdbook.finding import find, is_cluster, open_store
 from herdbook.payload_store import OpenedPayloads
+from herdbook.process_measures import process_measured
 from herdbook.task_api import (
     SERVER_FILE,
     SERVERS,
@@ -137,6 +138,7 @@ async def serve_tasks(
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(_socket(settings.listen))
         address = _url(settings, listening)
+        stack.enter_context(process_measured(metrics))
         opening: Opening = (
             _of_cluster(found, settings, address, metrics)
             if is_cluster(found)

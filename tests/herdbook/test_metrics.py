@@ -1,6 +1,7 @@
 """Metrics: what components tell is what a scrape shows, and a scrape is all that is served."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS
 from engine.transport.contract import Status
 from herdbook.metrics import MetricsServer, PrometheusMetrics
+from herdbook.process_measures import process_measured
 
 
 def line(metrics: PrometheusMetrics, begin: str) -> str:
@@ -88,6 +90,7 @@ async def test_a_scrape_shows_the_text_and_other_requests_are_told_so() -> None:
         assert head.startswith(b"HTTP/1.1 200 ")
         assert b"herdbook_client_adds_total 4.0" in body
         assert b"herdbook_loop_lag_seconds" in body
+        assert b"process_open_fds" in body and b"process_resident_memory_bytes" in body
         assert f"Content-Length: {len(body)}".encode() in head
         only = await ask(server.port, b"HEAD /metrics HTTP/1.1\r\n\r\n")
         assert only.endswith(b"\r\n\r\n") and only.startswith(b"HTTP/1.1 200 ")
@@ -109,6 +112,28 @@ async def test_a_server_that_closes_lets_go_of_who_says_nothing() -> None:
     except ConnectionError:
         assert not server.connections
     writer.close()
+
+
+async def test_a_process_tells_how_long_collections_of_garbage_kept_it() -> None:
+    metrics = PrometheusMetrics()
+    hooks = len(gc.callbacks)
+    with process_measured(metrics):
+        gc.collect()
+        begin = 'herdbook_gc_pause_seconds_count{generation="2"}'
+        async with asyncio.timeout(10):
+            # Counted on the loop, with its next tick.
+            while float(line(metrics, begin).split()[1]) < 1:
+                await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.01)
+        assert float(line(metrics, "herdbook_loop_lag_seconds_count").split()[1]) >= 1
+        assert float(line(metrics, "process_open_fds").split()[1]) >= 3
+        assert float(line(metrics, "process_resident_memory_bytes").split()[1]) > 1_000_000
+    assert len(gc.callbacks) == hooks
+
+
+async def test_a_process_that_nobody_looks_at_is_not_measured() -> None:
+    hooks = list(gc.callbacks)
+    with process_measured(NO_METRICS):
+        assert gc.callbacks == hooks
 
 
 @pytest.mark.parametrize("listen", ["", "9000", "host:", "host:port", "host:70000"])
