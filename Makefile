@@ -90,7 +90,8 @@ docs: $(STAMP) ## Build the documents as a site: build/site/index.html
 
 proto: $(STAMP) ## Make the generated modules of the public wire anew from proto/
 	@$(BIN)/python -m grpc_tools.protoc -I engine/transport/grpc_generated=proto \
-	  --python_out=. --pyi_out=. engine/transport/grpc_generated/bookie.proto
+	  --python_out=. --pyi_out=. engine/transport/grpc_generated/bookie.proto \
+	  engine/transport/grpc_generated/access.proto
 	@$(BIN)/python -m grpc_tools.protoc -I herd/wire/grpc_generated=proto \
 	  --python_out=. --pyi_out=. herd/wire/grpc_generated/herd.proto
 	@$(BIN)/python -m grpc_tools.protoc -I broker/wire/grpc_generated=proto \

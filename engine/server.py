@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from engine.access.door import ReaderDoor
+from engine.access.tokens import key_of
 from engine.bookie.folder import FILE_NAME
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
@@ -238,7 +240,10 @@ class BookieServer:
     async def _listen(self) -> None:
         settings = self._settings
         self._framed = FramedServer(
-            cluster_id=self.store.cluster_id, settings=settings.wire, security=self._security
+            cluster_id=self.store.cluster_id,
+            settings=settings.wire,
+            security=self._security,
+            door=self._door(),
         )
         host, port = parse_host_port(settings.listen)
         self._listener = await listen_tcp(
@@ -268,11 +273,17 @@ class BookieServer:
                 listen=settings.grpc,
                 security=self._security,
                 settings=settings.grpc_wire,
+                door=self._door(),
             )
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error
         reached = join_host_port(self._reached(host), self._grpc.port)
         self.grpc_address = settings.advertise_grpc or reached
+
+    def _door(self) -> ReaderDoor | None:
+        """Tokens are signed with the secret: without one there are none."""
+        secret = self._security.secret
+        return ReaderDoor(key_of(secret), self._ports.clock) if secret else None
 
     def _reached(self, host: str) -> str:
         """Nobody can dial "every address": the machine's name stands for it."""

@@ -8,6 +8,7 @@ Invariants:
 
 import ssl
 from base64 import b64encode
+from contextvars import ContextVar
 from typing import Final, Protocol
 
 from engine.access.audit import NO_AUDIT, Audit
@@ -43,6 +44,10 @@ class Caller:
 
 BY_SECRET: Final = Caller(NODE)
 BY_ANYBODY: Final = Caller(EVERYBODY)
+NOBODY: Final = Caller(Principal("nobody"))
+
+CALLER: Final[ContextVar[Caller]] = ContextVar("caller", default=NOBODY)
+"""Who makes the call that is answered, where calls have no connection: set before it is."""
 
 
 class Door(Protocol):
@@ -58,6 +63,14 @@ class Door(Protocol):
 
     async def by_token(self, token: str, peer: str) -> Caller:
         """Who shows a token."""
+        ...
+
+    async def by_call(self, token: str) -> Caller:
+        """Who shows a token with each call. A call that is let in is not noted."""
+        ...
+
+    async def session(self, user: str, peer: str) -> str:
+        """A token for who has proved their password, where calls have no connection."""
         ...
 
     def refused(self, who: str, peer: str, error: EngineError) -> None:
@@ -85,6 +98,16 @@ class UserDoor:
     async def by_token(self, token: str, peer: str) -> Caller:
         """See `Door`."""
         return self._welcome(await self.authenticator.token(token), token, peer)
+
+    async def by_call(self, token: str) -> Caller:
+        """See `Door`."""
+        return _User(self.authenticator, await self.authenticator.token(token), token)
+
+    async def session(self, user: str, peer: str) -> str:
+        """See `Door`."""
+        token = await self.authenticator.session(user)
+        self.audit.note(user, "log in", self.where, allowed=True, peer=peer)
+        return token
 
     def refused(self, who: str, peer: str, error: EngineError) -> None:
         """See `Door`."""
@@ -140,6 +163,14 @@ class ReaderDoor:
     async def by_token(self, token: str, peer: str) -> Caller:
         """See `Door`."""
         return self.reader(token)
+
+    async def by_call(self, token: str) -> Caller:
+        """See `Door`."""
+        return self.reader(token)
+
+    async def session(self, user: str, peer: str) -> str:
+        """See `Door`."""
+        raise AccessRefused("users do not log in at a bookie: show a read token")
 
     def reader(self, token: str) -> Caller:
         """Who holds a read token. Raises `AccessRefused`."""

@@ -27,6 +27,8 @@ from engine.errors import AccessRefused, EngineError
 
 READ: Final = "read"
 SESSION: Final = "session"
+SESSION_MS: Final = 600_000
+"""How long a session token is good."""
 TOKEN_CHARACTERS_MAX: Final = 8_192
 """What a frame of a greeting, and a header of gRPC, have room for."""
 _MARK: Final = "hb1"

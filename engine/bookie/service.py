@@ -12,7 +12,7 @@ Invariants:
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from engine.bookie.appending import Appender, key_matches
@@ -213,6 +213,8 @@ class BookieService:
             self.writable,
             space.total_bytes,
             space.free_bytes,
+            self.storage.measures.taken_entries,
+            self.storage.measures.taken_bytes,
         )
 
     # Appending
@@ -284,10 +286,14 @@ class BookieService:
             return Status.UNKNOWN
         if not state.known:
             return Status.NO_SUCH_LEDGER
-        ended = state.fence_durable or state.closed_last is not None
-        return Status.FENCED if ended else Status.OK
+        return Status.FENCED if state.fence_durable or state.closed_last is not None else Status.OK
 
     # Fencing and reading
+
+    def custom_of(self, ledger_id: int) -> Mapping[str, bytes] | None:
+        """A ledger's custom metadata, None if no facts of it are known here."""
+        facts = self._state(ledger_id).facts if is_ledger_id(ledger_id) else None
+        return None if facts is None else facts.custom
 
     async def fence(self, ledger_id: int, key: bytes) -> LacReply:
         """Refuse normal appends for ever from now on; answers when that is durable."""

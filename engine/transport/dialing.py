@@ -307,7 +307,7 @@ def framed_dial(security: Security, clock: Clock, settings: FramedSettings | Non
 
     Raises `InvalidRequest` for security that cannot be used.
     """
-    bounds = settings or FramedSettings()
+    bounds, security = settings or FramedSettings(), security.at_bookies()
     context = security.client_context()
 
     async def dial(registration: Registration) -> Bookie:

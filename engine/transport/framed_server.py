@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from engine.access.door import Door
 from engine.errors import EngineError, Overloaded
 from engine.metadata.contract import MetadataStore
 from engine.transport.allowance import Allowance
@@ -22,7 +23,7 @@ class FramedServer(ConnectionServer[ServerConnection]):
     """Serves bookies and metadata sessions. `accept` makes the protocol of a new connection.
 
     `admit(options)` looks at a greeting's options and raises to refuse; `open_session()` gives a
-    metadata session; `control(head)` answers CONTROL frames.
+    metadata session; `control(head)` answers CONTROL frames. A `door` lets readers in.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class FramedServer(ConnectionServer[ServerConnection]):
         options: dict[str, Any] | None = None,
         settings: FramedSettings | None = None,
         security: Security = NO_SECURITY,
+        door: Door | None = None,
     ) -> None:
         self.settings = settings or FramedSettings()
         super().__init__(
@@ -42,6 +44,7 @@ class FramedServer(ConnectionServer[ServerConnection]):
             connections_max=self.settings.connections_max,
             greeting_ms=self.settings.connect_timeout_ms,
             security=security,
+            door=door,
         )
         self.admit = admit
         self.open_session = open_session

@@ -9,8 +9,10 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
+from engine.access.door import Door
 from engine.transport.address import join_host_port, parse_host_port
-from engine.transport.grpc_security import secret_gate, server_credentials
+from engine.transport.grpc_login import login_handlers
+from engine.transport.grpc_security import gate, server_credentials
 from engine.transport.grpc_settings import GrpcSettings, server_options
 from engine.transport.security import Security
 
@@ -26,21 +28,32 @@ class GrpcListener:
 
     @staticmethod
     async def open(
-        service: Any, handlers: Any, *, listen: str, security: Security, settings: GrpcSettings
+        service: Any,
+        handlers: Any,
+        *,
+        listen: str,
+        security: Security,
+        settings: GrpcSettings,
+        door: Door | None = None,
+        logins: bool = False,
     ) -> "GrpcListener":
         """Listen at `host:port` (port 0: a free one) and serve.
 
         `service` is the service's descriptor, of its generated module; `handlers` its generic
-        handler. Raises `InvalidRequest` for certificates that cannot be used, or a secret without
-        TLS beyond this machine; `OSError` where one cannot listen.
+        handler. A `door` lets those in who do not know the secret; with `logins` they are users,
+        who log in here, too. Raises `InvalidRequest` for certificates that cannot be used, or a
+        secret without TLS beyond this machine; `OSError` where one cannot listen.
         """
         from grpc import aio
 
         host, port = parse_host_port(listen)
-        credentials = server_credentials(security, listen)
+        door = door if security.secret else None
+        users = door if logins else None
+        credentials = server_credentials(security, listen, strangers=users is not None)
+        services = [handlers] if users is None else [handlers, login_handlers(users, settings)]
         server = aio.server(
-            handlers=[handlers],
-            interceptors=[secret_gate(security.secret, settings)] if security.secret else [],
+            handlers=services,
+            interceptors=[gate(security, settings, door)],
             options=server_options(settings),
             maximum_concurrent_rpcs=settings.calls_max,
         )

@@ -1,13 +1,15 @@
 """Who may speak on the gRPC wire: certificates, and the shared secret as metadata of each call.
 
 gRPC does its own TLS and has no room for challenges, so the secret itself is sent, and therefore
-only to those who cannot be anybody else: over TLS, or within the machine.
+only to those who cannot be anybody else: over TLS, or within the machine. So are users' tokens. A
+server with a door for users asks nobody for a certificate: there the secret makes a node.
 
 Invariants:
 - A secret never leaves the machine in the clear, and no server asks for one there.
 - A call without the right secret is refused before anything of it but its headers is read; only a
   health check is answered, and such checks are few at once and end soon, whatever their callers do.
 - Secrets are compared in constant time.
+- Before a call is answered it is known who makes it (`CALLER`). Nobody is, whom no gate has seen.
 """
 
 import asyncio
@@ -16,7 +18,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.errors import InvalidRequest
+from engine.access.door import BY_ANYBODY, BY_SECRET, CALLER, Caller, Door
+from engine.errors import AccessRefused, EngineError, InvalidRequest
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.security import Security
@@ -25,15 +28,20 @@ if TYPE_CHECKING:
     import grpc
 
 SECRET_METADATA: Final = "herdbook-secret-bin"
+AUTHORIZATION: Final = "authorization"
+_BEARER: Final = "Bearer "
+_LOGIN_METHOD: Final = "/herdbook.access.v1.Access/Login"
 _OPEN_METHOD: Final = "/grpc.health.v1.Health/Check"
 _OPEN_CALL_S: Final = 5.0
 
 
-def server_credentials(security: Security, listen: str) -> "grpc.ServerCredentials | None":
+def server_credentials(
+    security: Security, listen: str, strangers: bool = False
+) -> "grpc.ServerCredentials | None":
     """TLS for a listener at `host:port`, None without a certificate.
 
-    Raises `InvalidRequest` for files that cannot be used, and for a secret that would have to
-    cross a network in the clear.
+    `strangers` come without a certificate of their own. Raises `InvalidRequest` for files that
+    cannot be used, and for a secret that would have to cross a network in the clear.
     """
     import grpc
 
@@ -46,7 +54,7 @@ def server_credentials(security: Security, listen: str) -> "grpc.ServerCredentia
     return grpc.ssl_server_credentials(
         [(key, security.certificate.read_bytes())],
         root_certificates=None if authorities is None else authorities.read_bytes(),
-        require_client_auth=authorities is not None,
+        require_client_auth=authorities is not None and not strangers,
     )
 
 
@@ -75,42 +83,84 @@ def channel_credentials(security: Security, address: str) -> "grpc.ChannelCreden
     return grpc.ssl_channel_credentials(roots, key, certificate)
 
 
-def call_metadata(security: Security) -> list[tuple[str, bytes]]:
-    """What each call of a client carries."""
+def call_metadata(security: Security, token: str = "") -> list[tuple[str, str | bytes]]:
+    """What each call of a client carries; `token` is what a login gave."""
+    if token or security.token:
+        return [(AUTHORIZATION, f"{_BEARER}{token or security.token}")]
     return [(SECRET_METADATA, security.secret)] if security.secret else []
 
 
-def secret_gate(secret: bytes, settings: GrpcSettings) -> Any:
-    """A server's interceptor that refuses calls without the secret."""
+def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -> Any:
+    """A server's interceptor that lets those in who know the secret, or whom the door knows.
+
+    Without a secret there is nothing to know, and everybody is let in.
+    """
     import grpc
     from grpc import aio
 
-    async def refuse(_requests: Any, context: Any) -> None:
-        await context.abort(
-            grpc.StatusCode.UNAUTHENTICATED,
-            f"the shared secret is missing or wrong: send it as metadata {SECRET_METADATA}",
-        )
+    secret = security.secret
 
-    class SecretGate(aio.ServerInterceptor):  # type: ignore[misc, type-arg, unused-ignore]
+    class Gate(aio.ServerInterceptor):  # type: ignore[misc, type-arg, unused-ignore]
         """Refuses with a handler that reads nothing."""
 
         def __init__(self) -> None:
-            self._refusal = grpc.stream_stream_rpc_method_handler(refuse)
             self._open = OpenCalls(settings.open_calls_max)
 
         async def intercept_service(
             self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
         ) -> Any:
             """gRPC's: the handler of a call whose headers have come."""
-            for name, value in handler_call_details.invocation_metadata or ():
-                if name == SECRET_METADATA and isinstance(value, bytes):
-                    if hmac.compare_digest(value, secret):
-                        return await continuation(handler_call_details)
+            try:
+                caller = await _caller(handler_call_details, secret, door)
+            except AccessRefused as error:
+                return _refusal(grpc.StatusCode.UNAUTHENTICATED, str(error))
+            except EngineError as error:
+                return _refusal(grpc.StatusCode.UNAVAILABLE, str(error))
+            if caller is not None:
+                CALLER.set(caller)
+                return await continuation(handler_call_details)
             if handler_call_details.method == _OPEN_METHOD:
                 return self._open.handler(await continuation(handler_call_details))
-            return self._refusal
+            if handler_call_details.method == _LOGIN_METHOD and door is not None:
+                return await continuation(handler_call_details)
+            return _refusal(grpc.StatusCode.UNAUTHENTICATED, _NOT_KNOWN)
 
-    return SecretGate()
+    return Gate()
+
+
+async def _caller(details: Any, secret: bytes, door: Door | None) -> Caller | None:
+    """Who makes a call, None for who shows nothing. Raises as `Door.by_call`."""
+    if not secret:
+        return BY_ANYBODY
+    for name, value in details.invocation_metadata or ():
+        if name == SECRET_METADATA and isinstance(value, bytes):
+            if hmac.compare_digest(value, secret):
+                return BY_SECRET
+        elif name == AUTHORIZATION and door is not None:
+            token = str(value)
+            if not token.startswith(_BEARER):
+                raise AccessRefused("send a bearer token")
+            try:
+                return await door.by_call(token.removeprefix(_BEARER))
+            except AccessRefused as error:
+                door.refused("", "", error)
+                raise
+    return None
+
+
+def _refusal(code: "grpc.StatusCode", text: str) -> Any:
+    import grpc
+
+    async def refuse(_requests: Any, context: Any) -> None:
+        await context.abort(code, text)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+_NOT_KNOWN: Final = (
+    f"the shared secret is missing or wrong: send it as metadata {SECRET_METADATA}, or a user's "
+    f"token as metadata {AUTHORIZATION}"
+)
 
 
 class OpenCalls:
@@ -149,8 +199,8 @@ class OpenCalls:
 
 def _check_clear(security: Security, address: str) -> None:
     host, _port = parse_host_port(address)
-    if security.secret and not is_loopback(host):
+    if (security.secret or security.logs_in) and not is_loopback(host):
         raise InvalidRequest(
-            f"{address}: gRPC sends the shared secret only over TLS or within the machine; "
-            "give certificates"
+            f"{address}: gRPC sends the shared secret and tokens only over TLS or within the "
+            "machine; give certificates"
         )

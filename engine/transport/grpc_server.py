@@ -7,6 +7,7 @@ Invariants:
 
 from collections.abc import Mapping
 
+from engine.access.door import Door
 from engine.transport.contract import Bookie
 from engine.transport.grpc_listener import GrpcListener
 from engine.transport.grpc_service import BookieCalls
@@ -29,10 +30,12 @@ class GrpcServer:
         listen: str,
         security: Security = NO_SECURITY,
         settings: GrpcSettings | None = None,
+        door: Door | None = None,
     ) -> "GrpcServer":
         """Listen at `host:port` (port 0: a free one) and serve `bookies`, by their ids.
 
         The mapping is looked into at each request: a bookie is served as long as it stands there.
+        A `door` lets readers in.
         Raises `InvalidRequest` for certificates that cannot be used, or a secret without TLS
         beyond this machine; `OSError` where one cannot listen.
         """
@@ -46,6 +49,7 @@ class GrpcServer:
             listen=listen,
             security=security,
             settings=settings,
+            door=door,
         )
         return GrpcServer(listener, calls)
 

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from engine.access.door import CALLER
 from engine.errors import BookieUnavailable, EngineError, FormatTooNew, FrameInvalid
 from engine.limits import ENTRY_BYTES_MAX
 from engine.run import NO_ENTRY
@@ -26,6 +27,7 @@ from engine.transport.grpc_settings import (
 )
 from engine.transport.grpc_stream import OrderedStream
 from engine.transport.messages import RUNS_MAX
+from engine.transport.readable import seen_by
 from engine.transport.soundness import check_key, check_ledger_id
 from engine.transport.splitting import ROW_BYTES
 
@@ -80,11 +82,14 @@ class BookieCalls:
         """Bytes of appends that are not answered, and of reads on their way."""
         return self._appends.taken_bytes + self._reads.taken_bytes
 
+    def _seen(self) -> Mapping[str, Bookie]:
+        return seen_by(CALLER.get(), self._bookies)
+
     # Calls
 
     async def append(self, _requests: Any, context: Any) -> None:
         """The ordered stream."""
-        stream = OrderedStream(context, self._bookies, self._appends, self._settings)
+        stream = OrderedStream(context, self._seen(), self._appends, self._settings)
         self._streams[stream] = None
         try:
             if not self._finishing.done():
@@ -103,7 +108,7 @@ class BookieCalls:
 
         async def wait() -> LacReply:
             check_ledger_id(said.ledger_id)
-            bookie = self._bookies.get(said.bookie_id)
+            bookie = self._seen().get(said.bookie_id)
             if bookie is None or self._finishing.done():
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
             if self.long_polls >= self._polls_max and timeout_ms:
@@ -130,7 +135,7 @@ class BookieCalls:
         async def fence() -> LacReply:
             check_ledger_id(said.ledger_id)
             check_key(said.key)
-            bookie = self._bookies.get(said.bookie_id)
+            bookie = self._seen().get(said.bookie_id)
             if bookie is None:
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
             return await bookie.fence(said.ledger_id, said.key)
@@ -141,7 +146,7 @@ class BookieCalls:
         """Who a bookie is, and which there are."""
         asked = await self._parse(self._wire.InfoRequest, data, context)
         reply = self._wire.InfoReply(bookie_ids=sorted(self._bookies))
-        bookie = self._bookies.get(asked.bookie_id)
+        bookie = self._seen().get(asked.bookie_id)
         if bookie is not None:
             try:
                 said = await self._timed(context, 0, bookie.info())
@@ -150,6 +155,8 @@ class BookieCalls:
                 reply.writable = said.writable
                 reply.total_bytes = said.total_bytes
                 reply.free_bytes = said.free_bytes
+                reply.taken_entries = said.taken_entries
+                reply.taken_bytes = said.taken_bytes
             except BookieUnavailable:
                 bookie = None
         if bookie is None and asked.bookie_id:
@@ -214,7 +221,7 @@ class BookieCalls:
         self, bookie_id: str, part: ReadRequest
     ) -> tuple[bytes, tuple[int, int] | None]:
         """A message of a bookie's answer, and what `_send_part` returns; nothing else is held."""
-        bookie = self._bookies.get(bookie_id)
+        bookie = self._seen().get(bookie_id)
         reply = ReadReply(Status.UNAVAILABLE, (), None, None, NO_ENTRY, bookie_id, 0)
         if bookie is not None:
             answer = await bookie.read(part)

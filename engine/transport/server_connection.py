@@ -6,14 +6,21 @@ Invariants:
 - What one connection may leave unanswered is bounded in bytes; beyond it nothing is read from it.
 - A bookie's reply goes out under its own target only, in the turn in which the bookie gave it.
 - A metadata session ends with its connection.
+- Who holds a read token is heard where they read, and refused by name in all else.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.errors import EngineError, FrameInvalid, InvalidRequest, Overloaded
+from engine.errors import (
+    AccessRefused,
+    EngineError,
+    FrameInvalid,
+    InvalidRequest,
+    Overloaded,
+)
 from engine.limits import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, MIB
 from engine.metadata.contract import MetadataStore
 from engine.metadata.remote_messages import Watch
@@ -22,6 +29,7 @@ from engine.run import NO_ENTRY
 from engine.transport import messages
 from engine.transport.contract import AppendReply, Bookie, LacReply, ReadReply, Status
 from engine.transport.frames import TARGET_MAX, ErrorCode, Frame, Kind, encode_error
+from engine.transport.readable import seen_by
 from engine.transport.server_bounds import ConnectionBounds
 from engine.transport.serving import ServedConnection, code_of
 
@@ -34,6 +42,8 @@ _REPLIES_MAX: Final = 10_000
 _FENCES_MAX: Final = 1_024
 _WATCHES_MAX: Final = 100_000
 _QUEUED_BYTES: Final = 1 * MIB
+READING: Final = frozenset({Kind.CONNECT, Kind.READ, Kind.WAIT_LAC, Kind.INFO})
+"""What the holder of a read token may say."""
 
 assert _READ_BYTES_MAX > 0
 
@@ -49,6 +59,7 @@ class ServerConnection(ServedConnection):
         self._bounds = ConnectionBounds(
             self.wire, server.settings, server.frames, server.appends, server.reads
         )
+        self._bookies: Mapping[str, Bookie] = server.bookies
         self._targets: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fences = 0
@@ -103,7 +114,10 @@ class ServerConnection(ServedConnection):
     def _receive(self, frame: Frame) -> None:
         self._bounds.begun(frame)
         handler = self._handlers.get(frame.kind)
-        if handler is not None:
+        if frame.kind not in READING and not self.caller.principal.admin:
+            if frame.request:
+                self._refuse(frame.request, AccessRefused("a read token is for reading"))
+        elif handler is not None:
             handler(frame)
         elif frame.request:
             self._refuse(frame.request, InvalidRequest(f"frames of kind {frame.kind} are unknown"))
@@ -111,7 +125,10 @@ class ServerConnection(ServedConnection):
     def _welcome(self, options: dict[str, Any]) -> dict[str, Any]:
         if self._server.admit is not None:
             self._server.admit(options)
+        self._bookies = seen_by(self.caller, self._server.bookies)
         if options.get("session"):
+            if not self.caller.principal.admin:
+                raise AccessRefused("a read token is for reading from bookies")
             if self._server.open_session is None:
                 raise InvalidRequest("no metadata is served here")
             self._session = self._server.open_session()
@@ -140,7 +157,7 @@ class ServerConnection(ServedConnection):
         name = self._targets.get(frame.target)
         if name is None:
             raise FrameInvalid(f"target {frame.target} was never given")
-        return self._server.bookies.get(name)
+        return self._bookies.get(name)
 
     def _append(self, frame: Frame) -> None:
         bookie = self._bookie(frame)
@@ -260,7 +277,13 @@ class ServerConnection(ServedConnection):
             said = await bookie.info()
             head = messages.encode(
                 messages.Info(
-                    said.boot, said.cluster_id, said.writable, said.total_bytes, said.free_bytes
+                    said.boot,
+                    said.cluster_id,
+                    said.writable,
+                    said.total_bytes,
+                    said.free_bytes,
+                    said.taken_entries,
+                    said.taken_bytes,
                 )
             )
             self._reply(Kind.INFO_REPLY, frame.request, head)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from sqlglot import exp
 
+from engine.access.principal import Right
 from herd.catalog import Catalog
 from herd.errors import NotSupportedError
+from herd.permits import right_of
 from herd.sql.altering import Alter
 from herd.sql.defining import CreateTable, CreateView, DropTable, DropView, Truncate
 from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
@@ -37,7 +39,9 @@ _CHARACTER_BYTES: Final = 64
 class Planned:
     """A text, planned. `statement` is None for what the session itself does."""
 
-    __slots__ = ("_general", "catalog", "needs_transaction", "parsed", "short", "statement")
+    __slots__ = (
+        *("_general", "_right", "catalog", "needs_transaction", "parsed", "short", "statement"),
+    )
 
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
         self.parsed = parsed
@@ -48,6 +52,14 @@ class Planned:
         # Asked once: to look whether something is a protocol takes longer than to run it.
         self.short = cast(Short, statement) if hasattr(statement, "start_short") else None
         self._general: Statement | None = None
+        self._right: Right | None = None
+
+    @property
+    def right(self) -> Right:
+        """What it needs who runs it."""
+        if self._right is None:
+            self._right = right_of(self.parsed)
+        return self._right
 
     def general(self) -> Statement:
         """The plan for values that the quick one cannot take."""

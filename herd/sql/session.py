@@ -28,6 +28,7 @@ from herd.transaction import Isolation, Transaction
 from herd.turns import in_parts, in_turns
 
 if TYPE_CHECKING:
+    from herd.permits import Permits
     from herd.sql.query import QueryEngine
     from herd.tablespace import Tablespace
 
@@ -56,6 +57,8 @@ class Session:
         """Held by the one statement of a transaction that runs."""
         self.client = ""
         """Whose session it is, if it came from another process."""
+        self.permits: Permits | None = None
+        """What it may do; None: everything."""
         self.opened_s = space.clock.monotonic()
         self.running: Running | None = None
         clients_of(space).enter(self)
@@ -111,7 +114,7 @@ class Session:
         """Answer a SELECT by whole primary key at once, on any thread.
 
         None if it is no such statement, has not been executed before, or a transaction is open.
-        Raises `LeaderUnavailable`, `ParametersMismatch`.
+        Raises `LeaderUnavailable`, `ParametersMismatch`, `AccessDenied`.
         """
         planned = self._plans.known(text)
         if planned is None or self.transaction is not None:
@@ -121,6 +124,8 @@ class Session:
             return None
         if statement.catalog is not self.space.known_catalog:
             return None
+        if self.permits is not None:
+            self.permits.need("read")
         try:
             key = statement.key(bind(planned.parsed, parameters))
         except CannotEvaluate:
@@ -161,10 +166,13 @@ class Session:
         clients_of(self.space).leave(self)
 
     def plan(self, text: str) -> Planned:
-        """How a statement would run now. Raises what is wrong with it."""
+        """How a statement would run now. Raises what is wrong with it, and `AccessDenied`."""
         transaction = self.transaction
         catalog = self.space.catalog if transaction is None else transaction.catalog
-        return self._plans.plan(text, catalog)
+        planned = self._plans.plan(text, catalog)
+        if self.permits is not None:
+            self.permits.check(planned)
+        return planned
 
     async def _planned(self, text: str) -> Planned:
         """The same; a long text is read in a worker's thread, for the loop has other work."""

@@ -12,6 +12,7 @@ how long, in milliseconds, to wait until somebody leads, or the node that was na
 Invariants:
 - A tablespace is no part of a transaction: inside one these statements are refused.
 - A statement is read whole before anything is done.
+- Only who may administer a tablespace of that name makes, changes or drops it.
 """
 
 import re
@@ -65,6 +66,8 @@ async def run(session: "Session", words: list[str], parsed: "Parsed") -> Result:
     are not made this way, `LeaderUnavailable` when nobody leads in the time to wait.
     """
     wanted = _Reader(parsed.text, parsed.start).read()
+    if session.permits is not None:
+        session.permits.need("admin", wanted.name)
     if session.transaction is not None:
         raise ProgrammingError(
             f"{wanted.verb} TABLESPACE inside a transaction", hint="COMMIT or ROLLBACK first"

@@ -10,7 +10,8 @@
 
 Invariants:
 - What they say of definitions is what the asking transaction's catalog says.
-- Nothing is kept for them: a system table is a function of the moment.
+- Nothing is kept for them: a system table is a function of the moment, and of who asks. Of other
+  users' sessions only administrators hear, of tablespaces only those who may read them.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ import pyarrow as pa
 from engine.log.position import Position
 from herd.catalog import Catalog
 from herd.columns import ColumnCache
+from herd.permits import may_see_session, may_see_space
 from herd.schema import Column, Table
 from herd.sql.clients import clients_of
 from herd.tablespace import Tablespace
@@ -157,7 +159,7 @@ def _statements(asked: _Asked) -> Rows:
     now_s = asked.space.clock.monotonic()
     for number, session in clients_of(asked.space).sessions():
         running = session.running
-        if running is not None:
+        if running is not None and may_see_session(session.permits):
             open_one = session.transaction
             yield (
                 asked.space.name,
@@ -171,6 +173,8 @@ def _statements(asked: _Asked) -> Rows:
 def _clients(asked: _Asked) -> Rows:
     now_s = asked.space.clock.monotonic()
     for number, session in clients_of(asked.space).sessions():
+        if not may_see_session(session.permits):
+            continue
         yield (
             asked.space.name,
             number,
@@ -193,6 +197,8 @@ def _spaces(asked: _Asked) -> Rows:
         yield space.name, None, space.replica.leader or None, None, None, None, None, count
         return
     for row in space.cluster.space_rows():
+        if not may_see_space(str(row[0])):
+            continue
         yield *row, count if row[0] == space.name else None
 
 
@@ -203,6 +209,8 @@ def _replicas(asked: _Asked) -> Rows:
         yield space.name, None, *own
         return
     for row in space.cluster.replica_rows():
+        if not may_see_space(str(row[0])):
+            continue
         is_own = row[0] == space.name and row[1] == space.cluster.node_id
         yield (*row[:2], *own) if is_own else row
 

@@ -64,6 +64,8 @@ async def restore(session: "Session", words: list[str], parsed: "Parsed") -> Res
             "RESTORE TABLESPACE inside a transaction", hint="COMMIT or ROLLBACK first"
         )
     space, source = session.space, words[2].lower()
+    if session.permits is not None:
+        session.permits.need("read", source)
     there = [space.name] if space.commands is None else await space.commands.spaces()
     if source not in there:
         raise ProgrammingError(

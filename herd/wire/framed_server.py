@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
+from engine.access.door import Door
 from engine.errors import EngineError, FormatTooNew, FrameInvalid
 from engine.transport.frames import ErrorCode, Frame, Kind, encode_error
 from engine.transport.security import NO_SECURITY, Security
@@ -29,7 +30,10 @@ _FRAME_OVERHEAD_BYTES: Final = 4_096
 
 
 class SessionServer(ConnectionServer["SessionConnection"]):
-    """Serves sessions. `admit(options)` looks at a greeting's options and raises to refuse."""
+    """Serves sessions.
+
+    `admit(options)` looks at a greeting's options and raises to refuse; a `door` lets users in.
+    """
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         *,
         admit: Callable[[dict[str, Any]], None] | None = None,
         security: Security = NO_SECURITY,
+        door: Door | None = None,
     ) -> None:
         self.service = service
         self.settings = service.settings
@@ -47,6 +52,7 @@ class SessionServer(ConnectionServer["SessionConnection"]):
             connections_max=self.settings.connections_max,
             greeting_ms=self.settings.connect_timeout_ms,
             security=security,
+            door=door,
         )
 
 
@@ -97,6 +103,7 @@ class SessionConnection(ServedCalls):
         major = _major_of(options)
         if major > FORMAT_MAJOR:
             raise FormatTooNew(f"the client's calls are of format {major}, here of {FORMAT_MAJOR}")
+        self._guest.caller = self.caller
         self.wire.take_frames_up_to(self._settings.part_bytes + _FRAME_OVERHEAD_BYTES)
         self._watch()
         return {

@@ -3,13 +3,15 @@
 Invariants:
 - A session of which nothing was heard for its lease ends, and its transaction is rolled back; a
   call that runs is being heard of.
-- Nobody guesses a token: it is 16 random bytes.
+- Nobody guesses a token: it is 16 random bytes. A user's session is no other user's.
+- A session may do what its caller may at each call.
 """
 
 import asyncio
 import random
 from typing import Final
 
+from engine.access.door import CALLER
 from engine.ports.clock import Clock
 from herd.errors import InterfaceError, SessionLost
 from herd.wire import messages
@@ -39,8 +41,7 @@ class Leases:
 
     def __init__(self, service: HerdService, clock: Clock, rng: random.Random) -> None:
         self.service = service
-        self.others = Guest(service)
-        """For calls that need no session."""
+        self._others = Guest(service)
         self._clock = clock
         self._rng = rng
         self._leases: dict[bytes, Lease] = {}
@@ -51,7 +52,7 @@ class Leases:
         """Open a session: its token and its lease, or why not. Raises `InterfaceError`."""
         if lease_ms and not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:
             raise InterfaceError(f"a lease has {LEASE_MS_MIN} to {LEASE_MS_MAX} ms")
-        guest = Guest(self.service)
+        guest = Guest(self.service, CALLER.get())
         answer = await guest.ask(call)
         if not isinstance(answer, Opened):
             await guest.close()
@@ -66,11 +67,19 @@ class Leases:
 
     def find(self, token: bytes) -> Lease:
         """The session of a token, which is heard of by this. Raises `SessionLost`."""
-        lease = self._leases.get(token)
-        if lease is None:
+        lease, caller = self._leases.get(token), CALLER.get()
+        if lease is None or lease.guest.caller.principal.name != caller.principal.name:
             raise SessionLost("there is no such session, or no more", hint="open another")
+        lease.guest.caller = caller
         lease.heard_s = self._clock.monotonic()
         return lease
+
+    async def other(self, call: messages.Call) -> messages.Answer:
+        """The answer to a call that needs no session."""
+        caller = CALLER.get()
+        guest = Guest(self.service, caller) if caller.passing else self._others
+        guest.caller = caller
+        return await guest.ask(call)
 
     async def ask(self, lease: Lease, call: messages.Call) -> messages.Answer:
         """The answer to a call of a session, which does not end meanwhile."""
@@ -83,19 +92,23 @@ class Leases:
 
     async def end(self, token: bytes) -> None:
         """End a session. It may be unknown."""
-        lease = self._leases.pop(token, None)
-        if lease is not None:
-            await lease.guest.close()
+        try:
+            lease = self.find(token)
+        except SessionLost:
+            return
+        del self._leases[token]
+        await lease.guest.close()
 
     async def close(self) -> None:
         """End all."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for token in list(self._leases):
-            await self.end(token)
+        leases, self._leases = list(self._leases.values()), {}
+        for lease in leases:
+            await lease.guest.close()
         if self._ending:
             await asyncio.wait(self._ending)
-        await self.others.close()
+        await self._others.close()
 
     def _sweep(self) -> None:
         loop, now_s = asyncio.get_running_loop(), self._clock.monotonic()

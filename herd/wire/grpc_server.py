@@ -7,6 +7,7 @@ Invariants:
 
 import random
 
+from engine.access.door import Door
 from engine.ports.clock import Clock
 from engine.transport.grpc_listener import GrpcListener
 from engine.transport.grpc_settings import GrpcSettings
@@ -33,12 +34,13 @@ class GrpcSessionServer:
         rng: random.Random,
         security: Security = NO_SECURITY,
         settings: GrpcSettings | None = None,
+        door: Door | None = None,
     ) -> "GrpcSessionServer":
         """Listen at `host:port` (port 0: a free one).
 
-        `rng` draws the sessions' secret tokens. Raises `InvalidRequest`, of the engine, for
-        certificates that cannot be used, or a secret without TLS beyond this machine; `OSError`
-        where one cannot listen.
+        `rng` draws the sessions' secret tokens; a `door` lets users in. Raises `InvalidRequest`, of
+        the engine, for certificates that cannot be used, or a secret without TLS beyond this
+        machine; `OSError` where one cannot listen.
         """
         from herd.wire.grpc_generated import herd_pb2
 
@@ -49,6 +51,8 @@ class GrpcSessionServer:
             listen=listen,
             security=security,
             settings=settings or GrpcSettings(calls_max=1_024),
+            door=door,
+            logins=True,
         )
         return GrpcSessionServer(listener, leases)
 

@@ -268,7 +268,7 @@ class TablespaceCalls:
         return call
 
     async def _other(self, call: messages.Call) -> Any:
-        answer = await self._leases.others.ask(call)
+        answer = await self._leases.other(call)
         if isinstance(answer, Failed):
             raise _Told(answer)
         return answer

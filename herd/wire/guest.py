@@ -5,6 +5,7 @@ Invariants:
 - What a guest began ends with it: its statements are cancelled, its transactions rolled back, its
   results forgotten. Only a commit that is under way goes on.
 - A row that is named by its whole key is read at once, without a task.
+- Every call is judged by what its caller may at that moment, before anything else of it is done.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.access.door import BY_ANYBODY, Caller
 from engine.log import Position
 from herd.errors import (
     Error,
@@ -22,12 +24,14 @@ from herd.errors import (
     ProgrammingError,
     SessionLost,
 )
+from herd.permits import Permits
 from herd.table import create_table
 from herd.transaction import Isolation
 from herd.wire import messages, table_calls
 from herd.wire.failures import failed
 from herd.wire.messages import MALFORMED, Answer, Done, Failed, Rows, Told, decode_call, encode
 from herd.wire.results import Pieces, rows_packed, table_of
+from herd.wire.rights import check_call
 from herd.wire.service import HerdService, HostedSession
 
 if TYPE_CHECKING:
@@ -44,8 +48,9 @@ Reply = bytes | Coroutine[Any, Any, bytes]
 class Guest:
     """All that one connection may ask. On the event loop."""
 
-    def __init__(self, service: HerdService) -> None:
+    def __init__(self, service: HerdService, caller: Caller = BY_ANYBODY) -> None:
         self.service = service
+        self.caller = caller
         self._sessions: dict[int, HostedSession] = {}
         self._results: dict[int, Pieces] = {}
         self._next = 0
@@ -69,6 +74,7 @@ class Guest:
             messages.Fetch: self._fetch,
             messages.Outcome: self._outcome,
             messages.Names: self._names,
+            messages.ReadToken: self._read_token,
         }
 
     def handle(self, data: bytes) -> Reply:
@@ -104,6 +110,7 @@ class Guest:
     # Answers
 
     def _begun(self, call: messages.Call) -> Reply:
+        check_call(self.caller.principal, call)
         if type(call) is messages.Execute:
             hosted = self._sessions.get(call.session)
             if hosted is not None:
@@ -138,6 +145,7 @@ class Guest:
             hosted.running += 1
             self.service.used(hosted)
         try:
+            check_call(self.caller.principal, call)
             if self._closed:
                 raise SessionLost("the connection is ending", hint="connect again")
             handler = self._calls.get(type(call))
@@ -174,6 +182,8 @@ class Guest:
         if self._closed:
             raise SessionLost("the connection is ending", hint="connect again")
         session.client = call.client.hex()
+        if self.caller.passing:
+            session.permits = Permits(self.caller, name)
         self._next += 1
         hosted = HostedSession(self, self._next, session, name, call.client)
         goes = self.service.add(hosted)
@@ -290,7 +300,10 @@ class Guest:
         number = getattr(call, "session", 0)
         if not number:
             return None
-        transaction = self._hosted(number).session.transaction
+        hosted = self._hosted(number)
+        if hosted.tablespace != getattr(call, "tablespace", "").lower():
+            raise ProgrammingError("the session is in another tablespace than the table")
+        transaction = hosted.session.transaction
         if transaction is None:
             raise ProgrammingError("the session is in no transaction", hint="begin one")
         return transaction
@@ -343,7 +356,17 @@ class Guest:
     # Tablespaces
 
     async def _names(self, _call: messages.Names) -> Answer:
-        return Told(await self.service.host.names())
+        principal = self.caller.principal
+        names = await self.service.host.names()
+        return Told([name for name in names if principal.allows("tablespace", name, "read")])
+
+    async def _read_token(self, call: messages.ReadToken) -> Answer:
+        if self.service.signer is None:
+            raise NotSupportedError(
+                "no tokens are signed here: bookies ask for none, or there is no shared secret",
+                hint="give the cluster a shared secret",
+            )
+        return Told(self.service.signer.sign(self.caller.principal, call.lifetime_ms))
 
     async def _make(self, call: messages.Make) -> Answer:
         await self._folder().make(call.tablespace)

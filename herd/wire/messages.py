@@ -18,7 +18,7 @@ from herd.types import ColumnType
 from herd.wire.values import unpack_extension
 
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 2
+FORMAT_MINOR: Final = 3
 
 # How a statement is to run: bits of `mode`.
 AUTOCOMMIT: Final = 1
@@ -114,6 +114,15 @@ class Outcome(_Message, frozen=True, array_like=True, tag=10):
     tablespace: str
     client: bytes
     sequence: int
+
+
+class ReadToken(_Message, frozen=True, array_like=True, tag=11):
+    """A token for bookies, to read what the caller may; answered by `Told` with its text.
+
+    `lifetime_ms` 0: as long as is usual.
+    """
+
+    lifetime_ms: int = 0
 
 
 # Calls of tables: keys and values
@@ -236,7 +245,7 @@ class RestoreUntil(_Message, frozen=True, array_like=True, tag=34):
 
 SessionCall = Execute | ExecuteMany | Begin | Commit | Rollback
 TableCall = Describe | Get | Put | Update | Delete | Scan | MakeTable
-SpaceCall = Names | Make | BackUp | Restore | RestoreUntil
+SpaceCall = Names | Make | BackUp | Restore | RestoreUntil | ReadToken
 Call = SessionCall | Open | Close | Renew | Fetch | Outcome | TableCall | SpaceCall
 
 

@@ -15,6 +15,7 @@ from herd.wire.results import ColumnsPacked
 from herd.wire.settings import WireSettings
 
 if TYPE_CHECKING:
+    from engine.access.signing import ReadSigner
     from herd.sql.session import Session
     from herd.table import AsyncTable
     from herd.wire.guest import Guest
@@ -47,6 +48,7 @@ class HerdService:
     """The tablespaces of a host, for guests of any wire. On the event loop.
 
     `folder` is the host itself where tablespaces are made, backed up and restored by its guests.
+    `signer` makes tokens for bookies, where there are some that ask for one.
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class HerdService:
         workers: Workers,
         settings: WireSettings | None = None,
         folder: FolderHost | None = None,
+        signer: "ReadSigner | None" = None,
     ) -> None:
         self.host = host
         self.folder = folder
+        self.signer = signer
         self.workers = workers
         self.settings = settings or WireSettings()
         self.columns = ColumnsPacked()

@@ -1,0 +1,38 @@
+"""Who signs read tokens: what somebody may read, for a while, in a form that bookies can check.
+
+Invariants:
+- A token never says more than the grants of who asks for it, at that moment.
+- It lives for days at most: nobody can take it back before.
+"""
+
+from typing import Final
+
+from engine.access.principal import ALL, Kind, Principal
+from engine.access.tokens import READ, Claims, sign
+from engine.errors import InvalidRequest
+from engine.ports.clock import Clock
+
+LIFETIME_MS: Final = 12 * 3_600_000
+LIFETIME_MS_MAX: Final = 7 * 24 * 3_600_000
+_KINDS: Final[tuple[Kind, ...]] = ("tablespace", "bucket")
+
+
+class ReadSigner:
+    """Signs with the key of the cluster's secret."""
+
+    def __init__(self, key: bytes, clock: Clock) -> None:
+        self._key = key
+        self._clock = clock
+
+    def sign(self, principal: Principal, lifetime_ms: int = 0) -> str:
+        """A token for all that somebody may read. Raises `InvalidRequest` for a wrong lifetime."""
+        if not 0 <= lifetime_ms <= LIFETIME_MS_MAX:
+            raise InvalidRequest(f"a read token lives for at most {LIFETIME_MS_MAX} ms")
+        if principal.admin:
+            grants = tuple((kind, ALL) for kind in _KINDS)
+        else:
+            grants = tuple(
+                (kind, name) for kind in _KINDS for name in sorted(principal.named(kind, "read"))
+            )
+        expires_ms = self._clock.wall_ms() + (lifetime_ms or LIFETIME_MS)
+        return sign(Claims(READ, principal.name, expires_ms, grants), self._key)

@@ -1,0 +1,113 @@
+"""What a session may do in its tablespace, and what system tables tell it.
+
+A query reads. What changes rows, or locks them for that, writes. All else is for administrators of
+the tablespace: definitions, restoring, the tablespace itself.
+
+Invariants:
+- Every text that a session runs passes `Permits.check` when it is planned, whatever comes of it.
+- A statement about another tablespace is judged by that one's name.
+- What is not known counts as an administrator's.
+"""
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+from engine.access.door import Caller
+from engine.access.principal import Principal, Right
+from engine.errors import AccessRefused
+from herd.errors import AccessDenied
+
+if TYPE_CHECKING:
+    from herd.sql.parsing import Parsed
+    from herd.sql.planning import Planned
+
+_READS: Final = frozenset(
+    (
+        *("ABORT", "BEGIN", "COMMIT", "DESC", "DESCRIBE", "END", "EXPLAIN", "RELEASE"),
+        *("ROLLBACK", "SAVEPOINT", "SET", "SHOW", "START"),
+    )
+)
+_ELSEWHERE: Final = "TABLESPACE"
+"""Its own module asks for the right to the tablespace that it names."""
+
+
+class Permits:
+    """What one caller may do in one tablespace. They are looked at again as their caller is."""
+
+    __slots__ = ("_caller", "_tablespace")
+
+    def __init__(self, caller: Caller, tablespace: str) -> None:
+        self._caller = caller
+        self._tablespace = tablespace
+
+    @property
+    def user(self) -> str:
+        """Whose they are."""
+        return self._caller.principal.name
+
+    @property
+    def principal(self) -> Principal:
+        """Who it is, as they were a moment ago."""
+        return self._caller.principal
+
+    def check(self, planned: "Planned") -> None:
+        """Raise `AccessDenied` where a statement does what they may not do."""
+        asked_by.set(self)
+        self.need(planned.right)
+
+    def need(self, right: Right, tablespace: str = "") -> None:
+        """Raise `AccessDenied` without that right, to this tablespace or to another one."""
+        check_right(self._caller.principal, tablespace or self._tablespace, right)
+
+
+asked_by: ContextVar[Permits | None] = ContextVar("asked_by", default=None)
+"""Who asked what runs now; None: nobody who may not see all."""
+
+
+def check_right(principal: Principal, tablespace: str, right: Right) -> None:
+    """Raise `AccessDenied` for who has not that right to a tablespace."""
+    try:
+        principal.check("tablespace", tablespace.lower(), right)
+    except AccessRefused as error:
+        raise AccessDenied(str(error), hint="ask an administrator for a grant") from None
+
+
+def right_of(parsed: "Parsed") -> Right:
+    """What a statement needs.
+
+    >>> from herd.sql.parsing import parse
+    >>> [right_of(parse(text)) for text in ("SELECT 1", "DELETE FROM cow", "DROP TABLE cow")]
+    ['read', 'write', 'admin']
+    """
+    from sqlglot import exp
+
+    tree = parsed.tree
+    if tree is None:
+        if parsed.word in _READS or parsed.word == _ELSEWHERE:
+            return "read"
+        if parsed.word == "CHECKPOINT":
+            # Who reads a snapshot asks for a fresh one; that costs only what has changed.
+            return "read" if len(parsed.pieces) > 1 else "write"
+        return "write" if parsed.word == "INGEST" else "admin"
+    if isinstance(tree, exp.Query | exp.Values):
+        changes = tree.find(exp.Insert, exp.Update, exp.Delete, exp.Lock) is not None
+        return "write" if changes else "read"
+    if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+        return "write"
+    return "admin"
+
+
+def may_see_session(other: Permits | None) -> bool:
+    """Whether who asks now may know what another session does."""
+    asking = asked_by.get()
+    if asking is None:
+        return True
+    if asking.principal.allows("tablespace", asking._tablespace, "admin"):
+        return True
+    return other is not None and other.user == asking.user
+
+
+def may_see_space(tablespace: str) -> bool:
+    """Whether who asks now may know of a tablespace."""
+    asking = asked_by.get()
+    return asking is None or asking.principal.allows("tablespace", tablespace, "read")
