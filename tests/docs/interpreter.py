@@ -53,7 +53,7 @@ def command(text: str) -> str:
 
     before, _, after = text.rpartition(" | ")
     typed = " ".join(shlex.split(before)[1:]) + "\n" if before else None
-    answer = CliRunner().invoke(app, shlex.split(after)[1:], input=typed)
+    answer = CliRunner().invoke(app, shlex.split(after, comments=True)[1:], input=typed)
     if answer.exception is not None and not isinstance(answer.exception, SystemExit):
         raise answer.exception
     return answer.output + (f"[{answer.exit_code}]\n" if answer.exit_code else "")

@@ -7,10 +7,24 @@ import pytest
 from tests.docs.blocks import SHOWN, blocks_in, blocks_of
 from tests.docs.reading import Reader
 
-QUICK = ("docs/blobs.md",)
+QUICK = (
+    "docs/blobs.md",
+    "docs/howto/back-up-and-restore.md",
+    "docs/howto/folder-into-a-bucket.md",
+    "docs/howto/move-from-minio.md",
+    "docs/howto/move-from-postgresql.md",
+    "docs/howto/run-tasks-fairly.md",
+)
 """Pages of many small commands: those of herdbook run in one process."""
 
-PAGES = ("docs/tasks.md", "docs/rollouts.md", "docs/blobs.md")
+PAGES = (
+    "docs/tasks.md",
+    "docs/rollouts.md",
+    "docs/howto/embed-in-a-web-service.md",
+    "docs/howto/follow-changes.md",
+    "docs/howto/move-from-celery.md",
+    *QUICK,
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
