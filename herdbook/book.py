@@ -30,6 +30,7 @@ from broker.ports import UserMapping, mapping_of
 from broker.settings import BrokerSettings, Target
 from engine import cluster
 from engine.folder.naming import refuse_url
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_workers import ThreadWorkers
 from herd.store import AsyncHerd, open_herd
 from herdbook.opened import AsyncOpened, Opened
@@ -76,16 +77,17 @@ async def open_async(
     settings: BlobSettings | None = None,
     broker: BrokerSettings | None = None,
     mapping: "UserMapping | Mapping[str, Target] | None" = None,
+    metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[AsyncBook]:
     """Open a folder, making it if it is not there, as long as the block lasts.
 
     `bookies` is how many copies a new folder keeps. `broker` says how tasks are run, `mapping`
     where a tenant's tasks run, by a function of tenant and type or a table by tenant; both count
-    while the tasks run with this opener. Raises `engine.FolderError`, and `engine.InvalidRequest`
-    for the url of a cluster.
+    while the tasks run with this opener. `metrics` hears what goes on in this process. Raises
+    `engine.FolderError`, and `engine.InvalidRequest` for the url of a cluster.
     """
     refuse_url(path, _CLUSTERS)
-    async with cluster.open(Path(path), bookies=bookies) as ledgers:
+    async with cluster.open(Path(path), bookies=bookies, metrics=metrics) as ledgers:
         workers = ThreadWorkers(asyncio.get_running_loop())
         try:
             # Blobs are closed first: ledgers that end have rows that say so.
@@ -99,6 +101,7 @@ async def open_async(
                     broker,
                     mapping=mapping_of(mapping),
                     payloads=BucketPayloads(blobs, ledgers.rng),
+                    metrics=metrics,
                 ) as tasks,
             ):
                 yield AsyncBook(ledgers, blobs, herd, tasks)

@@ -19,6 +19,7 @@ from blobit import AsyncBlobs
 from engine.errors import InvalidRequest
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
+from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_workers import ThreadWorkers
 from herd.wire.herd import RemoteHerd
 from herdbook.finding import is_cluster
@@ -54,10 +55,11 @@ class AsyncCluster(AsyncOpened):
 
 
 @asynccontextmanager
-async def connect_async(url: str) -> AsyncIterator[AsyncCluster]:
+async def connect_async(url: str, *, metrics: Metrics = NO_METRICS) -> AsyncIterator[AsyncCluster]:
     """Connect to the cluster of a url as long as the block lasts.
 
-    Raises `engine.InvalidRequest` for what is no cluster's url, and as `engine.connect` does.
+    `metrics` hears what goes on in this process. Raises `engine.InvalidRequest` for what is no
+    cluster's url, and as `engine.connect` does.
     """
     if not is_cluster(url):
         raise InvalidRequest(f"{url} is no cluster's url: a folder is opened by herdbook.open")
@@ -72,7 +74,11 @@ async def connect_async(url: str) -> AsyncIterator[AsyncCluster]:
     try:
         async with (
             connect_ledgers(
-                url, security=security, wire=configuration.wire, zookeeper=zookeeper
+                url,
+                security=security,
+                wire=configuration.wire,
+                zookeeper=zookeeper,
+                metrics=metrics,
             ) as client,
             open_cluster(url, security=security, zookeeper=zookeeper) as herd,
             AsyncBlobs(client, None, workers, herd) as blobs,

@@ -169,6 +169,7 @@ class Appender:
         state.known = True
         if runs and runs[-1].lac > state.lac:
             state.learn_lac(runs[-1].lac)
+        storage.measures.taken_entries += last - first + 1
         storage.journal.put(job)
 
     def _appended(self, job: Job) -> None:

@@ -16,6 +16,8 @@ class BookieMeasures:
     def __init__(self, metrics: Metrics, bookie_id: str) -> None:
         self._metrics = metrics
         self._id = bookie_id
+        self.taken_entries = 0
+        self.taken_bytes = 0
         self._refusals: dict[Status, Counter] = {}
         self._gauges: list[Callable[[], None]] = []
         self._batches = metrics.counter(
@@ -50,6 +52,7 @@ class BookieMeasures:
         self._batches.add(len(syncs_s))
         self._requests.add(requests)
         self._written_bytes.add(size_bytes)
+        self.taken_bytes += size_bytes
         for sync_s in syncs_s:
             self._sync_s.observe(sync_s)
 

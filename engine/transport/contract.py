@@ -113,7 +113,7 @@ class LacReply(msgspec.Struct, frozen=True):
 
 
 class BookieInfo(msgspec.Struct, frozen=True):
-    """What a bookie says of itself."""
+    """What a bookie says of itself. What it has taken counts from its start."""
 
     bookie_id: str
     boot: int
@@ -121,6 +121,8 @@ class BookieInfo(msgspec.Struct, frozen=True):
     writable: bool
     total_bytes: int
     free_bytes: int
+    taken_entries: int = 0
+    taken_bytes: int = 0
 
 
 class Bookie(Protocol):

@@ -142,6 +142,8 @@ class FramedBookie:
             said.writable,
             said.total_bytes,
             said.free_bytes,
+            said.taken_entries,
+            said.taken_bytes,
         )
 
     async def close(self) -> None:

@@ -151,7 +151,14 @@ def lac_reply_of_wire(said: "wire.LacReply | wire.OrderReply", bookie_id: str) -
 def info_of_wire(said: "wire.InfoReply", bookie_id: str) -> BookieInfo:
     """What a bookie says of itself."""
     return BookieInfo(
-        bookie_id, said.boot, said.cluster_id, said.writable, said.total_bytes, said.free_bytes
+        bookie_id,
+        said.boot,
+        said.cluster_id,
+        said.writable,
+        said.total_bytes,
+        said.free_bytes,
+        said.taken_entries,
+        said.taken_bytes,
     )
 
 

@@ -124,6 +124,8 @@ class Info(msgspec.Struct, frozen=True, array_like=True):
     writable: bool
     total_bytes: int
     free_bytes: int
+    taken_entries: int = 0
+    taken_bytes: int = 0
 
 
 class Append(NamedTuple):

@@ -1,9 +1,10 @@
 """What the node serves over HTTP: a folder or a cluster, opened once for all requests."""
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.http.desk import Desk, desk_elsewhere, desk_of
 from engine.ports.metrics import NO_METRICS, Metrics
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from herd.wire.herd import RemoteHerd
     from herdbook.book import AsyncBook
     from herdbook.connecting import AsyncCluster
+    from herdbook.http.rates import Sample
+
+SAMPLES_MAX: Final = 61
 
 
 class Chores:
@@ -55,6 +59,8 @@ class House:
     desk: Desk
     metrics: Metrics = NO_METRICS
     chores: Chores = field(default_factory=Chores)
+    samples: "deque[Sample]" = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    """What was counted in the last five minutes."""
 
 
 async def house_of(

@@ -252,7 +252,7 @@ class InfoRequest(_message.Message):
     def __init__(self, bookie_id: _Optional[str] = ...) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = ("status", "boot", "cluster_id", "writable", "total_bytes", "free_bytes", "bookie_ids")
+    __slots__ = ("status", "boot", "cluster_id", "writable", "total_bytes", "free_bytes", "bookie_ids", "taken_entries", "taken_bytes")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +260,8 @@ class InfoReply(_message.Message):
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BOOKIE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     status: Status
     boot: int
     cluster_id: str
@@ -267,4 +269,6 @@ class InfoReply(_message.Message):
     total_bytes: int
     free_bytes: int
     bookie_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, status: _Optional[_Union[Status, str]] = ..., boot: _Optional[int] = ..., cluster_id: _Optional[str] = ..., writable: _Optional[bool] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., bookie_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    taken_entries: int
+    taken_bytes: int
+    def __init__(self, status: _Optional[_Union[Status, str]] = ..., boot: _Optional[int] = ..., cluster_id: _Optional[str] = ..., writable: _Optional[bool] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., bookie_ids: _Optional[_Iterable[str]] = ..., taken_entries: _Optional[int] = ..., taken_bytes: _Optional[int] = ...) -> None: ...

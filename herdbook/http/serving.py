@@ -1,0 +1,160 @@
+"""The node's HTTP on the real machine: over a folder, or as one of the servers of a cluster.
+
+Any number of them may serve one store: they keep nothing but sessions of browsers.
+
+Invariants:
+- Without users only this machine is served, unless that is wanted otherwise.
+- What was asked is answered before it leaves.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from engine.access.audit import NO_AUDIT, Audit
+from engine.access.port import Authenticator
+from engine.errors import InvalidRequest
+from engine.ports.switching import SWITCH_INTERVAL_S
+from engine.ports.system_signals import ended_by_signals
+from engine.transport.address import is_loopback, parse_host_port
+from herdbook.finding import find, is_cluster
+from herdbook.http.app import create_app
+from herdbook.http.gate import host_of
+from herdbook.http.house import house_of
+from herdbook.http.rates import Sampler
+from herdbook.http.settings import WebSettings
+from herdbook.http_listening import answer_at, listening_at, url_of
+from herdbook.metrics import PrometheusMetrics
+from herdbook.process_measures import process_measured
+
+if TYPE_CHECKING:
+    from herdbook.book import AsyncBook
+    from herdbook.connecting import AsyncCluster
+
+_LOGIN: Final = "/login?once="
+Knowing = Callable[["AsyncBook | AsyncCluster"], Awaitable[Authenticator | None]]
+"""Who knows the users of a store that is open; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServerSettings:
+    """Where it listens, and whom it serves.
+
+    `advertise` is the url by which others call it, `name` what the console calls the store; "":
+    the last part of its url. What else there is stands in `web`.
+    """
+
+    listen: str = "127.0.0.1:7380"
+    advertise: str = ""
+    name: str = ""
+    certificate: Path | None = None
+    private_key: Path | None = None
+    insecure: bool = False
+    web: WebSettings = field(default_factory=WebSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where it serves. `login_url` logs in one time, if a ticket was given; it is a secret."""
+
+    url: str
+    login_url: str = field(default="", repr=False)
+
+
+async def serve_http(
+    url: str | None,
+    settings: HttpServerSettings,
+    authenticator: "Authenticator | Knowing | None" = None,
+    *,
+    audit: Audit = NO_AUDIT,
+    started: Callable[[Served], None] | None = None,
+    ended: asyncio.Event | None = None,
+) -> None:
+    """Serve until `ended` is set; without one, until SIGTERM or SIGINT.
+
+    `url` names the store, as the one rule finds it. `authenticator` knows its users, or finds out
+    who does once the store is open; None: everybody may do everything. `started` hears when it
+    serves. Raises `InvalidRequest`, `StoreNotFound`, and what opening raises.
+    """
+    _check_listener(settings, authenticator)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    ended = ended if ended is not None else ended_by_signals()
+    metrics = PrometheusMetrics()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(process_measured(metrics))
+        listening = stack.enter_context(listening_at(settings.listen))
+        book = await stack.enter_async_context(_opened(find(url, os.environ), metrics))
+        if callable(authenticator):
+            authenticator = await authenticator(book)
+        house = await house_of(book, name=settings.name, metrics=metrics)
+        stack.push_async_callback(house.chores.close)
+        house.chores.begin("rates", Sampler(house).run())
+        secure = settings.certificate is not None
+        address = settings.advertise or url_of(settings.listen, listening, secure=secure)
+        app = create_app(
+            house,
+            authenticator,
+            settings=_web(settings, address),
+            audit=audit,
+            metrics=metrics.text,
+        )
+        await answer_at(stack, app, listening, settings.certificate, settings.private_key)
+        if started is not None:
+            once = settings.web.once
+            started(Served(address, f"{address}{_LOGIN}{once}" if once else ""))
+        await ended.wait()
+
+
+@asynccontextmanager
+async def _opened(
+    found: str, metrics: PrometheusMetrics
+) -> "AsyncIterator[AsyncBook | AsyncCluster]":
+    if is_cluster(found):
+        from herdbook.connecting import connect_async
+
+        opening: AbstractAsyncContextManager[AsyncBook | AsyncCluster] = connect_async(
+            found, metrics=metrics
+        )
+    else:
+        from herdbook.book import open_async
+
+        opening = open_async(Path(found), metrics=metrics)
+    async with opening as book:
+        yield book
+
+
+def _web(settings: HttpServerSettings, address: str) -> WebSettings:
+    """The settings of the application: it is known by the names that it is called by."""
+    called = host_of(address.partition("//")[2].partition("/")[0])
+    listens = host_of(settings.listen)
+    return replace(
+        settings.web,
+        names=(*settings.web.names, called, listens),
+        secure=settings.certificate is not None or settings.web.secure,
+    )
+
+
+def _check_listener(
+    settings: HttpServerSettings, authenticator: "Authenticator | Knowing | None"
+) -> None:
+    host, _ = parse_host_port(settings.listen)
+    if (settings.certificate is None) != (settings.private_key is None):
+        raise InvalidRequest("a certificate and its private key come together")
+    if is_loopback(host) or settings.insecure:
+        return
+    if authenticator is None:
+        raise InvalidRequest(
+            f"anybody who reaches {settings.listen} could do everything: add users, listen at "
+            "127.0.0.1, or say --insecure"
+        )
+    if settings.certificate is None and not settings.web.secure:
+        raise InvalidRequest(
+            f"passwords would cross the network to {settings.listen} for all to read: give a "
+            "certificate and its private key, listen at 127.0.0.1 behind a proxy, or say "
+            "--insecure"
+        )
