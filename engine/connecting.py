@@ -10,19 +10,26 @@ facts. Everything else is found there: bookies by their registrations, ledgers b
 A session that ZooKeeper lost is made anew, and a bookie's connection that broke is dialled again:
 the client goes on, and only calls that were under way say that they do not know their outcome.
 
+Who works for somebody that knows the cluster already goes `through` bookies' servers instead, and
+has no session of ZooKeeper.
+
 Invariants:
 - A client never makes a cluster: an address without one is an error.
+- Where none of those servers passes the store on, ZooKeeper is reached as ever.
 - After the block nothing of the connection runs in this process.
 """
 
+import asyncio
+import logging
 import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
-from engine.errors import InvalidRequest, NoSuchCluster
+from engine.errors import EngineError, InvalidRequest, NoSuchCluster
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
@@ -36,10 +43,13 @@ from engine.ports.switching import SWITCH_INTERVAL_S, switching_every
 from engine.transport.contract import Bookie, Transport
 
 if TYPE_CHECKING:
+    from engine.metadata.remote import RemoteStore
     from engine.metadata.zookeeper import ZooKeeperStore
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
+    from engine.place import Through
     from engine.transport.security import Security
 
+_logger = logging.getLogger(__name__)
 Wire = Literal["framed", "grpc"]
 Dial = Callable[[Registration], Awaitable[Bookie]]
 
@@ -83,6 +93,7 @@ async def connect(
     zookeeper: "ZooKeeperSettings | None" = None,
     metrics: Metrics = NO_METRICS,
     switch_interval_s: float | None = SWITCH_INTERVAL_S,
+    through: "Through | None" = None,
 ) -> AsyncIterator[Connection]:
     """Connect to a cluster as long as the block lasts.
 
@@ -91,6 +102,7 @@ async def connect(
     and what is asked of them; `wire` chooses framed TCP, the quick one, or gRPC, which passes
     through proxies; `zookeeper` has the session's time-outs and credentials; `metrics` hears what
     the client does. Meanwhile threads take turns every `switch_interval_s`, as in `engine.open`.
+    `through` names servers of bookies that are asked for the metadata before ZooKeeper is.
     Raises `InvalidRequest` for a malformed url, `MetadataUnavailable` when no ZooKeeper server
     answers, `NoSuchCluster` when there is no cluster under the url's path.
     """
@@ -103,7 +115,11 @@ async def connect(
     clock = SystemClock()
     rng = random.SystemRandom()  # noqa: TID251 (this module wires the real components together)
     with switching_every(switch_interval_s):
-        store = await _open_store(where, zookeeper, rng)
+        store: MetadataStore | None = None
+        if through is not None:
+            store = await _open_through(through, security, settings, clock, rng)
+        if store is None:
+            store = await _open_store(where, zookeeper, rng)
         try:
             bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
             transport = make_transport(bookies, security, wire, clock, rng)
@@ -130,6 +146,39 @@ async def _open_store(
         raise NoSuchCluster(
             f"no cluster at {where}: check the path behind the hosts, or start a bookie there first"
         ) from error
+
+
+async def _open_through(
+    through: "Through",
+    security: "Security | None",
+    settings: ClientSettings,
+    clock: Clock,
+    rng: random.Random,
+) -> "RemoteStore | None":
+    """The store as one of these servers passes it on; None if none of them does."""
+    from engine.metadata.remote import RemoteStore
+    from engine.transport.security import NO_SECURITY
+
+    shown = (security or NO_SECURITY).at_bookies()
+    turns = cycle(rng.sample(through.addresses, len(through.addresses)))
+
+    async def find() -> str:
+        return next(turns)
+
+    for _ in through.addresses:
+        try:
+            async with asyncio.timeout(settings.metadata_timeout_ms / 1000):
+                return await RemoteStore.open(
+                    find,
+                    clock=clock,
+                    rng=rng,
+                    cluster_id=through.cluster_id,
+                    security=shown,
+                    context=shown.client_context(),
+                )
+        except (EngineError, TimeoutError) as error:
+            _logger.info("the metadata store is not asked through a bookie's server: %s", error)
+    return None
 
 
 def make_transport(

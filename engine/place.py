@@ -11,6 +11,7 @@ Invariants:
 - A place names files and never holds what is in them: it is pickled, logged and shown.
 - A process has at most one client of a place. A forked child opens its own.
 - A look makes nothing: a folder that is no store is an error.
+- Who plans has a session of ZooKeeper; those who are told of the place by `for_tasks` have none.
 """
 
 import asyncio
@@ -39,6 +40,13 @@ T = TypeVar("T")
 H = TypeVar("H", bound="Held[Any]")
 
 
+class Through(msgspec.Struct, frozen=True):
+    """Servers of bookies that pass a cluster's metadata store on, by their addresses."""
+
+    cluster_id: str
+    addresses: tuple[str, ...]
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A store: a folder by its absolute path, or a cluster by its url and what it asks for.
 
@@ -57,6 +65,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     authorities: str = ""
     zookeeper_user: str = ""
     zookeeper_password_file: str = ""
+    through: Through | None = None
+    """Where the metadata store is asked rather than in ZooKeeper; `for_tasks` tells."""
 
     @property
     def is_cluster(self) -> bool:
@@ -110,7 +120,11 @@ async def open_place(place: Place) -> AsyncIterator[LedgerClient]:
 
         security, zookeeper = place.make_security(), place.make_zookeeper()
         async with connect(
-            place.url, security=security, wire=place.wire, zookeeper=zookeeper
+            place.url,
+            security=security,
+            wire=place.wire,
+            zookeeper=zookeeper,
+            through=place.through,
         ) as connection:
             yield connection
         return
@@ -204,6 +218,24 @@ def held_client(place: Place) -> HeldClient:
     Blocks; for threads that have no event loop. Raises as `open_place`.
     """
     return _clients.at(place)
+
+
+def for_tasks(place: Place) -> Place:
+    """A place as tasks are told of it, which may be many: they need no session of ZooKeeper.
+
+    They ask for metadata where bookies are, over the framed wire. Of a folder, and over gRPC, it is
+    the same place. Blocks; for who plans. Raises `MetadataUnavailable`.
+    """
+    if not place.is_cluster or place.wire != "framed":
+        return place
+    held = held_client(place)
+    # What a cluster needs loads when one is reached.
+    from engine.metadata.bookies import Bookies
+
+    store = held.client.store
+    found = held.run(Bookies(store).available)
+    addresses = tuple(one.address for one in found.values() if one.address)
+    return msgspec.structs.replace(place, through=Through(store.cluster_id, addresses))
 
 
 def let_go(place: Place) -> None:

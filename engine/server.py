@@ -46,6 +46,7 @@ from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
+from engine.metadata.passed_on import PassedOn
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import (
@@ -79,7 +80,8 @@ class ServerSettings:
     `listen` and `grpc` are "host:port" (port 0: a free one; `grpc` "": no gRPC). `advertise` and
     `advertise_grpc` are what clients dial, if that is something else. `host` names the machine and
     `rack` the rack, for placement. `insecure` allows to listen to other machines without asking
-    them for any proof. Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere` other
+    them for any proof. With `passes_metadata_on` who is let in may ask here for the metadata store.
+    Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere` other
     processes are the auditor and copy; this one only clears the doubts of its own bookies.
     """
 
@@ -90,6 +92,7 @@ class ServerSettings:
     host: str = ""
     rack: str = ""
     insecure: bool = False
+    passes_metadata_on: bool = True
     drain_timeout_ms: int = 10_000
     bookie: BookieSettings = field(default_factory=BookieSettings)
     wire: FramedSettings = field(default_factory=FramedSettings)
@@ -244,6 +247,7 @@ class BookieServer:
             settings=settings.wire,
             security=self._security,
             door=self._door(),
+            open_session=partial(PassedOn, self.store) if settings.passes_metadata_on else None,
         )
         host, port = parse_host_port(settings.listen)
         self._listener = await listen_tcp(

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
@@ -41,7 +42,7 @@ from pyspark.sql.types import StructType
 from engine.application import Application
 from engine.errors import InvalidRequest
 from engine.log import Position, Span
-from engine.place import Place
+from engine.place import Place, for_tasks
 from engine.settling import settled
 from engine.spans import EARLIEST, LATEST, Entries, Follower
 
@@ -88,10 +89,11 @@ class LedgerSource(DataSource):
 
 
 class SpanPartition(InputPartition):
-    """Entries of one ledger."""
+    """Entries of one ledger, and how tasks reach the store."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, place: Place) -> None:
         self.span = span
+        self.place = place
 
 
 class EntriesReader(DataSourceReader):
@@ -246,13 +248,15 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
 
 
 def _partitions(entries: Entries, start: Position, end: Position) -> list[InputPartition]:
-    return [SpanPartition(span) for span in entries.spans(start, end)]
+    place = for_tasks(entries.place)
+    return [SpanPartition(span, place) for span in entries.spans(start, end)]
 
 
 def _read(entries: Entries, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark makes one partition of none.
     if not isinstance(partition, SpanPartition):
         return
+    entries = msgspec.structs.replace(entries, place=partition.place)
     for span, bodies in settled(entries.read(partition.span)):
         columns = [
             pa.array(repeat(span.ledger, span.entries), pa.int64(), size=span.entries),

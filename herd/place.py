@@ -39,10 +39,9 @@ async def open_tablespaces(place: Place) -> AsyncIterator[Tablespaces]:
     async with open_place(place) as ledgers:
         if place.is_cluster:
             # What a cluster needs loads when one is reached.
-            from herd.wire.cluster import open_cluster
+            from herd.wire.cluster import tablespaces_of
 
-            security, zookeeper = place.make_security(), place.make_zookeeper()
-            async with open_cluster(place.url, security=security, zookeeper=zookeeper) as far:
+            async with tablespaces_of(ledgers, security=place.make_security()) as far:
                 yield Tablespaces(ledgers, far)
             return
         from herd.store import AsyncHerd

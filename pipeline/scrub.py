@@ -18,7 +18,7 @@ import msgspec
 from blobit.snapshot.bucket_snapshot import BucketSnapshot, take_snapshot
 from blobit.snapshot.planning import plan
 from blobit.snapshot.wanted import Wanted
-from engine.place import held_client
+from engine.place import for_tasks, held_client
 from pipeline.findings import Tally, added
 from pipeline.job import Job
 from pipeline.object_checking import check_objects
@@ -47,7 +47,8 @@ def scrub_ledgers(job: Job, ledger_ids: Sequence[int] | None = None) -> ScrubRep
     if ledger_ids is None:
         held = held_client(job.place)
         ledger_ids = held.run(held.client.list_ledgers)
-    return ScrubReport(_spread(job, ledger_ids, partial(check_ledgers, job.place, named=named)))
+    check = partial(check_ledgers, for_tasks(job.place), named=named)
+    return ScrubReport(_spread(job, ledger_ids, check))
 
 
 def scrub_bucket(job: Job, bucket: str) -> ScrubReport:
@@ -57,10 +58,12 @@ def scrub_bucket(job: Job, bucket: str) -> ScrubReport:
     """
     snapshot = take_snapshot(job.place, job.application, Wanted(bucket))
     shares = plan(snapshot, Wanted(bucket), snapshot.conditions)
+    place = for_tasks(job.place)
+    reached = snapshot.at(place)
     objects = _spread(
-        job, shares, lambda some: added(check_objects(snapshot, share) for share in some)
+        job, shares, lambda some: added(check_objects(reached, share) for share in some)
     )
-    ledgers = _spread(job, _ledgers_of(job, snapshot), partial(check_ledgers, job.place))
+    ledgers = _spread(job, _ledgers_of(job, snapshot), partial(check_ledgers, place))
     return ScrubReport(ledgers, objects)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from engine.place import for_tasks
 from pipeline.durations import Durations
 from pipeline.job import Job
 from pipeline.submitting import submit
@@ -70,7 +71,8 @@ def tasks(job: Job, *, limit: int = LIMIT) -> TasksReport:
     if replay is None:
         return TasksReport(None, 0, 0, 0, 0, ())
     try:
-        history = job.spark.sparkContext.parallelize([replay], 1).map(read_history).first()
+        reached = msgspec.structs.replace(replay, place=for_tasks(replay.place))
+        history = job.spark.sparkContext.parallelize([reached], 1).map(read_history).first()
     finally:
         release(replay)
     return report_of(history, limit)

@@ -46,6 +46,10 @@ class BucketSnapshot(msgspec.Struct, frozen=True):
         """Where names and bytes are."""
         return self.names.place
 
+    def at(self, place: Place) -> "BucketSnapshot":
+        """The same, reached by another place of the store."""
+        return msgspec.structs.replace(self, names=self.names.at(place))
+
     def column(self, name: str) -> Column:
         """A column of the names."""
         return self.names.table.column(name)

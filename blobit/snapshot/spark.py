@@ -14,7 +14,7 @@ from blobit.snapshot.object_rows import inferred_schema, json_batches, parquet_b
 from blobit.snapshot.planning import Share, plan, plan_ids
 from blobit.snapshot.reading import ShareReader, schema_of
 from blobit.snapshot.wanted import Mode, Wanted
-from engine.place import Place
+from engine.place import Place, for_tasks
 from engine.settling import settled
 from herd.snapshot.conditions import Condition
 from herd.snapshot.spark import condition_of
@@ -37,21 +37,23 @@ class BucketReader(DataSourceReader):
         """A partition a share: objects with about as many bytes as others have."""
         wanted = self._wanted
         if wanted.ids:
-            return list(map(SharePartition, plan_ids(wanted.ids, is_split=wanted.is_split)))
-        assert self._snapshot is not None
-        shares = plan(self._snapshot, wanted, self._all_conditions())
-        return list(map(SharePartition, shares))
+            shares = plan_ids(wanted.ids, is_split=wanted.is_split)
+        else:
+            assert self._snapshot is not None
+            shares = plan(self._snapshot, wanted, self._all_conditions())
+        place = for_tasks(self._place)
+        return [SharePartition(share, place) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one share that meet what was pushed."""
         # Spark makes one partition of none.
         if isinstance(partition, SharePartition):
-            yield from settled(self._batches(partition.share))
+            yield from settled(self._batches(partition.share, partition.place))
 
-    def _batches(self, share: Share) -> Iterator[pa.RecordBatch]:
+    def _batches(self, share: Share, place: Place) -> Iterator[pa.RecordBatch]:
         mode = self._wanted.mode
-        conditions = self._all_conditions()
-        with ShareReader(self._place, self._wanted, self._snapshot, conditions) as reader:
+        snapshot = None if self._snapshot is None else self._snapshot.at(place)
+        with ShareReader(place, self._wanted, snapshot, self._all_conditions()) as reader:
             if not self._wanted.has_rows:
                 yield from reader.batches(share)
                 return
@@ -88,10 +90,11 @@ class PushingReader(BucketReader):
 
 
 class SharePartition(InputPartition):
-    """A share of a bucket."""
+    """A share of a bucket, and how tasks reach the store."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Share, place: Place) -> None:
         self.share = share
+        self.place = place
 
 
 def spark_schema(place: Place, wanted: Wanted, snapshot: BucketSnapshot | None) -> StructType | str:

@@ -20,7 +20,7 @@ from blobit.staging.naming import give_up, is_done, keyed_job, name_all
 from blobit.staging.storing import Staged
 from blobit.staging.task import Task, open_bucket, stage
 from blobit.staging.wanted import WriteWanted, check_columns
-from engine.place import Place
+from engine.place import Place, for_tasks
 from herd.place import held_herd
 from herd.staging.layout import Job
 from herd.staging.spark import BatchesWriter, JobWriter
@@ -38,11 +38,12 @@ class BucketWriting:
         self._place = place
         self._bucket = bucket
         self.written = self._is_done(job)
+        self._tasks_place = for_tasks(place)
 
     def stage(self, job: Job, task: TaskContext, batches: "Iterator[RecordBatch]") -> Staged:
         """One task's part, in its process."""
         attempt = Task(job, task.taskAttemptId())
-        return stage(self._place, self._bucket, attempt, batches)
+        return stage(self._tasks_place, self._bucket, attempt, batches)
 
     def commit(self, job: Job, parts: Sequence[Staged], *, keyed: bool) -> None:
         """Name what tasks have stored."""

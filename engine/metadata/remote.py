@@ -11,6 +11,7 @@ Invariants:
 
 import asyncio
 import random
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.frames import Kind
 from engine.transport.messages import decode, encode
+from engine.transport.security import NO_SECURITY, Security
 
 _NEVER_BY_RETRY: Final = (FolderMismatch, FormatTooNew, InvalidRequest)
 
@@ -42,6 +44,8 @@ class RemoteStore:
 
     `find()` tells the address of the store, anew for each connection; it raises
     `BookieUnavailable` while there is none. With `redial=False` a lost session stays lost.
+    `cluster_id` is the cluster's, if that is known before. Over TCP `security` is what is shown and
+    asked for, with the `context` of it for TLS.
     """
 
     def __init__(
@@ -53,6 +57,9 @@ class RemoteStore:
         options: dict[str, Any] | None = None,
         settings: FramedSettings | None = None,
         redial: bool = True,
+        cluster_id: str = "",
+        security: Security = NO_SECURITY,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self._find = find
         self._clock = clock
@@ -61,7 +68,9 @@ class RemoteStore:
         self._settings = settings or FramedSettings()
         self._redial = redial
         self._loop = asyncio.get_running_loop()
-        self._cluster_id = ""
+        self._cluster_id = cluster_id
+        self._security = security
+        self._context = context
         self._connection: ClientConnection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._watches: dict[int, tuple[str, Callable[[], None]]] = {}
@@ -80,9 +89,26 @@ class RemoteStore:
         options: dict[str, Any] | None = None,
         settings: FramedSettings | None = None,
         redial: bool = True,
+        cluster_id: str = "",
+        security: Security = NO_SECURITY,
+        context: ssl.SSLContext | None = None,
     ) -> "RemoteStore":
-        """Connect. Raises `BookieUnavailable`, `FormatTooNew`, `InvalidRequest`."""
-        store = cls(find, clock=clock, rng=rng, options=options, settings=settings, redial=redial)
+        """Connect.
+
+        Raises `BookieUnavailable`, `FormatTooNew`, `InvalidRequest`, and `FolderMismatch` for a
+        store of another cluster.
+        """
+        store = cls(
+            find,
+            clock=clock,
+            rng=rng,
+            options=options,
+            settings=settings,
+            redial=redial,
+            cluster_id=cluster_id,
+            security=security,
+            context=context,
+        )
         await store._connect()
         return store
 
@@ -185,7 +211,12 @@ class RemoteStore:
 
     async def _connect(self) -> None:
         connection = await ClientConnection.dial(
-            await self._find(), self._options, self._clock, self._settings
+            await self._find(),
+            self._options,
+            self._clock,
+            self._settings,
+            self._security,
+            self._context,
         )
         cluster_id = str(connection.welcome.options.get("cluster", ""))
         if self._closed or self._cluster_id not in ("", cluster_id):

@@ -12,7 +12,7 @@ Invariants:
 - Executors read the log from the bookies; only the driver knows where it is cut, and pins it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pyarrow as pa
@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from engine.application import Application
 from engine.log import Position
-from engine.place import Place
+from engine.place import Place, for_tasks, held_client
 from engine.settling import settled
 from engine.spark import PositionStream
 from herd.capture.reading import read_stretch
@@ -91,10 +91,11 @@ class ChangesSource(DataSource):
 
 
 class StretchPartition(InputPartition):
-    """A part of the log."""
+    """A part of the log, and how tasks reach the store."""
 
-    def __init__(self, stretch: Stretch) -> None:
+    def __init__(self, stretch: Stretch, place: Place) -> None:
         self.stretch = stretch
+        self.place = place
 
 
 class ChangesReader(DataSourceReader):
@@ -105,7 +106,7 @@ class ChangesReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """A partition a stretch of the log."""
-        return [StretchPartition(stretch) for stretch in self._range.stretches()]
+        return _partitions(self._range.changes, self._range.stretches())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one stretch."""
@@ -140,7 +141,7 @@ class ChangesStream(PositionStream[Driver]):
         return self._following.latest(start, self._limit(limit))
 
     def _parts(self, start: Position, end: Position) -> list[InputPartition]:
-        return [StretchPartition(one) for one in self._following.stretches(start, end)]
+        return _partitions(self._changes, self._following.stretches(start, end))
 
     def _limit(self, limit: ReadLimit) -> Limit:
         own = self._wanted.limit
@@ -151,9 +152,15 @@ class ChangesStream(PositionStream[Driver]):
         return NO_LIMIT
 
 
+def _partitions(changes: Changes, stretches: Iterable[Stretch]) -> list[InputPartition]:
+    place = for_tasks(changes.place)
+    return [StretchPartition(stretch, place) for stretch in stretches]
+
+
 def _read(changes: Changes, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark makes one partition of none.
     if isinstance(partition, StretchPartition):
+        held = held_client(partition.place)
         yield from settled(
-            read_stretch(changes.held, changes.tablespace, changes.interest, partition.stretch)
+            read_stretch(held, changes.tablespace, changes.interest, partition.stretch)
         )

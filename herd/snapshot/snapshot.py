@@ -36,6 +36,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     """What its rows meet, before any other condition is asked."""
 
+    def at(self, place: Place) -> "Snapshot":
+        """The same, reached by another place of the store."""
+        return msgspec.structs.replace(self, place=place)
+
 
 def read_manifest(place: Place, tablespace: str, record: ManifestRecord) -> Manifest:
     """A checkpoint's manifest. Blocks. Raises `StorageFailed`, `LeaderUnavailable`."""

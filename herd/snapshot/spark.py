@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from engine.carried import Carried
+from engine.place import Place, for_tasks
 from engine.settling import settled
 from herd.schema import Column
 from herd.snapshot.arrays import plain_schema
@@ -73,11 +74,12 @@ def condition_of(columns: Sequence[Column], filter: Any) -> Condition | None:
 
 
 class PartPartition(InputPartition):
-    """A part of a snapshot, and what its reader need not look up."""
+    """A part of a snapshot, and what its reader need not look up, nor ask ZooKeeper."""
 
-    def __init__(self, part: Part, carried: Carried) -> None:
+    def __init__(self, part: Part, carried: Carried, place: Place) -> None:
         self.part = part
         self.carried = carried
+        self.place = place
 
 
 class TableReader(DataSourceReader):
@@ -91,16 +93,16 @@ class TableReader(DataSourceReader):
         """A partition a part: pages side by side."""
         parts = plan(self._snapshot, self._conditions)
         carried = carried_for(self._snapshot.place, parts)
-        return [PartPartition(*both) for both in zip(parts, carried, strict=True)]
+        place = for_tasks(self._snapshot.place)
+        return [PartPartition(*both, place) for both in zip(parts, carried, strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part that meet what was pushed."""
         if not isinstance(partition, PartPartition):
             # Spark makes one partition of none.
             return iter(())
-        return settled(
-            read_part(self._snapshot, partition.part, self._conditions, partition.carried)
-        )
+        snapshot = self._snapshot.at(partition.place)
+        return settled(read_part(snapshot, partition.part, self._conditions, partition.carried))
 
 
 class PushingReader(TableReader):

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from engine.place import Place, held_client
+from engine.place import Place, for_tasks, held_client
 from engine.settling import settle
 from herd.errors import ProgrammingError
 from herd.staging.encoding import Encoder
@@ -163,6 +163,7 @@ class TableWriting:
             moment_ms=held.ledgers.clock.wall_ms(),
             application=application,
         )
+        self._tasks_place = for_tasks(place)
         # Found wrong here, a schema costs no task.
         table = self.plan.table
         encoder = Encoder(table, to_arrow_schema(schema, timezone="UTC"), self.plan.moment)
@@ -185,7 +186,7 @@ class TableWriting:
             partition=task.partitionId(),
             attempt=task.attemptNumber(),
         )
-        held = held_client(self._place)
+        held = held_client(self._tasks_place)
         index = stage(held, held.client, label, encoder, _with(first, batches))
         return Part(index, encoder.numbered, encoder.keyed)
 

@@ -331,38 +331,50 @@ async def open_cluster(
     # What a cluster needs loads when one is reached.
     from engine.connecting import connect
 
+    with translating():
+        async with (
+            connect(url, security=security, zookeeper=zookeeper) as client,
+            tablespaces_of(client, security=security, settings=settings) as herd,
+        ):
+            yield herd
+
+
+@asynccontextmanager
+async def tablespaces_of(
+    client: "LedgerClient",
+    *,
+    security: Security = NO_SECURITY,
+    settings: WireSettings | None = None,
+) -> AsyncIterator[ClusterHerd]:
+    """The tablespaces of the cluster that a client is connected to, as long as the block lasts."""
     workers = ThreadWorkers(asyncio.get_running_loop())
+    clock, rng = client.clock, client.rng
+    commands = SpaceCommands(client.store, clock, rng)
+
+    async def leader_of(tablespace: str) -> str:
+        leader = await commands.leader_of(tablespace)
+        if not leader:
+            await herd.exists(tablespace)
+        return leader
+
+    async def replica_of(tablespace: str) -> str:
+        return await herd.replica_of(tablespace, rng)
+
     try:
-        with translating():
-            async with connect(url, security=security, zookeeper=zookeeper) as client:
-                clock, rng = client.clock, client.rng
-                commands = SpaceCommands(client.store, clock, rng)
-
-                async def leader_of(tablespace: str) -> str:
-                    leader = await commands.leader_of(tablespace)
-                    if not leader:
-                        await herd.exists(tablespace)
-                    return leader
-
-                async def replica_of(tablespace: str) -> str:
-                    return await herd.replica_of(tablespace, rng)
-
-                route = LeaderRoute(
-                    leader_of, clock=clock, rng=rng, settings=settings, security=security
-                )
-                reading = FollowerRoute(
-                    replica_of, clock=clock, rng=rng, settings=settings, security=security
-                )
-                herd = ClusterHerd(
-                    Calling(route, clock, rng, workers, settings),
-                    Calling(reading, clock, rng, workers, settings),
-                    commands,
-                    client,
-                )
-                try:
-                    yield herd
-                finally:
-                    await route.close()
-                    await reading.close()
+        route = LeaderRoute(leader_of, clock=clock, rng=rng, settings=settings, security=security)
+        reading = FollowerRoute(
+            replica_of, clock=clock, rng=rng, settings=settings, security=security
+        )
+        herd = ClusterHerd(
+            Calling(route, clock, rng, workers, settings),
+            Calling(reading, clock, rng, workers, settings),
+            commands,
+            client,
+        )
+        try:
+            yield herd
+        finally:
+            await route.close()
+            await reading.close()
     finally:
         await workers.close()

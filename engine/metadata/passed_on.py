@@ -1,0 +1,81 @@
+"""A metadata store that a bookie's server passes on to its clients: sessions over the one it has.
+
+A thousand processes that read and write ledgers for somebody else are a thousand connections of
+bookies, which they need anyway, and no session of ZooKeeper.
+
+Invariants:
+- Nothing rests on such a session: it has no ephemeral keys, and its end takes no key away.
+- Its watches end with it.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from engine.errors import InvalidRequest
+from engine.metadata.contract import MetadataStore, Versioned
+
+_EPHEMERAL: Final = "a bookie's server keeps no ephemeral keys for others: reach the store itself"
+
+
+class PassedOn:
+    """One client's session. A `MetadataStore`."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._ends: dict[object, Callable[[], None]] = {}
+
+    @property
+    def cluster_id(self) -> str:
+        """See `MetadataStore`."""
+        return self._store.cluster_id
+
+    async def get(self, key: str) -> Versioned | None:
+        """See `MetadataStore.get`."""
+        return await self._store.get(key)
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        """See `MetadataStore.create`. Raises `InvalidRequest` for an ephemeral key, too."""
+        if ephemeral:
+            raise InvalidRequest(_EPHEMERAL)
+        return await self._store.create(key, value)
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        """See `MetadataStore.set`."""
+        return await self._store.set(key, value, version)
+
+    async def delete(self, key: str, version: int | None = None) -> None:
+        """See `MetadataStore.delete`."""
+        await self._store.delete(key, version)
+
+    async def children(self, prefix: str) -> list[str]:
+        """See `MetadataStore.children`."""
+        return await self._store.children(prefix)
+
+    async def next_id(self, counter: str) -> int:
+        """See `MetadataStore.next_id`."""
+        return await self._store.next_id(counter)
+
+    async def sync(self) -> None:
+        """See `MetadataStore.sync`."""
+        await self._store.sync()
+
+    def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch`."""
+        mark, stop = object(), self._store.watch(key, changed)
+        self._ends[mark] = stop
+
+        def end() -> None:
+            if self._ends.pop(mark, None) is not None:
+                stop()
+
+        return end
+
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch_session`: nothing rests on this one."""
+        return lambda: None
+
+    async def close(self) -> None:
+        """End the watches. The store goes on."""
+        ends, self._ends = list(self._ends.values()), {}
+        for end in ends:
+            end()
