@@ -10,14 +10,12 @@ import asyncio
 import contextlib
 import os
 import random
-import socket
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
 import msgspec
 
@@ -46,9 +44,10 @@ from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
-from engine.transport.address import is_loopback, join_host_port, parse_host_port
+from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.security import Security
 from herdbook.finding import find, is_cluster, open_store
+from herdbook.http_listening import answer_at, listening_at, url_of
 from herdbook.payload_store import OpenedPayloads
 from herdbook.process_measures import process_measured
 from herdbook.task_api import (
@@ -63,8 +62,6 @@ from herdbook.task_api import (
 
 Opened = tuple[Broker, MetadataStore | None]
 Opening = AbstractAsyncContextManager[Opened]
-_DRAIN_S: Final = 5
-_CONNECTIONS_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +133,9 @@ async def serve_tasks(
     metrics = _metrics()
     ended = ended if ended is not None else ended_by_signals()
     async with AsyncExitStack() as stack:
-        listening = stack.enter_context(_socket(settings.listen))
-        address = _url(settings, listening)
+        listening = stack.enter_context(listening_at(settings.listen))
+        secure = settings.certificate is not None
+        address = url_of(settings.listen, listening, secure=secure)
         stack.enter_context(process_measured(metrics))
         opening: Opening = (
             _of_cluster(found, settings, address, metrics)
@@ -158,7 +156,7 @@ async def serve_tasks(
         relay = await _relay(stack, store, security) if store is not None else None
         text = getattr(metrics, "text", None)
         app = create_app(desk_of(broker, payloads), Logins(users), metrics=text, relay=relay)
-        await _serve_http(stack, app, settings, listening)
+        await answer_at(stack, app, listening, settings.certificate, settings.private_key)
         started(address)
         await ended.wait()
 
@@ -291,60 +289,6 @@ async def _serve_grpc(
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error
     stack.push_async_callback(server.close)
-
-
-async def _serve_http(
-    stack: AsyncExitStack, app: Any, settings: TaskServerSettings, listening: socket.socket
-) -> None:
-    """Answer at a socket until the stack ends."""
-    import uvicorn
-
-    configuration = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=_CONNECTIONS_MAX,
-        timeout_graceful_shutdown=_DRAIN_S,
-        ssl_certfile=settings.certificate,
-        ssl_keyfile=settings.private_key,
-    )
-    server = uvicorn.Server(configuration)
-    # Not `serve`: its handling of signals would end the process before the broker is closed.
-    configuration.load()
-    server.lifespan = configuration.lifespan_class(configuration)
-    await server.startup(sockets=[listening])
-    serving = asyncio.create_task(server.main_loop(), name="http")
-
-    async def end() -> None:
-        server.should_exit = True
-        await serving
-        await server.shutdown(sockets=[listening])
-
-    stack.push_async_callback(end)
-
-
-@contextlib.contextmanager
-def _socket(listen: str) -> Iterator[socket.socket]:
-    host, port = parse_host_port(listen)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        made = socket.create_server((host, port), family=family, backlog=1_024)
-    except OSError as error:
-        raise InvalidRequest(f"cannot listen at {listen}: {error}") from error
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def _url(settings: TaskServerSettings, listening: socket.socket) -> str:
-    host, _ = parse_host_port(settings.listen)
-    scheme = "https" if settings.certificate is not None else "http"
-    return f"{scheme}://{join_host_port(host, listening.getsockname()[1])}"
 
 
 @contextlib.contextmanager
