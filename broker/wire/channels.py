@@ -17,8 +17,10 @@ from broker.errors import (
     OutcomeUnknown,
     Overloaded,
 )
-from engine.errors import InvalidRequest
-from engine.transport.grpc_security import call_metadata, channel_credentials
+from engine.errors import AccessRefused, EngineError, InvalidRequest
+from engine.ports.clock import SystemClock
+from engine.transport.grpc_login import Credentials
+from engine.transport.grpc_security import channel_credentials
 from engine.transport.grpc_settings import GrpcSettings, client_options
 from engine.transport.security import NO_SECURITY, Security
 
@@ -30,7 +32,7 @@ class Channels:
     """gRPC channels of one client, by "host:port"."""
 
     def __init__(self, security: Security = NO_SECURITY, settings: GrpcSettings | None = None):
-        self.metadata = call_metadata(security)
+        self._credentials = Credentials(security, SystemClock())
         self._security = security
         self._settings = settings or GrpcSettings()
         self._channels: dict[str, Any] = {}
@@ -49,6 +51,22 @@ class Channels:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
         return channel
+
+    async def metadata(self, channel: Any) -> list[tuple[str, str | bytes]]:
+        """What a call over a channel carries; a user logs in for it, if need be.
+
+        Raises `AccessDenied`, `BrokerUnavailable`.
+        """
+        from grpc import aio
+
+        try:
+            return await self._credentials.metadata(channel)
+        except aio.AioRpcError as error:
+            raise error_of_call("the broker", error, reads=True) from error
+        except AccessRefused as error:
+            raise AccessDenied(str(error)) from error
+        except EngineError as error:
+            raise InvalidTask(str(error)) from error
 
     async def close(self) -> None:
         """Close all of them."""

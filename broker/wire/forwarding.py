@@ -3,12 +3,16 @@
 Invariants:
 - A call that was passed on is marked, so that no two brokers pass it to and fro.
 - Nothing is asked twice here: a call whose answer got lost is answered by what is known of it.
+- A user's call is passed on in that user's name: who leads judges it again.
 """
 
 from typing import Any, Final
 
 from broker.errors import BrokerError, BrokerUnavailable, OutcomeUnknown
 from broker.wire.channels import Channels, never_sent
+from engine.access.door import CALLER
+from engine.errors import EngineError
+from engine.transport.grpc_security import bearer
 
 FORWARDED: Final = "herdbook-forwarded"
 _TIMEOUT_S: Final = 70.0
@@ -33,10 +37,11 @@ class Forwarder:
         from grpc import aio
 
         try:
-            call = self._channels.get(address).unary_unary(method, None, None)
-            reply = await call(
+            channel = self._channels.get(address)
+            metadata = await self._metadata(channel)
+            reply = await channel.unary_unary(method, None, None)(
                 data,
-                metadata=(*self._channels.metadata, (FORWARDED, "1")),
+                metadata=(*metadata, (FORWARDED, "1")),
                 timeout=_TIMEOUT_S,
             )
         except aio.AioRpcError as error:
@@ -48,3 +53,10 @@ class Forwarder:
             return None
         assert isinstance(reply, bytes)
         return reply
+
+    async def _metadata(self, channel: Any) -> list[tuple[str, str | bytes]]:
+        try:
+            token = await CALLER.get().onward()
+        except EngineError as error:
+            raise BrokerUnavailable(f"the call cannot be passed on: {error}") from error
+        return bearer(token) if token else await self._channels.metadata(channel)

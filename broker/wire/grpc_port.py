@@ -46,8 +46,10 @@ class GrpcWorkerPort:
             address = self._addresses[self._turn % len(self._addresses)]
             self._turn += 1
         self._leader = ""
-        stream = self._channels.get(address).stream_stream(f"{_SERVICE}/Work", None, None)
-        link = GrpcLink(self, address, stream(metadata=self._channels.metadata), self._messages)
+        channel = self._channels.get(address)
+        metadata = await self._channels.metadata(channel)
+        stream = channel.stream_stream(f"{_SERVICE}/Work", None, None)(metadata=metadata)
+        link = GrpcLink(self, address, stream, self._messages)
         try:
             await link.greet(hello)
         except BaseException:
@@ -66,10 +68,12 @@ class GrpcWorkerPort:
         from broker.wire.grpc_generated import broker_pb2
 
         asked = broker_pb2.FetchCodeRequest(name=name).SerializeToString()
-        fetch = self._channels.get(address).unary_stream(f"{_SERVICE}/FetchCode", None, None)
+        channel = self._channels.get(address)
+        metadata = await self._channels.metadata(channel)
+        fetch = channel.unary_stream(f"{_SERVICE}/FetchCode", None, None)
         parts = []
         try:
-            async for data in fetch(asked, metadata=self._channels.metadata):
+            async for data in fetch(asked, metadata=metadata):
                 reply = broker_pb2.FetchCodeReply.FromString(data)
                 if reply.HasField("failure"):
                     raise error_of(reply.failure.code, reply.failure.message)

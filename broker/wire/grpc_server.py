@@ -9,6 +9,7 @@ from broker.service import Broker
 from broker.wire.channels import Channels
 from broker.wire.forwarding import Forwarder
 from broker.wire.grpc_service import BrokerCalls
+from engine.access.door import Door
 from engine.transport.grpc_listener import GrpcListener
 from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.security import NO_SECURITY, Security
@@ -30,11 +31,12 @@ class GrpcBrokerServer:
         listen: str,
         security: Security = NO_SECURITY,
         settings: GrpcSettings | None = None,
+        door: Door | None = None,
     ) -> "GrpcBrokerServer":
         """Listen at `host:port` (port 0: a free one).
 
-        Raises `InvalidRequest`, of the engine, for certificates that cannot be used, or a secret
-        without TLS beyond this machine; `OSError` where one cannot listen.
+        A `door` lets users in. Raises `InvalidRequest`, of the engine, for certificates that cannot
+        be used, or a secret without TLS beyond this machine; `OSError` where one cannot listen.
         """
         from broker.wire.grpc_generated import broker_pb2
 
@@ -47,6 +49,8 @@ class GrpcBrokerServer:
             listen=listen,
             security=security,
             settings=settings,
+            door=door,
+            logins=True,
         )
         return GrpcBrokerServer(listener, channels, calls)
 

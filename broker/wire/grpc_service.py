@@ -6,6 +6,7 @@ Invariants:
 - A call is passed on once at most: the leader of a moment ago says so itself.
 - Calls that wait are few enough, and short enough, to leave room for workers.
 - A worker's stream ends with its link, and the link with the stream.
+- Each call does what its caller may, as they may now: also one of a stream that began long ago.
 """
 
 import asyncio
@@ -13,9 +14,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from broker import reading
+from broker.access import Asking
 from broker.commands import ITEMS_MAX, Refusal
+from broker.connection import Refused
 from broker.errors import (
+    AccessDenied,
     BrokerError,
+    BrokerUnavailable,
     InvalidTask,
     NotLeader,
     Overloaded,
@@ -27,17 +32,20 @@ from broker.errors import (
 )
 from broker.service import Broker
 from broker.task import FINAL_STATES
+from broker.tenant_calls import as_seen_by, check_works
 from broker.wire.ask_server import AskStreams
 from broker.wire.asking import METHODS, READS, WAIT_MS_MAX
 from broker.wire.forwarding import Forwarder, was_forwarded
 from broker.wire.task_messages import acted_to, failure_to, info_to, spec_of
 from broker.wire.worker_messages import WorkerMessages
+from engine.access.door import CALLER, CHECK_S
+from engine.errors import AccessRefused, EngineError
 
 SERVICE: Final = "herdbook.broker.v1.Broker"
 _WAITS_MAX: Final = 1_000
 _REPLY_BYTES: Final = 4 * 1024 * 1024
 _ANSWER_BYTES: Final = 7 * 1024 * 1024
-Act = Callable[[Any, Any], Awaitable[None]]
+Act = Callable[[Asking, Any, Any], Awaitable[None]]
 
 
 class BrokerCalls:
@@ -107,7 +115,7 @@ class BrokerCalls:
             if self._waiting > _WAITS_MAX and waits:
                 raise Overloaded(f"{_WAITS_MAX} calls wait for tasks already")
             try:
-                await act(said, reply)
+                await act(await self._asking(), said, reply)
             except NotLeader as error:
                 if error.leader and not forwarded:
                     passed = await self._passed_on(error.leader, name, said)
@@ -126,32 +134,43 @@ class BrokerCalls:
         data = said.SerializeToString()
         return await self._forwarder.ask(leader, f"/{SERVICE}/{name}", data, reads=reads)
 
+    async def _asking(self) -> Asking:
+        """Who asks, as they are now. Raises `AccessDenied`, `BrokerUnavailable`."""
+        try:
+            return Asking.of(await CALLER.get().now())
+        except AccessRefused as error:
+            raise AccessDenied(str(error)) from error
+        except EngineError as error:
+            raise BrokerUnavailable(str(error)) from error
+
     # Submitting
 
-    async def _submit(self, said: Any, reply: Any) -> None:
+    async def _submit(self, who: Asking, said: Any, reply: Any) -> None:
         specs = [spec_of(each) for each in said.tasks]
-        answers = await self._broker.submit(specs, transaction=said.transaction, atomic=said.atomic)
+        calls = as_seen_by(self._broker, who)
+        answers = await calls.submit(specs, transaction=said.transaction, atomic=said.atomic)
         for answer in answers:
             if isinstance(answer, Refusal):
                 failure_to(reply.tasks.add().refusal, answer.error)
             else:
                 reply.tasks.add(task_id=answer)
 
-    async def _begin(self, said: Any, reply: Any) -> None:
-        reply.transaction = await self._broker.begin(said.owner, said.ttl_ms or None)
+    async def _begin(self, who: Asking, said: Any, reply: Any) -> None:
+        calls = as_seen_by(self._broker, who)
+        reply.transaction = await calls.begin(said.owner, said.ttl_ms or None)
 
-    async def _commit(self, said: Any, reply: Any) -> None:
-        reply.tasks = await self._broker.commit(said.transaction)
+    async def _commit(self, who: Asking, said: Any, reply: Any) -> None:
+        reply.tasks = await as_seen_by(self._broker, who).commit(said.transaction)
         reply.transaction = said.transaction
 
-    async def _rollback(self, said: Any, reply: Any) -> None:
-        reply.tasks = await self._broker.rollback(said.transaction)
+    async def _rollback(self, who: Asking, said: Any, reply: Any) -> None:
+        reply.tasks = await as_seen_by(self._broker, who).rollback(said.transaction)
         reply.transaction = said.transaction
 
     # Looking and acting
 
-    async def _tasks(self, said: Any, reply: Any) -> None:
-        ids = _bounded(said.ids)
+    async def _tasks(self, who: Asking, said: Any, reply: Any) -> None:
+        ids = [each for each in _bounded(said.ids) if self._shows(who, each)]
         if said.wait_ms:
             await self._until_one_ended(ids, min(said.wait_ms, WAIT_MS_MAX))
         size_bytes = 0
@@ -176,6 +195,13 @@ class BrokerCalls:
                 continue
             size_bytes += len(to.payload) + len(to.result) + len(to.error)
 
+    def _shows(self, who: Asking, task_id: int) -> bool:
+        """Whether there is such a task that who asks may see."""
+        try:
+            return who.everywhere or who.sees(self._broker.get(task_id).tenant)
+        except UnknownTask:
+            return False
+
     async def _until_one_ended(self, ids: list[int], wait_ms: int) -> None:
         waits = [asyncio.create_task(self._broker.wait(each, wait_ms)) for each in ids]
         try:
@@ -189,17 +215,19 @@ class BrokerCalls:
             if isinstance(end, BrokerError) and not isinstance(end, WaitTimedOut | UnknownTask):
                 raise end
 
-    async def _cancel(self, said: Any, reply: Any) -> None:
-        acted_to(reply, list(await self._broker.cancel(_bounded(said.ids), said.by)))
+    async def _cancel(self, who: Asking, said: Any, reply: Any) -> None:
+        calls = as_seen_by(self._broker, who)
+        acted_to(reply, list(await calls.cancel(_bounded(said.ids), said.by)))
 
-    async def _retry(self, said: Any, reply: Any) -> None:
-        acted_to(reply, await self._broker.retry(_bounded(said.ids), said.by))
+    async def _retry(self, who: Asking, said: Any, reply: Any) -> None:
+        calls = as_seen_by(self._broker, who)
+        acted_to(reply, await calls.retry(_bounded(said.ids), said.by))
 
-    async def _ask(self, said: Any, reply: Any) -> None:
+    async def _ask(self, who: Asking, said: Any, reply: Any) -> None:
         method = METHODS.get(said.name)
         if method is None:
             raise InvalidTask(f"a broker cannot be asked {said.name!r}")
-        result = await method.answer(self._broker, said.arguments)
+        result = await method.answer(as_seen_by(self._broker, who), said.arguments)
         if len(result) > _ANSWER_BYTES:
             raise TooLarge(f"the answer has {len(result)} bytes: ask for less at once")
         reply.result = result
@@ -215,7 +243,15 @@ class BrokerCalls:
         except InvalidTask as error:
             await self._abort(context, error)
             return
+        try:
+            check_works(await self._asking())
+        except BrokerError as error:
+            final = isinstance(error, AccessDenied)
+            for data in self._messages.pack_from_broker([Refused(str(error), final=final)]):
+                yield data
+            return
         link = await self._broker.connect(hello)
+        watching = asyncio.create_task(self._watch(link))
         reading_it = asyncio.create_task(self._pass_on(requests, link, context))
         try:
             while True:
@@ -224,9 +260,20 @@ class BrokerCalls:
         except BrokerError:
             return
         finally:
-            reading_it.cancel()
-            await asyncio.gather(reading_it, return_exceptions=True)
+            for task in (reading_it, watching):
+                task.cancel()
+            await asyncio.gather(reading_it, watching, return_exceptions=True)
             await link.close()
+
+    async def _watch(self, link: Any) -> None:
+        """End a link when its worker's user may not take tasks any more."""
+        while CALLER.get().passing:
+            await asyncio.sleep(CHECK_S)
+            try:
+                check_works(await self._asking())
+            except BrokerError:
+                await link.close()
+                return
 
     async def _pass_on(self, requests: AsyncIterator[bytes], link: Any, context: Any) -> None:
         try:
@@ -244,6 +291,7 @@ class BrokerCalls:
         said = await self._parsed(self._wire.FetchCodeRequest, data, context)
         reply = self._wire.FetchCodeReply
         try:
+            check_works(await self._asking())
             if self._broker.read(lambda rows: reading.get_pool(rows, said.name)) is None:
                 raise UnknownCodePool(f"there is no code pool {said.name}")
             for part in self._broker.read(lambda rows: reading.pool_parts(rows, said.name)):

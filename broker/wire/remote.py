@@ -96,18 +96,23 @@ class RemoteCalls(CallsByName):
         if name == "wait" or len(arguments) > _STREAMED_BYTES_MAX:
             reply = await self._call(address, name, arguments)
         else:
-            reply = await self._stream_to(address).ask(name, arguments, self._timeout_s)
+            stream = await self._stream_to(address)
+            reply = await stream.ask(name, arguments, self._timeout_s)
         if reply.HasField("failure"):
             said = reply.failure
             raise error_told(said.code, said.message, said.task_id, said.leader)
         result: bytes = reply.result
         return result
 
-    def _stream_to(self, address: str) -> AskStream:
+    async def _stream_to(self, address: str) -> AskStream:
         channel = self._channels.get(address)
         stream = self._streams.get(address)
         if stream is None:
-            call = channel.stream_stream(_ASKS, None, None)(metadata=self._channels.metadata)
+            metadata = await self._channels.metadata(channel)
+            # Somebody else may have begun one meanwhile.
+            stream = self._streams.get(address)
+        if stream is None:
+            call = channel.stream_stream(_ASKS, None, None)(metadata=metadata)
             stream = self._streams[address] = AskStream(address, call, self._stream_over)
         return stream
 
@@ -119,11 +124,13 @@ class RemoteCalls(CallsByName):
         """Ask by a call of its own."""
         from grpc import aio
 
-        call = self._channels.get(address).unary_unary(_ASK, None, None)
+        channel = self._channels.get(address)
+        metadata = await self._channels.metadata(channel)
+        call = channel.unary_unary(_ASK, None, None)
         data = self._wire.AskRequest(name=name, arguments=arguments).SerializeToString()
         timeout_s = self._timeout_s + WAIT_STEP_MS / 1000 if name == "wait" else self._timeout_s
         try:
-            answer = await call(data, metadata=self._channels.metadata, timeout=timeout_s)
+            answer = await call(data, metadata=metadata, timeout=timeout_s)
         except aio.AioRpcError as error:
             raise error_of_call(address, error, reads=name in READS) from error
         return self._wire.AskReply.FromString(answer)

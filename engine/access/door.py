@@ -41,6 +41,10 @@ class Caller:
         """What they may now. Raises `AccessRefused` where they are not welcome any more."""
         return self.principal
 
+    async def onward(self) -> str:
+        """The token by which a node passes a call on in their name; "": in its own."""
+        return ""
+
 
 BY_SECRET: Final = Caller(NODE)
 BY_ANYBODY: Final = Caller(EVERYBODY)
@@ -142,6 +146,10 @@ class _User(Caller):
         else:
             self.principal = await self._authenticator.principal(self.principal.name)
         return self.principal
+
+    async def onward(self) -> str:
+        """See `Caller`."""
+        return await self._authenticator.session(self.principal.name)
 
 
 class ReaderDoor:

@@ -86,8 +86,13 @@ def channel_credentials(security: Security, address: str) -> "grpc.ChannelCreden
 def call_metadata(security: Security, token: str = "") -> list[tuple[str, str | bytes]]:
     """What each call of a client carries; `token` is what a login gave."""
     if token or security.token:
-        return [(AUTHORIZATION, f"{_BEARER}{token or security.token}")]
+        return bearer(token or security.token)
     return [(SECRET_METADATA, security.secret)] if security.secret else []
+
+
+def bearer(token: str) -> list[tuple[str, str | bytes]]:
+    """A token as metadata."""
+    return [(AUTHORIZATION, f"{_BEARER}{token}")]
 
 
 def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -> Any:
