@@ -19,6 +19,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "herdbook blob mb photos && herdbook blob put -r ~/Pictures photos/",
     ),
     "demo": ("herdbook demo", "herdbook demo ~/Pictures --data ./demo"),
+    "dev": ("herdbook dev", "herdbook dev --data ./cluster --nodes 5"),
     "serve": (
         "herdbook serve --data ./data",
         "herdbook serve --config node.toml --check",

@@ -12,6 +12,9 @@ from typing import Annotated, Final
 
 import typer
 
+from engine.errors import InvalidRequest
+from engine.ports.clock import SystemClock
+from engine.slow import configure_from
 from herdbook.cli.examples import epilog_of
 from herdbook.cli.late import Late, late
 
@@ -26,6 +29,11 @@ COMMANDS: Final = {
     "demo": Late(
         "herdbook.cli.demo:demo",
         "Store a folder on three bookies, kill one, read it all back.",
+        _START,
+    ),
+    "dev": Late(
+        "herdbook.cli.dev:dev",
+        "Run a whole cluster on this machine, with a real ZooKeeper, to try things out.",
         _START,
     ),
     "serve": Late(
@@ -154,6 +162,11 @@ def root(
 
 def main() -> None:
     """The entry point of the command."""
+    try:
+        configure_from(os.environ, SystemClock())
+    except InvalidRequest as error:
+        typer.echo(str(error), err=True)
+        raise SystemExit(2) from None
     try:
         app()
     except Exception as error:

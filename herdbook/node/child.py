@@ -31,11 +31,13 @@ LINE_BYTES_MAX: Final = 1024 * 1024
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What the first line says. `parent` is the supervisor's process."""
+    """What the first line says. `parent` is the supervisor's process, `once` a ticket for one login
+    over HTTP."""
 
     settings: NodeSettings
     roles: tuple[Role, ...]
     parent: int
+    once: str = ""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -63,7 +65,7 @@ class _Child:
     def __init__(self, told: Told, reader: asyncio.StreamReader, writer: Any) -> None:
         self._reader = reader
         self._writer = writer
-        self._roles = Roles(told.settings, told.roles, self._serving)
+        self._roles = Roles(told.settings, told.roles, self._serving, once=told.once)
 
     async def run(self) -> int:
         """Run to the end; the exit status."""

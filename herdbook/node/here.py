@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from engine.errors import (
     EngineError,
     ExtraMissing,
@@ -19,8 +21,10 @@ from engine.errors import (
     InvalidRequest,
     Unauthorized,
 )
+from engine.ports.clock import SystemClock
+from engine.slow import SLOW, SlowSettings
 from herdbook.finding import FILE_VARIABLE, URL_VARIABLE
-from herdbook.node.roles import run_role, write_client_file
+from herdbook.node.roles import OF_CLUSTER, OF_FOLDER, Service, write_client_file
 from herdbook.node.settings import NodeSettings, Role
 
 Tell = Callable[[Role, str], None]
@@ -48,7 +52,10 @@ def is_wrong(error: BaseException) -> bool:
 class Roles:
     """Roles that run, or are to run, in this process, on this event loop."""
 
-    def __init__(self, settings: NodeSettings, roles: Sequence[Role], tell: Tell) -> None:
+    def __init__(
+        self, settings: NodeSettings, roles: Sequence[Role], tell: Tell, *, once: str = ""
+    ) -> None:
+        self._once = once
         self._settings = settings
         self._roles = [role for role in Role if role in roles]
         self._tell = tell
@@ -60,10 +67,11 @@ class Roles:
 
     async def run(self, ended: asyncio.Event) -> None:
         """Run them until `ended` is set, or each was told to end; raises why one failed."""
-        if self._settings.clustered:
-            # Whatever this process opens, it opens as a client of its own cluster.
-            os.environ[FILE_VARIABLE] = str(write_client_file(self._settings).absolute())
-            os.environ[URL_VARIABLE] = self._settings.url
+        # Whatever this process opens, it opens as a client of its own store.
+        os.environ[FILE_VARIABLE] = str(write_client_file(self._settings).absolute())
+        os.environ[URL_VARIABLE] = self._settings.store
+        told = msgspec.structs.asdict(self._settings.slow)
+        SLOW.configure(SlowSettings(**told), SystemClock())
         self._turns[self._roles[0]].set()
         for role in self._roles:
             self._tasks[role] = asyncio.create_task(self._run(role), name=role.value)
@@ -94,7 +102,9 @@ class Roles:
 
         await self._turns[role].wait()
         if not self._ends[role].is_set():
-            await run_role(self._settings, role, serving, self._ends[role])
+            service = Service(self._settings, serving, self._ends[role], self._once)
+            runs = OF_CLUSTER if self._settings.clustered else OF_FOLDER
+            await runs[role](service)
 
     async def _until(self, waiting: asyncio.Task[bool]) -> None:
         """Wait for the end; raises why a role failed."""

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,23 +27,26 @@ if TYPE_CHECKING:
     from herd.nodes import Node
 
 Serving = Callable[[str], None]
-Run = Callable[[NodeSettings, Serving, asyncio.Event], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a role is told: to serve until `ended` is set; `serving` hears where, when it does."""
+
+    settings: NodeSettings
+    serving: Serving
+    ended: asyncio.Event
+    once: str = field(default="", repr=False)
+    """A ticket for one login over HTTP."""
+
+
+Run = Callable[[Service], Awaitable[None]]
 CLIENT_FILE: Final = "client.toml"
-
-
-async def run_role(
-    settings: NodeSettings, role: Role, serving: Serving, ended: asyncio.Event
-) -> None:
-    """Serve until `ended` is set. `serving` hears where, when it does.
-
-    Raises what the role's own server raises.
-    """
-    await RUNS[role](settings, serving, ended)
 
 
 def write_client_file(settings: NodeSettings) -> Path:
     """The configuration by which this machine's clients reach the node's cluster."""
-    told = {"url": settings.url, "wire": settings.wire}
+    told = {"url": settings.store, "wire": settings.wire}
     lines = [f"{name} = {toml_value(value)}" for name, value in told.items()]
     for name in ("security", "zookeeper"):
         lines += ["", f"[{name}]"]
@@ -56,11 +60,12 @@ def write_client_file(settings: NodeSettings) -> Path:
     return file
 
 
-async def _bookie(settings: NodeSettings, serving: Serving, ended: asyncio.Event) -> None:
+async def _bookie(service: Service) -> None:
     from engine.metadata.cluster_url import parse_url
     from engine.server import ServerSettings, serve
     from herdbook.bookie_cluster import ClusterDoor
 
+    settings = service.settings
     table, configuration = settings.bookie, _configuration(settings)
     folders = settings.bookie_folders()
     door = ClusterDoor(parse_url(settings.url), configuration.make_zookeeper(), folders, _say)
@@ -68,7 +73,7 @@ async def _bookie(settings: NodeSettings, serving: Serving, ended: asyncio.Event
     def started(server: "BookieServer") -> None:
         door.remember()
         also = f", gRPC at {server.grpc_address}" if server.grpc_address else ""
-        serving(f"{server.address}{also}")
+        service.serving(f"{server.address}{also}")
 
     async with _measured(table.metrics) as metrics:
         await serve(
@@ -88,14 +93,15 @@ async def _bookie(settings: NodeSettings, serving: Serving, ended: asyncio.Event
             security=configuration.make_security(),
             metrics=metrics,
             started=started,
-            ended=ended,
+            ended=service.ended,
         )
 
 
-async def _repair(settings: NodeSettings, serving: Serving, ended: asyncio.Event) -> None:
+async def _repair(service: Service) -> None:
     from engine.repair.node import RepairNode
     from herdbook.finding import open_store
 
+    settings = service.settings
     async with open_store(settings.url) as client:
         node = RepairNode(
             store=client.store,
@@ -106,17 +112,18 @@ async def _repair(settings: NodeSettings, serving: Serving, ended: asyncio.Event
         )
         try:
             await node.start()
-            serving(settings.url)
-            await ended.wait()
+            service.serving(settings.url)
+            await service.ended.wait()
         finally:
             await node.close()
 
 
-async def _herd(settings: NodeSettings, serving: Serving, ended: asyncio.Event) -> None:
+async def _herd(service: Service) -> None:
     from herd.nodes import NodeSettings as HerdSettings
     from herdbook.finding import open_store
     from herdbook.herd_node import HerdNodeSettings, serve_node
 
+    settings = service.settings
     table = settings.herd
     herd = HerdNodeSettings(
         listen=table.listen,
@@ -127,7 +134,7 @@ async def _herd(settings: NodeSettings, serving: Serving, ended: asyncio.Event) 
     )
 
     def started(node: "Node") -> None:
-        serving(node.address)
+        service.serving(node.address)
 
     data = settings.folder(Role.HERD)
     data.mkdir(parents=True, exist_ok=True)
@@ -139,13 +146,14 @@ async def _herd(settings: NodeSettings, serving: Serving, ended: asyncio.Event) 
             security=_configuration(settings).make_security(),
             metrics=metrics,
             started=started,
-            ended=ended,
+            ended=service.ended,
         )
 
 
-async def _broker(settings: NodeSettings, serving: Serving, ended: asyncio.Event) -> None:
+async def _broker(service: Service) -> None:
     from herdbook.task_server import TaskServerSettings, read_users, serve_tasks
 
+    settings = service.settings
     table = settings.broker
     http = settings.reached(table.listen, "")
     scheme = "https" if table.certificate else "http"
@@ -166,15 +174,69 @@ async def _broker(settings: NodeSettings, serving: Serving, ended: asyncio.Event
         on_alarm=table.on_alarm,
     )
     await serve_tasks(
-        settings.url, tasks, lambda url: serving(f"{url}, gRPC at {table.grpc}"), ended=ended
+        settings.store,
+        tasks,
+        lambda url: service.serving(f"{url}, gRPC at {table.grpc}"),
+        ended=service.ended,
     )
 
 
-RUNS: Final[Mapping[Role, Run]] = {
+async def _http(service: Service) -> None:
+    from herdbook.http.serving import HttpServerSettings, serve_http
+    from herdbook.http.settings import WebSettings
+
+    settings = service.settings
+    table = settings.http
+    reached = settings.reached(table.listen, "")
+    scheme = "https" if table.certificate else "http"
+    await serve_http(
+        settings.store,
+        HttpServerSettings(
+            listen=table.listen,
+            advertise=table.advertise or (f"{scheme}://{reached}" if _fixed(reached) else ""),
+            certificate=Path(table.certificate) if table.certificate else None,
+            private_key=Path(table.private_key) if table.private_key else None,
+            insecure=settings.insecure,
+            web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=service.once),
+        ),
+        started=lambda served: service.serving(served.url),
+        ended=service.ended,
+    )
+
+
+async def _folder(service: Service) -> None:
+    """A folder's bookies: whoever opens it later, the other roles too, reaches them here."""
+    from engine import cluster
+
+    data = Path(service.settings.data)
+    async with cluster.open(data):
+        service.serving(str(data))
+        await service.ended.wait()
+
+
+async def _tablespaces(service: Service) -> None:
+    """A folder's tablespaces: who wants one first runs them all, and that is this process."""
+    from herdbook.book import open_async
+
+    data = Path(service.settings.data)
+    async with open_async(data) as book:
+        await (await book.sql()).close()
+        service.serving(str(data))
+        await service.ended.wait()
+
+
+OF_CLUSTER: Final[Mapping[Role, Run]] = {
     Role.BOOKIE: _bookie,
     Role.REPAIR: _repair,
     Role.HERD: _herd,
     Role.BROKER: _broker,
+    Role.HTTP: _http,
+}
+OF_FOLDER: Final[Mapping[Role, Run]] = {
+    Role.BOOKIE: _folder,
+    Role.HERD: _tablespaces,
+    Role.BROKER: _broker,
+    Role.HTTP: _http,
 }
 
 

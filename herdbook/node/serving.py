@@ -59,8 +59,7 @@ class Watch:
         for name, state in members.items():
             if self._told.get(name) != state.state and state.state == "serving":
                 for role, at in state.at.items():
-                    where = role if role == name else f"{name} {role}"
-                    self._say(f"{where} serves at {at}")
+                    self._say(f"{role} serves at {at}")
             self._told[name] = state.state
         serving = sum(each.state == "serving" for each in members.values())
         if serving == len(members) and not self._ready:

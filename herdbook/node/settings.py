@@ -123,6 +123,22 @@ class SupervisorTable(Table, frozen=True):
     stop_timeout_ms: Milliseconds = 60_000
 
 
+class SlowTable(Table, frozen=True):
+    """From how many milliseconds on an operation has a line in the log; 0: never."""
+
+    append_ms: Annotated[int, Meta(ge=0)] = 500
+    """Until a bookie has acknowledged appends."""
+    sync_ms: Annotated[int, Meta(ge=0)] = 500
+    """A sync of a bookie's journal."""
+    sql_ms: Annotated[int, Meta(ge=0)] = 1_000
+    """A statement; of one row by its key its append."""
+    object_ms: Annotated[int, Meta(ge=0)] = 2_000
+    """Putting or getting an object."""
+    round_ms: Annotated[int, Meta(ge=0)] = 500
+    """A broker's round, from taking tasks until their assignments are durable."""
+    lines_a_second: Annotated[int, Meta(ge=1)] = 10
+
+
 class NodeSettings(Table, frozen=True):
     """All of it. `host` is how other machines call this one; "": by the machine's own name."""
 
@@ -143,11 +159,17 @@ class NodeSettings(Table, frozen=True):
     broker: BrokerTable = BrokerTable()
     http: HttpTable = HttpTable()
     supervisor: SupervisorTable = SupervisorTable()
+    slow: SlowTable = SlowTable()
 
     @property
     def clustered(self) -> bool:
         """Whether this is a node of a cluster; else it serves the folder `data`."""
         return is_cluster(self.url)
+
+    @property
+    def store(self) -> str:
+        """The store that it is a node of: the cluster's url, or the folder."""
+        return self.url or str(Path(self.data).absolute())
 
     @property
     def ordered_roles(self) -> tuple[Role, ...]:

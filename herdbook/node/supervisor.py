@@ -33,11 +33,12 @@ class NodeFailed(EngineError):
 
 
 class Member(NamedTuple):
-    """One process: its name and what it is to run."""
+    """One process: its name and what it is to run. `once`: a ticket for one login over HTTP."""
 
     name: str
     settings: NodeSettings
     roles: tuple[Role, ...]
+    once: str = ""
 
 
 @dataclass(slots=True)
@@ -87,16 +88,13 @@ class Supervisor:
         self._changed = changed
         self._watched = [_Watched(each, table, clock, say, self._note, command) for each in members]
         self._stop_s = table.stop_timeout_ms / 1000
+        self.served = asyncio.Event()
+        """Once all of them have served at the same time."""
 
     @property
     def states(self) -> dict[str, MemberState]:
         """What is known of each process, by its name."""
         return {each.member.name: each.state for each in self._watched}
-
-    @property
-    def serving(self) -> bool:
-        """Whether all of them serve."""
-        return all(each.state.state == "serving" for each in self._watched)
 
     async def run(self, ending: Ending) -> None:
         """Run them until told to end. Raises `NodeFailed` where one cannot go on."""
@@ -113,6 +111,8 @@ class Supervisor:
                 raise outcome
 
     def _note(self) -> None:
+        if all(each.state.state == "serving" for each in self._watched):
+            self.served.set()
         self._changed(self)
 
     async def _watch(self, watched: "_Watched") -> None:
@@ -242,7 +242,8 @@ class _Watched:
         self.gone.clear()
         self.state.pid, self.state.at, self.state.error = process.pid, {}, ""
         self._set("starting")
-        told = Told(self.member.settings, self.member.roles, os.getpid())
+        member = self.member
+        told = Told(member.settings, member.roles, os.getpid(), member.once)
         self._writer.write(msgspec.json.encode(told) + b"\n")
         hearing = [
             asyncio.create_task(self._hear(reader)),

@@ -1,0 +1,100 @@
+"""`herdbook dev`: a whole cluster on this machine, in the foreground, until told to stop.
+
+Invariants:
+- What it prints on standard output comes when the cluster can be used: what to try. What nodes log
+  goes to `dev.log` in its folder.
+- Exit status 0: it was told to stop; 1: it could not run, or could not go on; 2: the call was
+  wrong.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from herdbook.cli.store import AsJson, print_json, run
+
+if TYPE_CHECKING:
+    from herdbook.node.dev import DevCluster, DevSettings
+
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Where it keeps its data. Default: a folder that goes when it ends."),
+]
+Nodes = Annotated[int, typer.Option(help="How many nodes.", min=1, max=9)]
+Grace = Annotated[
+    int,
+    typer.Option(
+        help="How long a node may be away before what it held is made anew, milliseconds.", min=1
+    ),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what nodes log, too.")]
+
+
+def dev(
+    data: Data = None,
+    nodes: Nodes = 3,
+    grace_ms: Grace = 20_000,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a cluster on this machine: a real ZooKeeper, and nodes with all roles.
+
+    For development and for trying things out: whoever is on this machine may do everything. Ctrl-C
+    ends it and leaves nothing but --data. A cluster of other machines is made of herdbook serve.
+    """
+    from herdbook.node.dev import DevSettings
+
+    run(_serve(DevSettings(nodes, data, grace_ms, quiet=not verbose), as_json))
+
+
+async def _serve(settings: "DevSettings", as_json: bool) -> None:
+    from herdbook.node.dev import end_by_signals, run_dev
+    from herdbook.node.supervisor import Ending
+
+    ending = Ending()
+    end_by_signals(ending)
+
+    async def ready(cluster: "DevCluster") -> None:
+        if as_json:
+            print_json([_facts(cluster)])
+        else:
+            _say_what_to_try(cluster, settings)
+
+    if not as_json:
+        typer.echo(f"starting ZooKeeper and {settings.nodes} nodes ...", err=True)
+    await run_dev(settings, ending, ready)
+
+
+def _facts(cluster: "DevCluster") -> dict[str, object]:
+    return {
+        "url": cluster.url,
+        "folder": str(cluster.folder),
+        "console": list(cluster.console),
+        "login": cluster.login,
+        "pids": {name: state.pid for name, state in cluster.states().items()},
+        "pid": os.getpid(),
+    }
+
+
+def _say_what_to_try(cluster: "DevCluster", settings: "DevSettings") -> None:
+    kept = "kept" if settings.data is not None else "removed when this ends"
+    typer.echo(f"""\
+The cluster is up: {settings.nodes} nodes, each with a bookie, tablespaces, tasks and HTTP.
+
+  console      {cluster.login}
+               (once; later {"  ".join(cluster.console)})
+  url          {cluster.url}
+  data         {cluster.folder} ({kept})
+
+In another terminal:
+
+  export HERDBOOK_URL={cluster.url}
+  herdbook sql -c 'CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)'
+  herdbook sql -c "INSERT INTO cow VALUES (1, 'Elsa')" -c 'SELECT * FROM cow'
+  herdbook blob mb photos && herdbook blob put README.md photos/readme
+  herdbook task submit resize
+  herdbook bookie ls
+
+Ctrl-C ends it.""")

@@ -1,0 +1,248 @@
+"""A whole cluster on this machine, for development: ZooKeeper, and nodes that are everything.
+
+Each node is one process with all its roles; ports stay the same as long as they are free.
+
+Invariants:
+- What it starts ends with it, however it ends; a folder that it made itself is removed.
+- It says that it is ready when a statement, an object's name and a task could be taken.
+"""
+
+import asyncio
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from engine.errors import EngineError, InvalidRequest, Unavailable
+from engine.folder.naming import refuse_url
+from engine.ports.clock import SystemClock
+from herdbook.node.settings import (
+    BookieTable,
+    BrokerTable,
+    HerdTable,
+    HttpTable,
+    NodeSettings,
+    RepairTable,
+    Role,
+    SupervisorTable,
+)
+from herdbook.node.status import StatusFile
+from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
+from herdbook.zookeeper_server import ZooKeeperFailed, ZooKeeperServer, find_jars, find_java
+from herdbook.zookeeper_server import free_port as checked_port
+
+HOST: Final = "127.0.0.1"
+NODES_MAX: Final = 9
+LOG: Final = "dev.log"
+ROLES: Final = (Role.BOOKIE, Role.HERD, Role.BROKER, Role.HTTP)
+_PORTS: Final = {"bookie": 3181, "herd": 7180, "broker": 7364, "grpc": 7464, "http": 7380}
+_ZOOKEEPER_PORT: Final = 2181
+_ONCE_BITS: Final = 256
+_LOOK_S: Final = 0.1
+_ALIVE_S: Final = 1.0
+_READY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DevSettings:
+    """How many nodes, where they keep what they hold (None: for as long as it runs).
+
+    `grace_ms` is how long a bookie may be away before others take what it held, a node its
+    replicas, milliseconds: short, so that one sees it come about.
+    """
+
+    nodes: int = 3
+    data: Path | None = None
+    grace_ms: int = 20_000
+    quiet: bool = False
+    """Leave what nodes log in the file `dev.log` of the folder; else it is shown, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevCluster:
+    """A cluster that runs: what to reach it by."""
+
+    url: str
+    folder: Path
+    console: tuple[str, ...]
+    """Each node's HTTP."""
+    login: str
+    """Where a browser is logged in, once; "" for no HTTP."""
+    states: Callable[[], dict[str, MemberState]]
+    """Each node's process."""
+
+
+Ready = Callable[[DevCluster], Awaitable[None]]
+
+
+def check_java() -> None:
+    """Raise `ZooKeeperMissing`, which says what to install, where ZooKeeper cannot be started."""
+    find_java()
+    find_jars()
+
+
+async def run_dev(settings: DevSettings, ending: Ending, ready: Ready) -> None:
+    """Run a cluster until told to end; `ready` is called when it can be used, and may go on.
+
+    Raises `InvalidRequest`, `ZooKeeperMissing`, `ZooKeeperFailed`, `NodeFailed`, and what `ready`
+    raises.
+    """
+    if not 1 <= settings.nodes <= NODES_MAX:
+        raise InvalidRequest(f"a cluster for development has 1 to {NODES_MAX} nodes")
+    check_java()
+    with _folder(settings) as folder, ExitStack() as stack:
+        server = ZooKeeperServer(
+            folder / "zookeeper", port=_port(_ZOOKEEPER_PORT), ends_with_parent=True
+        )
+        stack.callback(server.stop)
+        # It starts beside the nodes, which wait for it: that is a second for all of them.
+        server.start(wait=False)
+        once = f"{random.SystemRandom().getrandbits(_ONCE_BITS):064x}"
+        members = [_member(settings, number, folder, server.hosts) for number in _numbers(settings)]
+        members[0] = members[0]._replace(once=once)
+        status = stack.enter_context(StatusFile(folder / ".node", members[0].settings.url))
+        log = stack.enter_context((folder / LOG).open("a", encoding="utf-8"))
+
+        def copy(name: str, line: str) -> None:
+            log.write(f"{name} | {line}\n")
+            log.flush()
+            if not settings.quiet:
+                print(f"{name} | {line}", file=sys.stderr, flush=True)
+
+        supervisor = Supervisor(
+            members,
+            members[0].settings.supervisor,
+            SystemClock(),
+            say=copy,
+            changed=lambda it: status.write(it.states),
+        )
+        cluster = DevCluster(
+            members[0].settings.url,
+            folder,
+            tuple(f"http://{each.settings.http.listen}" for each in members),
+            f"http://{members[0].settings.http.listen}/login?once={once}",
+            lambda: supervisor.states,
+        )
+        async with _beside(ending, _watch_zookeeper(server), _tell(supervisor, cluster, ready)):
+            await supervisor.run(ending)
+
+
+def _numbers(settings: DevSettings) -> range:
+    return range(1, settings.nodes + 1)
+
+
+def _member(settings: DevSettings, number: int, folder: Path, zookeeper: str) -> Member:
+    """A node with all roles in one process, at ports of its own."""
+    at = {name: f"{HOST}:{_port(port + number - 1)}" for name, port in _PORTS.items()}
+    node = NodeSettings(
+        roles=ROLES,
+        data=str(folder / f"node-{number}"),
+        url=f"herdbook://{zookeeper}/dev",
+        host=f"node-{number}",
+        one_process=True,
+        bookie=BookieTable(listen=at["bookie"]),
+        repair=RepairTable(grace_ms=settings.grace_ms),
+        herd=HerdTable(listen=at["herd"], replica_grace_ms=settings.grace_ms),
+        broker=BrokerTable(listen=at["broker"], grpc=at["grpc"]),
+        http=HttpTable(listen=at["http"]),
+        supervisor=SupervisorTable(stop_timeout_ms=20_000),
+    )
+    return Member(f"node-{number}", node, ROLES)
+
+
+def _port(wanted: int) -> int:
+    """The port that people know, or a free one where somebody has it."""
+    try:
+        return checked_port(HOST, wanted)
+    except ZooKeeperFailed:
+        return checked_port(HOST)
+
+
+@contextmanager
+def _folder(settings: DevSettings) -> Iterator[Path]:
+    from herdbook.node.serving import locked
+
+    if settings.data is not None:
+        refuse_url(settings.data, "the cluster keeps its data in a folder of this machine")
+        folder = settings.data.absolute()
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="herdbook-dev-"))
+    try:
+        with locked(folder / ".node"):
+            yield folder
+    finally:
+        if settings.data is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _beside(ending: Ending, *works: Awaitable[None]) -> AsyncIterator[None]:
+    """Do something beside the block; what fails there ends the cluster, and is raised after it."""
+    failures: list[BaseException] = []
+
+    async def run(work: Awaitable[None]) -> None:
+        try:
+            await work
+        except (EngineError, OSError) as error:
+            failures.append(error)
+            ending.asked.set()
+
+    tasks = [asyncio.create_task(run(work)) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    failures += [each for each in outcomes if isinstance(each, Exception)]
+    if failures:
+        raise failures[0]
+
+
+async def _watch_zookeeper(server: ZooKeeperServer) -> None:
+    """Raise `ZooKeeperFailed` when it is gone."""
+    while True:
+        assert server.pid
+        await asyncio.sleep(_ALIVE_S)
+
+
+async def _tell(supervisor: Supervisor, cluster: DevCluster, ready: Ready) -> None:
+    """Wait until the cluster can be used. Raises `Unavailable` where it does not come to that."""
+    try:
+        async with asyncio.timeout(_READY_S):
+            await supervisor.served.wait()
+            await _answered(cluster)
+    except TimeoutError as error:
+        log = cluster.folder / LOG
+        raise Unavailable(f"the cluster was not ready in time: see {log}") from error
+    await ready(cluster)
+
+
+async def _answered(cluster: DevCluster) -> None:
+    """A statement is answered, and a broker leads."""
+    from broker.errors import BrokerError
+    from herd.errors import Error
+    from herdbook.connecting import connect_async
+
+    async with connect_async(cluster.url) as connected:
+        tasks = await connected.tasks()
+        while True:
+            try:
+                async with await connected.sql() as connection:
+                    await connection.execute("SELECT 1")
+                await tasks.dead(limit=1)
+                return
+            except (Error, BrokerError, EngineError):
+                await asyncio.sleep(_LOOK_S)
+
+
+def end_by_signals(ending: Ending) -> None:
+    """Let SIGTERM, SIGINT and the end of the terminal end it."""
+    ending.on_signals()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, ending.tell)
