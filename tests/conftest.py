@@ -33,18 +33,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
 
 
-class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
-    """A module's tests run in one process, and all of Spark's in one: a session takes seconds."""
+ONE_PROCESS = ("tests/spark/", "tests/console/")
+"""A session of Spark, and a browser, take seconds to start: all tests of one share it."""
+
+
+class FoldersTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """A module's tests run in one process, and those of some folders, too."""
 
     def _split_scope(self, nodeid: str) -> str:
-        spark = "tests/spark/"
-        return spark if nodeid.startswith(spark) else str(super()._split_scope(nodeid))
+        for folder in ONE_PROCESS:
+            if nodeid.startswith(folder):
+                return folder
+        return str(super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     """Who runs what, where modules are shared out."""
-    return OneSpark(config, log) if config.getoption("dist") == "loadscope" else None
+    return FoldersTogether(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -51,9 +51,14 @@ export function percent(part, whole) {
 export function duration(ms) {
   if (ms < SECOND) return `${Math.round(ms)} ms`;
   if (ms < MINUTE) return `${(ms / SECOND).toFixed(ms < 10 * SECOND ? 1 : 0)} s`;
-  if (ms < HOUR) return `${Math.floor(ms / MINUTE)} min ${Math.floor((ms % MINUTE) / SECOND)} s`;
-  if (ms < DAY) return `${Math.floor(ms / HOUR)} h ${Math.floor((ms % HOUR) / MINUTE)} min`;
+  if (ms < HOUR) return both(ms, MINUTE, "min", SECOND, "s");
+  if (ms < DAY) return both(ms, HOUR, "h", MINUTE, "min");
   return many(Math.floor(ms / DAY), "day");
+}
+
+function both(ms, large, largeName, small, smallName) {
+  const rest = Math.floor((ms % large) / small);
+  return `${Math.floor(ms / large)} ${largeName}${rest ? ` ${rest} ${smallName}` : ""}`;
 }
 
 function relative(ms) {

@@ -44,7 +44,7 @@ export function problem(error, retry = null) {
   return h(
     "div",
     { class: "problem", role: "alert" },
-    h("strong", {}, error.message),
+    h("strong", {}, sentence(error.message)),
     error.remedy && h("span", {}, sentence(error.remedy)),
     error.code && h("span", { class: "code" }, `Code ${error.code}`),
     retry && h("button", { type: "button", class: "small", onclick: retry }, "Try again"),
@@ -86,22 +86,19 @@ export function figures(all) {
   return h("dl", { class: "figures" }, made);
 }
 
-// How full something is; it warns from 80 % on.
-export function meter(used, whole, label) {
+// How full something is; where that is bad when it is much, it warns from 80 % on.
+export function meter(used, whole, label, { warns = true } = {}) {
   const part = whole ? Math.min(1, used / whole) : 0;
-  const kind = part >= 0.95 ? "bad" : part >= 0.8 ? "warn" : "";
-  return s(
-    "svg",
-    {
-      class: `meter ${kind}`,
-      viewBox: "0 0 100 4",
-      preserveAspectRatio: "none",
-      role: "img",
-      "aria-label": label,
-    },
-    s("rect", { width: 100, height: 4, rx: 1 }),
-    s("rect", { class: "used", width: (100 * part).toFixed(1), height: 4, rx: 1 }),
-  );
+  const kind = !warns || part < 0.8 ? "" : part < 0.95 ? "warn" : "bad";
+  const shown = {
+    class: `meter ${kind}`,
+    viewBox: "0 0 100 4",
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": label,
+  };
+  const full = s("rect", { class: "used", width: (100 * part).toFixed(1), height: 4, rx: 1 });
+  return s("svg", shown, s("rect", { width: 100, height: 4, rx: 1 }), full);
 }
 
 // A part of a page under a heading of its own.

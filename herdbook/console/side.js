@@ -3,7 +3,7 @@
 import { fill, h } from "./dom.js";
 import { showKeys } from "./keys.js";
 import { state } from "./showing.js";
-import { theme, turnTheme } from "./theme.js";
+import { theme, turnTheme, watchTheme } from "./theme.js";
 
 const PLACES = [
   ["Cluster", [["", "Overview"], ["ledgers", "Ledgers"], ["bookies", "Bookies"]]],
@@ -24,6 +24,8 @@ function tellTheme() {
   fill(themes, theme() === "dark" ? "Light theme" : "Dark theme");
 }
 
+watchTheme(tellTheme);
+
 // Draw it for a user; `leave` signs out.
 export function drawSide(me, leave) {
   const groups = PLACES.map(
@@ -34,7 +36,7 @@ export function drawSide(me, leave) {
       h("ul", {}, links.map(([path, text]) => h("li", {}, h("a", { href: `#/${path}` }, text)))),
     ),
   );
-  const named = me.user ?
+  const named = me.session ?
     [
       h("p", { class: "who" }, "Signed in as ", h("strong", {}, me.user)),
       h("button", { type: "button", class: "plain", id: "leave", onclick: leave }, "Sign out"),

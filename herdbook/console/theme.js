@@ -7,6 +7,11 @@ export function theme() {
   return document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
 }
 
+// Call `hear` when the system wants the other one.
+export function watchTheme(hear) {
+  dark.addEventListener("change", hear);
+}
+
 // Take the other one and remember it; what the system wants is remembered as no choice.
 export function turnTheme() {
   const wanted = theme() === "dark" ? "light" : "dark";

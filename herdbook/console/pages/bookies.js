@@ -37,7 +37,7 @@ function showBookies(signal) {
       "."
     ),
     columns: [
-      { title: "Bookie", kind: "name", cell: ({ bookie_id: id }) => h("code", {}, id) },
+      { title: "Bookie", kind: "id", cell: ({ bookie_id: id }) => h("code", {}, id) },
       { title: "State", cell: stateOf },
       { title: "Disk", kind: "name", cell: disk },
       { title: "Address", kind: "name", cell: ({ address, grpc }) => address || grpc || "–" },

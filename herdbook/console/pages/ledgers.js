@@ -143,7 +143,7 @@ function flaws(ledger) {
 }
 
 function about(ledger) {
-  const pairs = Object.entries(ledger.metadata).map(([name, value]) => [name, value]);
+  const pairs = Object.entries(ledger.metadata).filter(([name]) => name !== "owner").map(([name, value]) => [name, value]);
   return part(
     "What it is",
     h(

@@ -10,7 +10,7 @@ import { live } from "../live.js";
 import { empty, figures, meter, part, problem, sentence, state } from "../showing.js";
 import { Table } from "../table.js";
 
-const LIVE_MS = 2_000;
+const RATES_MS = 5_000;
 const NAMES_MAX = 12;
 
 export function show({ main, signal }) {
@@ -19,7 +19,7 @@ export function show({ main, signal }) {
   const about = h("p", { class: "says" });
   says.append(about);
   const complaint = h("div");
-  const glance = h("div", { class: "part" });
+  const glance = h("div", { class: "part" }, h("p", { class: "quiet" }, "Loading…"));
   const nodes = nodesTable();
   const named = h("div", { class: "pair" });
   const below = h("div", { class: "part" });
@@ -67,7 +67,7 @@ function numbers({ bookies, under_replicated: waiting, disk, tablespaces, bucket
     [
       "Ledgers to repair",
       waiting === null ? "unknown" : count(waiting),
-      "lack a replica",
+      waiting ? "lack a replica" : "every replica is there",
       waiting ? "bad" : "",
     ],
     [
@@ -84,21 +84,34 @@ function numbers({ bookies, under_replicated: waiting, disk, tablespaces, bucket
 }
 
 function charts(signal) {
-  const appends = new Chart("Entries appended, the last five minutes", (value) => rate(value));
-  const tasks = new Chart("Tasks ended, the last five minutes", (value) => rate(value));
+  const entries = new Chart("Entries taken by bookies, the last five minutes", (value) => rate(value));
+  const written = new Chart("Bytes taken by bookies, the last five minutes", (value) => rate(value, "B"), 1_024);
+  const tasks = new Chart("Tasks ended by tenant, the last five minutes", (value) => rate(value));
   const shown = live({
     signal,
-    everyMs: LIVE_MS,
+    everyMs: RATES_MS,
     load: () => get("/rates", {}, signal),
     draw: (rates, content) => {
-      appends.show(rates.times, rates.appends);
+      entries.show(rates.times, shortened(rates.appends));
+      written.show(rates.times, shortened(rates.bytes));
       tasks.show(rates.times, rates.tasks);
-      if (appends.node.isConnected) return;
-      const both = h("div", { class: "pair" }, part("Appends", appends.node), part("Tasks ended, by tenant", tasks.node));
-      content.append(both);
+      if (entries.node.isConnected) return;
+      const three = h(
+        "div",
+        { class: "charts" },
+        part("Entries, by bookie", entries.node),
+        part("Bytes, by bookie", written.node),
+        part("Tasks ended, by tenant", tasks.node),
+      );
+      content.append(three);
     },
   });
   return { node: shown.place, refresh: shown.refresh };
+}
+
+// A bookie's id is long, and its beginning tells it from a few others.
+function shortened(series) {
+  return Object.fromEntries(Object.entries(series).map(([name, values]) => [name.slice(0, 8), values]));
 }
 
 function nodesTable() {
@@ -107,7 +120,7 @@ function nodesTable() {
     key: (node) => `${node.role} ${node.name}`,
     empty: empty("No node is known."),
     columns: [
-      { title: "Node", kind: "name", cell: ({ name }) => h("code", {}, name) },
+      { title: "Node", kind: "id", cell: ({ name }) => h("code", {}, name) },
       { title: "Role", cell: ({ role }) => role },
       { title: "State", cell: ({ up }) => (up ? state("up") : state("down")) },
       { title: "Leads", cell: ({ leads }) => (leads ? "yes" : "") },

@@ -73,7 +73,7 @@ function address({ name }) {
 
 function progress({ done, nodes }) {
   const text = `${count(done)} of ${count(nodes)}`;
-  return [text, meter(done, nodes * 1.26, `${text} nodes done`)];
+  return [text, meter(done, nodes, `${text} nodes done`, { warns: false })];
 }
 
 function showOne(main, signal, name) {

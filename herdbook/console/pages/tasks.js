@@ -30,6 +30,7 @@ const FIELDS = [
   ["slot", "Slot"],
 ];
 const LIVE_MS = 2_000;
+const RATES_MS = 5_000;
 
 export function show({ main, signal, parts, query }) {
   if (parts[0]) return showTask(main, signal, parts[0]);
@@ -63,7 +64,7 @@ function throughput(signal) {
   const chart = new Chart("Tasks ended by tenant, the last five minutes", (value) => rate(value));
   const shown = live({
     signal,
-    everyMs: LIVE_MS,
+    everyMs: RATES_MS,
     load: () => get("/rates", {}, signal),
     draw: (rates, content) => {
       chart.show(rates.times, rates.tasks);
@@ -87,7 +88,7 @@ function showList(query, signal) {
       { title: "Type", kind: "name", cell: (task) => task.type },
       { title: "Tenant", kind: "name", cell: (task) => task.tenant },
       { title: "Tries", kind: "number", cell: (task) => tries(task) },
-      { title: "Worker", cell: (task) => task.worker_id || "–" },
+      { title: "Worker", kind: "name", cell: (task) => task.worker_id || "–" },
       { title: "Made", cell: (task) => ago(task.created_ms) },
       { title: "Ended", cell: (task) => ago(task.finished_ms) },
       { title: "", kind: "acts", cell: (task) => acts(task, () => shown.refresh()) },

@@ -64,14 +64,10 @@ function columns(refresh) {
     { title: "State", cell: (worker) => stateOf(worker) },
     {
       title: "Places in use",
-      cell: ({ running, places }) =>
-        [`${count(running)} of ${count(places)}`,
-          meter(
-            running,
-            Math.max(places, running) * 1.26,
-            `${running} of ${many(places, "place")} in use`
-          ),
-  ],
+      cell: ({ running, places }) => [
+        `${count(running)} of ${count(places)}`,
+        meter(running, places, `${running} of ${many(places, "place")} in use`, { warns: false }),
+      ],
     },
     { title: "Runs", kind: "name", cell: ({ types }) => types.join(", ") || "anything" },
     { title: "Where", kind: "name", cell: ({ location }) => location || "–" },

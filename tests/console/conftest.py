@@ -1,0 +1,89 @@
+"""One browser and one store for all tests of the console."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.access.principal import Grant, Principal
+from engine.access.scram import ScramVerifier
+from engine.errors import AccessRefused
+from tests.console.chromium import Browser, Page, chromium
+from tests.console.furnishing import furnish
+from tests.console.serving import Served, served
+
+ROOT = Path(__file__).parents[2]
+PASSWORD = "a bell on a collar"
+
+
+class Knows:
+    """Knows ann, who administers, and bob, who may read letters."""
+
+    people = {
+        "ann": Principal("ann", admin=True),
+        "bob": Principal("bob", grants=(Grant("bucket", "letters", "read"),)),
+    }
+
+    async def anonymous(self) -> Principal:
+        """Nobody comes without a name."""
+        raise AccessRefused("nobody comes without a name")
+
+    async def password(self, user: str, password: str) -> Principal:
+        """All have the same one."""
+        if password != PASSWORD:
+            raise AccessRefused("the password is wrong")
+        return await self.principal(user)
+
+    async def token(self, token: str) -> Principal:
+        """There are none."""
+        raise AccessRefused("there is no such token")
+
+    async def scram(self, user: str) -> ScramVerifier:
+        """Nobody proves it that way."""
+        raise AccessRefused("by password only")
+
+    async def principal(self, user: str) -> Principal:
+        """Who that is."""
+        if user not in self.people:
+            raise AccessRefused("there is no such user")
+        return self.people[user]
+
+    async def session(self, user: str) -> str:
+        """There are no tokens."""
+        raise AccessRefused("by password only")
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A store with something of everything in it."""
+    with served(tmp_path_factory.mktemp("console") / "north-barn", Knows()) as store:
+        store.run(lambda: furnish(store))
+        yield store
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The browser."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page of its own, which asked nobody but this machine and has not complained."""
+    page = browser.page()
+    yield page
+    complaints, asked = page.complaints, page.asked
+    page.close()
+    assert complaints == []
+    foreign = [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:"))]
+    assert [url for url in foreign if url != "about:blank"] == []
+
+
+@pytest.fixture(scope="session")
+def pictures() -> Path:
+    """Where pictures of pages go."""
+    folder = Path(os.environ.get("CI_ARTIFACTS") or ROOT / "build") / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

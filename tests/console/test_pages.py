@@ -1,0 +1,146 @@
+"""Each page of the console in a real browser: what it shows, that it complains of nothing."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.console.chromium import Page
+from tests.console.furnishing import MARKED
+from tests.console.serving import Served
+
+PAGES: Final = {
+    "overview": ("#/", "All is well."),
+    "ledgers": ("#/ledgers", "ledgers in all"),
+    "ledger": ("#/ledgers/1", "Where its entries are"),
+    "bookies": ("#/bookies", "Nothing waits for repair."),
+    "tables": ("#/tables", "milkings"),
+    "buckets": ("#/buckets", "photos"),
+    "bucket": ("#/buckets/letters", "2025"),
+    "folder": ("#/buckets/letters?prefix=hostile%2F", "drawing.svg"),
+    "object": ("#/buckets/letters/2026%2Freadme.txt", "text/plain"),
+    "tasks": ("#/tasks", "the post office is shut"),
+    "task": ("#/tasks/3", "dead letter"),
+    "workers": ("#/workers", "shed-1"),
+    "rollouts": ("#/rollouts", "paint-2026"),
+    "rollout": ("#/rollouts/roof-2026", "paused: it rains"),
+}
+_WIDTHS: Final = (400, 900, 1280)
+_UNNAMED: Final = """
+[...document.querySelectorAll("main :is(input, select, textarea, button, a, svg[role=img])")]
+  .filter((each) => !each.hidden && !(each.labels?.length || each.ariaLabel
+    || each.textContent.trim()))
+  .map((each) => each.outerHTML)
+"""
+_TOO_WIDE: Final = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+
+
+def shown(page: Page, store: Served, name: str) -> None:
+    """Go to a page, and wait until all of it is there."""
+    hash_, text = PAGES[name]
+    page.open(f"{store.url}/{hash_}")
+    page.sees(text)
+    page.wait("!document.body.innerText.includes('Loading…')")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_there_is_in_both_themes(
+    store: Served, page: Page, pictures: Path, name: str
+) -> None:
+    shown(page, store, name)
+    inks = set()
+    for theme in ("light", "dark"):
+        page.theme(theme)
+        inks.add(page.run("getComputedStyle(document.body).color"))
+        page.picture(pictures / f"{name}-{theme}.png")
+    assert len(inks) == 2
+    assert page.run(_UNNAMED) == []
+    assert page.run("document.querySelectorAll('main h1').length") == 1
+    too_wide = []
+    for width in _WIDTHS:
+        page.size(width, 900)
+        too_wide += [width] if page.run(_TOO_WIDE) else []
+    assert too_wide == []
+
+
+def test_names_that_are_markup_are_shown_as_they_are(store: Served, page: Page) -> None:
+    for name in ("folder", "tasks", "task", "workers"):
+        shown(page, store, name)
+        page.sees(MARKED)
+        assert page.run("document.querySelectorAll('main img, main script').length") == 0
+        assert "ran" not in page.run("document.title")
+
+
+def test_a_theme_that_was_chosen_is_remembered(store: Served, page: Page) -> None:
+    page.theme("light")
+    shown(page, store, "overview")
+    page.click("Dark theme")
+    page.wait("document.documentElement.dataset.theme === 'dark'")
+    page.open(f"{store.url}/#/tasks")
+    page.open(f"{store.url}/#/")
+    page.wait("document.readyState === 'complete'")
+    assert page.run("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    page.click("Light theme")
+    assert page.run("getComputedStyle(document.documentElement).colorScheme") == "light dark"
+
+
+def test_an_address_that_is_no_page_says_so(store: Served, page: Page) -> None:
+    for address in ("#/barn", "#/%E0%A4%A"):
+        page.open(f"{store.url}/{address}")
+        page.sees("There is no such page.")
+    page.click("Go to the overview")
+    page.sees("Bookies up")
+
+
+def test_a_bookie_that_is_killed_turns_red_and_when_it_is_back_green(
+    store: Served, page: Page, pictures: Path
+) -> None:
+    engine = store.book.ledgers
+    shown(page, store, "overview")
+    assert page.run("document.querySelector('.verdict').classList.contains('good')")
+    store.run(lambda: engine.stop_bookie(1))
+    page.sees("One bookie is down.")
+    page.sees("2 of 3")
+    assert page.run("document.querySelector('.verdict').classList.contains('bad')")
+    assert page.run("document.querySelector('.mark .state').classList.contains('bad')")
+    page.picture(pictures / "overview-bookie-down.png")
+    page.run("location.hash = '#/bookies'")
+    page.wait("document.querySelector('td .state.bad')")
+    page.picture(pictures / "bookies-down.png")
+    store.run(lambda: engine.start_bookie(1))
+    page.wait("document.querySelectorAll('td .state.good').length === 3")
+    page.run("location.hash = '#/'")
+    page.wait("document.querySelector('.verdict.good')")
+    page.sees("3 of 3")
+
+
+def test_a_node_that_does_not_answer_is_told_and_asked_again(store: Served, page: Page) -> None:
+    shown(page, store, "workers")
+    page.send("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1,
+              uploadThroughput=-1)  # fmt: skip
+    page.sees("The node does not answer.")
+    page.sees("shed-1")
+    page.send("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1,
+              uploadThroughput=-1)  # fmt: skip
+    page.click("Try again")
+    page.wait("!document.querySelector('.problem')")
+    assert all("ERR_INTERNET_DISCONNECTED" in each for each in page.complaints)
+    page.complaints.clear()
+
+
+def test_the_list_of_a_table_keeps_its_focus_while_it_is_refreshed(
+    store: Served, page: Page
+) -> None:
+    shown(page, store, "workers")
+    page.run("document.querySelector('tbody tr').focus()")
+    page.key("End")
+    page.wait("document.activeElement === document.querySelector('tbody tr:last-child')")
+    asked = len([url for url in page.asked if url.endswith("/workers")])
+    page.key("r")
+    page.wait("true")
+    while len([url for url in page.asked if url.endswith("/workers")]) < asked + 2:
+        page.wait("true")
+    assert page.run("document.activeElement === document.querySelector('tbody tr:last-child')")
+    tabbable = "document.querySelectorAll('tbody tr[tabindex=\"0\"]').length"
+    assert json.dumps(page.run(tabbable)) == "1"
