@@ -35,6 +35,7 @@ from blobit.parts import Parts
 from blobit.putting import put_small
 from blobit.renaming import copy, rename
 from blobit.settings import BucketSettings
+from blobit.slow import note_get
 from blobit.sources import Source
 from blobit.streaming import check_range
 from blobit.tables import ObjectInfo, PartInfo, UploadInfo, Usage
@@ -196,10 +197,15 @@ class AsyncBucket:
     async def get(self, name: str) -> bytes:
         """The whole object. Raises `NoSuchObject`, `BlobUnreadable`, `BlobCorrupt`."""
         name = check_object_name(name)
+        clock = self.core.blobs.client.clock
+        began_s = clock.monotonic()
         info = await self.core.stat(name)
+        found_s = clock.monotonic()
         while True:
             try:
-                return await self.core.blobs.get(info.object_id)
+                body = await self.core.blobs.get(info.object_id)
+                note_get(self.core, info.object_id, began_s, found_s)
+                return body
             except BlobNotFound as error:
                 info = await self._moved(info, error, same=False)
 

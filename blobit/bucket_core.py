@@ -29,6 +29,7 @@ from blobit.holding import Holding
 from blobit.naming import new_etag
 from blobit.object_id import Kind, ObjectId
 from blobit.rows import Rows, told
+from blobit.slow import note_put
 from blobit.sources import Source
 from blobit.tables import (
     PART_ROOM,
@@ -235,12 +236,16 @@ class BucketCore:
         if asked.if_absent or asked.if_match is not None:
             # Told before the bytes are written, where it is known by then.
             self.check_condition(asked, await self.find(asked.name))
-        created_ms = self.now_ms
+        created_ms, clock = self.now_ms, self.blobs.client.clock
+        began_s = clock.monotonic()
         known = Known()
 
-        def commit(object_id: ObjectId) -> Awaitable[ObjectInfo]:
+        async def commit(object_id: ObjectId) -> ObjectInfo:
+            stored_s = clock.monotonic()
             info = self.version(asked, object_id, created_ms, known)
-            return self.commit(self.put_change(asked, info, known), known)
+            named = await self.commit(self.put_change(asked, info, known), known)
+            note_put(self, object_id, began_s, stored_s)
+            return named
 
         pool = self.pool_for(asked.expires_ms)
         return await self.stored(store, pool, known, commit, holding)

@@ -14,6 +14,7 @@ from blobit.bucket_core import Asked, BucketCore, Held, Known, PartsWanted, owne
 from blobit.committing import Effect, Found, LedgerGone
 from blobit.errors import BlobError, BlobNotStored, BlobsClosed
 from blobit.object_id import ObjectId
+from blobit.slow import note_put
 from blobit.tables import ObjectInfo, RowKey, ref_row
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ async def put_small(core: BucketCore, asked: Asked, data: bytes, pool: "LedgerPo
     if asked.if_absent or asked.if_match is not None:
         # Told before the bytes are written, where it is known by then.
         core.check_condition(asked, await core.find(asked.name))
-    created_ms = core.now_ms
+    created_ms, clock = core.now_ms, core.blobs.client.clock
+    began_s = clock.monotonic()
     cause: BlobError | None = None
     for _ in range(core.blobs.settings.attempts_max):
         try:
@@ -34,10 +36,13 @@ async def put_small(core: BucketCore, asked: Asked, data: bytes, pool: "LedgerPo
         except BlobsClosed:
             core.check()
             raise
+        stored_s = clock.monotonic()
         change = _Put(core, asked, object_id, created_ms)
         while True:
             try:
-                return await core.committer.change(change)
+                info = await core.committer.change(change)
+                note_put(core, object_id, began_s, stored_s)
+                return info
             except PartsWanted as wanted:
                 held = await core.held(wanted.owner, wanted.packed_id)
                 change.learn(wanted.packed_id, held)

@@ -24,10 +24,12 @@ Key = Hashable
 class Holder:
     """Who may hold locks. `locks` are its keys, in the order in which it took them."""
 
-    __slots__ = ("locks", "waiting")
+    __slots__ = ("locks", "waited_s", "waiting")
 
     def __init__(self) -> None:
         self.locks: list[Key] = []
+        self.waited_s = 0.0
+        """How long it waited for locks, until somebody sets it back."""
         self.waiting: _Wait | None = None
 
 
@@ -108,7 +110,8 @@ class LockTable:
         if self.try_lock(holder, key, exclusive):
             return
         lock = self._contended(key)
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future, began_s = loop.create_future(), loop.time()
         wait = _Wait(holder, exclusive, lock, future)
         if holder in lock.holders:
             lock.queue.appendleft(wait)
@@ -126,6 +129,7 @@ class LockTable:
                     f"another transaction has kept a lock for {timeout_ms} ms", hint="try it again"
                 ) from None
         finally:
+            holder.waited_s += loop.time() - began_s
             if holder.waiting is wait:
                 holder.waiting = None
             if wait in lock.queue:

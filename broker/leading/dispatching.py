@@ -35,6 +35,7 @@ from broker.leading.proposing import Proposing
 from broker.leading.timers import Handle, Later
 from broker.scheduling import Pick, Scheduler
 from broker.task import Status, Task
+from engine.slow import SLOW, waited_longest
 
 TAKEN_A_ROUND: Final = ITEMS_MAX
 """At most so many tasks are taken in one turn, so that the loop stays free."""
@@ -141,6 +142,7 @@ class Dispatching:
         self._scheduled = False
         if self._stopped:
             return
+        began_s = self._loop.time()
         self._gather()
         now_ms = self._proposing.time.now_ms()
         if not self._scheduler.waiting:
@@ -157,7 +159,7 @@ class Dispatching:
             for pick in picks:
                 self.under_way_tasks[pick.id] = None
         if taken:
-            self._log(taken, now_ms)
+            self._log(taken, now_ms, began_s)
         if not left:
             self.wake()
         else:
@@ -190,7 +192,7 @@ class Dispatching:
             wait_s = max(1, next_ms - now_ms) / 1000
             self._later = self._call_later(wait_s, self.wake)
 
-    def _log(self, taken: _Taken, now_ms: int) -> None:
+    def _log(self, taken: _Taken, now_ms: int, began_s: float) -> None:
         assignments = [
             Assignment(
                 member.worker_id,
@@ -200,7 +202,17 @@ class Dispatching:
             for member, session, picks in taken
         ]
         self._logging += 1
-        self._proposing.send(Assign(assignments, now_ms), lambda told: self._logged(taken, told))
+        taken_s = self._loop.time()
+
+        def logged(told: bytes | BrokerError) -> None:
+            took_s = self._loop.time() - began_s
+            if took_s > SLOW.round_s:
+                parts = waited_longest(taking=taken_s - began_s, log=began_s + took_s - taken_s)
+                tasks = sum(len(picks) for _, _, picks in taken)
+                SLOW.note("round", took_s, **parts, tasks=tasks, workers=len(taken))
+            self._logged(taken, told)
+
+        self._proposing.send(Assign(assignments, now_ms), logged)
 
     def _logged(self, taken: _Taken, told: bytes | BrokerError) -> None:
         """The assignments are durable, or the term is over."""

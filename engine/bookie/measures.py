@@ -7,6 +7,7 @@ Invariants:
 from collections.abc import Callable, Sequence
 
 from engine.ports.metrics import LATENCY_BOUNDS_S, Counter, Metrics
+from engine.slow import SLOW
 from engine.transport.contract import Status
 
 
@@ -55,6 +56,8 @@ class BookieMeasures:
         self.taken_bytes += size_bytes
         for sync_s in syncs_s:
             self._sync_s.observe(sync_s)
+            if sync_s > SLOW.sync_s:
+                SLOW.note("sync", sync_s, waited="disk", bookie=self._id, requests=requests)
 
     def refused(self, status: Status) -> None:
         """An append was not taken."""

@@ -1,8 +1,12 @@
 """What a client counts: one set of numbers for all ledgers of a client."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.slow import SLOW
+
+if TYPE_CHECKING:
+    from engine.ledger.slot import Slot
 
 
 class ClientMeasures:
@@ -40,6 +44,13 @@ class ClientMeasures:
             "herdbook_client_speculative_reads_total",
             "Reads that asked another replica because the first one took long.",
         )
+
+    def acknowledged(self, took_s: float, slot: "Slot", ledger_id: int) -> None:
+        """A bookie has acknowledged a request, up to its mark."""
+        self.append_latency_s.observe(took_s)
+        if took_s > SLOW.append_s:
+            told = {"ledger": ledger_id, "last": slot.mark}
+            SLOW.note("append", took_s, waited="bookie", bookie=slot.bookie_id, **told)
 
 
 UNMEASURED: Final = ClientMeasures(NO_METRICS)

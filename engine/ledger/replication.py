@@ -284,7 +284,7 @@ class Replication:
         elif reply.status is Status.OK:
             sent_at = slot.outstanding[0].sent_at if slot.outstanding else 0.0
             if slot.acknowledge(reply.first, reply.last):
-                self._measures.append_latency_s.observe(self._clock.monotonic() - sent_at)
+                self._measures.acknowledged(self._clock.monotonic() - sent_at, slot, self.ledger_id)
                 self._advance()
         elif reply.status is Status.FENCED:
             self._fail(LedgerFenced(f"ledger {self.ledger_id} was taken over by another client"))

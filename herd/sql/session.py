@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.slow import SLOW, waited_longest
 from herd.errors import Deadlock, InternalError, NotSupportedError, ProgrammingError
 from herd.sequences import sequences_of
 from herd.sql import control
@@ -23,6 +24,7 @@ from herd.sql.parsing import LONG_CHARACTERS, bind, parse
 from herd.sql.planning import Planned, Plans, plans_of
 from herd.sql.result import Result
 from herd.sql.scalars import CannotEvaluate
+from herd.sql.shape import shape_of
 from herd.sql.statement import DefinitionsChanged, Given, Short, Work, moment_of
 from herd.transaction import Isolation, Transaction
 from herd.turns import in_parts, in_turns
@@ -57,6 +59,8 @@ class Session:
         """Held by the one statement of a transaction that runs."""
         self.client = ""
         """Whose session it is, if it came from another process."""
+        self._latest: Transaction | None = None
+        """That of the statement that runs, if it has one."""
         self.permits: Permits | None = None
         """What it may do; None: everything."""
         self.opened_s = space.clock.monotonic()
@@ -107,8 +111,18 @@ class Session:
             self._ran(running)
 
     def _ran(self, running: Running) -> None:
+        took_s = self.space.clock.monotonic() - running.began_s
+        if took_s > SLOW.sql_s:
+            self._note_slow(running.text, took_s)
+        self._latest = None
         if self.running is running:
             self.running = None
+
+    def _note_slow(self, text: str, took_s: float) -> None:
+        locks_s = 0.0 if self._latest is None else self._latest.waited_s
+        parts = waited_longest(locks=locks_s, work=max(0.0, took_s - locks_s))
+        more = {"tablespace": self.space.name, "shape": shape_of(text), "client": self.client}
+        SLOW.note("sql", took_s, **parts, **more)
 
     def read_now(self, text: str, parameters: Parameters = ()) -> Result | None:
         """Answer a SELECT by whole primary key at once, on any thread.
@@ -231,6 +245,9 @@ class Session:
         raise InternalError("definitions change faster than the statement can be planned")
 
     def _work(self, transaction: Transaction | None) -> Work:
+        if transaction is not None:
+            self._latest = transaction
+            transaction.waited_s = 0.0
         alone = transaction is None or transaction is not self.transaction
         return Work(self.space, self.query, transaction, self._sequences, alone)
 
