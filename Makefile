@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test java check docs proto format sim mutants soak bench clean
+.PHONY: help venv demo test java browser check docs proto format sim mutants soak bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} \
@@ -52,7 +52,7 @@ bench: $(STAMP) ## Measure the ledger beside the raw disk
 
 ## Testing it
 
-test: $(STAMP) java ## Run the whole suite, with 200 seeds and a real ZooKeeper
+test: $(STAMP) java browser ## Run the whole suite, with 200 seeds, a real ZooKeeper and a real browser
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope --no-loadscope-reorder --ignore=tests/tidy $(PYTEST_ARGS)
 
 # ZooKeeper and Spark are Java programs. Where there is none, root on Debian gets it.
@@ -64,6 +64,16 @@ java:
 	  apt-get -qq update && apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless >/dev/null; \
 	else \
 	  echo "No Java 17 or later found (Debian: apt-get install openjdk-17-jre-headless)."; exit 1; \
+	fi
+
+# The console is tested in Chromium, in which people use it.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing Chromium ..."; \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	else \
+	  echo "No Chromium found (Debian: apt-get install chromium)."; exit 1; \
 	fi
 
 check: $(STAMP) ## Lint, format, types, imports, and the rules of the house
@@ -85,8 +95,8 @@ soak: $(STAMP) ## The full sizes: 1,000 seeds, all mutants, ten million adds; wr
 ## Keeping house
 
 docs: $(STAMP) ## Build the documents as a site: build/site/index.html
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	@echo "build/site/index.html"
+	@$(BIN)/python -m tests.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 proto: $(STAMP) ## Make the generated modules of the public wire anew from proto/
 	@$(BIN)/python -m grpc_tools.protoc -I engine/transport/grpc_generated=proto \

@@ -1,32 +1,18 @@
 """The command's tree, as its help shows it: what there is, with which options."""
 
-from collections.abc import Iterator
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
-import typer
 from typer.main import get_command
 
+from herdbook.cli.late import tree
 from herdbook.cli.main import app
 
-ROOT_COMMAND: Final[Any] = get_command(app)
 
-
-def resolved(group: Any, name: str) -> Any:
-    """A group's command, with its module imported; None if there is none."""
-    context = typer.Context(group)
-    if group.get_command(context, name) is None:
-        return None
-    return group.resolve_command(context, [name])[1]
-
-
-def all_commands(group: Any = ROOT_COMMAND, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with its path, groups before what is in them, as the help has them."""
-    yield path, group
-    if hasattr(group, "list_commands"):
-        for name in group.list_commands(typer.Context(group)):
-            found = resolved(group, name)
-            if not found.hidden:
-                yield from all_commands(found, *path, name)
+@cache
+def all_commands() -> dict[tuple[str, ...], Any]:
+    """Every command and group by the words that call it, in the order of the help."""
+    return {path: command for path, command in tree(get_command(app)) if not command.hidden}
 
 
 def options_of(command: Any) -> set[str]:
@@ -38,16 +24,16 @@ def options_of(command: Any) -> set[str]:
 
 def unknown_in(words: list[str]) -> list[str]:
     """What the words behind `herdbook` name and the command does not have."""
-    command = ROOT_COMMAND
+    known = all_commands()
+    path: tuple[str, ...] = ()
     rest = list(words)
-    while hasattr(command, "list_commands") and rest and not rest[0].startswith("-"):
-        found = resolved(command, rest[0])
-        if found is None:
-            return [rest[0]]
-        command = found
-        rest.pop(0)
+    while hasattr(known[path], "commands") and rest and not rest[0].startswith("-"):
+        path = (*path, rest.pop(0))
+        if path not in known:
+            return [path[-1]]
+    options = options_of(known[path])
     return [
         name
         for word in rest
-        if word.startswith("--") and (name := word.partition("=")[0]) not in options_of(command)
+        if word.startswith("--") and (name := word.partition("=")[0]) not in options
     ]
