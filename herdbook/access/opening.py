@@ -1,0 +1,46 @@
+"""Finding out who knows the users of a store that is open.
+
+    authenticator = await users_of(book)                     # of a folder or of a cluster
+
+Invariants:
+- In a cluster tokens are signed with its shared secret, so that every node takes them. Without one
+  there are no users at its wires: who reaches it is a part of it.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from engine.access.tokens import key_of
+from engine.ledger.client import LedgerClient
+from engine.transport.security import Security
+from herdbook.access.authenticator import StoreAuthenticator, own_key
+from herdbook.access.rows import UserRows
+from herdbook.task_api import read_configured
+
+
+async def users_of(book: Any) -> StoreAuthenticator:
+    """Who knows the users of an open book, or of an open cluster.
+
+    Raises `InvalidRequest` for a configuration that cannot be read.
+    """
+    secret = read_configured().make_security().secret
+    key = key_of(secret) if secret else own_key()
+    herd = book.herd
+    clock = book.ledgers.clock
+    return StoreAuthenticator(UserRows(herd, clock), key, clock, herd.workers)
+
+
+@asynccontextmanager
+async def users_of_cluster(
+    client: LedgerClient, security: Security
+) -> AsyncIterator[StoreAuthenticator | None]:
+    """Who knows the users of a cluster, asked as one of its nodes; None without a shared secret."""
+    if not security.secret:
+        yield None
+        return
+    from herd.wire.cluster import tablespaces_of
+
+    async with tablespaces_of(client, security=security) as herd:
+        rows = UserRows(herd, client.clock)
+        yield StoreAuthenticator(rows, key_of(security.secret), client.clock, herd.workers)
