@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -124,11 +125,20 @@ class Shell:
 
         try:
             self.gate.check_host(request.headers)
+            _check_path(scope)
         except HttpError as error:
             await error.reply(scope, receive, guarded)
             return
         scope[GATE] = self.gate
         await self.app(scope, receive, guarded)
+
+
+def _check_path(scope: Scope) -> None:
+    """Raise `HttpError` for bytes that are no text: they would name something else than meant."""
+    try:
+        unquote_to_bytes(scope.get("raw_path") or b"").decode()
+    except UnicodeDecodeError:
+        raise HttpError(400, "invalid_path", "the path is no UTF-8") from None
 
 
 class Door:

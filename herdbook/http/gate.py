@@ -263,7 +263,8 @@ def host_of(header: str) -> str:
     """
     text = header.strip().lower()
     if text.startswith("["):
-        return text[1:].partition("]")[0]
+        host, bracket, _ = text[1:].partition("]")
+        return host if bracket else ""
     return text.partition(":")[0].rstrip(".")
 
 

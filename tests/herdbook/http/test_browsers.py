@@ -1,0 +1,228 @@
+"""Sessions of browsers: cookies, tokens, origins, hosts, tickets, and those who guess."""
+
+import random
+import re
+
+import httpx
+import pytest
+
+from engine.access.principal import Principal
+from engine.ports.clock import SystemClock
+from herdbook.http.errors import HttpError
+from herdbook.http.gate import TOKEN_HEADER
+from herdbook.http.sessions import COOKIE, Guesses, Sessions
+from herdbook.http.settings import WebSettings
+from tests.herdbook.http.yard import API, Asker, Node
+
+CHANGE = ("POST", "/repair/on")
+ANN = Principal("ann")
+
+
+class HandClock(SystemClock):
+    """Goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.now_s
+
+
+def logged_in(node: Node, user: str = "elsa", settings: WebSettings | None = None) -> Asker:
+    """A browser with a session."""
+    browser = node.closed(settings=settings)
+    browser.json("POST", "/login", json={"user": user, "password": f"{user}-moo"})
+    return browser
+
+
+def test_a_login_gives_a_cookie_that_no_script_and_no_other_site_sees(node: Node) -> None:
+    asker = node.closed(settings=WebSettings(secure=True))
+    asker.host = "https://localhost"
+    reply = asker("POST", f"{API}/login", json={"user": "elsa", "password": "elsa-moo"})
+    cookie = reply.headers["set-cookie"]
+    assert re.match(rf"{COOKIE}=[0-9a-f]{{64}};", cookie)
+    for flag in ("HttpOnly", "SameSite=strict", "Secure", "Path=/"):
+        assert flag in cookie
+    assert reply.json()["user"] == "elsa" and len(reply.json()["csrf"]) == 64
+    plain = node.closed()("POST", f"{API}/login", json={"user": "elsa", "password": "elsa-moo"})
+    assert "Secure" not in plain.headers["set-cookie"]
+
+
+def test_a_change_in_a_session_needs_its_token_and_a_look_does_not(node: Node) -> None:
+    browser = logged_in(node)
+    csrf = browser.json("GET", "/me")["csrf"]
+    for shown in (None, "", "x", csrf[:-1]):
+        headers = {} if shown is None else {TOKEN_HEADER: shown}
+        told = browser.json(*CHANGE, headers=headers, expect=403)
+        assert told["error"]["code"] == "token_missing"
+    assert browser.json(*CHANGE, headers={TOKEN_HEADER: csrf}) == {"changed": False}
+    assert browser.json("GET", "/repair")["on"] is True
+
+
+def test_who_logs_in_with_each_request_needs_no_token(node: Node) -> None:
+    assert node.closed("elsa").json(*CHANGE) == {"changed": False}
+
+
+def test_a_page_of_another_site_can_do_nothing(node: Node) -> None:
+    browser = logged_in(node)
+    csrf = {TOKEN_HEADER: browser.json("GET", "/me")["csrf"]}
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:8080"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ):
+        for asker in (browser, node.open(), node.closed("elsa")):
+            told = asker.json(*CHANGE, headers=headers | csrf, expect=403)
+            assert told["error"]["code"] == "other_origin", headers
+            assert asker("GET", f"{API}/me", headers=headers).status_code == 403
+    ours = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
+    assert browser.json(*CHANGE, headers=ours | csrf) == {"changed": False}
+    assert not any(
+        name.startswith("access-control") for name in browser("GET", f"{API}/me").headers
+    )
+
+
+def test_a_host_that_is_not_ours_is_refused_whatever_is_asked(node: Node) -> None:
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[::1"):
+        for path in ("/", "/health/live", f"{API}/me", "/login?once=x", "/metrics"):
+            assert node.open()("GET", path, headers={"Host": host}).status_code == 421, (host, path)
+    named = node.open(WebSettings(names=("Cows.Example",)))
+    for host in ("cows.example", "COWS.example:8443", "cows.example.", "[::1]:80", "10.1.2.3"):
+        assert named("GET", "/health/live", headers={"Host": host}).status_code == 200, host
+
+
+def test_who_logs_out_is_out(node: Node) -> None:
+    browser = logged_in(node)
+    cookie = browser.cookies[COOKIE]
+    headers = {TOKEN_HEADER: browser.json("GET", "/me")["csrf"]}
+    assert browser.json("POST", "/logout", headers=headers) == {"changed": True}
+    browser.cookies.set(COOKIE, cookie)
+    assert browser("GET", f"{API}/me").status_code == 401
+
+
+def test_a_page_of_ours_is_not_made_to_ask_for_a_password_by_the_browser(node: Node) -> None:
+    reply = node.closed()("GET", f"{API}/me", headers={"Sec-Fetch-Mode": "cors"})
+    assert reply.status_code == 401 and "Basic" not in reply.headers["www-authenticate"]
+
+
+def test_a_session_ends_with_its_user(node: Node) -> None:
+    node.users.principals["gone"] = Principal("gone", admin=True)
+    node.users.passwords["gone"] = "gone-moo"
+    browser = logged_in(node, "gone")
+    assert browser.json("GET", "/me")["user"] == "gone"
+    del node.users.principals["gone"]
+    # What was asked for a moment ago holds for that moment; another server asks anew.
+    app = node.app(node.users)
+    other = Asker(node.loop, app, cookies=browser.cookies)
+    assert other("GET", f"{API}/me").status_code == 401
+
+
+def test_a_ticket_logs_in_once(node: Node) -> None:
+    settings = WebSettings(once="a-ticket")
+    app = node.app(node.users, settings)
+    assert "a-ticket" not in repr(settings)
+    wrong, first, second = (Asker(node.loop, app) for _ in range(3))
+    assert wrong("GET", "/login?once=other").headers["location"] == "/?expired"
+    assert wrong("GET", f"{API}/me").status_code == 401
+    reply = first("GET", "/login?once=a-ticket")
+    assert (reply.status_code, reply.headers["location"]) == (303, "/")
+    assert first.json("GET", "/me")["admin"] is True
+    assert second("GET", "/login?once=a-ticket").headers["location"] == "/?expired"
+    assert second("GET", f"{API}/me").status_code == 401
+
+
+def test_a_ticket_is_good_for_a_while_only() -> None:
+    clock = HandClock()
+    sessions = Sessions(WebSettings(once="t", once_ms=1_000), clock, random.Random(1))
+    clock.now_s += 1.0
+    assert not sessions.redeem("t")
+
+
+def test_sessions_end_by_age_and_by_idleness_and_are_bounded() -> None:
+    clock = HandClock()
+    settings = WebSettings(sessions_max=2, session_age_ms=100_000, session_idle_ms=10_000)
+    sessions = Sessions(settings, clock, random.Random(1))
+    idle, used = sessions.begin(ANN), sessions.begin(ANN)
+    for _ in range(10):
+        clock.now_s += 9.5
+        assert sessions.find(used) is not None
+    assert sessions.find(idle) is None
+    clock.now_s += 9.5
+    assert sessions.find(used) is None, "it was used all the time, and is too old all the same"
+    first, second, third = (sessions.begin(ANN) for _ in range(3))
+    assert len(sessions) == 2 and sessions.find(first) is None
+    assert sessions.find(second) is not None and sessions.find(third) is not None
+    sessions.end(second)
+    assert sessions.find(second) is None
+
+
+def test_what_is_kept_of_a_session_lets_nobody_in() -> None:
+    sessions = Sessions(WebSettings(), HandClock(), random.Random(1))
+    cookie = sessions.begin(ANN)
+    found = sessions.find(cookie)
+    assert found is not None and cookie not in str(vars(sessions)) and found.csrf not in repr(found)
+
+
+def waits_s(guesses: Guesses, peer: str, user: str) -> int:
+    """How long somebody has to wait who tries now; 0: not at all."""
+    try:
+        guesses.begin(peer, user)
+    except HttpError as error:
+        assert error.status == 429
+        return error.retry_s
+    return 0
+
+
+def test_who_guesses_waits_ever_longer_and_others_do_not() -> None:
+    clock = HandClock()
+    guesses = Guesses(clock)
+    assert [waits_s(guesses, "a", "ann") for _ in range(7)] == [0, 0, 0, 0, 0, 1, 1]
+    assert waits_s(guesses, "b", "ann") == 0 and waits_s(guesses, "a", "bob") == 0
+    waited = []
+    for _ in range(8):
+        wait_s = waits_s(guesses, "a", "ann")
+        waited.append(wait_s)
+        clock.now_s += wait_s
+        assert waits_s(guesses, "a", "ann") == 0
+    assert waited == [1, 2, 4, 8, 16, 32, 60, 60]
+    guesses.right("a", "ann")
+    assert waits_s(guesses, "a", "ann") == 0
+    clock.now_s += 601.0
+    for number in range(25):
+        assert waits_s(guesses, "c", f"user-{number}") == 0
+    assert waits_s(guesses, "c", "another") > 0, "one address may not try one name after the other"
+
+
+def test_wrong_logins_are_slowed_down_at_every_door(node: Node) -> None:
+    app = node.app(node.users)
+    asker = Asker(node.loop, app, peer="10.9.9.9")
+    wrong = {"user": "elsa", "password": "wrong"}
+    statuses = [asker("POST", f"{API}/login", json=wrong).status_code for _ in range(6)]
+    assert statuses == [401] * 5 + [429]
+    by_header = Asker(node.loop, app, ("elsa", "elsa-moo"), peer="10.9.9.9")
+    reply = by_header("GET", f"{API}/me")
+    assert reply.status_code == 429 and int(reply.headers["retry-after"]) >= 1
+    assert Asker(node.loop, app, ("elsa", "elsa-moo"))("GET", f"{API}/me").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/index.html"])
+def test_the_console_may_run_nothing_but_its_own_files(node: Node, path: str) -> None:
+    reply = node.open()("GET", path)
+    policy = reply.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["referrer-policy"] == "no-referrer"
+    etag = {"If-None-Match": reply.headers["etag"]}
+    assert node.open()("GET", path, headers=etag).status_code == 304
+
+
+def test_only_the_consoles_files_are_served(node: Node) -> None:
+    asker = node.open()
+    for path in ("/../http/app.py", "/%2e%2e/http/app.py", "/__init__.py", "/pages", "/pages/"):
+        assert asker("GET", path).status_code == 404, path
+    assert isinstance(asker("GET", "/pages/tasks.js"), httpx.Response)
+    assert asker("GET", "/pages/tasks.js").headers["content-type"].startswith("text/javascript")
