@@ -111,7 +111,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "task": (
         "herdbook task submit weigh cow=elsa --wait-ms 10000",
         "herdbook task ls --status running",
-        "herdbook task set tenant.max acme 20",
+        "herdbook task set resource database 5",
     ),
     "task submit": (
         "herdbook task submit weigh cow=elsa kilos=600 --tenant acme",
@@ -132,8 +132,9 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "task pause": ("herdbook task pause tenant:acme --reason 'their database is down'",),
     "task resume": ("herdbook task resume tenant:acme",),
     "task set": (
-        "herdbook task set tenant.max acme 20",
-        "herdbook task set tenant.max acme --remove",
+        "herdbook task set resource database 5",
+        """herdbook task set tenant acme '{"weight": 2.0, "maximum": 20}'""",
+        "herdbook task set tenant acme --remove",
     ),
     "task ls": ("herdbook task ls --status waiting --tenant acme", "herdbook task ls --json"),
     "task dead": ("herdbook task dead --type weigh",),
@@ -141,8 +142,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "task cancel": ("herdbook task cancel 4711 4712",),
     "task retry": ("herdbook task retry 4711",),
     "task delete": ("herdbook task delete 4711",),
-    "task rollout": ("herdbook task rollout start restart.toml", "herdbook task rollout ls"),
-    "task rollout start": ("herdbook task rollout start restart.toml",),
+    "task rollout": ("herdbook task rollout start restart.json", "herdbook task rollout ls"),
+    "task rollout start": ("herdbook task rollout start restart.json",),
     "task rollout ls": ("herdbook task rollout ls",),
     "task rollout show": ("herdbook task rollout show restart --notes",),
     "task rollout pause": ("herdbook task rollout pause restart --why 'one node looks ill'",),

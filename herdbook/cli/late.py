@@ -7,9 +7,11 @@ Invariants:
 - The help of a group imports none of its commands: what stands in the table is what they say of
   themselves.
 - A list of commands shows the first sentence of each, all of it.
+- A wrong call is told by one line, like every error.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from herdbook.cli.examples import epilog_of
+
+_UsageError: Any = typer.BadParameter.__base__
 
 
 class Late(NamedTuple):
@@ -40,6 +44,14 @@ def late(commands: dict[str, Late]) -> type[TyperGroup]:
             for name, late in commands.items():
                 line = _first_sentence(late.help)
                 self.commands[name] = TyperCommand(name, help=late.help, short_help=line)
+
+        def parse_args(self, ctx: Any, args: list[str]) -> Any:
+            with _in_one_line():
+                return super().parse_args(ctx, args)
+
+        def invoke(self, ctx: Any) -> Any:
+            with _in_one_line():
+                return super().invoke(ctx)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             """As every group does, once the command that is called for was imported."""
@@ -90,6 +102,21 @@ def load(name: str, command: Late) -> Any:
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     alone.command(name)(found)
     return get_command(alone)
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """A wrong call is told as every other error is: by a line that says what to do."""
+    try:
+        yield
+    except _UsageError as error:
+        said = " ".join(error.format_message().split())
+        help_asked = error.ctx is not None and said.startswith("Usage:")
+        if not help_asked:
+            where = error.ctx.command_path if error.ctx is not None else "herdbook"
+            line = f"Error: {said} ({where} --help tells more)"
+            error.show = lambda file=None: typer.echo(line, err=True)
+        raise
 
 
 def _equip(command: Any, path: tuple[str, ...]) -> None:
