@@ -3,7 +3,8 @@
     with herdbook.connect("herdbook://zookeeper-1:2181,zookeeper-2:2181/prod") as cluster:
         cluster.tasks.submit("resize", {"path": "elsa.jpg"}).wait()
 
-What the cluster asks for, a secret or certificates, is in the user's configuration file.
+What the cluster asks for, a secret or certificates, is in the user's configuration file; so may be
+a login. Who comes as a user reads bytes with a token that tablespaces' nodes sign for them.
 
 Invariants:
 - Nothing runs here but the ways to others; after the block none of them is left.
@@ -13,22 +14,26 @@ Invariants:
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from blobit import AsyncBlobs
+from engine.access.signing import LIFETIME_MS_MAX
 from engine.errors import InvalidRequest
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_workers import ThreadWorkers
 from herd.wire.herd import RemoteHerd
-from herdbook.finding import is_cluster
+from herdbook.finding import Login, is_cluster
 from herdbook.opened import AsyncOpened, Opened
 from herdbook.payload_store import BucketPayloads
 from herdbook.task_api import read_configured
 
 if TYPE_CHECKING:
     from broker.tasks import AsyncTasks
+    from engine.transport.security import Security
+    from herd.wire.cluster import ClusterHerd
 
 
 class AsyncCluster(AsyncOpened):
@@ -55,16 +60,25 @@ class AsyncCluster(AsyncOpened):
 
 
 @asynccontextmanager
-async def connect_async(url: str, *, metrics: Metrics = NO_METRICS) -> AsyncIterator[AsyncCluster]:
+async def connect_async(
+    url: str,
+    *,
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    metrics: Metrics = NO_METRICS,
+) -> AsyncIterator[AsyncCluster]:
     """Connect to the cluster of a url as long as the block lasts.
 
+    `user` and `password`, or a `token`, count more than the login that the configuration names.
     `metrics` hears what goes on in this process. Raises `engine.InvalidRequest` for what is no
     cluster's url, and as `engine.connect` does.
     """
     if not is_cluster(url):
         raise InvalidRequest(f"{url} is no cluster's url: a folder is opened by herdbook.open")
     configuration = read_configured()
-    security, zookeeper = configuration.make_security(), configuration.make_zookeeper()
+    login = Login(user, password, token) if user or token else None
+    security, zookeeper = configuration.make_security(login), configuration.make_zookeeper()
     with needing_cluster():
         from broker.tasks import AsyncTasks
         from broker.wire.cluster import ClusterCalls
@@ -73,14 +87,14 @@ async def connect_async(url: str, *, metrics: Metrics = NO_METRICS) -> AsyncIter
     workers = ThreadWorkers(asyncio.get_running_loop())
     try:
         async with (
+            open_cluster(url, security=security, zookeeper=zookeeper) as herd,
             connect_ledgers(
                 url,
-                security=security,
+                security=await _reading(security, herd),
                 wire=configuration.wire,
                 zookeeper=zookeeper,
                 metrics=metrics,
             ) as client,
-            open_cluster(url, security=security, zookeeper=zookeeper) as herd,
             AsyncBlobs(client, None, workers, herd) as blobs,
         ):
             calls = ClusterCalls(client.store, client.clock, client.rng, security=security)
@@ -94,13 +108,21 @@ async def connect_async(url: str, *, metrics: Metrics = NO_METRICS) -> AsyncIter
         await workers.close()
 
 
+async def _reading(security: "Security", herd: "ClusterHerd") -> "Security":
+    """The same with a token for bookies, for who comes as a user."""
+    if security.secret or not security.logs_in:
+        return security
+    return replace(security, read_token=await herd.read_token(LIFETIME_MS_MAX))
+
+
 class Cluster(Opened):
     """A cluster. Made by `connect`; a context manager."""
 
 
-def connect(url: str) -> Cluster:
+def connect(url: str, *, user: str = "", password: str = "", token: str = "") -> Cluster:
     """Connect to the cluster of a url. Close what it returns, or use it in a `with` block.
 
-    Raises as `connect_async` does.
+    `user` and `password`, or a `token`, count more than the login that the configuration names: of
+    a cluster with users. Raises as `connect_async` does.
     """
-    return Cluster(connect_async(url))
+    return Cluster(connect_async(url, user=user, password=password, token=token))

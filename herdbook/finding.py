@@ -16,9 +16,14 @@ is spoken to stands in the configuration file whichever of the three named it:
     certificate = "client.pem"             # paths are relative to the configuration file
     private_key = "client.key"
     authorities = "authorities.pem"
+    [login]                                # who comes as a user rather than as a part of it
+    user = "ann"
+    password_file = "password"             # or token_file
     [zookeeper]
     user = "herdbook"
     password_file = "zookeeper-password"
+
+`HERDBOOK_USER` with `HERDBOOK_PASSWORD_FILE`, or `HERDBOOK_TOKEN`, count more than `[login]`.
 
 Invariants:
 - Nothing is made by looking: a folder that is not there, or holds no store, is an error.
@@ -30,7 +35,7 @@ import tomllib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -45,6 +50,9 @@ if TYPE_CHECKING:
 
 URL_VARIABLE: Final = "HERDBOOK_URL"
 FILE_VARIABLE: Final = "HERDBOOK_CONFIG"
+USER_VARIABLE: Final = "HERDBOOK_USER"
+PASSWORD_FILE_VARIABLE: Final = "HERDBOOK_PASSWORD_FILE"
+TOKEN_VARIABLE: Final = "HERDBOOK_TOKEN"
 
 
 class StoreNotFound(InvalidRequest):
@@ -60,6 +68,25 @@ class SecurityTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     authorities: str = ""
 
 
+class LoginTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the table `[login]` may say: a user with the file of a password, or that of a token."""
+
+    user: str = ""
+    password_file: str = ""
+    token_file: str = ""
+
+
+class Login(NamedTuple):
+    """Who comes: a user with a password, or whoever holds a token; nothing: a part of a cluster."""
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"Login(user={self.user!r})"
+
+
 class ZooKeeperTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the table `[zookeeper]` may say."""
 
@@ -73,6 +100,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str = ""
     wire: Literal["framed", "grpc"] = "framed"
     security: SecurityTable = SecurityTable()
+    login: LoginTable = LoginTable()
     zookeeper: ZooKeeperTable = ZooKeeperTable()
     folder: str = ""
 
@@ -80,17 +108,44 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """A file that the configuration names, None if it names none."""
         return Path(self.folder, name).expanduser() if name else None
 
-    def make_security(self) -> "Security":
-        """Secret and certificates. Raises `InvalidRequest` for files that cannot be read."""
+    def make_security(self, login: Login | None = None) -> "Security":
+        """Secret, certificates, and the login: that one, else the environment's, else the file's.
+
+        Raises `InvalidRequest` for files that cannot be read.
+        """
         from engine.transport.security import Security
 
-        table = self.security
+        table, who = self.security, login or self._login(os.environ)
         return Security(
+            user=who.user,
+            password=who.password,
+            token=who.token,
             secret=_content(self.path(table.secret_file)),
             certificate=self.path(table.certificate),
             private_key=self.path(table.private_key),
             authorities=self.path(table.authorities),
         )
+
+    def _login(self, environment: Mapping[str, str]) -> Login:
+        token, user = environment.get(TOKEN_VARIABLE, ""), environment.get(USER_VARIABLE, "")
+        if token and user:
+            raise InvalidRequest(f"say {USER_VARIABLE} or {TOKEN_VARIABLE}, not both")
+        if token:
+            return Login(token=token.strip())
+        password_file, table = environment.get(PASSWORD_FILE_VARIABLE), self.login
+        if user or table.user:
+            named = Path(password_file) if password_file else self.path(table.password_file)
+            if named is None:
+                raise InvalidRequest(
+                    f"user {user or table.user} has no password here: set "
+                    f"{PASSWORD_FILE_VARIABLE}, or password_file in [login]"
+                )
+            return Login(user or table.user, _text_in(named))
+        if table.token_file:
+            named = self.path(table.token_file)
+            assert named is not None
+            return Login(token=_text_in(named))
+        return Login()
 
     def make_zookeeper(self) -> "ZooKeeperSettings":
         """Credentials of ZooKeeper. Raises `InvalidRequest` for files that cannot be read."""
@@ -216,6 +271,13 @@ def check_store(folder: Path) -> None:
             f"{folder} holds no store: name one that does, or make it by a command that takes "
             "--create"
         )
+
+
+def _text_in(file: Path) -> str:
+    try:
+        return _content(file).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{file} holds no text") from error
 
 
 def _content(file: Path | None) -> bytes:

@@ -74,6 +74,10 @@ class Security:
         """Whether this client comes as a user rather than as a part of the cluster."""
         return bool(self.user or self.token)
 
+    def as_node(self) -> "Security":
+        """The same without a login: a part of the cluster, whoever started it."""
+        return replace(self, user="", password="", token="", read_token="")
+
     def at_bookies(self) -> "Security":
         """What a client shows at a bookie, where no user logs in."""
         token = "" if self.secret else self.read_token

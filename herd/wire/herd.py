@@ -98,6 +98,18 @@ class RemoteHerd:
         await self._calling.ask(name, call, again=False)
         return await self.table(table, name)
 
+    async def read_token(self, lifetime_ms: int = 0) -> str:
+        """A token to read from bookies what this client may, for so long; "": nobody signs one.
+
+        Raises `NotSupportedError` where bookies ask for none, `LeaderUnavailable`.
+        """
+        names = await self.names()
+        if not names:
+            return ""
+        # Whoever leads anything knows what its caller may.
+        answer = await self._calling.ask(names[0], messages.ReadToken(lifetime_ms), again=True)
+        return str(expect(answer, messages.Told).value)
+
     async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
         """Write a tablespace into a new file, on the server's machine."""
         call = messages.BackUp(name.lower(), str(Path.cwd() / path))

@@ -64,6 +64,25 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "herdbook worker --tasks farm --url ./data --processes 4",
         "herdbook worker --tasks farm --broker 127.0.0.1:7465 --places 20",
     ),
+    "user": ("herdbook user add ann --admin", "herdbook user grant bob tablespace sales read"),
+    "user add": (
+        "herdbook user add ann --admin --url ./data",
+        "herdbook user add robot --no-password",
+        "herdbook user add bob --password-file - < password.txt",
+    ),
+    "user passwd": ("herdbook user passwd ann", "herdbook user passwd ann --password-file new.txt"),
+    "user rm": ("herdbook user rm bob",),
+    "user grant": (
+        "herdbook user grant bob tablespace sales write",
+        "herdbook user grant bob bucket letters read",
+        "herdbook user grant robot tenant '*' write",
+    ),
+    "user revoke": ("herdbook user revoke bob tablespace sales",),
+    "user token": (
+        "herdbook user token robot --for 90d --note nightly",
+        "herdbook user token robot --revoke 5f0c2ab81d6e9a34",
+    ),
+    "user ls": ("herdbook user ls", "herdbook user ls --json"),
     "zookeeper": ("herdbook zookeeper --data ./zookeeper --port 2181",),
     # Objects
     "blob": (

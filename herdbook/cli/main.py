@@ -86,6 +86,9 @@ COMMANDS: Final = {
         "Run a node of tablespaces; see and move those of a cluster.",
         _OPERATE,
     ),
+    "user": Late(
+        "herdbook.cli.user:app", "Users of a store, what they may, and their tokens.", _OPERATE
+    ),
     "repair": Late(
         "herdbook.cli.repair:app", "See what is being repaired, and have it checked.", _OPERATE
     ),
