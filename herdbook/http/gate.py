@@ -246,7 +246,8 @@ def unknown(request: Request) -> HttpError:
         "user, password or token is missing or wrong",
         remedy="log in at /, or send HTTP Basic authentication or a bearer token",
     )
-    error.by_browser = "sec-fetch-mode" in request.headers
+    # Without TLS browsers tell the mode to their own machine only; the console shows its header.
+    error.by_browser = "sec-fetch-mode" in request.headers or TOKEN_HEADER in request.headers
     return error
 
 

@@ -63,7 +63,10 @@ async def log_in(house: House, ask: Ask) -> Response:
     try:
         principal = await gate.login(told.user, told.password, peer)
     except AccessRefused:
-        raise HttpError(401, "login_refused", "user or password is wrong") from None
+        error = HttpError(401, "login_refused", "user or password is wrong")
+        # Asked for Basic, a browser would put a question of its own before the page's.
+        error.by_browser = True
+        raise error from None
     cookie = gate.sessions.begin(principal)
     gate.audit.note(principal.name, "log in", "http", allowed=True, peer=peer)
     session = gate.sessions.find(cookie)
