@@ -17,6 +17,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -83,7 +84,7 @@ def create_app(
     settings: WebSettings | None = None,
     audit: Audit = NO_AUDIT,
     metrics: Callable[[], bytes] | None = None,
-) -> ASGIApp:
+) -> "Shell":
     """The node's HTTP, as an ASGI application.
 
     `authenticator` None: everybody may do everything. `metrics` gives Prometheus's text.
@@ -99,6 +100,23 @@ def create_app(
     ]
     app = Starlette(routes=places, exception_handlers={HTTPException: _no_route})
     return Shell(app, gate)
+
+
+class Anything(Convertor[str]):
+    """The rest of a path, whatever it holds: objects may have any name, also of several lines."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        """See Starlette."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """See Starlette."""
+        return value
+
+
+register_url_convertor("anything", Anything())
 
 
 class Shell:
@@ -280,7 +298,7 @@ def _places(door: Door, routes: Sequence[Route]) -> list[Place]:
         by_path.setdefault(route.path, {})[route.method] = route
     return [
         Place(
-            PREFIX + path.replace("/objects/{name}", "/objects/{name:path}"),
+            PREFIX + path.replace("/objects/{name}", "/objects/{name:anything}"),
             door.serving(by_method),
             methods=list(by_method),
         )

@@ -54,7 +54,7 @@ class Sample:
     at_s: float
     entries: Mapping[str, int] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)
-    ended: Mapping[str, int] = field(default_factory=dict)
+    ended: Mapping[str, int] | None = None
 
 
 class Sampler:
@@ -101,21 +101,25 @@ async def _of_bookies(house: House) -> dict[str, tuple[int, int]]:
     return dict(filter(None, await asyncio.gather(*map(one, names))))
 
 
-async def _of_broker(house: House) -> dict[str, int]:
+async def _of_broker(house: House) -> dict[str, int] | None:
+    """What has ended, by tenant; None: nobody told."""
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             return await house.desk.calls.ended()
     except (BrokerError, TimeoutError):
-        return {}
+        return None
 
 
 def rates_of(samples: list[Sample], who: Asking) -> RatesFacts:
     """What happened between samples, as far as somebody may see it."""
     pairs = list(pairwise(samples))
-    tenants = {name for each in samples for name in each.ended if who.sees(name)}
+    tenants = {name for each in samples for name in each.ended or () if who.sees(name)}
     bookies = {name for each in samples for name in each.entries} if who.admin else set[str]()
     tasks = {
-        name: [_rate(a.ended, b.ended, name, b.at_s - a.at_s, born=0) for a, b in pairs]
+        name: [
+            _rate(_counted(a.ended, name), _counted(b.ended, name), b.at_s - a.at_s)
+            for a, b in pairs
+        ]
         for name in sorted(tenants)
     }
     return RatesFacts(
@@ -131,26 +135,21 @@ def _by_bookie(
     names: set[str], pairs: list[tuple[Mapping[str, int], Mapping[str, int], float]]
 ) -> _Series:
     return {
-        name: [_rate(before, after, name, gap_s) for before, after, gap_s in pairs]
+        name: [_rate(before.get(name), after.get(name), gap_s) for before, after, gap_s in pairs]
         for name in sorted(names)
     }
 
 
-def _rate(
-    before: Mapping[str, int],
-    after: Mapping[str, int],
-    name: str,
-    gap_s: float,
-    *,
-    born: int | None = None,
-) -> float | None:
-    """So much a second. `born`: what a name counts from that was not there, where others were."""
-    first, last = before.get(name), after.get(name)
-    if first is None and before:
-        first = born
-    if first is None or last is None or last < first or gap_s <= 0:
+def _counted(ended: Mapping[str, int] | None, tenant: str) -> int | None:
+    """A tenant of which nobody has heard yet has ended nothing."""
+    return None if ended is None else ended.get(tenant, 0)
+
+
+def _rate(before: int | None, after: int | None, gap_s: float) -> float | None:
+    """So much a second."""
+    if before is None or after is None or after < before or gap_s <= 0:
         return None
-    return round((last - first) / gap_s, 3)
+    return round((after - before) / gap_s, 3)
 
 
 async def show_rates(house: House, ask: Ask) -> Told:

@@ -147,7 +147,8 @@ class Node:
 
     async def _listen(self) -> str:
         listening = self._stack.enter_context(listening_at("127.0.0.1:0"))
-        await answer_at(self._stack, create_app(self.house), listening)
+        self.served = create_app(self.house)
+        await answer_at(self._stack, self.served, listening)
         return f"http://127.0.0.1:{listening.getsockname()[1]}"
 
     def app(

@@ -1,0 +1,353 @@
+"""Objects over HTTP: in and out, in ranges, on conditions, cut off, and under names that lie."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import httpx
+import pytest
+
+from herdbook.http.errors import HttpError
+from herdbook.http.ranges import etags_of, parse_range
+from herdbook.http.settings import WebSettings
+from tests.herdbook.http.yard import API, Asker, Node, pieces
+
+MIB = 1024 * 1024
+BUCKET = f"{API}/buckets/alma/objects"
+BODY = bytes(range(256)) * 4
+LARGE_BYTES = 256 * MIB
+GROWTH_BYTES_MAX = 128 * MIB
+"""So much more memory a server may take for a large object than for none."""
+
+
+@pytest.fixture(scope="module")
+def ask(node: Node) -> Asker:
+    """Asks as everybody, with one object there."""
+    asker = node.open()
+    put(asker, "there", BODY, {"Content-Type": "image/svg+xml"})
+    return asker
+
+
+def put(ask: Asker, name: str, body: object, headers: dict[str, str] | None = None) -> str:
+    """Put an object; its ETag."""
+    reply = ask("PUT", f"{BUCKET}/{quote(name, safe='')}", content=body, headers=headers)
+    assert reply.status_code == 201, reply.text
+    return reply.headers["etag"]
+
+
+def test_what_was_put_is_got_with_its_type_and_metadata(ask: Asker) -> None:
+    metadata = {"X-Herdbook-Metadata": '{"cow":"Elsa \\u00fc"}'}
+    etag = put(ask, "round/trip", BODY, {"Content-Type": "text/plain"} | metadata)
+    reply = ask("GET", f"{BUCKET}/round/trip")
+    assert reply.content == BODY and reply.headers["etag"] == etag
+    assert reply.headers["content-type"] == "text/plain"
+    assert reply.headers["x-herdbook-metadata"] == metadata["X-Herdbook-Metadata"]
+    head = ask("HEAD", f"{BUCKET}/round/trip")
+    assert head.content == b"" and head.status_code == 200
+    same = ("etag", "content-length", "content-type", "content-disposition", "last-modified")
+    assert [head.headers[name] for name in same] == [reply.headers[name] for name in same]
+    assert head.headers["content-length"] == str(len(BODY))
+    assert ask("DELETE", f"{BUCKET}/round/trip").json() == {"changed": True}
+    for method in ("GET", "HEAD", "DELETE"):
+        assert ask(method, f"{BUCKET}/round/trip").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["empty", "small", "large"])
+def test_a_body_without_its_length_is_taken_whole(ask: Asker, name: str) -> None:
+    count = {"empty": 0, "small": 3, "large": 100}[name]
+    piece = os.urandom(64 * 1024)
+    put(ask, name, pieces(piece, count))
+    reply = ask("GET", f"{BUCKET}/{name}")
+    assert reply.content == piece * count
+
+
+def test_an_object_is_never_a_page(ask: Asker) -> None:
+    reply = ask("GET", f"{BUCKET}/there")
+    assert reply.headers["content-disposition"].startswith("attachment; ")
+    assert reply.headers["content-security-policy"].startswith("sandbox;")
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<script>alert(1)</script>",
+        '"; filename="evil.html',
+        "a\r\nSet-Cookie: x=y",
+        "kühe/größe 100%.txt",
+        "a/../b",
+        "%2e%2e/x",
+        "a//b///",
+        "emoji-🐄",
+        "?query#fragment",
+        "objects/x/objects",
+    ],
+)
+def test_names_that_look_like_something_else_are_names(ask: Asker, name: str) -> None:
+    put(ask, name, name.encode())
+    reply = ask("GET", f"{BUCKET}/{quote(name, safe='')}")
+    assert reply.content == name.encode() and "set-cookie" not in reply.headers
+    plain = reply.headers["content-disposition"].partition('filename="')[2].partition('"')[0]
+    assert plain and not set(plain) & set('<>";\r\n/%')
+    listed = ask.json("GET", "/buckets/alma/objects", params={"prefix": name})["objects"]
+    assert [each["name"] for each in listed] == [name]
+
+
+def test_an_encoded_slash_is_a_slash(ask: Asker) -> None:
+    put(ask, "folder/elsa", b"one")
+    assert ask("GET", f"{BUCKET}/folder/elsa").content == b"one"
+    assert ask("GET", f"{BUCKET}/folder%2Felsa").content == b"one"
+    assert ask("GET", f"{BUCKET}/folder%252Felsa").status_code == 404
+
+
+def test_bytes_that_are_no_text_are_no_name(ask: Asker) -> None:
+    assert ask("PUT", f"{BUCKET}/%ff%fe", content=b"x").status_code == 400
+    assert ask("PUT", f"{BUCKET}/", content=b"x").status_code == 400
+
+
+RANGES = {
+    "bytes=0-0": (0, 1),
+    "bytes=0-1023": (0, 1024),
+    "bytes=10-19": (10, 20),
+    "bytes=1000-": (1000, 1024),
+    "bytes=1000-9999": (1000, 1024),
+    "bytes=-1": (1023, 1024),
+    "bytes=-9999": (0, 1024),
+    "BYTES = 5 - 6": (5, 7),
+}
+
+
+@pytest.mark.parametrize("header", RANGES)
+def test_a_range_is_that_part_and_says_so(ask: Asker, header: str) -> None:
+    first, end = RANGES[header]
+    reply = ask("GET", f"{BUCKET}/there", headers={"Range": header})
+    assert (reply.status_code, reply.content) == (206, BODY[first:end])
+    assert reply.headers["content-range"] == f"bytes {first}-{end - 1}/{len(BODY)}"
+    head = ask("HEAD", f"{BUCKET}/there", headers={"Range": header})
+    assert (head.status_code, head.headers["content-length"]) == (206, str(end - first))
+
+
+@pytest.mark.parametrize("header", ["bytes=1024-", "bytes=9999-10000", "bytes=-0", "bytes=0-1,4-5"])
+def test_a_range_that_cannot_be_had_is_refused(ask: Asker, header: str) -> None:
+    reply = ask("GET", f"{BUCKET}/there", headers={"Range": header})
+    assert reply.status_code == 416 and reply.headers["content-range"] == f"bytes */{len(BODY)}"
+    assert reply.json()["error"]["code"] in {"range_not_there", "several_ranges"}
+
+
+@pytest.mark.parametrize(
+    "header", ["bytes=", "bytes=x", "bytes=4-2", "lines=1-2", "bytes=-", "1-2"]
+)
+def test_what_is_no_range_is_passed_over(ask: Asker, header: str) -> None:
+    reply = ask("GET", f"{BUCKET}/there", headers={"Range": header})
+    assert (reply.status_code, reply.content) == (200, BODY)
+
+
+def test_a_range_of_nothing_is_not_there() -> None:
+    for header in ("bytes=0-", "bytes=-5", "bytes=0-0"):
+        with pytest.raises(HttpError) as refused:
+            parse_range(header, 0)
+        assert refused.value.status == 416
+
+
+def test_a_download_goes_on_where_it_was_only_in_the_same_version(ask: Asker) -> None:
+    etag = put(ask, "resumed", b"0123456789")
+    half = {"Range": "bytes=5-", "If-Range": etag}
+    assert ask("GET", f"{BUCKET}/resumed", headers=half).content == b"56789"
+    put(ask, "resumed", b"abcdefghij")
+    reply = ask("GET", f"{BUCKET}/resumed", headers=half)
+    assert (reply.status_code, reply.content) == (200, b"abcdefghij")
+
+
+def test_looks_and_changes_can_be_made_conditional(ask: Asker) -> None:
+    path = f"{BUCKET}/conditional"
+    only_new = {"If-None-Match": "*"}
+    first = put(ask, "conditional", b"1", only_new)
+    assert ask("PUT", path, content=b"2", headers=only_new).status_code == 412
+    assert ask("GET", path, headers={"If-None-Match": f'"x", W/{first}'}).status_code == 304
+    assert ask("GET", path, headers={"If-None-Match": '"x"'}).content == b"1"
+    assert ask("GET", path, headers={"If-Match": '"x"'}).status_code == 412
+    assert ask("GET", path, headers={"If-Match": first}).content == b"1"
+    second = put(ask, "conditional", b"2", {"If-Match": first})
+    assert ask("PUT", path, content=b"3", headers={"If-Match": first}).status_code == 412
+    put(ask, "conditional", b"3", {"If-Match": f'"x", {second}'})
+    assert ask("DELETE", path, headers={"If-Match": second}).status_code == 412
+    assert ask("DELETE", path, headers={"If-Match": "*"}).status_code == 200
+    assert ask("PUT", path, content=b"4", headers={"If-Match": "*"}).status_code == 412
+    for wrong in ("x", '"x', '"a" "b"', ""):
+        told = ask("PUT", path, content=b"4", headers={"If-Match": wrong})
+        assert told.status_code == 400 and told.json()["error"]["code"] == "invalid_etag"
+    assert ask("GET", path).status_code == 404
+    assert etags_of("*") is None
+
+
+def test_what_is_too_long_or_wrong_is_refused_and_leaves_nothing(node: Node) -> None:
+    ask = node.open(WebSettings(object_bytes_max=1_000_000))
+    path = f"{BUCKET}/refused"
+    assert ask("PUT", path, content=b"x" * 1_000_001).status_code == 413
+    assert ask("PUT", path, content=pieces(b"x" * 1_000, 1_001)).status_code == 413
+    wrong = {"X-Herdbook-Metadata": "[1]"}
+    assert ask("PUT", path, content=b"x", headers=wrong).status_code == 400
+    assert ask("PUT", path, content=b"x", params={"expires_ms": "soon"}).status_code == 400
+    assert ask("PUT", f"{API}/buckets/none/objects/x", content=b"x").status_code == 404
+    assert ask("GET", path).status_code == 404
+    crowded = node.open(WebSettings(transfers_max=1))
+    statuses = node.loop.run(lambda: _at_once(crowded, path))
+    assert sorted(statuses) == [201, 503]
+
+
+async def _at_once(ask: Asker, path: str) -> list[int]:
+    """Two puts, of which one is at its bytes when the other one comes."""
+    import asyncio
+
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> object:
+        begun.set()
+        await go_on.wait()
+        yield b"x"
+
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=ask.app), base_url="http://localhost"
+    ) as client:
+        first = asyncio.create_task(client.put(path, content=slow()))  # type: ignore[arg-type]
+        await begun.wait()
+        second = await client.put(path, content=b"y")
+        go_on.set()
+        return [(await first).status_code, second.status_code]
+
+
+def test_an_object_expires_when_its_put_said_so(ask: Asker) -> None:
+    reply = ask("PUT", f"{BUCKET}/expired", content=b"x", params={"expires_ms": 1})
+    assert reply.status_code == 201 and reply.json()["expires_ms"] == 1
+    assert ask("GET", f"{BUCKET}/expired").status_code == 404
+
+
+def test_a_list_is_folded_and_goes_on(ask: Asker) -> None:
+    for name in ("fold/a", "fold/b/1", "fold/b/2", "fold/c"):
+        put(ask, name, b"x")
+    query = {"prefix": "fold/", "delimiter": "/", "limit": 2}
+    page = ask.json("GET", "/buckets/alma/objects", params=query)
+    assert [each["name"] for each in page["objects"]] == ["fold/a"]
+    assert page["prefixes"] == ["fold/b/"]
+    rest = ask.json("GET", "/buckets/alma/objects", params=query | {"after": page["after"]})
+    assert [each["name"] for each in rest["objects"]] == ["fold/c"] and rest["after"] is None
+    told = ask.json("GET", "/buckets/alma/objects", params={"after": "x"}, expect=400)
+    assert told["error"]["code"] == "invalid_token"
+
+
+# Over a socket
+
+
+def spoken(node: Node, head: str, body: bytes = b"") -> bytes:
+    """What a server says to bytes after which its client is gone."""
+    where = urlsplit(node.url)
+    assert where.hostname and where.port
+    with socket.create_connection((where.hostname, where.port), timeout=10) as made:
+        made.sendall(head.encode() + body)
+        made.shutdown(socket.SHUT_WR)
+        found = b""
+        while part := made.recv(65_536):
+            found += part
+        return found
+
+
+def test_a_body_that_is_cut_in_the_middle_leaves_nothing_that_anybody_sees(node: Node) -> None:
+    path = f"{BUCKET}/cut"
+    length = f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n\r\n"
+    chunked = f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for head, body in (
+        (length, b"x" * 100),
+        (length, b"x" * 8_999_999),
+        (chunked, b"5\r\nhello\r\n"),
+        (chunked, b"500000\r\n" + b"x" * 0x500000 + b"\r\n"),
+        (chunked, b"5\r\nhello\r\nz\r\n"),
+    ):
+        assert b" 201 " not in spoken(node, head, body)
+        while node.served.gate.transfers.running:
+            # Its handler has yet to hear that nothing more comes.
+            httpx.get(node.url + "/health/live")
+        assert httpx.get(node.url + path).status_code == 404
+    assert httpx.put(node.url + path, content=iter([b"hel", b"lo"])).status_code == 201
+    assert httpx.get(node.url + path).content == b"hello"
+
+
+def test_a_hundred_read_at_once_and_each_gets_all_of_it(node: Node) -> None:
+    body = os.urandom(2 * MIB)
+    httpx.put(f"{node.url}{BUCKET}/crowd", content=body)
+    wanted = hashlib.sha256(body).digest()
+    limits = httpx.Limits(max_connections=100)
+    with httpx.Client(limits=limits, timeout=60) as client, ThreadPoolExecutor(100) as pool:
+        got = pool.map(lambda _: client.get(f"{node.url}{BUCKET}/crowd").content, range(100))
+        assert {hashlib.sha256(each).digest() for each in got} == {wanted}
+
+
+SERVER = """
+import asyncio, sys
+from herdbook.http.serving import HttpServerSettings, serve_http
+settings = HttpServerSettings(listen="127.0.0.1:0")
+asyncio.run(serve_http(sys.argv[1], settings, started=lambda at: print(at.url, flush=True)))
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """The url and the process of a server with a folder of its own, which ends well."""
+    (tmp_path / "store").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(tmp_path / "store")],
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip(), process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def peak_bytes(process: int) -> int:
+    """The most memory that a process has had."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def test_a_large_object_goes_in_and_out_in_flat_memory(server: tuple[str, int]) -> None:
+    url, process = server
+    path = f"{url}{BUCKET}/large"
+    httpx.post(f"{url}{API}/buckets", json={"name": "alma"})
+    httpx.put(path, content=b"x" * 5 * MIB)
+    before = peak_bytes(process)
+    piece = os.urandom(MIB)
+    sent, got = hashlib.sha256(), hashlib.sha256()
+
+    def body() -> Iterator[bytes]:
+        for _ in range(LARGE_BYTES // MIB):
+            sent.update(piece)
+            yield piece
+
+    reply = httpx.put(path, content=body(), timeout=60)
+    assert (reply.status_code, reply.json()["size"]) == (201, LARGE_BYTES)
+    with httpx.stream("GET", path, timeout=60) as coming:
+        assert coming.headers["content-length"] == str(LARGE_BYTES)
+        for part in coming.iter_raw():
+            got.update(part)
+    assert got.digest() == sent.digest()
+    assert peak_bytes(process) - before < GROWTH_BYTES_MAX
+    # Who reads nothing more for a while is waited for, without any more memory.
+    with httpx.stream("GET", path, timeout=60) as coming:
+        next(coming.iter_raw())
+        assert httpx.get(f"{url}/health/live", timeout=10).status_code == 200
+    assert peak_bytes(process) - before < GROWTH_BYTES_MAX
