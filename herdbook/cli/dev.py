@@ -50,7 +50,7 @@ def dev(
 
 
 async def _serve(settings: "DevSettings", as_json: bool) -> None:
-    from herdbook.node.dev import end_by_signals, run_dev
+    from herdbook.node.dev import check_java, end_by_signals, run_dev
     from herdbook.node.supervisor import Ending
 
     ending = Ending()
@@ -62,8 +62,9 @@ async def _serve(settings: "DevSettings", as_json: bool) -> None:
         else:
             _say_what_to_try(cluster, settings)
 
+    check_java()
     if not as_json:
-        typer.echo(f"starting ZooKeeper and {settings.nodes} nodes ...", err=True)
+        typer.echo(f"starting ZooKeeper, nodes: {settings.nodes} ...", err=True)
     await run_dev(settings, ending, ready)
 
 
@@ -81,7 +82,7 @@ def _facts(cluster: "DevCluster") -> dict[str, object]:
 def _say_what_to_try(cluster: "DevCluster", settings: "DevSettings") -> None:
     kept = "kept" if settings.data is not None else "removed when this ends"
     typer.echo(f"""\
-The cluster is up: {settings.nodes} nodes, each with a bookie, tablespaces, tasks and HTTP.
+The cluster is up. Nodes: {settings.nodes}, each with a bookie, tablespaces, tasks and HTTP.
 
   console      {cluster.login}
                (once; later {"  ".join(cluster.console)})

@@ -43,6 +43,7 @@ LOG: Final = "dev.log"
 ROLES: Final = (Role.BOOKIE, Role.HERD, Role.BROKER, Role.HTTP)
 _PORTS: Final = {"bookie": 3181, "herd": 7180, "broker": 7364, "grpc": 7464, "http": 7380}
 _ZOOKEEPER_PORT: Final = 2181
+_BOOKIES_MIN: Final = 3
 _ONCE_BITS: Final = 256
 _LOOK_S: Final = 0.1
 _ALIVE_S: Final = 1.0
@@ -140,13 +141,17 @@ def _numbers(settings: DevSettings) -> range:
 def _member(settings: DevSettings, number: int, folder: Path, zookeeper: str) -> Member:
     """A node with all roles in one process, at ports of its own."""
     at = {name: f"{HOST}:{_port(port + number - 1)}" for name, port in _PORTS.items()}
+    data = folder / f"node-{number}"
+    # Three copies need three bookies, however few the nodes are.
+    each = -(-_BOOKIES_MIN // settings.nodes)
+    bookies = tuple(str(data / f"bookie-{one}") for one in range(1, each + 1))
     node = NodeSettings(
         roles=ROLES,
-        data=str(folder / f"node-{number}"),
+        data=str(data),
         url=f"herdbook://{zookeeper}/dev",
         host=f"node-{number}",
         one_process=True,
-        bookie=BookieTable(listen=at["bookie"]),
+        bookie=BookieTable(listen=at["bookie"], folders=bookies),
         repair=RepairTable(grace_ms=settings.grace_ms),
         herd=HerdTable(listen=at["herd"], replica_grace_ms=settings.grace_ms),
         broker=BrokerTable(listen=at["broker"], grpc=at["grpc"]),

@@ -170,6 +170,9 @@ def _converted(key: Key, said: Said) -> Any:
 
 
 def _path(name: str, folder: Path) -> str:
+    if "://" in name:
+        # No path: left as it is, so that whoever checks it sees what was said.
+        return name
     return str(Path(folder, name).expanduser()) if name else ""
 
 

@@ -1,0 +1,69 @@
+"""A process that talks to a supervisor as a node's process does, and does what `rack` says.
+
+    serve       serves until told to end
+    wrong       cannot be, and says so
+    crash       ends at once, each time
+    crash once  serves, ends, and serves for good when it is started again
+    deaf        serves, and does not end when it is told to
+
+What comes about is written down, a line each, in the file `events` of the folder `data`.
+"""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from herdbook.node.child import Command, Report, Told
+from herdbook.node.ending_with import ending_with
+
+
+def main() -> None:
+    """Do it."""
+    channel = socket.socket(fileno=os.dup(0))
+    lines = channel.makefile("rb")
+    told = msgspec.json.decode(lines.readline(), type=Told)
+    ending_with(told.parent)()
+    what, name = told.settings.rack, told.settings.host
+    before = Path(told.settings.data, "events").exists() and f"{name} began" in events(told)
+
+    def say(report: Report) -> None:
+        channel.sendall(msgspec.json.encode(report) + b"\n")
+
+    note(told, f"{name} began")
+    if what == "wrong":
+        say(Report(error="InvalidRequest: no such rack", wrong=True))
+        sys.exit(1)
+    if what == "crash":
+        sys.exit(3)
+    for role in told.roles:
+        say(Report(role=role, at=f"{name}'s {role.value}"))
+    print(f"{name} moos", flush=True)
+    if what == "crash once" and not before:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for line in lines:
+        role = msgspec.json.decode(line, type=Command).end
+        note(told, f"{name} ended {role.value}")
+        if what == "deaf":
+            continue
+        say(Report(role=role, ended=True))
+        if role == told.roles[0]:
+            return
+
+
+def note(told: Told, line: str) -> None:
+    """Write an event down."""
+    with Path(told.settings.data, "events").open("a") as file:
+        file.write(line + "\n")
+
+
+def events(told: Told) -> list[str]:
+    """What has come about."""
+    return Path(told.settings.data, "events").read_text().splitlines()
+
+
+if __name__ == "__main__":
+    main()

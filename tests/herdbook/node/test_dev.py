@@ -1,0 +1,131 @@
+"""`herdbook dev`: a whole cluster as one command."""
+
+import json
+import os
+import signal
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import herdbook
+from tests.herdbook.node.commands import Running, called, running
+from tests.herdbook.node.test_supervisor import runs
+
+LOOKS_MAX = 200
+
+
+def facts_of(command: Running) -> dict[str, Any]:
+    """What it prints when it can be used."""
+    told: dict[str, Any] = json.loads(command.until("url"))
+    return told
+
+
+def ports_of(facts: dict[str, Any]) -> list[int]:
+    """Where it listened, as far as it says so."""
+    places = [
+        facts["url"].partition("://")[2],
+        *(each.partition("://")[2] for each in facts["console"]),
+    ]
+    return [int(place.partition("/")[0].rpartition(":")[2]) for place in places]
+
+
+def test_it_is_used_by_every_way_in_and_is_there_again_with_the_same_data(tmp_path: Path) -> None:
+    data = str(tmp_path / "cluster")
+    with running(tmp_path / "errors", "dev", "--data", data, "--json") as command:
+        facts = facts_of(command)
+        assert len(facts["console"]) == 3
+        write_through_each_way_in(facts)
+        log_in_once(facts["login"])
+        lose_a_node_and_get_it_back(command, facts)
+        pids = [*facts["pids"].values(), zookeeper_of(data)]
+        assert command.end(signal.SIGINT) == 0, command.errors()
+        assert not any(runs(pid) for pid in pids)
+        for port in ports_of(facts):
+            with socket.create_server(("127.0.0.1", port)):
+                pass
+    with running(tmp_path / "errors", "dev", "--data", data, "--json") as command:
+        facts = facts_of(command)
+        read_it_all(facts["url"])
+        # A second signal, in the middle of ending, leaves nothing either.
+        pids = [*facts["pids"].values(), zookeeper_of(data)]
+        command.process.send_signal(signal.SIGTERM)
+        command.end(signal.SIGTERM)
+        assert not any(runs(pid) for pid in pids)
+
+
+def write_through_each_way_in(facts: dict[str, Any]) -> None:
+    """SQL by the command, an object over HTTP, a task from Python."""
+    url = facts["url"]
+    statements = ("-c", "CREATE TABLE cow (id INT PRIMARY KEY)", "-c", "INSERT INTO cow VALUES (1)")
+    made = called("sql", *statements, HERDBOOK_URL=url)
+    assert made.returncode == 0, made.stderr
+    api = f"{facts['console'][1]}/api/v1"
+    assert httpx.post(f"{api}/buckets", json={"name": "photos"}, timeout=30).status_code < 300
+    put = httpx.put(f"{api}/buckets/photos/objects/elsa", content=b"moo", timeout=30)
+    assert put.status_code < 300, put.text
+    with herdbook.connect(url) as cluster:
+        task = cluster.tasks.submit("milk", {"cow": "elsa"})
+        assert cluster.tasks.get(task.id).type == "milk"
+
+
+def read_it_all(url: str) -> None:
+    """What was written before."""
+    with herdbook.connect(url) as cluster:
+        assert cluster.blobs.bucket("photos").get("elsa") == b"moo"
+        with cluster.sql() as connection:
+            assert connection.execute("SELECT id FROM cow").fetchall() == [(1,)]
+        assert [task.type for task in cluster.tasks.list().tasks] == ["milk"]
+
+
+def log_in_once(login: str) -> None:
+    """The address that it prints logs a browser in, one time."""
+    first, second = (httpx.get(login, timeout=30) for _ in range(2))
+    assert "set-cookie" in first.headers and "set-cookie" not in second.headers
+
+
+def lose_a_node_and_get_it_back(command: Running, facts: dict[str, Any]) -> None:
+    """A node that is killed is started again."""
+    console = facts["console"][2]
+    os.kill(facts["pids"]["node-3"], signal.SIGKILL)
+    for _ in range(LOOKS_MAX):
+        try:
+            if httpx.get(f"{console}/health/ready", timeout=1).status_code == 200:
+                return
+        except httpx.HTTPError:
+            # A request takes its time where nobody listens, too; what it waits for is a process.
+            signal.sigtimedwait((), 0.1)
+    raise AssertionError(command.errors())
+
+
+def zookeeper_of(data: str) -> int:
+    """The process id of the cluster's ZooKeeper."""
+    settings = f"{data}/zookeeper/zoo.cfg".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if settings in words:
+            return int(process.name)
+    raise AssertionError("no ZooKeeper runs")
+
+
+def test_a_folder_of_its_own_goes_with_it(tmp_path: Path) -> None:
+    with running(tmp_path / "errors", "dev", "--nodes", "1", TMPDIR=str(tmp_path)) as command:
+        command.until("Ctrl-C ends it.")
+        folder = next(line.split()[1] for line in command.lines if line.startswith("  data "))
+        assert Path(folder).is_dir() and Path(folder).parent == tmp_path
+        assert command.end(signal.SIGINT) == 0, command.errors()
+    assert not Path(folder).exists()
+    assert tempfile.gettempdir() != str(tmp_path)
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+    refused = called("dev", "--data", str(tmp_path / "data"), PATH=str(tmp_path), JAVA_HOME="")
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert "apt-get install openjdk-17-jre-headless" in refused.stderr
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,177 @@
+"""Who watches over processes: real ones that do as they are told."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.ports.clock import SystemClock
+from herdbook.node.settings import NodeSettings, Role, SupervisorTable
+from herdbook.node.supervisor import Ending, Member, MemberState, NodeFailed, Supervisor
+from tests.acceptance.machines import until
+
+CHILD = (sys.executable, "-m", "tests.herdbook.node.obedient_child")
+QUICK = SupervisorTable(restart_pause_ms=1, restart_pause_ms_max=2, restarts_max=3)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody has asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Watching:
+    """A supervisor that runs, and what has come about."""
+
+    def __init__(self, folder: Path, table: SupervisorTable, **members: tuple[str, ...]) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self.seen: list[tuple[str, str]] = []
+        self.ending = Ending()
+        self._moved = asyncio.Event()
+        made = [
+            Member(
+                name,
+                NodeSettings(data=str(folder), host=name, rack=what),
+                tuple(Role(role) for role in roles),
+            )
+            for name, (what, *roles) in members.items()
+        ]
+        self.supervisor = Supervisor(
+            made,
+            table,
+            SystemClock(),
+            say=lambda name, line: self.lines.append(f"{name}: {line}"),
+            changed=self._change,
+            command=CHILD,
+        )
+        self.running = asyncio.create_task(self.supervisor.run(self.ending))
+
+    def _change(self, supervisor: Supervisor) -> None:
+        self.seen += [(name, each.state) for name, each in supervisor.states.items()]
+        self._moved.set()
+
+    async def until(self, state: str, *, restarts: int = 0) -> None:
+        """Wait until all of them are in that state, started again so often in all."""
+        while True:
+            states = self.states.values()
+            if all(each.state == state for each in states):
+                if sum(each.restarts for each in states) == restarts:
+                    return
+            self._moved.clear()
+            await self._moved.wait()
+
+    @property
+    def states(self) -> dict[str, MemberState]:
+        """How they fare."""
+        return self.supervisor.states
+
+    async def end(self) -> None:
+        """As the first signal does."""
+        self.ending.tell()
+        await self.running
+
+    def events(self) -> list[str]:
+        """What the processes wrote down."""
+        return (self.folder / "events").read_text().splitlines()
+
+
+async def test_roles_end_in_the_opposite_order_of_their_start_over_all_processes(
+    tmp_path: Path,
+) -> None:
+    roles = ("serve", "bookie", "herd", "broker", "http")
+    watching = Watching(tmp_path, QUICK, elsa=roles, bert=roles)
+    await watching.until("serving")
+    assert watching.states["elsa"].at["herd"] == "elsa's herd"
+    await watching.end()
+    ended = [line.split()[-1] for line in watching.events() if "ended" in line]
+    assert ended == ["http", "http", "broker", "broker", "herd", "herd", "bookie", "bookie"]
+    assert all((each.state, each.pid) == ("ended", 0) for each in watching.states.values())
+    assert sorted(watching.lines) == ["bert: bert moos", "elsa: elsa moos"]
+
+
+async def test_what_needs_a_bookie_begins_when_that_one_serves(tmp_path: Path) -> None:
+    watching = Watching(
+        tmp_path, QUICK, herd=("serve", "herd"), bookie=("serve", "bookie"), http=("serve", "http")
+    )
+    await watching.until("serving")
+    await watching.end()
+    assert watching.events()[0] == "bookie began"
+    assert watching.events()[-3:] == ["http ended http", "herd ended herd", "bookie ended bookie"]
+
+
+async def test_a_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("crash once", "bookie"))
+    await watching.until("serving", restarts=1)
+    await watching.end()
+    assert watching.events().count("elsa began") == 2
+    assert "elsa: it was ended by SIGKILL; it starts again in 1 ms" in watching.lines
+
+
+async def test_what_cannot_be_ends_the_node_with_what_it_said(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("serve", "bookie"), bert=("wrong", "herd"))
+    with pytest.raises(NodeFailed, match="bert: InvalidRequest: no such rack"):
+        await watching.running
+    assert watching.events()[-1] == "elsa ended bookie"
+    assert watching.events().count("bert began") == 1
+
+
+async def test_a_process_is_started_again_only_so_often(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("crash", "bookie"))
+    with pytest.raises(NodeFailed, match=r"ended 4 times in a row, .* by itself with status 3"):
+        await watching.running
+    assert watching.events() == ["elsa began"] * 4
+    pauses = [line.split()[-2] for line in watching.lines]
+    assert pauses == ["1", "2", "2"]
+
+
+async def test_a_second_signal_kills_what_does_not_end(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("deaf", "bookie"))
+    await watching.until("serving")
+    pid = watching.states["elsa"].pid
+    watching.ending.tell()
+    watching.ending.tell()
+    await watching.running
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_what_takes_too_long_to_end_is_killed(tmp_path: Path) -> None:
+    table = SupervisorTable(stop_timeout_ms=50)
+    watching = Watching(tmp_path, table, elsa=("deaf", "bookie"))
+    await watching.until("serving")
+    await watching.end()
+    assert watching.states["elsa"].error == "it was ended by SIGKILL"
+
+
+async def test_a_process_outlives_no_supervisor_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys, pathlib\n"
+        "from tests.herdbook.node.test_supervisor import Watching, QUICK\n"
+        "async def main():\n"
+        "    watching = Watching(pathlib.Path(sys.argv[1]), QUICK, elsa=('deaf', 'bookie'))\n"
+        "    await watching.until('serving')\n"
+        "    print(watching.states['elsa'].pid, flush=True)\n"
+        "    await watching.running\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(tmp_path)),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert process.stdout is not None
+    pid = int(await process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+
+    async def gone() -> bool:
+        return not runs(pid)
+
+    await until("the process ends with its supervisor", gone)
+    assert process.returncode == -signal.SIGKILL
