@@ -42,7 +42,7 @@ import msgspec
 from engine.connecting import connect
 from engine.errors import InvalidRequest
 from engine.ledger.client import LedgerClient
-from engine.metadata.cluster_url import SCHEME
+from engine.metadata.cluster_url import SCHEME, parse_url
 
 if TYPE_CHECKING:
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
@@ -66,6 +66,12 @@ class SecurityTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certificate: str = ""
     private_key: str = ""
     authorities: str = ""
+
+
+class AuditTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the table `[audit]` may say, at servers: the folder of its files; "": the log."""
+
+    folder: str = ""
 
 
 class LoginTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,6 +107,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wire: Literal["framed", "grpc"] = "framed"
     security: SecurityTable = SecurityTable()
     login: LoginTable = LoginTable()
+    audit: AuditTable = AuditTable()
     zookeeper: ZooKeeperTable = ZooKeeperTable()
     folder: str = ""
 
@@ -211,6 +218,7 @@ def find(
             f'set {URL_VARIABLE}, or write url = "..." into {file}'
         )
     if is_cluster(named):
+        _check_url(named)
         return named
     if "://" in named:
         raise StoreNotFound(f"{named} is neither a folder nor a url that begins with {SCHEME}")
@@ -222,6 +230,13 @@ def find(
             "takes --create"
         )
     return named
+
+
+def _check_url(url: str) -> None:
+    try:
+        parse_url(url)
+    except InvalidRequest as error:
+        raise StoreNotFound(f"{error}: say herdbook://host:port,host:port/path") from error
 
 
 def is_cluster(url: str) -> bool:

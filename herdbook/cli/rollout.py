@@ -62,7 +62,9 @@ def start(
     try:
         said = sys.stdin.read() if document == "-" else Path(document).read_text("utf-8")
         body = msgspec.json.decode(said)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise typer.BadParameter(f"{document} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise typer.BadParameter(f"{document} is no document: {error}") from error
     told = with_tasks(url, broker, lambda api: api.ask("POST", "/rollouts", body))
     if as_json:

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +90,77 @@ def test_every_example_is_a_call_that_the_command_takes(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TREE.keys() - GROUPS))
 def test_every_command_that_prints_something_prints_json_where_asked(name: str) -> None:
     assert ("--json" in options_of(TREE[name])) != (name in WITHOUT_JSON)
+
+
+# Errors
+
+WITHOUT_STORE = {
+    "completion": "needs no store",
+    "demo": "makes a store of its own",
+    "dev": "makes a cluster of its own",
+    "serve": "makes the folder that is named",
+    "store restore": "makes the store that is named",
+    "zookeeper": "needs no store",
+}
+
+
+def called_on(store: str, name: str) -> list[str]:
+    """The arguments of a command's first example, for that store."""
+    arguments = next(calls_in(EXAMPLES[name][0]))
+    if "--url" in arguments:
+        place = arguments.index("--url")
+        del arguments[place : place + 2]
+    taken = [store if word == "./data" or "://" in word else word for word in arguments]
+    taken = [word for word in taken if word != "--create"]
+    spellings = options_of(TREE[name])
+    named = ["--url", store] if "--url" in spellings else []
+    return [*taken, *named, *(["--yes"] if "--yes" in spellings else [])]
+
+
+@pytest.fixture(scope="module")
+def nowhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty folder to call from, where no other rule names a store."""
+    folder = tmp_path_factory.mktemp("nowhere")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.setenv("XDG_CONFIG_HOME", str(folder))
+        for variable in ("HERDBOOK_URL", "HERDBOOK_CONFIG"):
+            patched.delenv(variable, raising=False)
+        for file in ("photos", "elsa.jpg", "cows.csv", "cows.herd"):
+            (folder / file).write_bytes(b"")
+        (folder / "restart.json").write_bytes(b"{}")
+        (folder / "farm.py").write_text("from broker.worker import task\n")
+        yield folder
+
+
+@pytest.mark.parametrize("store", ["missing", "herdbook://", "http://nobody"])
+@pytest.mark.parametrize("name", sorted(TREE.keys() - GROUPS - WITHOUT_STORE.keys()))
+def test_a_store_that_is_not_there_is_told_in_one_line(
+    nowhere: Path, name: str, store: str
+) -> None:
+    before = sorted(nowhere.rglob("*"))
+    ended = CliRunner().invoke(app, called_on(store, name), prog_name="herdbook")
+    assert isinstance(ended.exception, SystemExit)
+    assert ended.exit_code in (1, 2)
+    assert (ended.stderr.count("\n"), ended.stdout) == (1, "")
+    assert sorted(nowhere.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["blobb"], "Error: No such command 'blobb'. Did you mean 'blob'? (herdbook --help"),
+        (["--nothing"], "Error: No such option: --nothing (herdbook --help"),
+        (["blob", "put"], "Error: Missing argument 'FILE'. (herdbook blob put --help"),
+        (["bookie", "lss"], "Error: No such command 'lss'. Did you mean 'ls'? (herdbook bookie"),
+        (["ledger", "show", "x"], "Error: Invalid value for 'ledger_id'"),
+    ],
+)
+def test_a_wrong_call_is_told_in_one_line_that_names_the_help(
+    arguments: list[str], said: str
+) -> None:
+    ended = CliRunner().invoke(app, arguments, prog_name="herdbook")
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith(said)
+    assert ended.stderr.endswith("--help tells more)\n")
+    assert ended.stderr.count("\n") == 1
