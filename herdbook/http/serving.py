@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engine.access.audit import NO_AUDIT, Audit
+from engine.access.audit import Audit
 from engine.access.port import Authenticator
-from engine.errors import InvalidRequest
+from engine.errors import AccessRefused, InvalidRequest
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import is_loopback, parse_host_port
+from herdbook.access.auditing import audit_of
+from herdbook.access.opening import users_of
 from herdbook.finding import find, is_cluster
 from herdbook.http.app import create_app
 from herdbook.http.gate import host_of
@@ -31,6 +33,7 @@ from herdbook.http.settings import WebSettings
 from herdbook.http_listening import answer_at, listening_at, url_of
 from herdbook.metrics import PrometheusMetrics
 from herdbook.process_measures import process_measured
+from herdbook.task_api import read_configured
 
 if TYPE_CHECKING:
     from herdbook.book import AsyncBook
@@ -69,19 +72,20 @@ class Served:
 async def serve_http(
     url: str | None,
     settings: HttpServerSettings,
-    authenticator: "Authenticator | Knowing | None" = None,
+    authenticator: "Authenticator | Knowing | None" = users_of,
     *,
-    audit: Audit = NO_AUDIT,
+    audit: Audit | None = None,
     started: Callable[[Served], None] | None = None,
     ended: asyncio.Event | None = None,
 ) -> None:
     """Serve until `ended` is set; without one, until SIGTERM or SIGINT.
 
     `url` names the store, as the one rule finds it. `authenticator` knows its users, or finds out
-    who does once the store is open; None: everybody may do everything. `started` hears when it
-    serves. Raises `InvalidRequest`, `StoreNotFound`, and what opening raises.
+    who does once the store is open, as without one its own rows do; None: everybody may do
+    everything. `audit` None: what the configuration says. `started` hears when it serves. Raises
+    `InvalidRequest`, `StoreNotFound`, and what opening raises.
     """
-    _check_listener(settings, authenticator)
+    _check_certificate(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     ended = ended if ended is not None else ended_by_signals()
     metrics = PrometheusMetrics()
@@ -91,6 +95,7 @@ async def serve_http(
         book = await stack.enter_async_context(_opened(find(url, os.environ), metrics))
         if callable(authenticator):
             authenticator = await authenticator(book)
+        await _check_listener(settings, authenticator)
         house = await house_of(book, name=settings.name, metrics=metrics)
         stack.push_async_callback(house.chores.close)
         house.chores.begin("rates", Sampler(house).run())
@@ -100,7 +105,7 @@ async def serve_http(
             house,
             authenticator,
             settings=_web(settings, address),
-            audit=audit,
+            audit=_configured_audit() if audit is None else audit,
             metrics=metrics.text,
         )
         await answer_at(stack, app, listening, settings.certificate, settings.private_key)
@@ -139,22 +144,37 @@ def _web(settings: HttpServerSettings, address: str) -> WebSettings:
     )
 
 
-def _check_listener(
-    settings: HttpServerSettings, authenticator: "Authenticator | Knowing | None"
-) -> None:
-    host, _ = parse_host_port(settings.listen)
+def _configured_audit() -> Audit:
+    configuration = read_configured()
+    return audit_of(configuration.path(configuration.audit.folder), "http")
+
+
+def _check_certificate(settings: HttpServerSettings) -> None:
     if (settings.certificate is None) != (settings.private_key is None):
         raise InvalidRequest("a certificate and its private key come together")
-    if is_loopback(host) or settings.insecure:
-        return
-    if authenticator is None:
+    host, _ = parse_host_port(settings.listen)
+    secure = settings.certificate is not None or settings.web.secure
+    if not (secure or settings.insecure or is_loopback(host)):
         raise InvalidRequest(
-            f"anybody who reaches {settings.listen} could do everything: add users, listen at "
-            "127.0.0.1, or say --insecure"
-        )
-    if settings.certificate is None and not settings.web.secure:
-        raise InvalidRequest(
-            f"passwords would cross the network to {settings.listen} for all to read: give a "
+            f"what is sent to {settings.listen} could be read on its way, passwords too: give a "
             "certificate and its private key, listen at 127.0.0.1 behind a proxy, or say "
             "--insecure"
         )
+
+
+async def _check_listener(
+    settings: HttpServerSettings, authenticator: Authenticator | None
+) -> None:
+    """Raise `InvalidRequest` where strangers could do everything."""
+    host, _ = parse_host_port(settings.listen)
+    if settings.insecure or is_loopback(host):
+        return
+    if authenticator is not None:
+        try:
+            await authenticator.anonymous()
+        except AccessRefused:
+            return
+    raise InvalidRequest(
+        f"anybody who reaches {settings.listen} could do everything: add users (herdbook user "
+        "add), listen at 127.0.0.1, or say --insecure"
+    )

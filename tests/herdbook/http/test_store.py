@@ -146,7 +146,8 @@ def test_the_cluster_at_a_glance(ask: Asker) -> None:
 def test_ledgers_come_in_pages_and_those_of_others_are_not_deleted(ask: Asker) -> None:
     whole = ask.json("GET", "/ledgers", params={"limit": 1000})
     assert whole["after"] is None and whole["total"] == len(whole["ledgers"])
-    paged, after = [], -1
+    paged: list[dict[str, Any]] = []
+    after: int | None = -1
     while after is not None:
         page = ask.json("GET", "/ledgers", params={"limit": 2, "after": after})
         paged += page["ledgers"]
