@@ -39,9 +39,9 @@ def dev(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a cluster on this machine: a real ZooKeeper, and nodes with all roles.
+    """Run a whole cluster on this machine, to try things out.
 
-    For development and for trying things out: whoever is on this machine may do everything. Ctrl-C
+    A real ZooKeeper, and nodes with all roles. Whoever is on this machine may do everything. Ctrl-C
     ends it and leaves nothing but --data. A cluster of other machines is made of herdbook serve.
     """
     from herdbook.node.dev import DevSettings

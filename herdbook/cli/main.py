@@ -33,7 +33,7 @@ COMMANDS: Final = {
     ),
     "dev": Late(
         "herdbook.cli.dev:dev",
-        "Run a whole cluster on this machine, with a real ZooKeeper, to try things out.",
+        "Run a whole cluster on this machine, to try things out.",
         _START,
     ),
     "serve": Late(

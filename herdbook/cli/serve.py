@@ -63,11 +63,11 @@ def serve(
     status: Status = False,
     as_json: AsJson = False,
 ) -> None:
-    """Serve: bookies, tablespaces, tasks, HTTP and the console, in a process each.
+    """Serve a folder, or as a node of a cluster.
 
-    What it is told stands in a TOML file, in the environment (HERDBOOK_HERD__LISTEN is the key
-    listen of the table herd) and in flags; the later counts over the earlier. SIGTERM drains, a
-    second one ends it at once.
+    Bookies, tablespaces, tasks, HTTP and the console, in a process each. What it is told stands in
+    a TOML file, in the environment (HERDBOOK_HERD__LISTEN is the key listen of the table herd) and
+    in flags; the later counts over the earlier. SIGTERM drains, a second one ends it at once.
     """
     flags: dict[str, Any] = dict(_pair(each) for each in more or ())
     for key, value in (("data", data), ("url", url), ("roles", role)):
