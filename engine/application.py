@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import msgspec
 
 from engine.errors import EngineError
+from engine.place import Place
 
 RENEWED_MS: Final = 5 * 60_000
 """How long a pin lasts that the driver renews: several times as long as its pauses."""
@@ -28,6 +29,11 @@ _NOTED: Final = ".pin"
 
 class Renewable(Protocol):
     """A pin, picklable."""
+
+    @property
+    def place(self) -> Place:
+        """The store that it is in."""
+        ...
 
     def renew(self) -> None:
         """Hold it again for `RENEWED_MS`. Raises `NotFound` if what it held is gone."""

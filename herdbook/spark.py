@@ -27,14 +27,14 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from engine import place as places
-from engine.application import Application
-from engine.errors import EngineError, NotFound
+from engine.application import Application, Renewable
+from engine.errors import EngineError, MetadataUnavailable, NotFound
 from engine.place import Place, held_client
 from herd import place as herds
 from herd.errors import Error
@@ -179,6 +179,23 @@ def place_of(store: "Store | None" = None) -> Place:
     return place.at(find(named, os.environ, configuration))
 
 
+def drop_pins(pins: Iterable[Renewable], application: str) -> None:
+    """Drop pins. A store that does not answer is not asked again for each: they end by themselves.
+
+    Each would wait for as long as connecting does.
+    """
+    silent: set[Place] = set()
+    for pin in pins:
+        if pin.place in silent:
+            continue
+        try:
+            pin.drop()
+        except EngineError as error:
+            _logger.warning("pins of %s end late: %s", application, error)
+            if isinstance(error, MetadataUnavailable):
+                silent.add(pin.place)
+
+
 class Registration:
     """An application's pins, renewed as long as its session lives. Made by `register`."""
 
@@ -240,11 +257,7 @@ class Registration:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         if self.application.folder:
-            for _, pin in self.application.noted():
-                try:
-                    pin.drop()
-                except EngineError as error:
-                    _logger.warning("a pin of %s ends late: %s", self.application.name, error)
+            drop_pins((pin for _, pin in self.application.noted()), self.application.name)
             shutil.rmtree(self.application.folder, ignore_errors=True)
         _registered.discard(self)
         if all(other.place != self.place for other in _registered):

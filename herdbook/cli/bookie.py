@@ -144,6 +144,7 @@ def bookie(
     from engine.server import ServerSettings
 
     try:
+        security = security_of(secret_file, certificate, private_key, authorities)
         settings = ServerSettings(
             listen=listen,
             grpc=grpc,
@@ -152,9 +153,9 @@ def bookie(
             host=socket.gethostname() if host is None else host,
             rack=rack,
             insecure=insecure,
+            passes_metadata_on=security.on or not zookeeper_user,
             repair=_repair_settings(repair_grace_ms),
         )
-        security = security_of(secret_file, certificate, private_key, authorities)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data)
             if security.on and not zookeeper_user:

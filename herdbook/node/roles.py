@@ -75,6 +75,7 @@ async def _bookie(service: Service) -> None:
         also = f", gRPC at {server.grpc_address}" if server.grpc_address else ""
         service.serving(f"{server.address}{also}")
 
+    security = configuration.make_security()
     async with _measured(table.metrics) as metrics:
         await serve(
             folders,
@@ -87,10 +88,11 @@ async def _bookie(service: Service) -> None:
                 host=settings.name,
                 rack=settings.rack,
                 insecure=settings.insecure,
+                passes_metadata_on=security.on or not settings.zookeeper.user,
                 repair=_repair_settings(settings),
                 repair_elsewhere=Role.REPAIR in settings.roles or not table.repairs,
             ),
-            security=configuration.make_security(),
+            security=security,
             metrics=metrics,
             started=started,
             ended=service.ended,

@@ -1,0 +1,119 @@
+"""Bookies' servers pass the metadata store on to those whom they let in."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.access.tokens import READ, Claims, key_of, sign
+from engine.errors import (
+    AccessRefused,
+    EngineError,
+    FolderMismatch,
+    InvalidRequest,
+    KeyExists,
+    VersionConflict,
+)
+from engine.metadata.remote import RemoteStore
+from engine.ports.clock import SystemClock
+from engine.server import BookieServer, ServerSettings
+from engine.transport.security import NO_SECURITY, Security
+from tests.engine.test_server import Site, site
+
+SECRET = Security(secret=b"a secret of many letters")
+
+
+@asynccontextmanager
+async def reached(
+    server: BookieServer, *, security: Security = NO_SECURITY, cluster_id: str = "cluster"
+) -> AsyncIterator[RemoteStore]:
+    """The store as the server passes it on."""
+
+    async def find() -> str:
+        return server.address
+
+    store = await RemoteStore.open(
+        find,
+        clock=SystemClock(),
+        rng=random.Random(1),
+        cluster_id=cluster_id,
+        security=security.at_bookies(),
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def refused(made: Site, server: BookieServer, **how: Security | str) -> EngineError:
+    """What somebody hears who is not let in."""
+    with pytest.raises(EngineError) as caught:
+        async with reached(server, **how):  # type: ignore[arg-type] # (both are named rightly)
+            pass
+    return caught.value
+
+
+async def test_what_is_written_through_a_bookies_server_is_in_the_store(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        server, own = await made.serve("one"), made.tree.session()
+        async with reached(server) as store:
+            assert await store.create("/farm/cow", b"moo") == 0
+            assert await store.set("/farm/cow", b"muh", 0) == 1
+            with pytest.raises(KeyExists):
+                await store.create("/farm/cow", b"moo")
+            with pytest.raises(VersionConflict):
+                await store.set("/farm/cow", b"moo", 0)
+            assert await store.children("/farm") == ["cow"]
+            assert await store.next_id("/numbers") == 1
+            await store.sync()
+            found = await own.get("/farm/cow")
+            assert found is not None and found.value == b"muh"
+            assert await store.get("/farm/pig") is None
+            await store.delete("/farm/cow")
+            assert await own.get("/farm/cow") is None
+
+
+async def test_the_end_of_one_client_is_none_of_the_server_and_of_no_other(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        server = await made.serve("one")
+        async with reached(server) as other:
+            async with reached(server) as store:
+                changed = asyncio.Event()
+                store.watch("/farm/cow", changed.set)
+                await store.create("/farm/cow", b"moo")
+                await asyncio.wait_for(changed.wait(), 30)
+            found = await other.get("/farm/cow")
+            assert found is not None and found.value == b"moo"
+            told = asyncio.Event()
+            other.watch("/farm/cow", told.set)
+            await other.sync()
+            await made.tree.session().set("/farm/cow", b"muh", 0)
+            await asyncio.wait_for(told.wait(), 30)
+        assert await made.registered(), "the server's own session goes on"
+
+
+async def test_nothing_that_rests_on_a_session_is_made_through_a_server(tmp_path: Path) -> None:
+    async with site(tmp_path) as made, reached(await made.serve("one")) as store:
+        with pytest.raises(InvalidRequest, match="ephemeral"):
+            await store.create("/bookies/forged", b"", ephemeral=True)
+        assert await store.get("/bookies/forged") is None
+
+
+async def test_only_who_is_let_in_and_of_the_same_cluster_is_passed_on(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        server = await made.serve("one", security=SECRET)
+        async with reached(server, security=SECRET) as store:
+            assert len(await store.children("/bookies")) == 1
+        assert type(await refused(made, server)) is AccessRefused
+        wrong = Security(secret=b"another secret of letters")
+        assert type(await refused(made, server, security=wrong)) is AccessRefused
+        claims = Claims(READ, "ann", SystemClock().wall_ms() + 60_000, (("bucket", "*"),))
+        reader = Security(read_token=sign(claims, key_of(SECRET.secret)))
+        assert type(await refused(made, server, security=reader)) is AccessRefused
+        other = await refused(made, server, security=SECRET, cluster_id="another")
+        assert type(other) is FolderMismatch
+        silent = await made.serve("two", settings=ServerSettings(passes_metadata_on=False))
+        assert "no metadata is served here" in str(await refused(made, silent))
