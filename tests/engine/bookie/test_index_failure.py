@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from engine.bookie.index import Changes
+from engine.bookie.index import Changes, Position
+from engine.bookie.indexing import DAMAGE_KEY, Fact
+from engine.bookie.segment import SEGMENT_HEADER_BYTES
 from engine.errors import BookieUnavailable, Overloaded
 from engine.transport.contract import Status
 from tests.engine.bookie.house import KEY, LEDGER, House, bodies_of, turns
@@ -140,4 +142,18 @@ async def test_a_bookie_on_a_full_disk_closes_and_loses_nothing() -> None:
     await house.crash()
     await house.start()
     assert bodies_of(await house.read(0, 0)) == [b"zero"]
+    await house.service.close()
+
+
+async def test_an_index_claims_nothing_of_a_segment_whose_header_may_be_on_no_disk() -> None:
+    house = House()
+    await house.start()
+    await house.stored(0, b"zero")
+    await house.indexed()
+    before, writer = house.index.position(), house.service.storage.writer
+    # As after a first batch of a new segment that did not come to the disk.
+    writer.reached(Position(before.segment + 1, SEGMENT_HEADER_BYTES))
+    writer.add(Fact(DAMAGE_KEY, b""))
+    await writer.flush()
+    assert house.index.fact(DAMAGE_KEY) == b"" and house.index.position() == before
     await house.service.close()

@@ -165,11 +165,11 @@ async def test_a_segment_cut_between_two_batches_is_damage() -> None:
     await house.stored(0, b"0" * 500)
     end = len(house.segment())
     await house.stored(1, b"1" * 500)
-    first = house.segment()
+    first = max(name for name in house.disk._names if name.startswith("journal/"))
     await house.stored(2, b"2" * 500)
-    assert first is not house.segment()
+    assert house.disk._names[first].data is not house.segment()
     await house.crash(index_lost=True)
-    del first[end:]
+    house.disk.truncate(first, end)
     await house.start()
     assert house.service.damaged
     assert (await house.read(1, 1)).missing is None
