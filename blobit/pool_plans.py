@@ -31,6 +31,8 @@ def plan_of(
 
     metadata = LEDGER_OWNER | {
         "bucket": str(info.bucket_id).encode(),
+        # By it bookies know who may read the ledger.
+        "name": info.name.encode(),
         "kind": str(int(kind)).encode(),
         "tablespace": info.tablespace.encode(),
     }

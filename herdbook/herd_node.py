@@ -17,6 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from engine.access.audit import NO_AUDIT
+from engine.access.door import Door
+from engine.access.signing import ReadSigner
+from engine.access.tokens import key_of
 from engine.errors import FolderLocked, InvalidRequest
 from engine.extras import needing_cluster
 from engine.folder.lock import FolderLock
@@ -33,6 +37,7 @@ from herd.nodes.states import FolderStates, identity_of
 from herd.wire.framed_server import SessionServer
 from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
+from herdbook.access.opening import users_door
 
 TCP: Final = "tcp:"
 _LOCK: Final = "lock"
@@ -96,8 +101,16 @@ async def serve_node(
             metrics=metrics,
         )
         stack.push_async_callback(node.close)
-        service = HerdService(node, workers, settings.wire)
-        await _serve(stack, service, client, settings, security)
+        security = security.as_node()
+        door = await stack.enter_async_context(users_door(client, security, "herd"))
+        service = HerdService(
+            node,
+            workers,
+            settings.wire,
+            signer=ReadSigner(key_of(security.secret), client.clock) if security.secret else None,
+            audit=door.audit if door is not None else NO_AUDIT,
+        )
+        await _serve(stack, service, client, settings, security, door)
         node.start()
         if started is not None:
             started(node)
@@ -132,18 +145,20 @@ async def _serve(
     client: LedgerClient,
     settings: HerdNodeSettings,
     security: Security,
+    door: Door | None,
 ) -> None:
     """Serve all wires until the stack ends."""
-    server = SessionServer(service, security=security)
+    server = SessionServer(service, security=security, door=door)
     stack.push_async_callback(server.close)
     listener = await _listen(server, settings)
     stack.callback(listener.close)
     if settings.grpc:
-        stack.push_async_callback(await _serve_grpc(service, client, settings.grpc, security))
+        grpc = await _serve_grpc(service, client, settings.grpc, security, door)
+        stack.push_async_callback(grpc)
 
 
 async def _serve_grpc(
-    service: HerdService, client: LedgerClient, listen: str, security: Security
+    service: HerdService, client: LedgerClient, listen: str, security: Security, door: Door | None
 ) -> Callable[[], Awaitable[None]]:
     """Serve the public wire, too; returns what ends that. Raises `InvalidRequest`."""
     # gRPC loads on first use.
@@ -157,6 +172,7 @@ async def _serve_grpc(
                 clock=client.clock,
                 rng=random.SystemRandom(),
                 security=security,
+                door=door,
             )
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {listen}: {error}") from error

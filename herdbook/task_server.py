@@ -22,6 +22,7 @@ import msgspec
 from broker.errors import BrokerUnavailable
 from broker.folder import FOLDER, FolderBroker
 from broker.http import Logins, User, create_app, desk_of
+from broker.http.logins import Doorkeeper
 from broker.http.relay import HttpRelay
 from broker.rollouts.alarming import Alarms, CommandHook
 from broker.rollouts.coordinator import Coordinator
@@ -36,8 +37,10 @@ from broker.service import Broker
 from broker.settings import BrokerSettings
 from broker.sweeping import keep_swept
 from engine import cluster
+from engine.access.door import UserDoor
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
+from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
@@ -46,6 +49,8 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.security import Security
+from herdbook.access.opening import users_door
+from herdbook.access.web_logins import StoreLogins
 from herdbook.finding import find, is_cluster, open_store
 from herdbook.http_listening import answer_at, listening_at, url_of
 from herdbook.payload_store import OpenedPayloads
@@ -60,7 +65,7 @@ from herdbook.task_api import (
     server_of,
 )
 
-Opened = tuple[Broker, MetadataStore | None]
+Opened = tuple[Broker, LedgerClient | None]
 Opening = AbstractAsyncContextManager[Opened]
 
 
@@ -124,7 +129,7 @@ async def serve_tasks(
     Raises `InvalidRequest`, also where another process runs the folder's broker.
     """
     configuration = read_configured()
-    security = configuration.make_security()
+    security = configuration.make_security().as_node()
     _check_listeners(settings, security)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     found = find(url, os.environ, configuration)
@@ -142,10 +147,11 @@ async def serve_tasks(
             if is_cluster(found)
             else _of_folder(Path(found), settings, metrics)
         )
-        broker, store = await stack.enter_async_context(opening)
+        broker, client = await stack.enter_async_context(opening)
+        door = await _door(stack, client, security)
         payloads = await _payloads(stack, found, broker)
         if settings.grpc:
-            await _serve_grpc(stack, broker, settings, security)
+            await _serve_grpc(stack, broker, settings, security, door)
         users = settings.users
         if not is_cluster(found):
             password = f"{random.SystemRandom().getrandbits(128):032x}" if users else ""
@@ -153,9 +159,12 @@ async def serve_tasks(
             fact = TaskServerFact(address, password, certificate)
             stack.enter_context(_named(Path(found), fact))
             users = (*users, User(USER, password, admin=True)) if users else users
-        relay = await _relay(stack, store, security) if store is not None else None
+        relay = await _relay(stack, client.store, security) if client is not None else None
         text = getattr(metrics, "text", None)
-        app = create_app(desk_of(broker, payloads), Logins(users), metrics=text, relay=relay)
+        known: Doorkeeper = Logins(users)
+        if door is not None and not users:
+            known = StoreLogins(door.authenticator)
+        app = create_app(desk_of(broker, payloads), known, metrics=text, relay=relay)
         await answer_at(stack, app, listening, settings.certificate, settings.private_key)
         started(address)
         await ended.wait()
@@ -223,7 +232,7 @@ async def _of_cluster(
             )
             coordinator.start()
             try:
-                yield broker, client.store
+                yield broker, client
             finally:
                 await coordinator.close()
                 await broker.close()
@@ -278,14 +287,29 @@ async def _payloads(stack: AsyncExitStack, url: str, broker: Broker) -> OpenedPa
     return payloads
 
 
+async def _door(
+    stack: AsyncExitStack, client: LedgerClient | None, security: Security
+) -> UserDoor | None:
+    """Who lets users of a cluster in; those of a folder have its file permissions."""
+    if client is None:
+        return None
+    return await stack.enter_async_context(users_door(client, security, "broker"))
+
+
 async def _serve_grpc(
-    stack: AsyncExitStack, broker: Broker, settings: TaskServerSettings, security: Security
+    stack: AsyncExitStack,
+    broker: Broker,
+    settings: TaskServerSettings,
+    security: Security,
+    door: UserDoor | None,
 ) -> None:
     with needing_cluster():
         from broker.wire.grpc_server import GrpcBrokerServer
 
         try:
-            server = await GrpcBrokerServer.start(broker, listen=settings.grpc, security=security)
+            server = await GrpcBrokerServer.start(
+                broker, listen=settings.grpc, security=security, door=door
+            )
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error
     stack.push_async_callback(server.close)

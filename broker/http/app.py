@@ -20,7 +20,7 @@ from broker.http import rest_looking, rest_rollouts, rest_schedules, rest_settin
 from broker.http.bodies import HttpSettings
 from broker.http.desk import CLOSED, Desk
 from broker.http.front import Front, converted, decoded, json_reply, told_error
-from broker.http.logins import Logins
+from broker.http.logins import Doorkeeper, Logins
 from broker.http.openapi import PREFIX, document
 from broker.http.original import answer_action, answer_view, refusing
 from broker.http.relay import Relay
@@ -39,7 +39,7 @@ _LONG_POLL: Final = "wait_for_task"
 
 def create_app(
     desk: Desk,
-    logins: Logins | None = None,
+    logins: Doorkeeper | None = None,
     *,
     settings: HttpSettings | None = None,
     metrics: Callable[[], bytes] | None = None,

@@ -34,6 +34,7 @@ _STATUSES: Final[tuple[tuple[type[BrokerError], int], ...]] = (
     (errors.SlotBusy, 409),
     (errors.DuplicateTask, 409),
     (errors.TransactionFull, 409),
+    (errors.TenantFull, 429),
     (errors.SubmitRefused, 422),
     (errors.InvalidTask, 400),
     (errors.InvalidSetting, 400),
@@ -74,7 +75,11 @@ class Front:
         refuse = refuse or refused
         if from_elsewhere(request):
             return refuse(errors.AccessDenied("a page of another site asks through a browser"))
-        who = self.logins.asking(request)
+        said = self.logins.asking(request)
+        try:
+            who = said if isinstance(said, Asking) or said is None else await said
+        except BrokerError as error:
+            return refuse(error)
         if who is None:
             return login_needed()
         body = b""

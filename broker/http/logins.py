@@ -1,8 +1,8 @@
 """Who asks, and what they may.
 
 Without users everybody may do everything; once there is one, everything but `/healthz` needs a
-login. An administrator may do all; any other user sees and changes the tasks of the tenant that
-has their name.
+login. An administrator may do all; any other user of a file sees and changes the tasks of the
+tenant that has their name. What users of a store may, their grants say.
 
 Invariants:
 - A wrong password and a user that there is not take the same time and get the same answer.
@@ -13,7 +13,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -34,8 +34,11 @@ class User:
 class Doorkeeper(Protocol):
     """Knows who asks."""
 
-    def asking(self, request: Request) -> Asking | None:
-        """Who asks; None: nobody who is known."""
+    def asking(self, request: Request) -> Asking | Awaitable[Asking | None] | None:
+        """Who asks, now or soon; None: nobody who is known.
+
+        Raises `BrokerUnavailable` where that cannot be looked up at the moment.
+        """
         ...
 
 
@@ -58,7 +61,7 @@ class Logins:
         """Who asks, by the header `Authorization`; None: nobody who is known."""
         if self.open:
             return Asking()
-        name, password = _credentials(authorization or "")
+        name, password = credentials(authorization or "")
         known, admin = self._users.get(name, (_NOBODY, False))
         right = hmac.compare_digest(_digest(password), known)
         return Asking(name, admin, (name,)) if right and name in self._users else None
@@ -71,7 +74,8 @@ def _digest(password: str) -> bytes:
     return hashlib.sha256(password.encode("utf-8", "surrogatepass")).digest()
 
 
-def _credentials(header: str) -> tuple[str, str]:
+def credentials(header: str) -> tuple[str, str]:
+    """User and password of a header of HTTP Basic; two empty texts for any other."""
     scheme, _, value = header.partition(" ")
     if scheme.lower() != "basic":
         return "", ""

@@ -9,6 +9,7 @@ from broker.http.routes import Ask, Route, Told
 from broker.http.shapes import Limit
 from broker.spec import MaybeName
 from broker.task import SessionState
+from broker.tenant_calls import seen_by
 
 
 class SlotFacts(msgspec.Struct):
@@ -32,7 +33,10 @@ class Slots(msgspec.Struct):
 
 
 class ResourceFacts(msgspec.Struct):
-    """A resource or a type: how many tasks hold a unit, how many may (null: any number)."""
+    """A resource or a type: how many tasks hold a unit, how many may (null: any number).
+
+    Of a tenant with a quota: of the kind waiting_tasks how many wait, of waiting_bytes their bytes.
+    """
 
     kind: str
     name: str
@@ -122,7 +126,8 @@ async def slots(desk: Desk, ask: Ask) -> Told:
 
 async def resources(desk: Desk, ask: Ask) -> Told:
     """Limits and their use."""
-    found = sorted(await desk.calls.resources(), key=lambda each: (each.kind, each.name))
+    seen = seen_by(ask.who, await desk.calls.resources())
+    found = sorted(seen, key=lambda each: (each.kind, each.name))
     return Told(Resources([ResourceFacts(*msgspec.structs.astuple(each)) for each in found]))
 
 

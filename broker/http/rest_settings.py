@@ -14,11 +14,11 @@ from broker.errors import InvalidSetting
 from broker.http.desk import Desk
 from broker.http.routes import Ask, Route, Told
 from broker.http.shapes import Changed
-from broker.settings import KINDS, Pause, decode_setting, encode_setting
+from broker.settings import KINDS, NAMELESS, Pause, decode_setting, encode_setting
 from broker.spec import MaybeName, Name
 
 EVERY_TENANT: Final = "*"
-"""In a path: the mapping of all tenants that have none of their own."""
+"""In a path: the mapping, or the quota, of all tenants that have none of their own."""
 _NAME: Final = {"name": Name}
 _SETTING: Final = {"kind": Name, "name": Name}
 
@@ -67,7 +67,7 @@ async def list_settings(desk: Desk, ask: Ask) -> Told:
 
 def _name_of(ask: Ask) -> tuple[str, str]:
     kind, name = ask.path["kind"], ask.path["name"]
-    return kind, "" if (kind, name) == ("mapping", EVERY_TENANT) else name
+    return kind, "" if kind in NAMELESS and name == EVERY_TENANT else name
 
 
 async def put_setting(desk: Desk, ask: Ask) -> Told:
@@ -147,8 +147,8 @@ ROUTES: Final = (
         "PUT",
         "/settings/{kind}/{name}",
         "put_setting",
-        "Change a setting: resource, type, tenant, worker, mapping, rate or pause. The mapping * "
-        "is that of all tenants without one.",
+        "Change a setting: resource, type, tenant, worker, mapping, rate, pause or quota. The "
+        "mapping *, and the quota *, is that of all tenants without one.",
         put_setting,
         body=msgspec.Raw,
         reply=Changed,

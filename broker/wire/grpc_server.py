@@ -9,6 +9,7 @@ from broker.service import Broker
 from broker.wire.channels import Channels
 from broker.wire.forwarding import Forwarder
 from broker.wire.grpc_service import BrokerCalls
+from engine.access.audit import NO_AUDIT
 from engine.access.door import Door
 from engine.transport.grpc_listener import GrpcListener
 from engine.transport.grpc_settings import GrpcSettings
@@ -42,7 +43,8 @@ class GrpcBrokerServer:
 
         settings = settings or GrpcSettings(calls_max=4_096)
         channels = Channels(security, settings)
-        calls = BrokerCalls(broker, Forwarder(channels))
+        audit = NO_AUDIT if door is None else door.audit
+        calls = BrokerCalls(broker, Forwarder(channels), audit)
         listener = await GrpcListener.open(
             broker_pb2.DESCRIPTOR.services_by_name["Broker"],
             calls.handlers(),

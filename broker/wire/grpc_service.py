@@ -38,6 +38,7 @@ from broker.wire.asking import METHODS, READS, WAIT_MS_MAX
 from broker.wire.forwarding import Forwarder, was_forwarded
 from broker.wire.task_messages import acted_to, failure_to, info_to, spec_of
 from broker.wire.worker_messages import WorkerMessages
+from engine.access.audit import NO_AUDIT, Audit
 from engine.access.door import CALLER, CHECK_S
 from engine.errors import AccessRefused, EngineError
 
@@ -51,12 +52,13 @@ Act = Callable[[Asking, Any, Any], Awaitable[None]]
 class BrokerCalls:
     """All calls of one server."""
 
-    def __init__(self, broker: Broker, forwarder: Forwarder) -> None:
+    def __init__(self, broker: Broker, forwarder: Forwarder, audit: Audit = NO_AUDIT) -> None:
         from broker.wire.grpc_generated import broker_pb2
 
         self._wire: Any = broker_pb2
         self._broker = broker
         self._forwarder = forwarder
+        self._audit = audit
         self._messages = WorkerMessages()
         self._waiting = 0
         self.streams = AskStreams(self._asked, was_forwarded)
@@ -123,6 +125,10 @@ class BrokerCalls:
                         return passed
                 raise
         except BrokerError as error:
+            if isinstance(error, AccessDenied):
+                asked = said.name if name == "Ask" else name
+                who = CALLER.get().principal.name
+                self._audit.note(who, asked[:100], "broker", allowed=False, why=error.message)
             reply.Clear()
             failure_to(reply.failure, error)
         finally:

@@ -57,6 +57,9 @@ CALLER: Final[ContextVar[Caller]] = ContextVar("caller", default=NOBODY)
 class Door(Protocol):
     """Who is let in without the secret. Each raises `AccessRefused`, or what looking up raises."""
 
+    audit: Audit
+    """Hears of logins, and of what was refused."""
+
     async def verifier(self, user: str) -> ScramVerifier:
         """What a user's proof is judged by."""
         ...
@@ -158,7 +161,7 @@ class ReaderDoor:
     def __init__(self, key: bytes, clock: Clock, audit: Audit = NO_AUDIT) -> None:
         self._key = key
         self._clock = clock
-        self._audit = audit
+        self.audit = audit
 
     async def verifier(self, user: str) -> ScramVerifier:
         """See `Door`: users are strangers here."""
@@ -192,7 +195,7 @@ class ReaderDoor:
 
     def refused(self, who: str, peer: str, error: EngineError) -> None:
         """See `Door`."""
-        self._audit.note(who, "read", "bookie", allowed=False, why=str(error), peer=peer)
+        self.audit.note(who, "read", "bookie", allowed=False, why=str(error), peer=peer)
 
 
 class _Reader(Caller):

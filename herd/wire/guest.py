@@ -14,8 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.access.door import BY_ANYBODY, Caller
+from engine.access.principal import SYSTEM
 from engine.log import Position
 from herd.errors import (
+    AccessDenied,
     Error,
     InterfaceError,
     InternalError,
@@ -31,7 +33,7 @@ from herd.wire import messages, table_calls
 from herd.wire.failures import failed
 from herd.wire.messages import MALFORMED, Answer, Done, Failed, Rows, Told, decode_call, encode
 from herd.wire.results import Pieces, rows_packed, table_of
-from herd.wire.rights import check_call
+from herd.wire.rights import OF_A_TABLESPACE, check_call
 from herd.wire.service import HerdService, HostedSession
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ class Guest:
         try:
             return self._begun(_decoded(data))
         except Error as error:
+            if isinstance(error, AccessDenied):
+                self._note(None, "", error)
             return encode(failed(error))
 
     def ask(self, call: messages.Call) -> Awaitable[Answer]:
@@ -148,6 +152,8 @@ class Guest:
             check_call(self.caller.principal, call)
             if self._closed:
                 raise SessionLost("the connection is ending", hint="connect again")
+            if _touches_users(call, hosted):
+                self._note(call, SYSTEM, None)
             handler = self._calls.get(type(call))
             if handler is not None:
                 return await handler(call)
@@ -164,12 +170,24 @@ class Guest:
         self, error: Exception, call: messages.Call, hosted: HostedSession | None
     ) -> Failed:
         tablespace = hosted.tablespace if hosted is not None else getattr(call, "tablespace", "")
+        if isinstance(error, AccessDenied):
+            self._note(call, tablespace, error)
         leader = ""
         if isinstance(error, LeaderUnavailable) and tablespace:
             leader = self.service.host.leader_of(tablespace) or ""
             self.service.forget_tables(tablespace)
         state = messages.NO_TRANSACTION if hosted is None else _state_of(hosted.session)
         return failed(error, leader=leader, lost=isinstance(error, SessionLost), state=state)
+
+    def _note(self, call: messages.Call | None, tablespace: str, refused: Error | None) -> None:
+        """Tell the audit what was asked, and why it was not done if it was not."""
+        self.service.audit.note(
+            self.caller.principal.name,
+            type(call).__name__ if call is not None else "call",
+            f"tablespace {tablespace}" if tablespace else "tablespaces",
+            allowed=refused is None,
+            why="" if refused is None else refused.message,
+        )
 
     # Sessions
 
@@ -401,6 +419,12 @@ class Guest:
 def identity_of(client: bytes, sequence: int) -> bytes:
     """What a client's transaction is called in questions about its outcome."""
     return client + sequence.to_bytes(8)
+
+
+def _touches_users(call: messages.Call, hosted: HostedSession | None) -> bool:
+    """Whether users and grants may be changed by it."""
+    tablespace = hosted.tablespace if hosted is not None else getattr(call, "tablespace", "")
+    return tablespace == SYSTEM and OF_A_TABLESPACE.get(type(call)) != "read"
 
 
 def _decoded(data: bytes) -> messages.Call:

@@ -8,6 +8,7 @@ Invariants:
 
 from typing import TYPE_CHECKING
 
+from engine.access.audit import NO_AUDIT, Audit
 from engine.ports.workers import Workers
 from herd.errors import TooLarge, TooManySessions
 from herd.wire.contract import FolderHost, Host
@@ -48,7 +49,8 @@ class HerdService:
     """The tablespaces of a host, for guests of any wire. On the event loop.
 
     `folder` is the host itself where tablespaces are made, backed up and restored by its guests.
-    `signer` makes tokens for bookies, where there are some that ask for one.
+    `signer` makes tokens for bookies, where there are some that ask for one; `audit` hears of what
+    is refused, and of what is done to users.
     """
 
     def __init__(
@@ -58,10 +60,12 @@ class HerdService:
         settings: WireSettings | None = None,
         folder: FolderHost | None = None,
         signer: "ReadSigner | None" = None,
+        audit: Audit = NO_AUDIT,
     ) -> None:
         self.host = host
         self.folder = folder
         self.signer = signer
+        self.audit = audit
         self.workers = workers
         self.settings = settings or WireSettings()
         self.columns = ColumnsPacked()

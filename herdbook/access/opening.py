@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from engine.access.door import UserDoor
 from engine.access.tokens import key_of
 from engine.ledger.client import LedgerClient
 from engine.transport.security import Security
+from herdbook.access.auditing import audit_of
 from herdbook.access.authenticator import StoreAuthenticator, own_key
 from herdbook.access.rows import UserRows
 from herdbook.task_api import read_configured
@@ -44,3 +46,17 @@ async def users_of_cluster(
     async with tablespaces_of(client, security=security) as herd:
         rows = UserRows(herd, client.clock)
         yield StoreAuthenticator(rows, key_of(security.secret), client.clock, herd.workers)
+
+
+@asynccontextmanager
+async def users_door(
+    client: LedgerClient, security: Security, where: str
+) -> AsyncIterator[UserDoor | None]:
+    """The door of one kind of server of a cluster; None without a shared secret.
+
+    Raises `InvalidRequest` where the audit cannot be kept.
+    """
+    configuration = read_configured()
+    audit = audit_of(configuration.path(configuration.audit.folder), where)
+    async with users_of_cluster(client, security) as known:
+        yield None if known is None else UserDoor(known, audit, where)

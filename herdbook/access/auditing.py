@@ -1,0 +1,58 @@
+"""Where the lines of the audit go: a file that rotates, or the program's log.
+
+    [audit]
+    folder = "/var/log/herdbook"           # one file a kind of server; without it: the log
+
+Invariants:
+- Nobody but the user who runs the server reads the files.
+- A full file is put aside, at most `FILES` of them are kept.
+"""
+
+import logging
+import os
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any, Final
+
+from engine.access.audit import Audit, LineAudit
+from engine.errors import InvalidRequest
+from engine.ports.clock import SystemClock
+
+FILE_BYTES: Final = 64 * 1024 * 1024
+FILES: Final = 10
+_logger: Final = logging.getLogger("herdbook.audit")
+
+
+def audit_of(folder: Path | None, where: str) -> Audit:
+    """The audit of one kind of server. Raises `InvalidRequest` for a folder that cannot be used."""
+    if folder is None:
+        return LineAudit(_logger.info, SystemClock().wall_ms)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handler = _OwnFile(
+            folder / f"audit-{where}.jsonl",
+            maxBytes=FILE_BYTES,
+            backupCount=FILES - 1,
+            encoding="utf-8",
+        )
+    except OSError as error:
+        raise InvalidRequest(f"the audit cannot be kept in {folder}: {error.strerror}") from error
+
+    def write(line: str) -> None:
+        handler.emit(logging.LogRecord(where, logging.INFO, "", 0, line, None, None))
+
+    return LineAudit(write, SystemClock().wall_ms)
+
+
+class _OwnFile(RotatingFileHandler):
+    """One that others cannot read, and whose failures are told to who writes."""
+
+    def _open(self) -> Any:
+        def opener(name: str, flags: int) -> int:
+            return os.open(name, flags, 0o600)
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Raise it again: a line that is lost has to be counted."""
+        raise
