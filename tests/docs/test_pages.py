@@ -18,6 +18,7 @@ QUICK = (
 """Pages of many small commands: those of herdbook run in one process."""
 
 PAGES = (
+    "README.md",
     "docs/ledgers.md",
     "docs/tasks.md",
     "docs/rollouts.md",

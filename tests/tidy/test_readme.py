@@ -1,6 +1,5 @@
-"""The README's examples run as they stand there, and no document leads astray."""
+"""No document leads astray. What the pages tell to type is run by tests/docs."""
 
-import doctest
 import re
 from pathlib import Path
 
@@ -12,7 +11,6 @@ NAMED_FILE = re.compile(r"`((?:engine|blobit|broker|herdbook|benchmarks|tests)/[
 FENCED = re.compile(r"```.*?```", re.DOTALL)
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for one in FOLDERS for path in one.rglob("*.md"))])
-EXAMPLES_MIN = 8
 
 
 def astray(text: str, folder: Path) -> list[str]:
@@ -20,12 +18,6 @@ def astray(text: str, folder: Path) -> list[str]:
     prose = FENCED.sub("", text)
     links = [target for target in LINK.findall(prose) if not (folder / target).exists()]
     return links + [name for name in NAMED_FILE.findall(prose) if not (ROOT / name).exists()]
-
-
-def test_the_examples_of_the_readme_run() -> None:
-    failed, tried = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
-    assert tried >= EXAMPLES_MIN
-    assert failed == 0
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
