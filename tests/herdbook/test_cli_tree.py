@@ -25,6 +25,8 @@ WITHOUT_JSON = {
     "bookie": "serves until it is told to stop; its first line is an address",
     "herd node": "serves until it is told to stop",
     "task serve": "serves until it is told to stop; its first line is an address",
+    **{f"user {each}": "prints nothing" for each in ("add", "passwd", "rm", "grant", "revoke")},
+    "user token": "its output is the token",
     "worker": "works until it is told to stop",
     "zookeeper": "serves until it is told to stop; its first line is an address",
 }
