@@ -21,7 +21,7 @@ _PAYLOAD: Final = Task.__struct_fields__.index("payload")
 class AlikeTasks:
     """Consecutive tasks that wait from now on. Given one of them; its id and payload are not."""
 
-    __slots__ = ("_count", "_first", "_head", "_middle", "_tail", "_task")
+    __slots__ = ("_count", "_first", "_head", "_middle", "_payload_bytes", "_tail", "_task")
 
     def __init__(self, task: Task) -> None:
         assert task.status is Status.WAITING and not task.payload_bytes
@@ -30,7 +30,7 @@ class AlikeTasks:
         self._head = _header(len(values))
         self._middle = _joined(values[1:_PAYLOAD])
         self._tail = _joined(values[_PAYLOAD + 1 :])
-        self._first = self._count = 0
+        self._first = self._count = self._payload_bytes = 0
 
     def put(self, step: Step, task_id: int, payload: bytes) -> None:
         """Write the next one."""
@@ -38,13 +38,15 @@ class AlikeTasks:
             self._first = task_id
         assert task_id == self._first + self._count
         self._count += 1
+        self._payload_bytes += len(payload)
         row = (self._head, encode(task_id), self._middle, encode(payload), self._tail)
         step.put(numbered(ACTIVE, task_id), b"".join(row))
 
     def tell(self, step: Step) -> None:
         """All are written: tell who listens."""
         if self._count:
-            step.changed(TasksCame(self._task, range(self._first, self._first + self._count)))
+            ids = range(self._first, self._first + self._count)
+            step.changed(TasksCame(self._task, ids, self._payload_bytes))
 
 
 def _joined(values: tuple[object, ...]) -> bytes:

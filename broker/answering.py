@@ -6,7 +6,7 @@ Invariants:
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -25,6 +25,10 @@ from engine.errors import EngineError
 from engine.replica import ReadRows
 
 T = TypeVar("T")
+WAITING_TASKS: Final = "waiting_tasks"
+WAITING_BYTES: Final = "waiting_bytes"
+OF_A_TENANT: Final = (WAITING_TASKS, WAITING_BYTES)
+"""Kinds of which a name is a tenant's."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -39,7 +43,11 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
 
 class ResourceStatus(msgspec.Struct, frozen=True):
-    """A resource or a type: how many tasks hold a unit, and how many may (None: any number)."""
+    """A resource or a type: how many tasks hold a unit, and how many may (None: any number).
+
+    Of a tenant with a quota, too: of the kind `WAITING_TASKS` how many wait, of `WAITING_BYTES` the
+    bytes of their payloads, each as `running`.
+    """
 
     kind: str
     name: str
@@ -169,10 +177,16 @@ class Answering:
 
     async def resources(self) -> list[ResourceStatus]:
         """See `Calls`."""
-        return [
+        found = [
             ResourceStatus(gate.kind, gate.name, gate.used, gate.limit, gate.paused)
             for gate in self.term.scheduler.index.gates()
         ]
+        for use in self.term.quotas.uses():
+            tasks = (use.tasks, use.quota.tasks)
+            size_bytes = (use.size_bytes, use.quota.payload_bytes)
+            found.append(ResourceStatus(WAITING_TASKS, use.tenant, *tasks, False))
+            found.append(ResourceStatus(WAITING_BYTES, use.tenant, *size_bytes, False))
+        return found
 
     async def queues(self) -> list[Waiting]:
         """See `Calls`."""

@@ -54,10 +54,14 @@ class TaskChanged(msgspec.Struct, frozen=True, gc=False):
 
 
 class TasksCame(msgspec.Struct, frozen=True, gc=False):
-    """New tasks wait, which are alike in all but id and payload; `task` stands for each of them."""
+    """New tasks wait, which are alike in all but id and payload; `task` stands for each of them.
+
+    `payload_bytes` are those of all their payloads together.
+    """
 
     task: Task
     ids: range
+    payload_bytes: int
 
 
 class TasksAssigned(msgspec.Struct, frozen=True, gc=False):

@@ -87,6 +87,17 @@ def _encoded(specs: Sequence[Spec]) -> list[bytes]:
     return encoded
 
 
+def expanded(specs: Sequence[bytes]) -> list[Spec]:
+    """Each task of a batch, whole."""
+    found: list[Spec] = []
+    for spec in specs:
+        if spec[0] in _BYTES_KINDS:
+            found.append(msgspec.structs.replace(found[-1], payload=_decode_payload(spec)))
+        else:
+            found.append(decode_spec(spec))
+    return found
+
+
 def is_full(specs: Sequence[bytes]) -> bool:
     """Whether they are more than a command takes."""
     return len(specs) > ITEMS_MAX or sum(map(len, specs)) > BATCH_BYTES_MAX

@@ -11,6 +11,7 @@ BrokerError
 │   ├── UnknownParent            a parent is not there, or in another transaction
 │   ├── UnknownCodePool          the code it names is not there
 │   ├── TransactionFull          the transaction holds all tasks that it may
+│   ├── TenantFull               as many of the tenant's tasks wait as may
 │   └── BatchRefused             another one of the same atomic batch was refused
 ├── UnknownTask              there is no such task, or no longer
 ├── UnknownTransaction       it was never begun, or it has ended
@@ -135,6 +136,14 @@ class TransactionFull(SubmitRefused):
 
     code = "transaction_full"
     remedy = "commit it and begin another one"
+
+
+class TenantFull(SubmitRefused):
+    """As many tasks of the tenant wait, or as many bytes of payloads, as its quota lets."""
+
+    code = "tenant_full"
+    retryable = True
+    remedy = "submit again when some of its tasks have begun, or have the tenant's quota raised"
 
 
 class BatchRefused(SubmitRefused):

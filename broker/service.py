@@ -14,7 +14,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from random import Random
 from typing import Final, TypeVar
@@ -50,6 +50,7 @@ from broker.leading.cron import check_cron, check_zone
 from broker.leading.firing import next_due_ms
 from broker.leading.link import LocalLink
 from broker.leading.measures import TermMeasures
+from broker.leading.quotas import sent_within
 from broker.leading.term import Term
 from broker.leading.timers import Later
 from broker.machine import BrokerMachine
@@ -319,6 +320,16 @@ class Broker(RollingOut):
         """
         if not specs:
             return []
+        quotas, as_one = self.term.quotas, atomic or related
+
+        def send(some: Sequence[bytes]) -> Awaitable[list[int | Refusal]]:
+            return self._send(some, transaction, atomic, related, owner)
+
+        return await (sent_within(quotas, specs, as_one, send) if quotas.any else send(specs))
+
+    async def _send(
+        self, specs: Sequence[bytes], transaction: int, atomic: bool, related: bool, owner: str
+    ) -> list[int | Refusal]:
         proposing = self.term.proposing
         if transaction or atomic or related:
             if len(specs) > ITEMS_MAX:

@@ -104,7 +104,18 @@ class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-Setting = Limit | TenantLimits | OperatorLimits | Mapping | Rate | Pause
+class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a tenant may wait to begin: so many tasks, with payloads of so many bytes together.
+
+    None: any number. Payloads that lie in a bucket are not counted. Of the name "" it is that of
+    each tenant that has none of its own.
+    """
+
+    tasks: int | None = None
+    payload_bytes: int | None = None
+
+
+Setting = Limit | TenantLimits | OperatorLimits | Mapping | Rate | Pause | Quota
 
 KINDS: Final[dict[str, type[Setting]]] = {
     "resource": Limit,
@@ -114,7 +125,10 @@ KINDS: Final[dict[str, type[Setting]]] = {
     "mapping": Mapping,
     "rate": Rate,
     "pause": Pause,
+    "quota": Quota,
 }
+NAMELESS: Final = ("mapping", "quota")
+"""Kinds of which the one without a name is that of all others."""
 SCOPES: Final = {"rate": ("tenant", "type", "resource"), "pause": ("tenant", "type")}
 _DECODERS: Final = {kind: msgspec.json.Decoder(struct) for kind, struct in KINDS.items()}
 
@@ -156,7 +170,7 @@ def check_setting(kind: str, name: str, setting: Setting) -> None:
         raise InvalidSetting(f"a {kind} is a {KINDS[kind].__name__}, no {type(setting).__name__}")
     if kind in SCOPES:
         scope_of(kind, name)
-    elif not name and kind != "mapping":
+    elif not name and kind not in NAMELESS:
         raise InvalidSetting(f"a {kind} needs a name")
     if len(name) > NAME_LENGTH_MAX:
         raise InvalidSetting(f"the name of a {kind} has up to {NAME_LENGTH_MAX} letters")
@@ -174,6 +188,8 @@ def _wrong(setting: Setting) -> str:
         if setting.maximum is not None and setting.maximum < setting.reserved:
             return "the maximum is below what is reserved"
         return _negative({"reserved": setting.reserved, "maximum": setting.maximum})
+    if isinstance(setting, Quota):
+        return _negative({"tasks": setting.tasks, "payload_bytes": setting.payload_bytes})
     if isinstance(setting, OperatorLimits):
         if not 0 <= setting.share_percent <= 100:
             return "a share lies between 0 and 100 percent"

@@ -21,6 +21,7 @@ from broker.access import (
     own_task,
     seen_task,
 )
+from broker.answering import OF_A_TENANT, ResourceStatus
 from broker.calls import Calls
 from broker.commands import Answer, Refusal, Spec
 from broker.connection import Hello, WorkerLink
@@ -29,8 +30,13 @@ from broker.reading import TaskFilter, TaskPage
 from broker.scheduling import Waiting
 from broker.task import Task, Transaction
 
-OF_ANYBODY: Final = frozenset({"now_ms", "counts", "workers", "resources"})
+OF_ANYBODY: Final = frozenset({"now_ms", "counts", "workers"})
 """They name no task and no tenant."""
+
+
+def seen_by(who: Asking, found: list[ResourceStatus]) -> list[ResourceStatus]:
+    """Resources and types, and those quotas that are of tenants that somebody sees."""
+    return [each for each in found if each.kind not in OF_A_TENANT or who.sees(each.name)]
 
 
 class TenantCalls:
@@ -127,6 +133,10 @@ class TenantCalls:
     async def queues(self) -> list[Waiting]:
         """See `Calls`; those of tenants that they see."""
         return [each for each in await self._calls.queues() if self._who.sees(each.key.tenant)]
+
+    async def resources(self) -> list[ResourceStatus]:
+        """See `Calls`; of quotas those of tenants that they see."""
+        return seen_by(self._who, await self._calls.resources())
 
     async def connect(self, hello: Hello) -> WorkerLink:
         """See `Calls`."""

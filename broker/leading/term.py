@@ -41,11 +41,12 @@ from broker.leading.housekeeping import Housekeeping
 from broker.leading.leases import Leases
 from broker.leading.measures import Ended, TermMeasures, newest
 from broker.leading.proposing import Proposing
+from broker.leading.quotas import NOT_BEGUN, Quotas, size_of
 from broker.leading.timers import Key, Kind, Later, Timers
 from broker.leading.waits import Waits
 from broker.replicating import Replicated
 from broker.scheduling import Pick, QueueKey, Scheduler
-from broker.settings import BrokerSettings, decode_setting
+from broker.settings import BrokerSettings, Quota, decode_setting
 from broker.task import (
     FINAL_STATES,
     SessionState,
@@ -85,6 +86,7 @@ class Term:
         self.number = replica.term
         self.scheduler = scheduler
         self.waits = Waits()
+        self.quotas = Quotas()
         self.counts = [0] * (max(Status) + 1)
         """How many tasks are in each state, by its number; of those that ended, in this term."""
         self.ended = Ended()
@@ -189,6 +191,8 @@ class Term:
     def _adopt(self, task: Task, orphans: dict[tuple[str, int], list[int]]) -> None:
         status = task.status
         self.counts[status] += 1
+        if status in NOT_BEGUN:
+            self.quotas.count(task.tenant, 1, size_of(task))
         if status is Status.DELAYED:
             self.timers.set(Kind.DUE, task.id, task.due_ms)
         elif status is Status.RUNNING:
@@ -222,6 +226,7 @@ class Term:
         task = change.task
         if change.before is None and change.after is _WAITING and not task.deadline_ms:
             self.counts[_WAITING] += 1
+            self.quotas.count(task.tenant, 1, size_of(task))
             self._push(task)
         else:
             self._task_changed(change)
@@ -229,6 +234,7 @@ class Term:
     def _other_changed(self, change: Change) -> None:
         if isinstance(change, TasksCame):
             self.counts[_WAITING] += len(change.ids)
+            self.quotas.count(change.task.tenant, len(change.ids), change.payload_bytes)
             self._push(change.task, change.ids)
         elif isinstance(change, TasksAssigned):
             self._assigned(change.tasks)
@@ -262,8 +268,9 @@ class Term:
     def _assigned(self, tasks: list[Task]) -> None:
         self.counts[_WAITING] -= len(tasks)
         self.counts[_RUNNING] += len(tasks)
-        under_way = self._under_way
+        under_way, count = self._under_way, self.quotas.count
         for task in tasks:
+            count(task.tenant, -1, -size_of(task))
             if task.id in under_way:
                 under_way[task.id] = task
             else:
@@ -300,6 +307,9 @@ class Term:
     def _task_changed(self, change: TaskChanged) -> None:
         before, after, task = change.before, change.after, change.task
         counts = self.counts
+        begins = (after in NOT_BEGUN) - (before in NOT_BEGUN)
+        if begins:
+            self.quotas.count(task.tenant, begins, begins * size_of(task))
         under_way = task.id in self._under_way
         if under_way:
             self._under_way[task.id] = task
@@ -371,6 +381,10 @@ class Term:
         except InvalidSetting as error:
             # Written by a newer version: better none than a term that cannot begin.
             _logger.error("a setting was left out: %s", error)
+            return
+        if kind == "quota":
+            assert setting is None or isinstance(setting, Quota)
+            self.quotas.set(name, setting)
             return
         self.scheduler.configure(kind, name, setting)
 
