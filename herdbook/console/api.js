@@ -26,9 +26,10 @@ export function address(path, query = {}) {
   return `${ROOT}${path}${asked.size ? `?${asked}` : ""}`;
 }
 
-// The header that shows a change to come from this page; /me told it.
-export function changing() {
-  return token ? { "X-Herdbook-Token": token } : {};
+// The header that shows a request to come from this page; what changes something needs the value
+// that /me told.
+export function shown() {
+  return { "X-Herdbook-Token": token };
 }
 
 export function remember(csrf) {
@@ -52,7 +53,7 @@ export function remove(path, query) {
 }
 
 async function call(method, path, { query, body, signal } = {}) {
-  const headers = method === "GET" ? {} : changing();
+  const headers = shown();
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const asking = { method, headers, signal, credentials: "same-origin", cache: "no-store" };
   if (body !== undefined) asking.body = JSON.stringify(body);

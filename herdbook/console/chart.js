@@ -72,7 +72,10 @@ export class Chart {
   // The legend tells the last values, or those of the moment that is pointed at.
   #tell() {
     const last = this.times.length - 1;
-    if (last < 0) return void fill(this.legend, h("span", { class: "quiet" }, "Nothing measured yet."));
+    if (last < 0) {
+      fill(this.legend, h("span", { class: "quiet" }, "Nothing measured yet."));
+      return;
+    }
     const index = Math.min(this.pointed ?? last, last);
     const x = last > 0 ? (WIDE * index) / last : 0;
     for (const end of ["x1", "x2"]) this.cursor.setAttribute(end, x);

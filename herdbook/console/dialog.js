@@ -20,7 +20,7 @@ export function ask(
     "form",
     { method: "dialog" },
     h("h2", { id: named }, title),
-    [says].flat().map((text) => h("p", {}, text)),
+    [says].flat().filter(Boolean).map((text) => h("p", {}, text)),
     fields.map(([, label], index) => h("label", { class: "field" }, label, inputs[index])),
     complaint,
     h("div", { class: "row" }, no, yes),

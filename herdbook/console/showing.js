@@ -1,6 +1,7 @@
 // Parts that all pages use: states, problems, empty places, facts, notices.
 
-import { h, s } from "./dom.js";
+import { h, put, s } from "./dom.js";
+import { clock } from "./format.js";
 
 const NOTICE_MS = 6_000;
 const STATES = {
@@ -114,6 +115,23 @@ export function partWith(title, beside, ...children) {
 
 export function box(...children) {
   return h("div", { class: "box" }, ...children);
+}
+
+// A table that is only read; `rows` are lists of [content, kind].
+export function list(label, heads, rows) {
+  const head = heads.map((text) => h("th", { scope: "col" }, text));
+  const body = rows.map((row) => h("tr", {}, row.map(([content, kind]) => cell(content, kind))));
+  const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, head)));
+  return h("div", { class: "box scroll" }, put(table, h("tbody", {}, body)));
+}
+
+function cell(content, kind = null) {
+  return h("td", { class: kind }, content);
+}
+
+// The hour of a moment that has passed, with the whole of it as its title.
+export function moment(ms) {
+  return h("span", { title: new Date(ms).toISOString() }, clock(ms));
 }
 
 // Say what was done, for eyes and for ears.

@@ -212,7 +212,8 @@ function told(result) {
 }
 
 function cell(value, { type }) {
-  if (value === null) return h("td", { class: "null" }, "NULL");
+  const number = NUMBER.test(type) ? "number" : "";
+  if (value === null) return h("td", { class: `null ${number}` }, "NULL");
   const text = typeof value === "object" ? JSON.stringify(value) : String(value);
-  return h("td", { class: NUMBER.test(type) ? "number" : null }, text);
+  return h("td", { class: number || null }, text);
 }

@@ -1,4 +1,4 @@
-// Tables whose rows are reached by the arrow keys, and which keep the focus when they are refreshed.
+// Tables whose rows are reached by the arrow keys, and which keep the focus over a refresh.
 //
 // One row at a time is in the tab order; what can be pressed in the other rows is not, so that tab
 // goes past a table of a thousand rows in two steps.
@@ -73,7 +73,7 @@ export class Table {
     return element;
   }
 
-  // Of the active row what is inside is in the tab order; cells are compared with it as it was made.
+  // Of the active row what is inside is in the tab order.
   #tabs(element) {
     const isActive = element === this.active;
     element.tabIndex = isActive ? 0 : -1;

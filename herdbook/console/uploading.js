@@ -1,6 +1,6 @@
 // Sending a file, telling how far it is. A name that is taken is not replaced unless that is meant.
 
-import { address, ApiError, at, changing, failure, unreachable } from "./api.js";
+import { address, ApiError, at, shown, failure, unreachable } from "./api.js";
 
 const TAKEN = 412;
 
@@ -11,19 +11,23 @@ export function upload({ bucket, name, file, replace, hear }) {
   const done = new Promise((resolve, reject) => {
     request.upload.addEventListener("progress", (event) => hear(event.loaded, event.total));
     request.addEventListener("error", () => reject(unreachable()));
-    request.addEventListener("abort", () => reject(new ApiError(0, { code: "left", message: "It was stopped; nothing is stored." })));
+    request.addEventListener("abort", () => reject(stopped()));
     request.addEventListener("load", () => {
       if (request.status < 300) resolve();
       else reject(failure(request.status, request.responseText));
     });
   });
   request.open("PUT", address(at`/buckets/${bucket}/objects/${name}`));
-  for (const [header, value] of Object.entries(changing()))
+  for (const [header, value] of Object.entries(shown()))
     request.setRequestHeader(header, value);
   request.setRequestHeader("Content-Type", file.type || "application/octet-stream");
   if (!replace) request.setRequestHeader("If-None-Match", "*");
   request.send(file);
   return { done, abort: () => request.abort() };
+}
+
+function stopped() {
+  return new ApiError(0, { code: "stopped", message: "It was stopped; nothing is stored." });
 }
 
 export function isTaken(error) {

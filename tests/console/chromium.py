@@ -111,7 +111,7 @@ class Browser:
             height=height,
         )["targetId"]
         told = self.send("Target.attachToTarget", targetId=target, flatten=True)
-        page = Page(self, told["sessionId"], target)
+        page = Page(self, told["sessionId"])
         self._pages[told["sessionId"]] = page
         for domain in ("Page", "Runtime", "Network", "Log", "DOM"):
             page.send(f"{domain}.enable")
@@ -173,10 +173,9 @@ class Browser:
 class Page:
     """One page. `complaints` are errors of the console, `asked` all addresses that it asked."""
 
-    def __init__(self, browser: Browser, session: str, target: str) -> None:
+    def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
         self._session = session
-        self._target = target
         self.complaints: list[str] = []
         self.asked: list[str] = []
 
@@ -206,6 +205,14 @@ class Page:
             deviceScaleFactor=1,
             mobile=False,
         )
+
+    def forget(self, *origins: str) -> None:
+        """Keep nothing of what was: complaints, addresses, cookies and what pages stored."""
+        self.send("Network.clearBrowserCookies")
+        for origin in origins:
+            self.send("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
+        self.complaints.clear()
+        self.asked.clear()
 
     def theme(self, name: str) -> None:
         """Have the system want light or dark."""
@@ -287,10 +294,6 @@ class Page:
         """Keep a picture of the page."""
         told = self.send("Page.captureScreenshot", format="png")
         file.write_bytes(base64.b64decode(told["data"]))
-
-    def close(self) -> None:
-        """Close the page."""
-        self._browser.send("Target.closeTarget", targetId=self._target)
 
 
 _CODES: Final = {

@@ -15,6 +15,7 @@ from tests.console.serving import Served, served
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "a bell on a collar"
+SIZE = (1280, 900)
 
 
 class Knows:
@@ -69,16 +70,23 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
+@pytest.fixture(scope="session")
+def window(browser: Browser) -> Page:
+    """The one page of all tests: another one takes a second."""
+    return browser.page(*SIZE)
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page of its own, which asked nobody but this machine and has not complained."""
-    page = browser.page()
-    yield page
-    complaints, asked = page.complaints, page.asked
-    page.close()
-    assert complaints == []
-    foreign = [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:"))]
-    assert [url for url in foreign if url != "about:blank"] == []
+def page(window: Page, store: Served) -> Iterator[Page]:
+    """A page without a past, which asked nobody but this machine and did not complain."""
+    window.open("about:blank")
+    window.forget(store.url, store.guarded_url)
+    window.size(*SIZE)
+    window.theme("light")
+    yield window
+    assert window.complaints == []
+    ours = (store.url, store.guarded_url, "about:", "data:")
+    assert [url for url in window.asked if not url.startswith(ours)] == []
 
 
 @pytest.fixture(scope="session")

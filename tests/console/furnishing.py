@@ -9,7 +9,6 @@ from broker.rollouts.rollouts import AsyncRollouts
 from broker.settings import Pause
 from broker.spec import Spec
 from broker.task import Mode
-from herdbook.http.rates import Sampler
 from tests.broker.service.yard import FakeWorker, submitted
 from tests.console.serving import Served
 from tests.herdbook.bookie_processes import reached
@@ -33,11 +32,10 @@ ACTION: Final = {
 
 async def furnish(store: Served) -> None:
     """Tables, objects, tasks in many states, a worker and roll-outs."""
-    sampler = Sampler(store.house)
     for some in (_tables, _objects, _tasks, _rollouts):
-        await sampler.look()
+        await store.look()
         await some(store)
-    await sampler.look()
+    await store.look()
 
 
 async def _tables(store: Served) -> None:
@@ -81,6 +79,11 @@ async def _tasks(store: Served) -> None:
     await worker.fail(runs[MARKED], f"{MARKED} is no type")
     await submitted(broker, Spec("resize", "acme", b'{"path": "elsa.jpg", "width": 640}'))
     await worker.until_runs(1)
+    quick = [Spec("mail", tenant) for tenant in ("acme", "acme", "borden", "casey")]
+    await submitted(broker, *quick)
+    for _ in quick:
+        await store.look()
+        await worker.finish(*await worker.until_runs(1))
     await FakeWorker.connected(broker, MARKED, places=2, types=("none",))
     waiting = [Spec("letter", "acme", priority=each) for each in range(3)]
     waiting += [Spec("letter", "borden", mode=Mode.AT_MOST_ONCE), Spec("letter", MARKED)]

@@ -20,6 +20,7 @@ from engine.ports.system_loop import background_loop
 from herdbook.book import AsyncBook, open_async
 from herdbook.http.app import create_app
 from herdbook.http.house import House, house_of
+from herdbook.http.rates import Sampler
 from herdbook.http_listening import answer_at, listening_at, url_of
 
 A = TypeVar("A")
@@ -38,6 +39,10 @@ class Served:
     house: House
     url: str
     guarded_url: str
+
+    async def look(self) -> None:
+        """Have the charts know what has happened so far."""
+        await Sampler(self.house).look()
 
     def run(self, work: Callable[[], Coroutine[Any, Any, A]]) -> A:
         """Do something where the store runs."""

@@ -88,7 +88,7 @@ function decommission({ bookie_id: id, state: word }, refresh) {
     says: [
       word === "away"
         ? "It is away: its replicas are made again from others, and it is not waited for any more."
-        : "It takes no new ledgers. Its replicas are copied to other bookies while it goes on serving them.",
+        : "It takes no new ledgers. Its replicas are copied to other bookies while it serves them.",
       "When no ledger names it any more it can be switched off. Until then it may stay after all.",
     ],
     action: "Decommission it",
@@ -199,7 +199,10 @@ function acts(repair, refresh) {
 function off(refresh) {
   return ask({
     title: "Switch repair off?",
-    says: "Lost replicas are not made again until it is switched on: do this for planned work on bookies, and not for long.",
+    says: [
+      "Lost replicas are not made again until it is switched on.",
+      "That is for planned work on bookies, and not for long.",
+    ],
     action: "Switch it off",
     grave: true,
     fields: [["reason", "Why, for other people", { maxlength: 1_000 }]],
@@ -227,7 +230,10 @@ function on(refresh) {
 function scrub(refresh) {
   return ask({
     title: "Scrub all ledgers?",
-    says: "Every replica of every entry is read and compared with its checksum. What is wrong is repaired. It takes disk and time, and goes on while you leave this page.",
+    says: [
+      "Every replica of every entry is read and compared with its checksum, and repaired if wrong.",
+      "It takes disk and time, and goes on when you leave this page.",
+    ],
     action: "Begin the scrub",
     act: async () => {
       const { changed } = await post("/repair/scrub");

@@ -12,6 +12,7 @@ import { Table } from "../table.js";
 import { showBucket } from "./objects.js";
 
 const LIVE_MS = 10_000;
+const NAMED = { required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" };
 
 export function show({ main, signal, parts, query }) {
   if (parts[0]) return showBucket({ main, signal, bucket: parts[0], object: parts[1], query });
@@ -73,7 +74,7 @@ function make() {
     says: "Its name stays as it is; how many copies it keeps is the store's choice.",
     action: "Make it",
     keep: "Leave it",
-    fields: [["name", "Name", { required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" }]],
+    fields: [["name", "Name", NAMED]],
     act: async ({ name }) => {
       await post("/buckets", { name });
       say(`The bucket ${name} is made.`);
@@ -85,7 +86,7 @@ function make() {
 function discard({ name }, refresh) {
   return ask({
     title: `Delete the bucket ${name}?`,
-    says: "It must be empty, unless you say that its objects go with it. They cannot be brought back.",
+    says: "It must be empty, unless its objects go with it. They cannot be brought back.",
     action: "Delete the bucket",
     grave: true,
     fields: [["force", "Delete all objects in it, too", { type: "checkbox" }]],

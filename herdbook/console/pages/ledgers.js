@@ -6,7 +6,7 @@ import { h, refill } from "../dom.js";
 import { ago, bytes, count, many } from "../format.js";
 import { heading } from "../heading.js";
 import { live, paged } from "../live.js";
-import { button, empty, facts, figures, part, say, state } from "../showing.js";
+import { button, empty, facts, figures, list, part, say, state } from "../showing.js";
 import { Table } from "../table.js";
 
 const LIVE_MS = 5_000;
@@ -143,7 +143,7 @@ function flaws(ledger) {
 }
 
 function about(ledger) {
-  const pairs = Object.entries(ledger.metadata).filter(([name]) => name !== "owner").map(([name, value]) => [name, value]);
+  const pairs = Object.entries(ledger.metadata).filter(([name]) => name !== "owner");
   return part(
     "What it is",
     h(
@@ -162,25 +162,19 @@ function about(ledger) {
 function fragments(ledger, states) {
   const rows = ledger.fragments.map((fragment, index) => {
     const next = ledger.fragments[index + 1];
-    const last = next ? next.first - 1 : ledger.last_entry;
-    const range = last === null ? `from ${count(fragment.first)} on` : `${count(fragment.first)} to ${count(last)}`;
-    const empty = last !== null && last < fragment.first;
-    return h(
-      "tr",
-      {},
-      h("td", {}, empty ? "none" : range),
-      h("td", { class: "name" }, h("ul", { class: "plainly" }, fragment.ensemble.map((name) => h("li", {}, replica(name, states))))),
-    );
+    const replicas = fragment.ensemble.map((name) => h("li", {}, replica(name, states)));
+    return [
+      [range(fragment.first, next ? next.first - 1 : ledger.last_entry)],
+      [h("ul", { class: "plainly" }, replicas), "name"],
+    ];
   });
-  const head =
-    h("thead",
-      {},
-      h("tr",
-        {},
-        h("th", { scope: "col" }, "Entries"),
-        h("th", { scope: "col" }, "Bookies that have them")));
-  const table = h("table", { "aria-label": "Fragments" }, head, h("tbody", {}, rows));
-  return part("Where its entries are", h("div", { class: "box scroll" }, table));
+  const heads = ["Entries", "Bookies that have them"];
+  return part("Where its entries are", list("Fragments", heads, rows));
+}
+
+function range(first, last) {
+  if (last === null) return `from ${count(first)} on`;
+  return last < first ? "none" : `${count(first)} to ${count(last)}`;
 }
 
 function replica(name, states) {
@@ -190,16 +184,17 @@ function replica(name, states) {
 }
 
 function discard(ledger) {
-  const id = ledger.ledger_id;
+  const { ledger_id: id, last_entry: last, owner } = ledger;
+  const what = last === null ? "Its entries" : many(last + 1, "entry", "entries");
   return ask({
     title: `Delete the ledger ${id}?`,
     says: [
-      `${ledger.last_entry === null ? "Its entries" : many(ledger.last_entry + 1, "entry", "entries")} are gone for ever, on all bookies.`,
-      ledger.owner ? `It belongs to ${ledger.owner}, which deletes it itself when nothing needs it any more.` : [],
+      `${what} are gone for ever, on all bookies.`,
+      owner ? `It belongs to ${owner}, which deletes it when nothing needs it any more.` : [],
     ].flat(),
     action: "Delete the ledger",
     grave: true,
-    fields: ledger.owner ? [["force", "Delete it although it belongs to something, which loses it", { type: "checkbox" }]] : [],
+    fields: owner ? [["force", `Delete it although ${owner} loses it`, { type: "checkbox" }]] : [],
     act: async ({ force }) => {
       await remove(at`/ledgers/${id}`, { force: force ? "true" : "" });
       say(`Ledger ${id} is deleted.`);

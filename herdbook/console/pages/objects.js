@@ -57,7 +57,8 @@ function crumbs(bucket, prefix) {
     steps.map((step, index) => [step || "(nothing)", `${steps.slice(0, index + 1).join("/")}/`]);
   const items = [[bucket, ""], ...links].map(([text, to], index, all) => {
     const isLast = index === all.length - 1;
-    return h("li", {}, h("a", { href: folder(bucket, to), "aria-current": isLast ? "location" : null }, text));
+    const current = isLast ? "location" : null;
+    return h("li", {}, h("a", { href: folder(bucket, to), "aria-current": current }, text));
   });
   const rest = prefix.split("/").at(-1);
   const begins = rest && h("li", {}, h("span", { class: "quiet" }, `names beginning with ${rest}`));
@@ -94,7 +95,7 @@ function objectsTable(bucket, prefix, refresh) {
                     empty("The bucket is empty.", "Drop files here, or choose some above."),
     columns: [
       { title: "Name", kind: "name", cell: (entry) => nameOf(bucket, prefix, entry) },
-      { title: "Size", kind: "number", cell: ({ size, isFolder }) => (isFolder ? "" : bytes(size)) },
+      { title: "Size", kind: "number", cell: (entry) => (entry.isFolder ? "" : bytes(entry.size)) },
       {
         title: "Kind",
         kind: "name",

@@ -28,10 +28,15 @@ export function show({ main, signal }) {
   watch((cluster, error) => {
     refill(complaint, error && problem(error, askHealth));
     if (!cluster) return;
-    refill(about, `${cluster.name}, Herdbook ${cluster.version}`, cluster.url && [" at ", h("code", {}, cluster.url)]);
+    const url = cluster.url && [" at ", h("code", {}, cluster.url)];
+    refill(about, `${cluster.name}, Herdbook ${cluster.version}`, url);
     refill(glance, judged(cluster), numbers(cluster));
     nodes.show(cluster.nodes);
-    refill(named, names("Tablespaces", cluster.tablespaces, "tables"), names("Buckets", cluster.buckets, "buckets"));
+    refill(
+      named,
+      names("Tablespaces", cluster.tablespaces, "tables"),
+      names("Buckets", cluster.buckets, "buckets"),
+    );
     if (!below.firstChild) below.append(part("Nodes", nodes.node), named);
   }, signal);
   return { refresh: () => Promise.all([askHealth(), ended.refresh()]) };
@@ -67,7 +72,7 @@ function numbers({ bookies, under_replicated: waiting, disk, tablespaces, bucket
     [
       "Ledgers to repair",
       waiting === null ? "unknown" : count(waiting),
-      waiting ? "lack a replica" : "every replica is there",
+      waiting ? "lack a replica" : "none waits for a replica",
       waiting ? "bad" : "",
     ],
     [
@@ -84,9 +89,13 @@ function numbers({ bookies, under_replicated: waiting, disk, tablespaces, bucket
 }
 
 function charts(signal) {
-  const entries = new Chart("Entries taken by bookies, the last five minutes", (value) => rate(value));
-  const written = new Chart("Bytes taken by bookies, the last five minutes", (value) => rate(value, "B"), 1_024);
-  const tasks = new Chart("Tasks ended by tenant, the last five minutes", (value) => rate(value));
+  const entries = new Chart("Entries taken by bookies, five minutes", (value) => rate(value));
+  const written = new Chart(
+    "Bytes taken by bookies, five minutes",
+    (value) => rate(value, "B"),
+    1_024,
+  );
+  const tasks = new Chart("Tasks ended by tenant, five minutes", (value) => rate(value));
   const shown = live({
     signal,
     everyMs: RATES_MS,
@@ -111,7 +120,8 @@ function charts(signal) {
 
 // A bookie's id is long, and its beginning tells it from a few others.
 function shortened(series) {
-  return Object.fromEntries(Object.entries(series).map(([name, values]) => [name.slice(0, 8), values]));
+  const named = Object.entries(series).map(([name, values]) => [name.slice(0, 8), values]);
+  return Object.fromEntries(named);
 }
 
 function nodesTable() {

@@ -3,10 +3,10 @@
 import { at, get, post, remove } from "../api.js";
 import { ask } from "../dialog.js";
 import { h, refill } from "../dom.js";
-import { ago, clock, count, many } from "../format.js";
+import { ago, count, many } from "../format.js";
 import { heading } from "../heading.js";
 import { live, paged } from "../live.js";
-import { button, empty, facts, meter, part, say, state } from "../showing.js";
+import { button, empty, facts, list, meter, moment, part, say, state } from "../showing.js";
 import { Table } from "../table.js";
 
 const LIVE_MS = 2_000;
@@ -153,23 +153,13 @@ function nodeColumns(name, refresh) {
 }
 
 function notesOf(notes) {
-  if (!notes.length) return null;
-  const rows = notes.map(
-    (note) => h(
-      "tr",
-      {},
-      h("td", { title: new Date(note.at_ms).toISOString() }, clock(note.at_ms)),
-      h("td", {}, note.by),
-      h("td", { class: "name" }, note.node),
-      h("td", { class: "name" }, note.text),
-    ),
-  );
-  const heads = ["When", "Who", "Node", "What"].map((text) => h("th", { scope: "col" }, text));
-  const head = h("thead", {}, h("tr", {}, heads));
-  return part(
-    "Log",
-    h("div", { class: "box scroll" }, h("table", { "aria-label": "Log" }, head, h("tbody", {}, rows)))
-  );
+  const rows = notes.map(({ at_ms: ms, by, node, text }) => [
+    [moment(ms)],
+    [by],
+    [node, "name"],
+    [text, "name"],
+  ]);
+  return rows.length > 0 && part("Log", list("Log", ["When", "Who", "Node", "What"], rows));
 }
 
 function acts(rollout, refresh) {
@@ -241,7 +231,7 @@ function change(what, { name }, refresh, says) {
 function clear(name, node, refresh) {
   return ask({
     title: `Say that ${node} is healthy?`,
-    says: "You have looked at it yourself. It no longer counts as broken, and the roll-out goes on.",
+    says: "You have looked at it. It no longer counts as broken, and the roll-out goes on.",
     action: "It is healthy",
     fields: [["done", "The action is done on it, too: do not try it again", { type: "checkbox" }]],
     act: async ({ done }) => {

@@ -18,10 +18,14 @@ export function show({ main, signal, parts }) {
     load: () => get("/tablespaces", {}, signal),
     draw: ({ tablespaces }, content) => {
       if (content.firstChild) return;
-      if (!tablespaces.length) return void content.append(box(empty("There are no tablespaces that you may read.")));
+      if (!tablespaces.length) {
+        content.append(box(empty("There are no tablespaces that you may read.")));
+        return;
+      }
       const name = parts[0] || (tablespaces.includes("default") ? "default" : tablespaces[0]);
       if (!tablespaces.includes(name)) {
-        return void content.append(problem({ message: `There is no tablespace ${name} that you may read.` }));
+        content.append(problem({ message: `There is no tablespace ${name} that you may read.` }));
+        return;
       }
       content.append(chooser(tablespaces, name), desk(name, signal));
     },
@@ -67,10 +71,11 @@ function tablesOf(tables, offer) {
     const told = columns.map((column) => h("li", {}, columnOf(column)));
     const write = h(
       "button",
-      { type: "button", class: "plain small", title: "Write a SELECT of it", onclick: () => offer(selectOf(name)) },
+      { type: "button", class: "plain small", onclick: () => offer(selectOf(name)) },
       "Select from it",
     );
-    const summary = h("summary", {}, name, " ", h("span", { class: "quiet" }, many(columns.length, "column")));
+    const size = h("span", { class: "quiet" }, many(columns.length, "column"));
+    const summary = h("summary", {}, name, " ", size);
     return h("li", {}, h("details", {}, summary, h("ul", { class: "columns" }, told), write));
   });
   return h("div", { class: "box" }, h("ul", { class: "tables" }, items));

@@ -3,16 +3,21 @@
 import { address, at, get, post, remove } from "../api.js";
 import { ask } from "../dialog.js";
 import { h, refill } from "../dom.js";
-import { ago, clock, count, duration } from "../format.js";
+import { ago, count, duration } from "../format.js";
 import { heading } from "../heading.js";
 import { live } from "../live.js";
-import { box, button, facts, part, say, state } from "../showing.js";
+import { box, button, facts, list, moment, part, say, state } from "../showing.js";
 
 const ENDED = new Set(["finished", "error", "cancelled", "lost"]);
 const LIVE_MS = 2_000;
 
-export function ended(task) {
+function ended(task) {
   return ENDED.has(task.status);
+}
+
+// What has finished has a result, which stays.
+export function retryable(task) {
+  return ended(task) && task.status !== "finished";
 }
 
 export function cancelable(task) {
@@ -29,13 +34,14 @@ export function cancel(task, then) {
     title: `Cancel ${named(task)}?`,
     says: runs
       ? `Its worker, ${task.worker_id}, is asked to end it. What it has done so far stays done.`
-      : `It is ${task.status} and will never run.`,
+      : `It is ${task.status}: it will never run.`,
     action: "Cancel the task",
     keep: "Let it be",
     grave: true,
     act: async () => {
       const told = await post(at`/tasks/${task.id}/cancel`);
-      say(told.outcome === "asked" ? `Task ${task.id} is asked to end.` : `Task ${task.id} is cancelled.`);
+      const what = told.outcome === "asked" ? "asked to end" : "cancelled";
+      say(`Task ${task.id} is ${what}.`);
       then();
     },
   });
@@ -76,13 +82,16 @@ export function showTask(main, signal, id) {
     everyMs: LIVE_MS,
     load: () => get(at`/tasks/${id}`, {}, signal),
     draw: (task, content) => {
+      const again = () => shown.refresh();
       refill(
         beside,
-        cancelable(task) && button("Cancel", () => cancel(task, () => shown.refresh()), "grave", task.status),
-        ended(task) && button("Retry", () => retry(task, () => shown.refresh()), "", task.status),
+        cancelable(task) && button("Cancel", () => cancel(task, again), "grave", task.status),
+        retryable(task) && button("Retry", () => retry(task, again), "", task.status),
         ended(task) && button("Delete", () => discard(task), "grave", task.status),
       );
-      refill(content, pair(task), history(task), went("Payload", task, "payload"), went("Result", task, "result"));
+      const payload = went("Payload", task, "payload");
+      const result = went("Result", task, "result");
+      refill(content, pair(task), history(task), payload, result);
     },
   });
   main.append(shown.place);
@@ -150,26 +159,14 @@ function times(task) {
 }
 
 function history(task) {
-  const rows = task.events.map(
-    (event) => h(
-      "tr",
-      {},
-      h("td", { title: new Date(event.at_ms).toISOString() }, clock(event.at_ms)),
-      h("td", {}, event.kind.replaceAll("_", " ")),
-      h("td", { class: "number" }, event.attempt || ""),
-      h("td", {}, event.who),
-      h("td", { class: "name" }, event.detail),
-    ),
-  );
-  const heads = ["When", "What", "Try", "Who", "Detail"].map(
-    (text, at) => h("th", { scope: "col", class: at === 2 ? "number" : null }, text),
-  );
-  const table =
-    h("table",
-      { "aria-label": "History" },
-      h("thead", {}, h("tr", {}, heads)),
-      h("tbody", {}, rows));
-  return part("History", h("div", { class: "box scroll" }, table));
+  const rows = task.events.map((event) => [
+    [moment(event.at_ms)],
+    [event.kind.replaceAll("_", " ")],
+    [event.attempt || ""],
+    [event.who],
+    [event.detail, "name"],
+  ]);
+  return part("History", list("History", ["When", "What", "Try", "Who", "Detail"], rows));
 }
 
 // A payload or a result: its text, or a link to its bytes.

@@ -9,7 +9,7 @@ import { live, paged } from "../live.js";
 import { button, empty, figures, part, partWith, state } from "../showing.js";
 import { Table } from "../table.js";
 
-import { cancel, cancelable, ended, retry, showTask } from "./task_detail.js";
+import { cancel, cancelable, retry, retryable, showTask } from "./task_detail.js";
 import { showTenants } from "./tenants.js";
 
 const STATES = [
@@ -130,7 +130,7 @@ function tries(task) {
 function acts(task, refresh) {
   if (cancelable(task))
     return button("Cancel", () => cancel(task, refresh), "small", task.status);
-  if (ended(task)) return button("Retry", () => retry(task, refresh), "small", task.status);
+  if (retryable(task)) return button("Retry", () => retry(task, refresh), "small", task.status);
   return null;
 }
 
@@ -174,7 +174,8 @@ function chips(asked) {
 
 function filters(asked) {
   const inputs = FIELDS.map(([name, text]) => {
-    const input = h("input", { name, value: asked[name], autocomplete: "off", spellcheck: "false" });
+    const input = h("input", { name, autocomplete: "off", spellcheck: "false" });
+    input.value = asked[name];
     return h("label", { class: "field" }, text, input);
   });
   const form = h(

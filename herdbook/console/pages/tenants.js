@@ -14,7 +14,7 @@ export function showTenants(signal) {
   const table = new Table({
     label: "Tenants",
     key: (tenant) => tenant.name,
-    open: (tenant) => `#/tasks?${new URLSearchParams({ tenant: tenant.name })}`,
+    open: tasksOf,
     empty: empty(
       "Nothing waits.",
       "Tenants stand here as long as tasks of theirs wait, or are paused."
@@ -23,7 +23,7 @@ export function showTenants(signal) {
       {
         title: "Tenant",
         kind: "name",
-        cell: ({ name }) => h("a", { href: `#/tasks?${new URLSearchParams({ tenant: name })}` }, name),
+        cell: (tenant) => h("a", { href: tasksOf(tenant) }, tenant.name),
       },
       { title: "Waiting", kind: "number", cell: (tenant) => count(tenant.waiting) },
       {
@@ -55,6 +55,10 @@ export function showTenants(signal) {
     },
   });
   return part("Tenants", shown.place);
+}
+
+function tasksOf({ name }) {
+  return `#/tasks?${new URLSearchParams({ tenant: name })}`;
 }
 
 function halted(reason) {

@@ -31,7 +31,8 @@ export function show({ main, signal }) {
     signal,
     everyMs: LIVE_MS,
     load: async () => {
-      const [{ workers }, limits] = await Promise.all([get("/workers", {}, signal), limitsOf(signal)]);
+      const asking = [get("/workers", {}, signal), limitsOf(signal)];
+      const [{ workers }, limits] = await Promise.all(asking);
       return workers.map((worker) => ({ ...worker, limits: limits.get(worker.worker_id) ?? null }));
     },
     draw: (workers, content) => {
@@ -100,7 +101,7 @@ function drain(worker, refresh) {
     before ? `The limit of ${many(before, "place")} that was set for it is forgotten. ` : "";
   return ask({
     title: `Drain the worker ${worker.worker_id}?`,
-    says: `It gets no more tasks; the ${count(worker.running)} that it runs go on to their end. ${forgotten}`,
+    says: [`It gets no more tasks; the ${count(worker.running)} that it runs go on.`, forgotten],
     action: "Drain the worker",
     act: async () => {
       await put(at`/settings/worker/${worker.worker_id}`, { ...worker.limits, places: 0 });

@@ -1,0 +1,151 @@
+"""Who may look, and that nothing that others wrote, or serve, does anything in the page."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from engine.metadata.repairs import RepairQueue
+from tests.console.chromium import Browser, Page
+from tests.console.conftest import PASSWORD
+from tests.console.furnishing import DRAWING, MARKED, PAGE
+from tests.console.serving import Served
+
+_ASK: Final = """
+fetch(%s, {method: "POST", credentials: "include", headers: %s, mode: %s, body: "{}"})
+  .then((reply) => [reply.status, reply.type], (error) => String(error))
+"""
+
+
+def posted(
+    page: Page, url: str, *, mode: str = "cors", headers: dict[str, str] | None = None
+) -> Any:
+    """Status and kind of what a page gets for a post, or what it was told instead."""
+    return page.run(_ASK % (json.dumps(url), json.dumps(headers or {}), json.dumps(mode)))
+
+
+def sign_in(page: Page, store: Served, user: str, password: str = PASSWORD) -> None:
+    """Fill the form in and send it."""
+    page.open(f"{store.guarded_url}/")
+    page.fill("input[name=user]", user)
+    page.fill("input[name=password]", password)
+    page.click("Sign in", "form")
+
+
+def refused(page: Page, *statuses: int) -> None:
+    """The page complained of answers of these statuses, and of nothing else."""
+    expected = tuple(f"status of {status}" for status in statuses)
+    assert [each for each in page.complaints if not any(text in each for text in expected)] == []
+    page.complaints.clear()
+
+
+def test_who_is_not_known_signs_in_and_a_wrong_password_is_told(
+    store: Served, page: Page, pictures: Path
+) -> None:
+    sign_in(page, store, "ann", "a wrong one")
+    page.sees("User or password is wrong.")
+    for theme in ("light", "dark"):
+        page.theme(theme)
+        page.picture(pictures / f"login-{theme}.png")
+    assert page.run("document.activeElement.name") == "password"
+    page.fill("input[name=password]", PASSWORD)
+    page.click("Sign in", "form")
+    page.sees("Signed in as ann")
+    page.sees("Bookies up")
+    page.run("location.hash = '#/tables'")
+    page.fill("textarea", "SELECT 1 AS one")
+    page.click("Run")
+    page.sees("1 row in ")
+    assert page.run("document.cookie") == ""
+    page.click("Sign out")
+    page.sees("Sign in to the console.")
+    assert page.run("localStorage.length") == 0
+    page.open(f"{store.guarded_url}/#/tables")
+    page.sees("Sign in to the console.")
+    refused(page, 401)
+
+
+def test_who_may_not_is_told_so_and_sees_what_they_may(store: Served, page: Page) -> None:
+    sign_in(page, store, "bob")
+    page.sees("Signed in as bob")
+    page.run("location.hash = '#/ledgers'")
+    page.sees("An administrator can grant it.")
+    page.run("location.hash = '#/buckets'")
+    page.sees("letters")
+    assert "photos" not in page.run("document.querySelector('main').innerText")
+    page.click("Delete", "tr[data-key=letters]")
+    page.click("Delete the bucket", "dialog")
+    page.wait("document.querySelector('dialog .problem')")
+    refused(page, 401, 403)
+
+
+def test_a_page_of_another_site_can_change_nothing_through_who_is_signed_in(
+    store: Served, page: Page
+) -> None:
+    sign_in(page, store, "ann")
+    page.sees("Bookies up")
+    target = f"{store.guarded_url}/api/v1/repair/off"
+    token = page.run("fetch('api/v1/me').then((it) => it.json()).then((it) => it.csrf)")
+    assert len(token) >= 32
+    assert posted(page, target)[0] == 403
+    refused(page, 401, 403)
+    # A name of this machine's own is another site than its address.
+    page.open(store.url.replace("127.0.0.1", "localhost") + "/icon.svg")
+    page.complaints.clear()
+    blocked = posted(page, target, mode="no-cors")
+    assert blocked == "TypeError: Failed to fetch"
+    page.open("data:text/html,<form method=post></form>")
+    page.run(f"document.forms[0].action = {json.dumps(target)}; document.forms[0].submit()")
+    page.wait(f"location.href === {json.dumps(target)} && document.readyState === 'complete'")
+    assert "other_origin" in page.run("document.body.innerText")
+    queue = RepairQueue(store.book.ledgers.store)
+    assert store.run(queue.disabled) is None
+    page.asked[:] = [url for url in page.asked if "//localhost:" not in url]
+    page.complaints.clear()
+
+
+def test_objects_of_markup_are_downloads_and_never_run(
+    store: Served, browser: Browser, page: Page
+) -> None:
+    page.open(f"{store.url}/#/buckets/letters?prefix=hostile%2F")
+    page.sees("drawing.svg")
+    for name, body in (("page.html", PAGE), ("drawing.svg", DRAWING)):
+        url = f"{store.url}/api/v1/buckets/letters/objects/hostile%2F{name}"
+        told = page.run(
+            f"fetch({json.dumps(url)}).then((it) => ['content-disposition',"
+            "'content-security-policy', 'x-content-type-options']"
+            ".map((each) => it.headers.get(each)))"
+        )
+        assert told[0].startswith("attachment") and "sandbox" in told[1] and told[2] == "nosniff"
+        page.send("Page.navigate", url=url)
+        got = browser.downloads / name
+        while not (got.exists() and got.stat().st_size == len(body)):
+            page.wait("true")
+        assert got.read_bytes() == body
+    for name in ("page.html", MARKED):
+        shown = json.dumps(f"#/buckets/letters/{'hostile%2F' + _quoted(name)}")
+        page.run(f"location.hash = {shown}")
+        page.wait(f"document.querySelector('h1')?.innerText === {json.dumps('hostile/' + name)}")
+    assert page.run("document.title") != "it ran"
+    assert page.run("document.querySelectorAll('img, iframe, object, embed').length") == 0
+
+
+def test_the_policy_of_the_page_lets_no_script_in(store: Served, page: Page) -> None:
+    page.open(f"{store.url}/#/")
+    page.sees("Bookies up")
+    page.run(
+        "(() => { const it = document.createElement('script'); it.textContent ="
+        " \"document.title = 'it ran'\"; document.head.append(it); })()"
+    )
+    page.run(
+        "(() => { const it = document.createElement('div'); it.setAttribute('onclick',"
+        " \"document.title = 'it ran'\"); document.body.append(it); it.click(); })()"
+    )
+    assert page.run("document.title") != "it ran"
+    assert len(page.complaints) == 2 and all("Content Security" in it for it in page.complaints)
+    page.complaints.clear()
+
+
+def _quoted(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")
