@@ -96,4 +96,4 @@ class BlobSource(DataSource):
 
     @property
     def _there(self) -> Place:
-        return self.place.at(self._options.get("url"))
+        return self.place.at(self._options.get("url"), self._options.get("token"))

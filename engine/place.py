@@ -8,7 +8,8 @@ Programs of many processes, such as Spark's, send a `Place` along with their wor
 asks for the client of that place: the first call opens it, all later ones find it open.
 
 Invariants:
-- A place names files and never holds what is in them: it is pickled, logged and shown.
+- A place names files and never holds what is in them: it is pickled, logged and shown. A read
+  token travels with it, which soon expires, and is not shown.
 - A process has at most one client of a place. A forked child opens its own.
 - A look makes nothing: a folder that is no store is an error.
 - Who plans has a session of ZooKeeper; those who are told of the place by `for_tasks` have none.
@@ -51,7 +52,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A store: a folder by its absolute path, or a cluster by its url and what it asks for.
 
     What a cluster asks for are names of files, which lie at the same path on every machine that
-    works for a program; secrets themselves never travel.
+    works for a program; secrets themselves never travel. `token` lets its holder read what it names
+    from bookies. The files of a login, `password_file` or `token_file`, are read by the program's
+    own process alone.
 
     >>> Place(url="herdbook://zookeeper-1:2181/prod").is_cluster
     True
@@ -65,6 +68,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     authorities: str = ""
     zookeeper_user: str = ""
     zookeeper_password_file: str = ""
+    user: str = ""
+    password_file: str = ""
+    token_file: str = ""
+    token: str = ""
     through: Through | None = None
     """Where the metadata store is asked rather than in ZooKeeper; `for_tasks` tells."""
 
@@ -73,8 +80,18 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is a cluster rather than a folder."""
         return self.url.startswith(SCHEME)
 
-    def at(self, url: str | None) -> "Place":
-        """This place or, spoken to in the same way, another one: what an option `url` names.
+    def __repr__(self) -> str:
+        return f"Place(url={self.url!r}, wire={self.wire!r})"
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether bookies are to be read by a token that is not there yet."""
+        logs_in = bool(self.user or self.token_file)
+        return self.is_cluster and logs_in and not (self.secret_file or self.token)
+
+    def at(self, url: str | None, token: str | None = None) -> "Place":
+        """This place or, spoken to in the same way, another one: what an option `url` names, with
+        the token that an option names.
 
         Raises `InvalidRequest` if neither names a store.
         """
@@ -86,13 +103,21 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not named.startswith(SCHEME):
             named = str(Path(named).absolute())
-        return msgspec.structs.replace(self, url=named)
+        return msgspec.structs.replace(self, url=named, token=token or self.token)
 
-    def make_security(self) -> "Security":
-        """Secret and certificates. Raises `InvalidRequest` for files that cannot be read here."""
+    def make_security(self, *, login: bool = False) -> "Security":
+        """Secret, certificates and read token; with `login` what a user logs in by, too.
+
+        Raises `InvalidRequest` for files that cannot be read here.
+        """
         from engine.transport.security import Security
 
+        password = _content(self.password_file if login and self.user else "").decode()
         return Security(
+            user=self.user if login else "",
+            password=password,
+            token=_content(self.token_file if login and not self.user else "").decode(),
+            read_token=self.token,
             secret=_content(self.secret_file),
             certificate=_path(self.certificate),
             private_key=_path(self.private_key),

@@ -46,7 +46,7 @@ from engine.place import Place, for_tasks
 from engine.settling import settled
 from engine.spans import EARLIEST, LATEST, Entries, Follower
 
-_BOTH: Final = ("ledger", "log", "start", "url")
+_BOTH: Final = ("ledger", "log", "start", "token", "url")
 _OF_A_BATCH: Final = ("end",)
 _OF_A_STREAM: Final = ("maxrows", "consumer")
 _SCHEMA: Final = "ledger BIGINT, entry BIGINT, body BINARY"
@@ -226,7 +226,7 @@ def _entries(place: Place, options: Mapping[str, str]) -> Entries:
             )
     if ("ledger" in options) == ("log" in options):
         raise InvalidRequest('say which: .option("ledger", "7") or .option("log", "orders")')
-    at = place.at(options.get("url"))
+    at = place.at(options.get("url"), options.get("token"))
     if "log" in options:
         return Entries(place=at, log=options["log"])
     return Entries(place=at, ledger=_number(options, "ledger"))

@@ -41,7 +41,7 @@ async def open_tablespaces(place: Place) -> AsyncIterator[Tablespaces]:
             # What a cluster needs loads when one is reached.
             from herd.wire.cluster import tablespaces_of
 
-            async with tablespaces_of(ledgers, security=place.make_security()) as far:
+            async with tablespaces_of(ledgers, security=place.make_security(login=True)) as far:
                 yield Tablespaces(ledgers, far)
             return
         from herd.store import AsyncHerd

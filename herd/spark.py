@@ -56,7 +56,7 @@ class HerdSource(DataSource):
         from herd.snapshot.wanted import parse_wanted
 
         options = {name.lower(): value for name, value in self.options.items()}
-        place = self.place.at(options.get("url"))
+        place = self.place.at(options.get("url"), options.get("token"))
         wanted = parse_wanted(options)
         self._snapshot = open_snapshot(place, self.application, wanted)
         self._pushes = self.pushdown if wanted.pushdown is None else wanted.pushdown
@@ -90,4 +90,8 @@ class HerdSource(DataSource):
 
         options = {name.lower(): value for name, value in self.options.items()}
         wanted = parse_write(options, overwrite=overwrite)
-        return self.place.at(options.get("url")), self.application.name, wanted
+        return (
+            self.place.at(options.get("url"), options.get("token")),
+            self.application.name,
+            wanted,
+        )

@@ -139,18 +139,16 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InvalidRequest(f"say {USER_VARIABLE} or {TOKEN_VARIABLE}, not both")
         if token:
             return Login(token=token.strip())
-        password_file, table = environment.get(PASSWORD_FILE_VARIABLE), self.login
-        if user or table.user:
-            named = Path(password_file) if password_file else self.path(table.password_file)
-            if named is None:
+        user, file = login_of(self, environment)
+        if user:
+            if file is None:
                 raise InvalidRequest(
-                    f"user {user or table.user} has no password here: set "
-                    f"{PASSWORD_FILE_VARIABLE}, or password_file in [login]"
+                    f"user {user} has no password here: set {PASSWORD_FILE_VARIABLE}, or "
+                    "password_file in [login]"
                 )
-            return Login(user or table.user, _text_in(named))
-        if table.token_file:
-            named = self.path(table.token_file)
-            assert named is not None
+            return Login(user, _text_in(file))
+        named = self.path(self.login.token_file)
+        if named is not None:
             return Login(token=_text_in(named))
         return Login()
 
@@ -160,6 +158,15 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         password = _content(self.path(self.zookeeper.password_file)).decode()
         return ZooKeeperSettings(user=self.zookeeper.user, password=password)
+
+
+def login_of(
+    configuration: Configuration, environment: Mapping[str, str]
+) -> tuple[str, Path | None]:
+    """The user that is named, and the file of the password, without a look into it."""
+    file = environment.get(PASSWORD_FILE_VARIABLE)
+    user = environment.get(USER_VARIABLE) or configuration.login.user
+    return user, Path(file) if file else configuration.path(configuration.login.password_file)
 
 
 def configuration_file(environment: Mapping[str, str]) -> Path:

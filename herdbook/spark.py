@@ -32,6 +32,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import msgspec
+
 from engine import place as places
 from engine.application import Application, Renewable
 from engine.errors import EngineError, MetadataUnavailable, NotFound
@@ -39,12 +41,14 @@ from engine.place import Place, held_client
 from herd import place as herds
 from herd.errors import Error
 from herd.place import HeldHerd, held_herd
+from herd.wire.herd import RemoteHerd
 from herdbook.finding import (
     FILE_VARIABLE,
     URL_VARIABLE,
     Configuration,
     configuration_file,
     find,
+    login_of,
     read_configuration,
 )
 from herdbook.own_scans import keeps_scans_apart
@@ -115,8 +119,7 @@ def register(spark: "SparkSession", store: "Store | None" = None) -> "Registrati
     that cannot be read, `FolderError` for a folder that holds no store. What the session says of
     push-down and Arrow stays as it is.
     """
-    place = place_of(store)
-    registration = Registration(spark, place)
+    registration = Registration(spark, with_token(place_of(store)))
     try:
         _give_formats(spark, registration)
     except BaseException:
@@ -177,6 +180,20 @@ def place_of(store: "Store | None" = None) -> Place:
         return place
     named = None if store is None else os.fspath(store)
     return place.at(find(named, os.environ, configuration))
+
+
+def with_token(place: Place) -> Place:
+    """A place with a read token, where its user has to have one: herd's nodes sign it.
+
+    Raises `herd.errors.OperationalError` where it cannot be had, and as `register` does.
+    """
+    if not place.needs_token:
+        return place
+    held = held_herd(place)
+    herd = held.herd
+    if not isinstance(herd, RemoteHerd):
+        return place
+    return msgspec.structs.replace(place, token=held.run(herd.read_token))
 
 
 def drop_pins(pins: Iterable[Renewable], application: str) -> None:
@@ -319,7 +336,11 @@ def _without_url(configuration: Configuration) -> Place:
         return "" if path is None else str(path.absolute())
 
     security, zookeeper = configuration.security, configuration.zookeeper
+    user, password_file = login_of(configuration, os.environ)
     return Place(
+        user=user,
+        password_file="" if password_file is None else str(password_file.absolute()),
+        token_file="" if user else absolute(configuration.login.token_file),
         wire=configuration.wire,
         secret_file=absolute(security.secret_file),
         certificate=absolute(security.certificate),

@@ -33,7 +33,7 @@ FRESH: Final = "fresh"
 NEWEST: Final = "newest"
 _KNOWN: Final = (
     *("bucket", "prefix", "ids", "mode", "content", "range_bytes", "schema", "where"),
-    *("pushdown", "snapshot", "url", "path"),
+    *("pushdown", "snapshot", "token", "url", "path"),
 )
 _SWITCH: Final = {"true": True, "false": False}
 

@@ -61,7 +61,9 @@ class ChangesSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns by what the tables are now; a batch is of this moment from now on."""
-        self._range = find_range(self.place.at(self._options.get("url")), self._wanted)
+        self._range = find_range(
+            self.place.at(self._options.get("url"), self._options.get("token")), self._wanted
+        )
         schema = self._range.changes.schema
         found: StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
         return found

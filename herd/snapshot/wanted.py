@@ -22,7 +22,9 @@ from herd.store import DEFAULT
 
 FRESH: Final = "fresh"
 NEWEST: Final = "newest"
-_KNOWN: Final = ("table", "tablespace", "snapshot", "columns", "where", "pushdown", "url")
+_KNOWN: Final = (
+    *("table", "tablespace", "snapshot", "columns", "where", "pushdown", "token", "url"),
+)
 _PATH: Final = "path"
 """What `load("cows")` says."""
 
