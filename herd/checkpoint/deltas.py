@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PLACE: Final = "_place"
 BEFORE: Final = "_before"
+_MISFIT: Final = "a delta does not fit its page"
 
 
 class Difference(NamedTuple):
@@ -101,17 +102,33 @@ def order_of(rows: int, deltas: Iterable["pyarrow.RecordBatch"]) -> "pyarrow.Arr
     order, offset = pa.arange(0, rows), rows
     for delta in deltas:
         place, before = delta.column(PLACE), delta.column(BEFORE)
-        left = before.drop_null().cast(pa.int64())
-        stays = pc.invert(pc.is_in(pa.arange(0, len(order)), left))
-        rest = order.filter(stays)
         put = pa.arange(offset, offset + len(place)).filter(place.is_valid())
-        is_put = pc.is_in(pa.arange(0, len(rest) + len(put)), place.drop_null().cast(pa.int64()))
-        if is_put.true_count != len(put) or len(rest) + len(left) != len(order):
-            raise CannotRead("a delta does not fit its page")
+        offset += len(place)
+        if place.equals(before):
+            # No key came or went.
+            order = pc.replace_with_mask(order, _mask(place, len(order)), put)
+            continue
+        rest = order.filter(pc.invert(_mask(before.drop_null(), len(order))))
+        is_put = _mask(place.drop_null(), len(rest) + len(put))
         order = pc.replace_with_mask(pa.nulls(len(is_put), pa.int64()), is_put, put)
         order = pc.replace_with_mask(order, pc.invert(is_put), rest)
-        offset += len(place)
     return order
+
+
+def _mask(places: "pyarrow.Array", rows: int) -> "pyarrow.Array":
+    """Which rows these are. Raises `CannotRead` for one that is not there, or named twice."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not rows and len(places):
+        raise CannotRead(_MISFIT)
+    try:
+        mask = pc.scatter(places, places, max_index=rows - 1).is_valid()
+    except pa.ArrowIndexError as error:
+        raise CannotRead(_MISFIT) from error
+    if mask.true_count != len(places):
+        raise CannotRead(_MISFIT)
+    return mask
 
 
 def widened(
