@@ -4,6 +4,7 @@ Invariants:
 - Blocks run in the order in which they stand: Python with the names of the blocks before, shells
   with what was exported before and in the folder where the last one ended.
 - What a page leaves running is interrupted at its end, as by Ctrl-C, and must end by that.
+- The usual url of `herdbook dev` stands for the one that it has printed: others may run one.
 """
 
 import doctest
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -26,6 +28,8 @@ BLOCK_TIMEOUT_S: Final = 90
 STOP_TIMEOUT_S: Final = 30
 INTERRUPTED: Final = (0, 130, -signal.SIGINT)
 
+_USUAL_URL: Final = "herdbook://127.0.0.1:2181/dev"
+_TOLD_URL: Final = re.compile(r"export HERDBOOK_URL=(herdbook://\S+)")
 _MODULE: Final = re.compile(r"# ([\w/]+\.(?:py|toml|csv))\n")
 _PROMPT: Final = re.compile(
     r"^\$ (?P<command>.*(?:\\\n.*)*)\n(?P<wanted>(?:(?!\$ ).*\n?)*)", re.MULTILINE
@@ -101,6 +105,7 @@ class Reader:
         self.ran = 0
         """Blocks that were run so far."""
         self._quick = quick
+        self._url = _USUAL_URL
         self._state = folder / "shell"
         self._state.write_text(f"cd '{self.folder}'\n")
         self._errors = (folder / "errors").open("a+")
@@ -139,6 +144,7 @@ class Reader:
             assert block.kind in SHOWN or block.words, f"{block.place}: not run, and no reason"
             return
         self.ran += 1
+        block = replace(block, text=block.text.replace(_USUAL_URL, self._url))
         module = _MODULE.match(block.text)
         if module is not None and block.kind not in SHELL:
             (self.folder / module[1]).write_text(block.text)
@@ -149,6 +155,8 @@ class Reader:
             beside = Beside(["bash", "-c", command], self.folder, self._environment())
             self._beside.append(beside)
             beside.until(block.words)
+            told = _TOLD_URL.search("".join(beside.said))
+            self._url = told[1] if told is not None else self._url
         elif block.kind == "console":
             self._compare(block)
         else:
