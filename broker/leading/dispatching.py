@@ -74,6 +74,8 @@ class Dispatching:
         self.under_way_tasks: dict[int, Task | None] = {}
         """Tasks that were taken and not yet sent: each as the log has told it since, if it has."""
         self._turn = 0
+        self._began_s = 0.0
+        """When the newest round began, by the loop."""
 
     def start(self, crew: Crew, gather: Callable[[], None]) -> None:
         """Hand out from now on. `gather` is called before each round: what came goes to queues."""
@@ -142,7 +144,7 @@ class Dispatching:
         self._scheduled = False
         if self._stopped:
             return
-        began_s = self._loop.time()
+        self._began_s = self._loop.time()
         self._gather()
         now_ms = self._proposing.time.now_ms()
         if not self._scheduler.waiting:
@@ -159,7 +161,7 @@ class Dispatching:
             for pick in picks:
                 self.under_way_tasks[pick.id] = None
         if taken:
-            self._log(taken, now_ms, began_s)
+            self._log(taken, now_ms)
         if not left:
             self.wake()
         else:
@@ -192,7 +194,7 @@ class Dispatching:
             wait_s = max(1, next_ms - now_ms) / 1000
             self._later = self._call_later(wait_s, self.wake)
 
-    def _log(self, taken: _Taken, now_ms: int, began_s: float) -> None:
+    def _log(self, taken: _Taken, now_ms: int) -> None:
         assignments = [
             Assignment(
                 member.worker_id,
@@ -202,7 +204,7 @@ class Dispatching:
             for member, session, picks in taken
         ]
         self._logging += 1
-        taken_s = self._loop.time()
+        began_s, taken_s = self._began_s, self._loop.time()
 
         def logged(told: bytes | BrokerError) -> None:
             took_s = self._loop.time() - began_s

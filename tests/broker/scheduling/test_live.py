@@ -10,6 +10,7 @@ from broker.settings import (
     Mapping,
     OperatorLimits,
     Pause,
+    Quota,
     Rate,
     Setting,
     Target,
@@ -252,6 +253,7 @@ def test_settings_come_back_from_their_json() -> None:
         ("mapping", "", Mapping(2, ("db",), {"mail": Target(3)})),
         ("rate", "resource:db", Rate(0.5, 3)),
         ("pause", "tenant:a:b", Pause("why")),
+        ("quota", "", Quota(100, 1_000_000)),
     ]
     assert {kind for kind, _, _ in settings} == set(KINDS)
     for kind, name, setting in settings:
