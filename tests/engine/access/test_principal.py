@@ -1,0 +1,65 @@
+"""Who may do what: the ladder of rights, names, and the system's own tablespace."""
+
+import json
+
+import pytest
+
+from engine.access.audit import LineAudit
+from engine.access.principal import ALL, EVERYBODY, SYSTEM, Grant, Principal
+from engine.errors import AccessRefused, InvalidRequest
+from tests.engine.access.known_users import user
+
+
+@pytest.mark.parametrize(
+    ("granted", "may"),
+    [("read", {"read"}), ("write", {"read", "write"}), ("admin", {"read", "write", "admin"})],
+)
+def test_a_right_brings_those_below_it(granted: str, may: set[str]) -> None:
+    ann = Principal("ann", grants=(Grant("bucket", "a", granted),))  # type: ignore[arg-type]
+    found = {right for right in ("read", "write", "admin") if ann.allows("bucket", "a", right)}  # type: ignore[arg-type]
+    assert found == may
+
+
+def test_what_no_grant_names_is_refused() -> None:
+    ann = user("ann", ("tablespace", "shop", "admin"))
+    for kind, name in (("tablespace", "shops"), ("bucket", "shop"), ("tenant", "shop")):
+        assert not ann.allows(kind, name, "read")  # type: ignore[arg-type]
+    with pytest.raises(AccessRefused, match="ann may not write to bucket shop"):
+        ann.check("bucket", "shop", "write")
+    with pytest.raises(AccessRefused):
+        ann.check_admin()
+
+
+def test_a_grant_to_all_does_not_reach_the_users() -> None:
+    ann = user("ann", ("tablespace", ALL, "admin"))
+    assert ann.allows("tablespace", "shop", "admin")
+    assert not ann.allows("tablespace", SYSTEM, "read")
+    assert Principal("root", admin=True).allows("tablespace", SYSTEM, "admin")
+    assert EVERYBODY.allows("tablespace", SYSTEM, "admin")
+
+
+@pytest.mark.parametrize(
+    "wrong", [("barn", "a", "read"), ("bucket", "", "read"), ("bucket", "a", "own")]
+)
+def test_a_grant_of_unknown_words_is_none(wrong: tuple[str, str, str]) -> None:
+    with pytest.raises(InvalidRequest):
+        Grant(*wrong)  # type: ignore[arg-type]
+
+
+def test_the_audit_is_a_line_of_json_an_event() -> None:
+    lines: list[str] = []
+    LineAudit(lines.append, lambda: 5).note("ann\n", "log in", "herd", allowed=False, why="x" * 999)
+    [line] = lines
+    told = json.loads(line)
+    assert "\n" not in line and len(told["why"]) == 200
+    assert (told["at_ms"], told["who"], told["allowed"]) == (5, "ann\n", False)
+
+
+def test_an_audit_that_cannot_be_written_ends_nothing() -> None:
+    def fail(_: str) -> None:
+        raise OSError("the disk is full")
+
+    audit = LineAudit(fail, lambda: 0)
+    audit.note("ann", "log in", "herd", allowed=True)
+    audit.note("ann", "log in", "herd", allowed=True)
+    assert audit.lost == 2
