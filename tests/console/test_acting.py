@@ -210,7 +210,7 @@ def test_repair_is_switched_off_and_on_and_a_scrub_reads_everything(
     page.click("Switch repair off")
     page.fill("dialog input", "new disks")
     page.click("Switch it off", "dialog")
-    page.sees("off new disks")
+    page.sees("off: new disks")
     assert store.run(queue.disabled) == "new disks"
     page.click("Switch repair on")
     page.click("Switch it on", "dialog")

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from typer.testing import CliRunner
 
+from herdbook.cli.main import app
 from tests.tidy.rules import COLUMNS_MAX, FILE_LINES_MAX, MACHINE_PATHS, REGISTRY_HOSTS, UNFINISHED
 
 CONSOLE: Final = Path(__file__).parents[2] / "herdbook" / "console"
@@ -116,3 +118,11 @@ def test_every_import_is_a_file_of_the_console_and_every_module_is_imported() ->
     pages = {path.resolve() for path in (CONSOLE / "pages").iterdir()}
     start = (CONSOLE / "main.js").resolve()
     assert {path.resolve() for path in modules} - found - pages == {start}
+
+
+def test_every_command_that_a_page_names_exists() -> None:
+    told = "".join(path.read_text() for path in FILES)
+    named = sorted(set(re.findall(r'"herdbook ((?:[a-z]+ ?)+)', told)))
+    assert len(named) >= 4
+    for command in named:
+        assert CliRunner().invoke(app, [*command.split(), "--help"]).exit_code == 0, command

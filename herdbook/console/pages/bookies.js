@@ -38,15 +38,14 @@ function showBookies(signal) {
     ),
     columns: [
       { title: "Bookie", kind: "id", cell: ({ bookie_id: id }) => h("code", {}, id) },
-      { title: "State", cell: stateOf },
+      { title: "State", cell: (bookie) => [stateOf(bookie), problemOf(bookie)] },
       { title: "Disk", kind: "name", cell: disk },
-      { title: "Address", kind: "name", cell: ({ address, grpc }) => address || grpc || "–" },
+      { title: "Address", kind: "id", cell: ({ address, grpc }) => address || grpc || "–" },
       {
         title: "Host, rack",
         kind: "name",
         cell: ({ host, rack }) => [host, rack].filter(Boolean).join(", ") || "–",
       },
-      { title: "Problem", kind: "name", cell: ({ problem }) => problem },
       { title: "", kind: "acts", cell: (bookie) => act(bookie, () => shown.refresh()) },
     ],
   });
@@ -66,6 +65,10 @@ function stateOf({ state: word, leaving }) {
   const kind = KINDS[word];
   if (leaving) return state(word === "away" ? "left" : "leaving", word === "away" ? "" : "warn");
   return state(word, kind);
+}
+
+function problemOf({ problem }) {
+  return problem && h("div", { class: "quiet" }, problem);
 }
 
 function disk({ total_bytes: total, free_bytes: free }) {
@@ -144,7 +147,7 @@ function aboutRepair(repair) {
   return facts([
     [
       "Repair",
-      repair.on ? state("on") : h("span", {}, state("off", "warn"), ` ${repair.reason}`),
+      repair.on ? state("on") : h("span", {}, state("off", "warn"), `: ${repair.reason}`),
     ],
     ["Done by", repair.auditor ? h("code", {}, repair.auditor) : "nobody at the moment"],
     ["Ledgers waiting", repair.queued ? state(count(repair.queued), "bad") : "0"],

@@ -58,9 +58,7 @@ function ledgersTable() {
     open: (ledger) => `#/ledgers/${ledger.ledger_id}`,
     empty: empty(
       "There are no ledgers yet.",
-      "The first one is made with the first table, object or task, or by ",
-      h("code", {}, "herdbook ledger write"),
-      ".",
+      "The first one is made with the first table, object or task.",
     ),
     columns: [
       { title: "Ledger", cell: ({ ledger_id: id }) => h("a", { href: `#/ledgers/${id}` }, id) },

@@ -30,7 +30,7 @@ export function show({ main, signal, parts }) {
     empty: empty(
       "There are no roll-outs.",
       "Start one with ",
-      h("code", {}, "herdbook rollout start DOCUMENT"),
+      h("code", {}, "herdbook task rollout start DOCUMENT"),
       ".",
     ),
     columns: [

@@ -62,7 +62,7 @@ function tasksOf({ name }) {
 }
 
 function halted(reason) {
-  return h("span", {}, state("paused", "warn"), reason && ` ${reason}`);
+  return h("span", {}, state("paused", "warn"), reason && `: ${reason}`);
 }
 
 function gathered(queues, settings) {
