@@ -22,6 +22,7 @@ _OBJECTS: Final = {
     "worker": '{"places": 4}',
     "mapping": '{"group": 2}',
     "rate": '{"per_second": 5}',
+    "quota": '{"tasks": 1000}',
 }
 """Settings that are no mere limit, and what one looks like."""
 
@@ -98,7 +99,9 @@ def schedule(
 def change(
     kind: Annotated[
         str | None,
-        typer.Argument(help="resource, type, tenant, worker, mapping or rate. None: list all."),
+        typer.Argument(
+            help="resource, type, tenant, worker, mapping, rate or quota. None: list all."
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Argument(help="Of what. The mapping * is that of all other tenants.")
