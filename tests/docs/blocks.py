@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
+DOCUMENTS: Final = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+)
 SHELL: Final = frozenset({"sh", "bash", "console"})
 EXECUTED: Final = SHELL | {"python"}
 SHOWN: Final = frozenset({"text", "toml", "json", "yaml", "ini", "http", "sql", "go", "proto"})

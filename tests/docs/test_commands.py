@@ -5,13 +5,9 @@ import shlex
 
 import pytest
 
-from tests.docs.blocks import ROOT, SHELL, Block, blocks_in, blocks_of
+from tests.docs.blocks import DOCUMENTS, SHELL, Block, blocks_in, blocks_of
 from tests.docs.commands import all_commands, unknown_in
 
-DOCUMENTS = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-)
 _END = re.compile(r"^(;|&&?|\|\|?|>+|<|\d?>&?\d?|#.*|\))$")
 _CALL = re.compile(r"(?:^|[;&|(]\s*|\$ |\bdo\s+|ExecStart=\S*/)(herdbook )", re.MULTILINE)
 

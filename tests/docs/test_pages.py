@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import SHOWN, blocks_in, blocks_of
+from tests.docs.blocks import DOCUMENTS, SHOWN, blocks_in, blocks_of
 from tests.docs.reading import Reader
 
 QUICK = (
@@ -19,6 +19,8 @@ QUICK = (
 
 PAGES = (
     "README.md",
+    "docs/start/tutorial.md",
+    "docs/howto/read-a-table-from-spark.md",
     "docs/ledgers.md",
     "docs/tasks.md",
     "docs/rollouts.md",
@@ -34,6 +36,19 @@ def test_every_block_of_a_page_runs(page: str, tmp_path: Path) -> None:
     with Reader(tmp_path, quick=page in QUICK) as reader:
         reader.read(page)
     assert reader.ran == sum(block.executed for block in blocks_of(page)) > 0
+
+
+@pytest.mark.parametrize("page", ("README.md", "docs/start/tutorial.md"))
+def test_what_a_newcomer_reads_first_is_run_but_for_few_blocks_with_a_reason(page: str) -> None:
+    blocks = [block for block in blocks_of(page) if block.kind != "beforehand"]
+    left_out = [block.place for block in blocks if not block.executed]
+    assert len(blocks) >= 6 and len(left_out) <= 2, left_out
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_every_block_of_every_document_says_what_it_is(page: str) -> None:
+    bare = [block.place for block in blocks_of(page) if not block.kind]
+    assert bare == [], "write ```text where nothing is run"
 
 
 def test_a_block_that_fails_or_says_something_else_is_noticed(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ PAGE = (ROOT / "docs" / "wire.md").read_text()
 async def test_the_example_runs_as_it_stands_and_prints_what_the_page_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, expected = re.findall(r"```(?:python)?\n(.*?)```", PAGE, re.DOTALL)[:2]
+    code, expected = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, re.DOTALL)[:2]
     names: dict[str, Any] = {}
     exec(compile(code, "docs/wire.md", "exec"), names)
     async with wired() as made:
