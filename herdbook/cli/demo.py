@@ -1,41 +1,136 @@
-"""`herdbook demo`: a real folder on three bookies, one of which is killed on the way.
+"""`herdbook demo`: the life of a mailing platform on a cluster that it starts, with accidents.
+
+Where Java is missing, or with `--embedded`: a folder on three bookies in this process, one of which
+is stopped on the way.
 
 Invariants:
 - With `--json` standard output carries nothing but JSON; progress and errors go to the other one.
+- Exit status 1 if one of its checks does not hold.
 """
 
 import json
+import signal
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 
 from herdbook.cli.store import refuse_url_as_data, run
 from herdbook.demo import demonstrate
 from herdbook.demo_report import Report
 
+Source = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A folder, or an mbox. Default: the Python standard library's own sources."
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Where to store it, and keep it. Default: a temporary folder."),
+]
+Embedded = Annotated[
+    bool, typer.Option("--embedded", help="In this process, without ZooKeeper and Spark.")
+]
+Limit = Annotated[int, typer.Option(help="Send at most so many messages.", min=1)]
+LEFT_OUT: Final = (
+    "left out: the cluster of three nodes, tasks of three tenants, the leader's end, Spark's report"
+)
+
 
 def demo(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(help="What to store. Default: the Python standard library's own sources."),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where to store it, and keep it. Default: a temporary folder."),
-    ] = None,
+    folder: Source = None,
+    data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    embedded: Embedded = False,
+    limit: Limit = 4_000,
 ) -> None:
-    """Store a folder on three bookies, kill one, read it all back."""
+    """Live through a mailing platform's day on three nodes, two of which are killed.
+
+    Spark loads a folder or an mbox into a bucket, tasks of three tenants send every message, Spark
+    reads it all again, and SQL says the same. Without Java: a folder on three bookies, here.
+    """
     source = folder if folder is not None else Path(sysconfig.get_paths()["stdlib"])
+    if not source.exists():
+        raise typer.BadParameter(f"{source} is not there", param_hint="FOLDER")
+    if data is not None:
+        refuse_url_as_data(data, "the demonstration stores into a folder")
+    missing = "" if embedded else _missing()
+    if missing:
+        typer.echo(f"{missing}: it runs embedded; {LEFT_OUT}", err=True)
+    if embedded or missing:
+        _embedded(source, data, as_json)
+    else:
+        _story(source, data, limit, as_json)
+
+
+def _missing() -> str:
+    """What keeps a cluster from being started here; "" if nothing does."""
+    from herdbook.node.dev import check_java
+    from herdbook.zookeeper_server import ZooKeeperMissing
+
+    try:
+        check_java()
+    except ZooKeeperMissing as error:
+        return str(error)
+    return ""
+
+
+def _story(source: Path, data: Path | None, limit: int, as_json: bool) -> None:
+    from broker.errors import BrokerError
+    from herd.errors import Error
+    from herdbook.mailing.report import STEPS
+    from herdbook.mailing.story import StorySettings, tell
+
+    if data is not None and data.exists() and any(data.iterdir()):
+        raise typer.BadParameter(f"{data} is not empty", param_hint="--data")
+    columns = (
+        TextColumn("{task.description:>48}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    # Ended from outside, it ends what it has started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        shown: dict[str, TaskID] = {}
+
+        def step(what: str, done: int, total: int) -> None:
+            if what not in shown:
+                shown[what] = progress.add_task(STEPS[what], total=None)
+            progress.update(shown[what], completed=done, total=total or None)
+
+        settings = StorySettings(source.absolute(), data, limit)
+        try:
+            report = run(tell(settings, step, progress.console.print))
+        except (Error, BrokerError) as error:
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+            raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        report.show(Console())
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _embedded(source: Path, data: Path | None, as_json: bool) -> None:
     if not source.is_dir():
         raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")
     if data is not None:
-        refuse_url_as_data(data, "the demonstration stores into a folder")
         report = _demonstrate(source, data, list_ids=True)
     else:
         with tempfile.TemporaryDirectory(prefix="herdbook-demo-") as temporary:

@@ -1,0 +1,90 @@
+"""What the platform does with Spark: its messages go in by the job `load`, its report comes out.
+
+Invariants:
+- The report is made of the objects' own bytes, hashed anew, beside the table's snapshot: it rests
+  on nothing that the workers have counted but what it compares.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as F
+
+from herdbook.mailing.work import BUCKET
+from herdbook.spark import place_of, register, session
+from pipeline.job import Job
+from pipeline.load import LoadReport, Target, load_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLE: Final = "message"
+_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+
+
+class TenantLine(NamedTuple):
+    """A line of the report: a tenant's messages, and what is in them."""
+
+    tenant: str
+    messages: int
+    size: int
+    lines: int
+    words: int
+
+
+class SparkReport(NamedTuple):
+    """What Spark has found. `different`: messages whose bytes are not those that were sent."""
+
+    lines: list[TenantLine]
+    different: int
+
+
+@contextmanager
+def spark_of(url: str) -> "Iterator[SparkSession]":
+    """A session of the cluster as long as the block lasts."""
+    spark = session(url, name="herdbook demo", settings=_SETTINGS)
+    try:
+        spark.sparkContext.setLogLevel("OFF")
+        yield spark
+    finally:
+        spark.stop()
+
+
+def load(spark: "SparkSession", url: str, folder: Path) -> LoadReport:
+    """The folder's files as objects of the bucket, with a row for each."""
+    registration = register(spark, url)
+    job = Job(spark, place_of(url), registration.application)
+    return load_files(job, str(folder), Target(BUCKET, table=TABLE))
+
+
+def report(spark: "SparkSession") -> SparkReport:
+    """By tenant, of the objects' bytes and the table's snapshot."""
+    objects = (
+        spark.read.format("blobit")
+        .option("bucket", BUCKET)
+        .load()
+        .select("name", F.length("content").alias("size"), F.sha2("content", 256).alias("sha256"))
+    )
+    sent = (
+        spark.read.format("herd")
+        .option("table", "sent")
+        .load()
+        .select("name", "tenant", "lines", "words", F.col("sha256").alias("sent_sha256"))
+    )
+    same = F.col("sha256").eqNullSafe(F.col("sent_sha256"))
+    rows = (
+        objects.join(sent, "name", "full_outer")
+        .groupBy("tenant")
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum("size").alias("size"),
+            F.sum("lines").alias("lines"),
+            F.sum("words").alias("words"),
+            F.sum(F.when(same, 0).otherwise(1)).alias("different"),
+        )
+        .orderBy("tenant")
+        .collect()
+    )
+    return SparkReport([TenantLine(*row[:-1]) for row in rows], sum(row[-1] for row in rows))
