@@ -140,7 +140,6 @@ def bookie(
         missing = "--data" if not data else "--zookeeper"
         raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=missing)
     _check_folders(data)
-    from engine.ports.system_loop import new_event_loop
     from engine.server import ServerSettings
 
     try:
@@ -156,7 +155,7 @@ def bookie(
             passes_metadata_on=security.on or not zookeeper_user,
             repair=_repair_settings(repair_grace_ms),
         )
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with _runner() as runner:
             door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data)
             if security.on and not zookeeper_user:
                 _say_aside(OPEN_ZOOKEEPER)
@@ -164,6 +163,12 @@ def bookie(
     except (EngineError, OSError) as error:
         typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from error
+
+
+def _runner() -> asyncio.Runner:
+    from engine.ports.system_loop import new_event_loop
+
+    return asyncio.Runner(loop_factory=new_event_loop)
 
 
 def _check_folders(data: list[Path]) -> None:
