@@ -154,11 +154,7 @@ async def serve_tasks(
             await _serve_grpc(stack, broker, settings, security, door)
         users = settings.users
         if not is_cluster(found):
-            password = f"{random.SystemRandom().getrandbits(128):032x}" if users else ""
-            certificate = str(settings.certificate.absolute()) if settings.certificate else ""
-            fact = TaskServerFact(address, password, certificate)
-            stack.enter_context(_named(Path(found), fact))
-            users = (*users, User(USER, password, admin=True)) if users else users
+            users = _known_to(stack, Path(found), settings, address)
         relay = await _relay(stack, client.store, security) if client is not None else None
         text = getattr(metrics, "text", None)
         known: Doorkeeper = Logins(users)
@@ -313,6 +309,17 @@ async def _serve_grpc(
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error
     stack.push_async_callback(server.close)
+
+
+def _known_to(
+    stack: AsyncExitStack, folder: Path, settings: TaskServerSettings, address: str
+) -> tuple[User, ...]:
+    """Let a folder know its server, and the server whoever may read the folder."""
+    users = settings.users
+    password = f"{random.SystemRandom().getrandbits(128):032x}" if users else ""
+    certificate = str(settings.certificate.absolute()) if settings.certificate else ""
+    stack.enter_context(_named(folder, TaskServerFact(address, password, certificate)))
+    return (*users, User(USER, password, admin=True)) if users else users
 
 
 @contextlib.contextmanager

@@ -48,6 +48,11 @@ class BookieMeasures:
             bookie=bookie_id,
         )
 
+    @property
+    def taken(self) -> tuple[int, int]:
+        """Entries and bytes since the start."""
+        return self.taken_entries, self.taken_bytes
+
     def written(self, requests: int, size_bytes: int, syncs_s: Sequence[float]) -> None:
         """The journal's thread is through with what it took; it synced once a batch."""
         self._batches.add(len(syncs_s))

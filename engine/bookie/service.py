@@ -205,17 +205,9 @@ class BookieService:
         """Identity and space. Raises `BookieUnavailable`."""
         if self._gate.stopped:
             raise BookieUnavailable(f"bookie {self._id} has stopped") from self.failure
-        space = self._publisher.space
-        return BookieInfo(
-            self._id,
-            self._boot,
-            self.identity.cluster_id,
-            self.writable,
-            space.total_bytes,
-            space.free_bytes,
-            self.storage.measures.taken_entries,
-            self.storage.measures.taken_bytes,
-        )
+        space, taken = self._publisher.space, self.storage.measures.taken
+        who = (self._id, self._boot, self.identity.cluster_id)
+        return BookieInfo(*who, self.writable, space.total_bytes, space.free_bytes, *taken)
 
     # Appending
 

@@ -189,7 +189,7 @@ async def _taken(
     """Take a body in: small ones at once, so that they share ledgers, others piece by piece."""
     first: list[bytes] = []
     size = 0
-    async with aclosing(transfers.incoming(request, _PIECE_BYTES)) as pieces:  # type: ignore[type-var]
+    async with aclosing(transfers.incoming(request, _PIECE_BYTES)) as pieces:
         async for piece in pieces:
             first.append(piece)
             size += len(piece)

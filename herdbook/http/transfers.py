@@ -5,7 +5,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect, Request
@@ -42,7 +42,7 @@ class Transfers:
         settings = self.settings
         return settings.transfer_grace_ms / 1000 + length / settings.transfer_bytes_a_second
 
-    async def incoming(self, request: Request, piece_bytes: int) -> AsyncIterator[bytes]:
+    async def incoming(self, request: Request, piece_bytes: int) -> AsyncGenerator[bytes, None]:
         """A request's body in pieces of about that size.
 
         Raises `BodyLate`, `HttpError` 413, and Starlette's `ClientDisconnect` for one that is cut

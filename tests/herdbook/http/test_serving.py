@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -103,7 +104,8 @@ def test_a_stores_own_users_are_asked_for_over_tls_and_nobody_else_is_let_in(
 async def refused(**settings: object) -> str:
     """Why it does not serve."""
     with pytest.raises(InvalidRequest) as told:
-        await serve_http("nowhere", HttpServerSettings(**settings), ended=asyncio.Event())  # type: ignore[arg-type]
+        given: Any = settings
+        await serve_http("nowhere", HttpServerSettings(**given), ended=asyncio.Event())
     return str(told.value)
 
 
@@ -113,7 +115,8 @@ async def test_it_does_not_serve_strangers_by_accident(tmp_path: Path) -> None:
     signed = Authority(tmp_path, "ca").sign("server")
     settings = HttpServerSettings("0.0.0.0:0", "", "", signed.certificate, signed.private_key)
     with pytest.raises(InvalidRequest, match="anybody who reaches"):
-        await serve_http(str(tmp_path), settings, ended=asyncio.Event())
+        (tmp_path / "open").mkdir()
+        await serve_http(str(tmp_path / "open"), settings, ended=asyncio.Event())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         assert "cannot listen" in await refused(listen=at)

@@ -194,18 +194,15 @@ def test_repair_is_switched_and_a_scrub_reads_everything(node: Node, ask: Asker)
 
 def test_a_bookie_is_told_to_go_and_to_stay(tmp_path: Path) -> None:
     with closing(Node(tmp_path / "store")) as node:
-        _told_to_go_and_to_stay(node.open())
-
-
-def _told_to_go_and_to_stay(ask: Asker) -> None:
-    [bookie] = ask.json("GET", "/bookies")["bookies"]
-    path = f"/bookies/{bookie['bookie_id']}/decommission"
-    told = ask.json("POST", path)
-    assert told["leaving"] and told["left"] > 0
-    [shown] = ask.json("GET", "/bookies")["bookies"]
-    assert shown["leaving"]
-    assert ask.json("POST", path, json={"cancel": True})["leaving"] is False
-    assert code_of(ask.json("POST", "/bookies/x/decommission", expect=404)) == "no_such_bookie"
+        ask = node.open()
+        [bookie] = ask.json("GET", "/bookies")["bookies"]
+        path = f"/bookies/{bookie['bookie_id']}/decommission"
+        told = ask.json("POST", path)
+        assert told["leaving"] and told["left"] > 0
+        [shown] = ask.json("GET", "/bookies")["bookies"]
+        assert shown["leaving"]
+        assert ask.json("POST", path, json={"cancel": True})["leaving"] is False
+        assert code_of(ask.json("POST", "/bookies/x/decommission", expect=404)) == "no_such_bookie"
 
 
 def test_buckets_are_made_and_removed(ask: Asker) -> None:
