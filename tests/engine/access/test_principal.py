@@ -16,7 +16,7 @@ from tests.engine.access.known_users import user
 )
 def test_a_right_brings_those_below_it(granted: str, may: set[str]) -> None:
     ann = Principal("ann", grants=(Grant("bucket", "a", granted),))  # type: ignore[arg-type]
-    found = {right for right in ("read", "write", "admin") if ann.allows("bucket", "a", right)}  # type: ignore[arg-type]
+    found = {right for right in ("read", "write", "admin") if ann.allows("bucket", "a", right)}
     assert found == may
 
 

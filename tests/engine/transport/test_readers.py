@@ -1,0 +1,251 @@
+"""Holders of read tokens at bookies: what they may read, and that they may do nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc
+import msgspec
+import pytest
+from grpc import aio
+
+from engine.access.door import ReaderDoor
+from engine.access.tokens import READ, SESSION, Claims, sign
+from engine.errors import AccessRefused, BookieUnavailable
+from engine.ports.clock import SystemClock
+from engine.transport import server_connection
+from engine.transport.contract import Bookie, LedgerFacts, ReadRequest, Status
+from engine.transport.framed_client import ClientConnection
+from engine.transport.framed_server import FramedServer
+from engine.transport.framed_settings import FramedSettings
+from engine.transport.frames import ErrorCode, Kind, decode_error
+from engine.transport.grpc_generated import bookie_pb2 as wire
+from engine.transport.grpc_server import GrpcServer
+from engine.transport.messages import Connect
+from engine.transport.readable import ReadableBookie
+from engine.transport.security import NO_SECURITY, Security
+from tests.engine.access.known_users import KEY, SECRET
+from tests.engine.transport.bookie_contract import KEY as LEDGER_KEY
+from tests.engine.transport.bookie_contract import append, facts_of, runs_of
+from tests.engine.transport.grpc_wiring import GrpcTransport
+from tests.engine.transport.model_bookie import ModelBookie
+from tests.engine.transport.tcp_wiring import TcpHouse
+
+NODE: Final = Security(secret=SECRET)
+SHOP: Final = 1
+BARN: Final = 2
+NOBODYS: Final = 3
+UNKNOWN: Final = 4
+OWNERS: Final = {SHOP: {"owner": b"herd:shop"}, BARN: {"owner": b"herd:barn"}, NOBODYS: {}}
+METHODS: Final = [each.name for each in wire.DESCRIPTOR.services_by_name["Bookie"].methods]
+CLOCK: Final = SystemClock()
+
+
+class Shelf(ModelBookie):
+    """A bookie that knows whose its ledgers are."""
+
+    def custom_of(self, ledger_id: int) -> dict[str, bytes] | None:
+        return next((dict(each.custom) for each in self.facts if each.ledger_id == ledger_id), None)
+
+
+def token(use: Any = READ, expires_ms: int = 2**52, key: bytes = KEY, *names: str) -> str:
+    named = tuple(("tablespace", name) for name in names or ("shop",))
+    return sign(Claims(use, "ann", expires_ms, named), key)  # type: ignore[arg-type]
+
+
+def reader(shown: str) -> Security:
+    """Who comes with a read token."""
+    return Security(read_token=shown)
+
+
+class Wired:
+    """A bookie with one entry in each ledger, behind both wires."""
+
+    def __init__(self, shelf: Shelf, house: TcpHouse, grpc_server: GrpcServer) -> None:
+        self.shelf = shelf
+        self.house = house
+        self.grpc = grpc_server
+        self.grpc_transports: list[GrpcTransport] = []
+
+    async def framed(self, security: Security) -> Bookie:
+        return await (await self.house.transport(security)).connect("a")
+
+    async def over_grpc(self, security: Security) -> Bookie:
+        made = GrpcTransport(f"localhost:{self.grpc.port}", security)
+        self.grpc_transports.append(made)
+        return await made.connect("a")
+
+
+@asynccontextmanager
+async def wired() -> AsyncIterator[Wired]:
+    shelf, door = Shelf("a"), ReaderDoor(KEY, CLOCK)
+    house = TcpHouse([shelf], NODE, None)
+    house.server = FramedServer(cluster_id="c", security=NODE, door=door)
+    await house.start()
+    server = await GrpcServer.start({"a": shelf}, listen="localhost:0", security=NODE, door=door)
+    made = Wired(shelf, house, server)
+    for ledger_id in (SHOP, BARN, NOBODYS, UNKNOWN):
+        await append(shelf, runs_of(ledger_id, 0, [[b"milk"]], lac=-1))
+    shelf.facts = [
+        msgspec.structs.replace(facts, custom=OWNERS[facts.ledger_id])
+        for facts in shelf.facts
+        if facts.ledger_id in OWNERS
+    ]
+    shelf.calls.clear()
+    try:
+        yield made
+    finally:
+        for transport in made.grpc_transports:
+            await transport.close()
+        await house.close()
+        await server.close(0)
+
+
+Reach = Callable[[Wired, Security], Awaitable[Bookie]]
+WIRES: Final = pytest.mark.parametrize("reach", [Wired.framed, Wired.over_grpc])
+
+
+def read(ledger_id: int, fence_key: bytes | None = None) -> ReadRequest:
+    return ReadRequest(ledger_id, 0, 0, 100, fence_key)
+
+
+@WIRES
+async def test_a_reader_reads_ledgers_of_its_owner_alone(reach: Reach) -> None:
+    async with wired() as made:
+        bookie = await reach(made, reader(token()))
+        reply = await bookie.read(read(SHOP))
+        assert [run.body for run in reply.runs] == [b"milk"]
+        assert (await bookie.wait_lac(SHOP, -2, 0)).status is Status.OK
+        for other in (BARN, NOBODYS, UNKNOWN):
+            reply = await bookie.read(read(other))
+            assert (reply.status, reply.runs) == (Status.UNAUTHORIZED, ())
+            assert (await bookie.wait_lac(other, -2, 0)).status is Status.UNAUTHORIZED
+        assert (await bookie.read(read(9))).status is Status.NO_SUCH_LEDGER
+
+
+@WIRES
+async def test_a_reader_changes_nothing(reach: Reach) -> None:
+    async with wired() as made:
+        bookie = await reach(made, reader(token()))
+        before = list(made.shelf.facts)
+        assert (await append(bookie, runs_of(SHOP, 1, [[b"more"]]))).status is not Status.OK
+        new: LedgerFacts = facts_of(SHOP)
+        bookie.record(new, LEDGER_KEY)
+        bookie.confirm(SHOP, 0)
+        try:
+            assert (await bookie.fence(SHOP, LEDGER_KEY)).status is not Status.OK
+        except (AccessRefused, BookieUnavailable):
+            pass
+        assert (await bookie.read(read(SHOP, LEDGER_KEY))).status is Status.UNAUTHORIZED
+        assert made.shelf.facts == before
+        assert not [call for call in made.shelf.calls if not call.startswith("read")]
+
+
+@WIRES
+@pytest.mark.parametrize(
+    "security",
+    [
+        NO_SECURITY,
+        Security(secret=b"the cows come home at ten"),
+        reader("hb1.x.y"),
+        reader("token-ann"),
+        reader(token(READ, 1)),
+        reader(token(SESSION)),
+        reader(token(READ, 2**52, bytes(32))),
+        Security(user="ann", password="ann's word"),
+    ],
+    ids=lambda each: repr(each)[-40:],
+)
+async def test_nobody_else_is_let_in(reach: Reach, security: Security) -> None:
+    async with wired() as made:
+        with pytest.raises(AccessRefused):
+            await reach(made, security)
+
+
+@WIRES
+async def test_a_token_that_expires_reads_no_more(
+    reach: Reach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wired() as made:
+        now_ms = CLOCK.wall_ms()
+        bookie = await reach(made, reader(token(READ, now_ms + 60_000)))
+        assert (await bookie.read(read(SHOP))).status is Status.OK
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: now_ms + 60_000)
+        try:
+            assert (await bookie.read(read(SHOP))).status is not Status.OK
+        except (AccessRefused, BookieUnavailable):
+            pass
+
+
+def test_a_bookie_that_does_not_know_whose_a_ledger_is_hands_nothing_out() -> None:
+    async def run() -> None:
+        model, door = ModelBookie("a"), ReaderDoor(KEY, CLOCK)
+        await append(model, runs_of(SHOP, 0, [[b"milk"]]))
+        seen = ReadableBookie(model, door.reader(token()))
+        assert (await seen.read(read(SHOP))).status is Status.UNAUTHORIZED
+
+    asyncio.run(run())
+
+
+async def test_every_kind_of_frame_but_those_for_reading_is_refused() -> None:
+    async with wired() as made:
+        connection = await ClientConnection.dial(
+            f"tcp:127.0.0.1:{made.house.port}",
+            {},
+            CLOCK,
+            FramedSettings(),
+            reader(token()).at_bookies(),
+        )
+        asked = [kind for kind in Kind if kind >= Kind.CONNECT]
+        answered = await connection.call(Kind.CONNECT, msgspec.msgpack.encode(Connect("a")))
+        assert answered.kind == Kind.CONNECTED
+        refused = []
+        for kind in asked:
+            if kind in server_connection.READING:
+                continue
+            with pytest.raises((AccessRefused, BookieUnavailable)) as refusal:
+                await connection.call(kind, b"", target=1)
+            if "read token is for reading" in str(refusal.value):
+                refused.append(kind)
+        assert set(refused) == set(asked) - server_connection.READING
+        connection.close()
+
+
+async def test_a_reader_is_given_no_session_of_metadata() -> None:
+    async with wired() as made:
+        with pytest.raises(AccessRefused):
+            await ClientConnection.dial(
+                f"tcp:127.0.0.1:{made.house.port}",
+                {"session": True},
+                CLOCK,
+                FramedSettings(),
+                reader(token()).at_bookies(),
+            )
+
+
+async def test_no_kind_of_frame_is_heard_before_a_proof() -> None:
+    async with wired() as made:
+        for kind in Kind:
+            if kind in (Kind.HELLO,):
+                continue
+            end = await made.house.raw()
+            end.send(kind, b"", 1)
+            frame = await end.frame()
+            assert frame is not None and frame.kind == Kind.REFUSED
+            assert decode_error(frame.head)[0] == ErrorCode.FRAME_INVALID
+        assert not made.shelf.calls
+
+
+async def test_every_method_over_grpc_wants_a_proof() -> None:
+    expired = sign(Claims(READ, "ann", 1, (("tablespace", "shop"),)), KEY)
+    async with wired() as made, aio.insecure_channel(f"localhost:{made.grpc.port}") as channel:
+        for name in METHODS:
+            for shown in ("", "Bearer x", f"Bearer {expired}", "Basic eDp5"):
+                call = channel.stream_stream(f"/herdbook.v1.Bookie/{name}", None, None)
+                metadata = [("authorization", shown)] if shown else []
+                with pytest.raises(aio.AioRpcError) as refusal:
+                    async for _ in call(iter([b""]), metadata=metadata, timeout=5):
+                        pass
+                assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert not made.shelf.calls
