@@ -47,7 +47,10 @@ Print = Annotated[
     bool, typer.Option("--print", help="Only show what it is told, all together, as a file.")
 ]
 Status = Annotated[
-    bool, typer.Option("--status", help="Only show how the node of the folder fares.")
+    bool,
+    typer.Option(
+        "--status", help="Only show how the node of the folder fares; status 1 if not all serves."
+    ),
 ]
 
 
@@ -122,7 +125,13 @@ def _show(settings: "NodeSettings", as_json: bool) -> None:
     members = {name: plain_state(each) for name, each in found.members.items()}
     if as_json:
         print_json([{"pid": found.pid, "url": found.url, "members": members}])
-        return
+    else:
+        _show_members(members)
+    if any(each["state"] != "serving" for each in members.values()):
+        raise typer.Exit(1)
+
+
+def _show_members(members: dict[str, dict[str, Any]]) -> None:
     print_table(
         ("process", "state", "pid", "started again", "serves at", "last error"),
         (

@@ -165,6 +165,12 @@ def _limits(settings: NodeSettings) -> Iterator[str]:
     table = settings.supervisor
     if table.restart_pause_ms_max < table.restart_pause_ms:
         yield "supervisor.restart_pause_ms_max: it is less than restart_pause_ms"
+    if settings.memory.bytes_max and not settings.clustered:
+        yield "memory.bytes_max: it divides the memory of a cluster's node, and this is a folder"
+    try:
+        _ = settings.bounds
+    except InvalidRequest as error:
+        yield f"memory.bytes_max: {error}"
 
 
 def _values(settings: NodeSettings, kind: str) -> Iterator[tuple[str, str]]:

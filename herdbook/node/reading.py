@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from herdbook.finding import SecurityTable, ZooKeeperTable, is_cluster
+from herdbook.finding import AuditTable, SecurityTable, ZooKeeperTable, is_cluster
 from herdbook.node.settings import FILE, PLACE, NodeSettings
 
 PREFIX: Final = "HERDBOOK_"
@@ -59,6 +59,8 @@ def _keys() -> dict[str, Key]:
 def _kind(table: type | None, name: str, wanted: Any) -> str:
     if table is SecurityTable or (table is ZooKeeperTable and name == "password_file"):
         return FILE["kind"]
+    if table is AuditTable:
+        return PLACE["kind"]
     for part in (wanted, *get_args(wanted)):
         for meta in getattr(part, "__metadata__", ()):
             extra = getattr(meta, "extra", None)

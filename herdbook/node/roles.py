@@ -48,7 +48,7 @@ def write_client_file(settings: NodeSettings) -> Path:
     """The configuration by which this machine's clients reach the node's cluster."""
     told = {"url": settings.store, "wire": settings.wire}
     lines = [f"{name} = {toml_value(value)}" for name, value in told.items()]
-    for name in ("security", "zookeeper"):
+    for name in ("security", "zookeeper", "audit"):
         lines += ["", f"[{name}]"]
         table = msgspec.structs.asdict(getattr(settings, name))
         lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if value]
@@ -61,13 +61,14 @@ def write_client_file(settings: NodeSettings) -> Path:
 
 
 async def _bookie(service: Service) -> None:
+    from engine.bookie.settings import BookieSettings
     from engine.metadata.cluster_url import parse_url
     from engine.server import ServerSettings, serve
     from herdbook.bookie_cluster import ClusterDoor
 
     settings = service.settings
     table, configuration = settings.bookie, _configuration(settings)
-    folders = settings.bookie_folders()
+    folders, bounds = settings.bookie_folders(), settings.bounds
     door = ClusterDoor(parse_url(settings.url), configuration.make_zookeeper(), folders, _say)
 
     def started(server: "BookieServer") -> None:
@@ -91,6 +92,10 @@ async def _bookie(service: Service) -> None:
                 passes_metadata_on=security.on or not settings.zookeeper.user,
                 repair=_repair_settings(settings),
                 repair_elsewhere=Role.REPAIR in settings.roles or not table.repairs,
+                bookie=BookieSettings(
+                    journal_queue_bytes_max=bounds.journal_queue_bytes,
+                    recent_runs_bytes_max=bounds.recent_runs_bytes,
+                ),
             ),
             security=security,
             metrics=metrics,
@@ -121,18 +126,28 @@ async def _repair(service: Service) -> None:
 
 
 async def _herd(service: Service) -> None:
-    from herd.nodes import NodeSettings as HerdSettings
+    from engine.replica import ReplicaSettings
+    from herd.nodes import NodeSettings as HostSettings
+    from herd.settings import HerdSettings
     from herdbook.finding import open_store
     from herdbook.herd_node import HerdNodeSettings, serve_node
 
     settings = service.settings
-    table = settings.herd
+    table, bounds = settings.herd, settings.bounds
     herd = HerdNodeSettings(
         listen=table.listen,
         grpc=table.grpc,
         advertise=settings.reached(table.listen, table.advertise),
         insecure=settings.insecure,
-        node=HerdSettings(grace_ms=table.replica_grace_ms),
+        node=HostSettings(grace_ms=table.replica_grace_ms),
+        herd=HerdSettings(
+            transaction_bytes_max=bounds.transaction_bytes,
+            query_bytes=bounds.query_bytes,
+            columns_bytes=bounds.columns_bytes,
+        ),
+        replica=ReplicaSettings(
+            pending_bytes_max=bounds.pending_bytes, unwritten_bytes_max=bounds.unwritten_bytes
+        ),
     )
 
     def started(node: "Node") -> None:

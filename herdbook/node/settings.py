@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.transport.address import join_host_port, parse_host_port
-from herdbook.finding import SecurityTable, ZooKeeperTable, is_cluster
+from herdbook.finding import AuditTable, SecurityTable, ZooKeeperTable, is_cluster
 
 PLACE: Final = {"kind": "place"}
 FILE: Final = {"kind": "file"}
@@ -139,6 +139,15 @@ class SlowTable(Table, frozen=True):
     lines_a_second: Annotated[int, Meta(ge=1)] = 10
 
 
+class MemoryTable(Table, frozen=True):
+    """What a node of a cluster may hold, divided over queues and caches; see the sizing guide."""
+
+    bytes_max: Annotated[int, Meta(ge=0)] = 0
+    """0: every bound is as usual, whatever the machine has."""
+    tablespaces: Annotated[int, Meta(ge=1)] = 4
+    """How many it is divided for; a node that runs more of them holds more."""
+
+
 class NodeSettings(Table, frozen=True):
     """All of it. `host` is how other machines call this one; "": by the machine's own name."""
 
@@ -153,6 +162,7 @@ class NodeSettings(Table, frozen=True):
     """Serve other machines without asking them for any proof."""
     security: SecurityTable = SecurityTable()
     zookeeper: ZooKeeperTable = ZooKeeperTable()
+    audit: AuditTable = AuditTable()
     bookie: BookieTable = BookieTable()
     repair: RepairTable = RepairTable()
     herd: HerdTable = HerdTable()
@@ -160,6 +170,7 @@ class NodeSettings(Table, frozen=True):
     http: HttpTable = HttpTable()
     supervisor: SupervisorTable = SupervisorTable()
     slow: SlowTable = SlowTable()
+    memory: MemoryTable = MemoryTable()
 
     @property
     def clustered(self) -> bool:
@@ -175,6 +186,20 @@ class NodeSettings(Table, frozen=True):
     def ordered_roles(self) -> tuple[Role, ...]:
         """Its roles in the order in which they start."""
         return tuple(role for role in Role if role in self.roles)
+
+    @property
+    def holding(self) -> Holding:
+        """What its memory is divided for."""
+        return Holding(
+            len(self.bookie_folders()) if Role.BOOKIE in self.roles else 0,
+            self.memory.tablespaces if Role.HERD in self.roles else 0,
+            tuple(role.value for role in self.roles),
+        )
+
+    @property
+    def bounds(self) -> Bounds:
+        """How much each queue and cache may hold. Raises `InvalidRequest` if there is too little."""
+        return plan(self.memory.bytes_max, self.holding) if self.memory.bytes_max else USUAL
 
     @property
     def name(self) -> str:
