@@ -16,6 +16,8 @@ class HerdSettings:
     a transaction locks one by one; then it locks the table. `transaction_bytes_max` bounds what
     one transaction changes. `erase_rows` is how many rows of a dropped table one command removes.
     `overload_pause_ms` is the pause after the log had no room.
+    `query_bytes` is what its queries may hold together, past which they use files, `columns_bytes`
+    what is kept of its tables as columns.
     A leader takes a checkpoint every `checkpoint_ms`, if something changed; the newest
     `checkpoints_kept` stay, and every moment since the oldest of them can be restored.
     """
@@ -26,6 +28,8 @@ class HerdSettings:
     transaction_bytes_max: int = 48 * limits.MIB
     erase_rows: int = 1_000
     overload_pause_ms: int = 5
+    query_bytes: int = 512 * limits.MIB
+    columns_bytes: int = 512 * limits.MIB
     checkpoint_ms: int = 900_000
     checkpoints_kept: int = 2
 

@@ -29,11 +29,13 @@ from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
+from engine.replica import ReplicaSettings
 from engine.transport.address import is_loopback, join_host_port, parse_host_port
 from engine.transport.listening import Listener, listen_tcp
 from engine.transport.security import NO_SECURITY, Security
 from herd.nodes import Node, NodeSettings
 from herd.nodes.states import FolderStates, identity_of
+from herd.settings import HerdSettings
 from herd.wire.framed_server import SessionServer
 from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
@@ -56,6 +58,8 @@ class HerdNodeSettings:
     advertise: str = ""
     insecure: bool = False
     node: NodeSettings = field(default_factory=NodeSettings)
+    herd: HerdSettings = field(default_factory=HerdSettings)
+    replica: ReplicaSettings = field(default_factory=ReplicaSettings)
     wire: WireSettings = field(default_factory=WireSettings)
 
 
@@ -98,6 +102,8 @@ async def serve_node(
             FolderStates(data, workers),
             workers,
             settings=settings.node,
+            herd=settings.herd,
+            replica=settings.replica,
             metrics=metrics,
         )
         stack.push_async_callback(node.close)
@@ -145,7 +151,7 @@ async def _serve(
     client: LedgerClient,
     settings: HerdNodeSettings,
     security: Security,
-    door: Door | None,
+    door: Door | None = None,
 ) -> None:
     """Serve all wires until the stack ends."""
     server = SessionServer(service, security=security, door=door)

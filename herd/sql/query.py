@@ -91,7 +91,9 @@ class QueryEngine:
         self._space = space
         self._prepared = PreparedQueries(space.name)
         self.workers = workers
-        self._pool = DuckPool(workers, settings or QuerySettings())
+        bounds = space.settings
+        self._pool = DuckPool(workers, settings or QuerySettings(memory_bytes=bounds.query_bytes))
+        columns = columns or ColumnSettings(bytes_max=bounds.columns_bytes)
         self.columns = ColumnCache(space, workers, columns)
         self.checkpoints: Checkpoints | None = None
         """Set by who keeps checkpoints; without it AS OF CHECKPOINT is refused."""

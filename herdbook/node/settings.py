@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from engine.transport.address import join_host_port, parse_host_port
 from herdbook.finding import AuditTable, SecurityTable, ZooKeeperTable, is_cluster
+from herdbook.memory_plan import USUAL, Bounds, Holding, plan
 
 PLACE: Final = {"kind": "place"}
 FILE: Final = {"kind": "file"}
@@ -198,7 +199,7 @@ class NodeSettings(Table, frozen=True):
 
     @property
     def bounds(self) -> Bounds:
-        """How much each queue and cache may hold. Raises `InvalidRequest` if there is too little."""
+        """How much queues and caches may hold. Raises `InvalidRequest` if there is too little."""
         return plan(self.memory.bytes_max, self.holding) if self.memory.bytes_max else USUAL
 
     @property
