@@ -6,10 +6,11 @@ Invariants:
 """
 
 import warnings
+from collections.abc import Sequence
 from typing import Final
 
 from blobit.blobs import AsyncBlobs
-from blobit.errors import MetadataUnavailable
+from blobit.errors import MetadataUnavailable, NoSuchBucket
 from blobit.tables import REGISTRY, BucketInfo, BucketState, Row, bucket_info
 from engine.place import Place, held_client
 from herd.checkpoint.record import CheckpointList
@@ -21,6 +22,7 @@ from herd.snapshot.snapshot import Snapshot, read_manifest
 from herd.translating import translating
 
 _BUCKETS: Final = "buckets"
+_NAMED_MAX: Final = 20
 
 
 def find_bucket(place: Place, bucket: str) -> BucketInfo:
@@ -33,7 +35,11 @@ def find_bucket(place: Place, bucket: str) -> BucketInfo:
 
         async def find() -> BucketInfo:
             async with AsyncBlobs(held.ledgers, herd=held.herd) as blobs:
-                return (await blobs.bucket(bucket)).core.info
+                try:
+                    return (await blobs.bucket(bucket)).core.info
+                except NoSuchBucket:
+                    names = [info.name for info in await blobs.buckets()]
+                    raise _missing(bucket, names) from None
 
         return held.run(find)
     except (MetadataUnavailable, OperationalError) as error:
@@ -42,6 +48,12 @@ def find_bucket(place: Place, bucket: str) -> BucketInfo:
         if found is None:
             raise
         return found
+
+
+def _missing(bucket: str, names: Sequence[str]) -> NoSuchBucket:
+    there = ", ".join(names[:_NAMED_MAX]) or "none yet"
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return NoSuchBucket(f"there is no bucket {bucket}; there are: {there}{more}")
 
 
 def _find_at_rest(place: Place, bucket: str, late: Exception) -> BucketInfo | None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import sqlglot
 from sqlglot import expressions as exp
 
-from herd.errors import NotSupportedError, SqlSyntaxError
+from herd.errors import DataError, NotSupportedError, SqlSyntaxError
 from herd.schema import Column, Table
 from herd.snapshot.conditions import Condition, Operator, condition_on
 from herd.types import Kind, accepting, returning
@@ -99,7 +99,11 @@ def _one(
     negated: bool,
 ) -> Condition:
     found = _column(table, column)
-    values = [_value(found, literal) for literal in literals]
+    try:
+        values = [_value(found, literal) for literal in literals]
+    except DataError as error:
+        told = f"where: column {found.name} is compared with what it cannot have: {error.message}"
+        raise type(error)(told, hint=error.hint) from None
     condition = condition_on(found, operator, values, negated=negated)
     if condition is None:
         what = f"{found.name} {operator.value} {', '.join(one.sql() for one in literals)}"

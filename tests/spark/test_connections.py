@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -40,7 +41,8 @@ def url(cluster: RunningCluster) -> Iterator[str]:
         there.herd.create_tablespace(SPACE)
         with there.sql(SPACE, autocommit=True) as connection:
             connection.execute("CREATE TABLE cows (id BIGINT PRIMARY KEY, name VARCHAR(9))")
-            connection.execute("CREATE TABLE written (id BIGINT PRIMARY KEY, name VARCHAR(9))")
+            for table in ("written", "copied"):
+                connection.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, name VARCHAR(9))")
             connection.executemany(
                 "INSERT INTO cows VALUES (?, ?)", [(id, f"cow {id}") for id in range(ROWS)]
             )
@@ -63,7 +65,7 @@ def read_table(spark: SparkSession, url: str) -> None:
 
 
 def read_objects(spark: SparkSession, url: str) -> None:
-    assert read(spark, "blobit", url, bucket=SPACE) == 3
+    assert read(spark, "blobit", url, bucket=SPACE, prefix="object") == 3
 
 
 def read_changes(spark: SparkSession, url: str) -> None:
@@ -83,12 +85,29 @@ def write_table(spark: SparkSession, url: str) -> None:
 def write_objects(spark: SparkSession, url: str) -> None:
     columns = ["concat('new ', id) AS name", "CAST('moo' AS BINARY) AS content"]
     write(spark, "blobit", url, columns, bucket=SPACE)
-    assert read(spark, "blobit", url, bucket=SPACE) == 3 + ROWS
+    assert read(spark, "blobit", url, bucket=SPACE, prefix="new") == ROWS
+
+
+def stream(spark: SparkSession, url: str, checkpoint: Path) -> None:
+    changes = (
+        spark.readStream.format("herd-changes")
+        .options(url=url, tablespace=SPACE, table="cows")
+        .load()
+        .select("id", "name")
+    )
+    query = (
+        changes.writeStream.format("herd")
+        .options(url=url, tablespace=SPACE, table="copied", checkpointLocation=str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60) and query.exception() is None
+    assert read(spark, "herd", url, tablespace=SPACE, table="copied") == ROWS
 
 
 def scrub(spark: SparkSession, url: str) -> None:
     job = Job(spark, Place(url=url))
-    assert scrub_ledgers(job).sound
+    assert scrub_ledgers(job).ledgers.subjects > 0
 
 
 @pytest.mark.parametrize(
@@ -98,6 +117,16 @@ def scrub(spark: SparkSession, url: str) -> None:
 )
 def test_no_task_has_a_connection_to_zookeeper(spark: SparkSession, url: str, work: Work) -> None:
     work(spark, url)
+    no_task_reaches_zookeeper(url)
+
+
+def test_no_task_of_a_stream_has_one(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    stream(spark, url, tmp_path)
+    no_task_reaches_zookeeper(url)
+
+
+def no_task_reaches_zookeeper(url: str) -> None:
+    """Tasks are connected to bookies, and none to ZooKeeper; their processes go on after them."""
     ports = {pid: ports_of(pid) for pid in task_processes()}
     held = held_client(Place(url=url))
     bookies = held.run(Bookies(held.client.store).available).values()
