@@ -27,19 +27,20 @@ def audit_of(folder: Path | None, where: str) -> Audit:
     """The audit of one kind of server. Raises `InvalidRequest` for a folder that cannot be used."""
     if folder is None:
         return LineAudit(_logger.info, SystemClock().wall_ms)
+    file = folder / f"audit-{where}.jsonl"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handler = _OwnFile(
-            folder / f"audit-{where}.jsonl",
-            maxBytes=FILE_BYTES,
-            backupCount=FILES - 1,
-            encoding="utf-8",
-        )
+        handler = _files.get(file)
+        if handler is None:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handler = _files[file] = _OwnFile(
+                file, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8"
+            )
     except OSError as error:
         raise InvalidRequest(f"the audit cannot be kept in {folder}: {error.strerror}") from error
+    kept = handler
 
     def write(line: str) -> None:
-        handler.emit(logging.LogRecord(where, logging.INFO, "", 0, line, None, None))
+        kept.emit(logging.LogRecord(where, logging.INFO, "", 0, line, None, None))
 
     return LineAudit(write, SystemClock().wall_ms)
 
@@ -56,3 +57,7 @@ class _OwnFile(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Raise it again: a line that is lost has to be counted."""
         raise
+
+
+_files: Final[dict[Path, _OwnFile]] = {}
+"""Those that this process writes, until logging itself ends."""

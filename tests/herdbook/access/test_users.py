@@ -1,0 +1,334 @@
+"""Users of a folder's store: their rows, who knows them, and the commands that change them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from engine import cluster
+from engine.access.principal import EVERYBODY, Grant
+from engine.access.scram import ScramClient, ScramServer
+from engine.errors import AccessRefused, InvalidRequest, MetadataUnavailable
+from engine.ports.clock import SystemClock
+from herd.errors import LeaderUnavailable, ProgrammingError
+from herd.store import AsyncHerd, open_folder
+from herdbook.access.auditing import audit_of
+from herdbook.access.authenticator import FRESH_S, STALE_S, StoreAuthenticator
+from herdbook.access.rows import Known, UserRows, UserUnknown
+from herdbook.cli.main import app
+from herdbook.finding import Configuration, LoginTable, read_configuration
+
+KEY = bytes(range(32))
+
+
+class Clock(SystemClock):
+    """The machine's clock, and what the test adds to it."""
+
+    def __init__(self) -> None:
+        self.added_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.added_s
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + int(self.added_s * 1000)
+
+
+@asynccontextmanager
+async def users(path: Path) -> AsyncIterator[tuple[UserRows, StoreAuthenticator, Clock]]:
+    async with open_folder(path) as herd:
+        clock = Clock()
+        rows = UserRows(herd, clock)
+        yield rows, StoreAuthenticator(rows, KEY, clock, herd.workers), clock
+
+
+async def test_a_store_without_users_is_open_and_one_with_users_is_not(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        assert await known.anonymous() == EVERYBODY
+        with pytest.raises(AccessRefused):
+            await known.password("ann", "pw")
+        await rows.add("ann", "ann's word", admin=True)
+        clock.added_s += FRESH_S + 1
+        with pytest.raises(AccessRefused, match="log in"):
+            await known.anonymous()
+        assert (await known.password("ann", "ann's word")).admin
+
+
+async def test_users_grants_and_tokens_survive_a_restart(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, _, _clock):
+        await rows.add("ann", "ann's word", admin=True)
+        await rows.add("ben")
+        await rows.grant("ben", Grant("bucket", "letters", "write"))
+        token = await rows.make_token("ben", note="nightly")
+    async with users(tmp_path) as (rows, known, _clock):
+        assert [(each.name, each.admin) for each in await rows.all()] == [
+            ("ann", True),
+            ("ben", False),
+        ]
+        assert (await known.password("ann", "ann's word")).name == "ann"
+        assert (await known.token(token)).grants == (Grant("bucket", "letters", "write"),)
+        server, client = ScramServer("s"), ScramClient("ann", "ann's word", "c")
+        first = server.challenge(await known.scram(server.begin(client.first)))
+        client.check(server.finish(client.prove(first)))
+
+
+def test_no_password_and_no_token_is_kept(tmp_path: Path) -> None:
+    async def add() -> tuple[Known | None, str]:
+        async with users(tmp_path) as (rows, _, _clock):
+            await rows.add("ann", "a very secret word", admin=True)
+            return await rows.find("ann"), await rows.make_token("ann")
+
+    known, token = asyncio.run(add())
+    assert known is not None and known.verifier.startswith("SCRAM-SHA-256$100000:")
+    secrets = (b"a very secret word", token.rpartition("_")[2].encode())
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    held = [path for path in files for secret in secrets if secret in path.read_bytes()]
+    assert files and not held
+
+
+async def test_a_wrong_password_a_strange_name_and_one_without_a_password_are_alike(
+    tmp_path: Path,
+) -> None:
+    async with users(tmp_path) as (rows, known, _clock):
+        await rows.add("ann", "ann's word")
+        await rows.add("robot")
+        told = set()
+        for name, word in (("ann", "x"), ("zoe", "x"), ("robot", "x"), ("robot", ""), ("a b", "x")):
+            with pytest.raises(AccessRefused) as refusal:
+                await known.password(name, word)
+            told.add(str(refusal.value))
+        assert len(told) == 1
+        ann, zoe = await known.scram("ann"), await known.scram("zoe")
+        assert (len(zoe.salt), zoe.iterations) == (len(ann.salt), ann.iterations)
+        assert zoe == await known.scram("zoe")
+
+
+async def test_what_is_revoked_ends_when_the_answer_is_old(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        await rows.add("ann", "ann's word")
+        await rows.grant("ann", Grant("tenant", "*", "write"))
+        token = await rows.make_token("ann")
+        session = await known.session("ann")
+        assert (await known.token(token)).allows("tenant", "elsa", "write")
+        await rows.revoke("ann", "tenant", "*")
+        clock.added_s += FRESH_S + 0.1
+        assert not (await known.principal("ann")).allows("tenant", "elsa", "read")
+        await rows.revoke_token(token.split("_")[1])
+        assert (await known.token(session)).name == "ann"
+        clock.added_s += FRESH_S + 0.1
+        with pytest.raises(AccessRefused):
+            await known.token(token)
+        await rows.remove("ann")
+        clock.added_s += FRESH_S + 0.1
+        for ask in (known.principal("ann"), known.token(session)):
+            with pytest.raises(AccessRefused):
+                await ask
+
+
+@pytest.mark.parametrize(
+    "token", ["", "hbt_", "hbt_x", "hbt__", "hbt_0011223344556677_secret", "hb1.x.y", "\udcff"]
+)
+async def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        await rows.add("ann", "ann's word")
+        good = await rows.make_token("ann", expires_ms=clock.wall_ms() + 60_000)
+        for wrong in (token, good[:-1] + ("A" if good[-1] != "A" else "B"), good + "A"):
+            with pytest.raises(AccessRefused):
+                await known.token(wrong)
+        assert (await known.token(good)).name == "ann"
+        clock.added_s += 61
+        with pytest.raises(AccessRefused):
+            await known.token(good)
+
+
+async def test_a_new_user_of_an_old_name_inherits_nothing(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        await rows.add("ann", "ann's word")
+        await rows.grant("ann", Grant("bucket", "letters", "read"))
+        token = await rows.make_token("ann")
+        await rows.remove("ann")
+        await rows.add("ann", "another word")
+        clock.added_s += FRESH_S + 1
+        assert (await known.principal("ann")).grants == ()
+        with pytest.raises(AccessRefused):
+            await known.token(token)
+
+
+async def test_the_last_administrator_stays_while_there_are_others(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, _, _clock):
+        await rows.add("ann", "ann's word", admin=True)
+        await rows.add("ben", "ben's word")
+        with pytest.raises(InvalidRequest, match="last administrator"):
+            await rows.remove("ann")
+        await rows.remove("ben")
+        await rows.remove("ann")
+        assert not await rows.any()
+        with pytest.raises(UserUnknown):
+            await rows.remove("ann")
+
+
+async def test_users_that_cannot_be_looked_up_are_not_unknown(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        await rows.add("ann", "ann's word")
+        assert (await known.principal("ann")).name == "ann"
+
+        class Away:
+            """Tablespaces that nobody leads."""
+
+            async def names(self) -> list[str]:
+                raise LeaderUnavailable("nobody leads")
+
+        rows._open.clear()
+        rows._herd = Away()  # type: ignore[assignment]
+        clock.added_s += FRESH_S + 1
+        assert (await known.principal("ann")).name == "ann"
+        for ask in (known.principal("zoe"), known.anonymous(), known.token("hbt_x_y")):
+            with pytest.raises(MetadataUnavailable):
+                await ask
+        clock.added_s += STALE_S
+        with pytest.raises(MetadataUnavailable):
+            await known.principal("ann")
+
+
+async def test_who_asks_at_the_same_time_shares_the_answer(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, _clock):
+        await rows.add("ann", "ann's word")
+        looks: list[str] = []
+        look = rows.principal
+
+        async def counted(name: str) -> Any:
+            looks.append(name)
+            return await look(name)
+
+        rows.principal = counted  # type: ignore[method-assign]
+        await asyncio.gather(*(known.principal("ann") for _ in range(50)))
+        assert looks == ["ann"]
+
+
+async def test_users_are_rows_that_sql_sees(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, _, _clock):
+        await rows.add("ann", "ann's word", admin=True)
+        herd: AsyncHerd = rows._herd  # type: ignore[assignment]
+        session = await herd.session("system")
+        assert list((await session.execute("SELECT name, admin FROM users")).rows) == [
+            ("ann", True)
+        ]
+        await session.close()
+        with pytest.raises(ProgrammingError):
+            await herd.session("systems")
+
+
+# Commands
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("store")
+
+    async def make() -> None:
+        async with cluster.open(folder):
+            return
+
+    asyncio.run(make())
+    return str(folder)
+
+
+def said(store: str, *arguments: str, typed: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["user", *arguments, "--url", store], input=typed)
+
+
+def test_the_commands_add_grant_list_and_remove(store: str, tmp_path: Path) -> None:
+    assert said(store, "add", "ann", "--admin", "--password-file", "-", typed="w\n").exit_code == 0
+    word = tmp_path / "word"
+    word.write_text("ben's word\n")
+    assert said(store, "add", "ben", "--password-file", str(word)).exit_code == 0
+    assert said(store, "grant", "ben", "tablespace", "Shop", "write").exit_code == 0
+    token = said(store, "token", "ben", "--for", "12h", "--note", "nightly").stdout.strip()
+    assert token.startswith("hbt_")
+    facts = [json.loads(line) for line in said(store, "ls", "--json").stdout.splitlines()]
+    assert [each["name"] for each in facts] == ["ann", "ben"]
+    assert facts[1]["grants"] == [{"kind": "tablespace", "name": "shop", "right": "write"}]
+    assert facts[1]["tokens"][0]["note"] == "nightly" and token not in said(store, "ls").stdout
+    assert said(store, "token", "ben", "--revoke", token.split("_")[1]).exit_code == 0
+    assert said(store, "revoke", "ben", "tablespace", "shop").exit_code == 0
+    assert said(store, "passwd", "ben", "--password-file", "-", typed="other\n").exit_code == 0
+    assert said(store, "rm", "ben").exit_code == 0
+    assert "open" in said(store, "rm", "ann").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed", "status"),
+    [
+        (("add", "eve"), "", 2),
+        (("add", "eve", "--password-file", "-"), "\n", 2),
+        (("add", "eve", "--password-file", "nowhere"), None, 2),
+        (("add", "two words", "--no-password"), None, 1),
+        (("add", "eve", "--password", "word"), None, 2),
+        (("passwd", "eve", "--password-file", "-"), "w\n", 1),
+        (("rm", "eve"), None, 1),
+        (("grant", "eve", "tablespace", "shop", "own"), None, 2),
+        (("grant", "eve", "barn", "shop", "read"), None, 2),
+        (("revoke", "eve", "bucket", "a"), None, 1),
+        (("token", "eve", "--for", "soon"), None, 2),
+        (("token", "eve", "--revoke", "00"), None, 1),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(
+    store: str, arguments: tuple[str, ...], typed: str | None, status: int
+) -> None:
+    answer = said(store, *arguments, typed=typed)
+    assert answer.exit_code == status, answer.output
+    assert "Traceback" not in answer.output
+
+
+def test_a_cluster_without_a_secret_takes_no_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    answer = said("herdbook://nowhere:1/x", "add", "ann", "--no-password")
+    assert answer.exit_code == 1 and "secret_file" in answer.output
+
+
+# The login
+
+
+def test_the_login_is_the_arguments_the_environments_or_the_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HERDBOOK_USER", "HERDBOOK_PASSWORD_FILE", "HERDBOOK_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "word").write_text("ann's word\n")
+    (tmp_path / "token").write_text("hbt_1_2\n")
+    file = tmp_path / "config.toml"
+    file.write_text('[login]\nuser = "ann"\npassword_file = "word"\n')
+    security = read_configuration(file).make_security()
+    assert (security.user, security.password, security.logs_in) == ("ann", "ann's word", True)
+    assert "word" not in repr(security) and "hbt" not in repr(security)
+    file.write_text('[login]\ntoken_file = "token"\n')
+    assert read_configuration(file).make_security().token == "hbt_1_2"
+    monkeypatch.setenv("HERDBOOK_TOKEN", "hbt_3_4")
+    assert read_configuration(file).make_security().token == "hbt_3_4"
+    monkeypatch.setenv("HERDBOOK_USER", "ben")
+    with pytest.raises(InvalidRequest, match="not both"):
+        read_configuration(file).make_security()
+    monkeypatch.delenv("HERDBOOK_TOKEN")
+    with pytest.raises(InvalidRequest, match="no password here"):
+        Configuration(login=LoginTable()).make_security()
+    monkeypatch.setenv("HERDBOOK_PASSWORD_FILE", str(tmp_path / "word"))
+    assert read_configuration(file).make_security().user == "ben"
+    assert not read_configuration(file).make_security().as_node().logs_in
+
+
+def test_the_audit_is_a_file_of_its_own_that_others_cannot_read(tmp_path: Path) -> None:
+    audit = audit_of(tmp_path / "audit", "herd")
+    audit.note("ann", "log in", "herd", allowed=True)
+    file = tmp_path / "audit" / "audit-herd.jsonl"
+    assert json.loads(file.read_text())["who"] == "ann"
+    assert file.stat().st_mode & 0o077 == 0
+    with pytest.raises(InvalidRequest):
+        audit_of(file, "herd")
