@@ -21,6 +21,7 @@ OUTSIDE: Final = {
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
+    "deploy/README.md": "deploy.md",
     "tests/mutants/README.md": "internals/mutants.md",
     "proto/bookie.proto": "proto/bookie.proto",
     "proto/broker.proto": "proto/broker.proto",

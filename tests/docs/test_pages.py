@@ -9,6 +9,7 @@ from tests.docs.reading import Reader
 
 QUICK = (
     "docs/blobs.md",
+    "docs/node.md",
     "docs/howto/add-a-user.md",
     "docs/howto/back-up-and-restore.md",
     "docs/howto/folder-into-a-bucket.md",
