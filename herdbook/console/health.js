@@ -41,7 +41,7 @@ export function verdict({ bookies, under_replicated: waiting, warnings }) {
   const away = bookies.total - bookies.up;
   if (away > 0)
     return ["bad", away === 1 ? "One bookie is down" : `${count(away)} bookies are down`];
-  if (waiting) return ["bad", `${many(waiting, "ledger")} wait for a replica`];
+  if (waiting) return ["bad", `${many(waiting, "ledger waits", "ledgers wait")} for a replica`];
   if (warnings.length) return ["warn", many(warnings.length, "warning")];
   return ["good", "All is well"];
 }

@@ -30,7 +30,7 @@ async function route({ first = false } = {}) {
   const { signal } = leaving;
   if (!user()) return signInPage();
   const asked = wanted();
-  const page = asked?.parts[0] ?? "";
+  const page = asked ? asked.parts[0] : null;
   if (page !== "" && !PAGES.has(page)) {
     shown = null;
     fill(main, empty("There is no such page.", h("a", { href: "#/" }, "Go to the overview")));

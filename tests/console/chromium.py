@@ -38,6 +38,7 @@ _FLAGS: Final = (
     "--hide-scrollbars",
     "--lang=en",
 )
+_LEFT: Final = ("navigated or closed", "context was destroyed", "Cannot find context")
 _WAIT: Final = """
 new Promise((resolve, reject) => {
   const until = performance.now() + %d;
@@ -232,6 +233,7 @@ class Page:
             awaitPromise=True,
             returnByValue=True,
             userGesture=True,
+            allowUnsafeEvalBlockedByCSP=False,
         )
         if "exceptionDetails" in told:
             details = told["exceptionDetails"]
@@ -241,11 +243,17 @@ class Page:
 
     def wait(self, condition: str, seconds: float = 20) -> Any:
         """Wait until an expression in the page is true; its value."""
-        try:
-            return self.run(_WAIT % (int(seconds * 1000), condition))
-        except PageError as error:
-            shown = self.run("document.body?.innerText ?? ''")
-            raise PageError(f"{error}\ncomplaints: {self.complaints}\npage: {shown}") from error
+        looking = _WAIT % (int(seconds * 1000), condition)
+        while True:
+            try:
+                return self.run(looking)
+            except PageError as error:
+                # The page that was looked at has been left: what is looked for is on the next one.
+                if any(text in str(error) for text in _LEFT):
+                    continue
+                shown = self.run("document.body?.innerText ?? ''")
+                told = f"{error}\ncomplaints: {self.complaints}\npage: {shown}"
+                raise PageError(told) from error
 
     def sees(self, text: str, seconds: float = 20) -> None:
         """Wait until a text is to be read in the page."""

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from engine.metadata.repairs import RepairQueue
 from tests.console.chromium import Browser, Page
 from tests.console.conftest import PASSWORD
@@ -129,19 +131,31 @@ def test_objects_of_markup_are_downloads_and_never_run(
     assert page.run("document.querySelectorAll('img, iframe, object, embed').length") == 0
 
 
-def test_the_policy_of_the_page_lets_no_script_in(store: Served, page: Page) -> None:
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "it = document.createElement('script'); it.textContent = RUN; document.head.append(it)",
+        "it = document.createElement('div'); it.setAttribute('onclick', RUN); it.click()",
+        'document.body.innerHTML = `<img src=x onerror="${RUN}">`',
+        "document.body.append(document.createRange().createContextualFragment(RUN))",
+        "it = document.createElement('a'); it.href = `javascript:${RUN}`; it.click()",
+        "it = document.createElement('style'); it.textContent = 'h1 { color: red }';"
+        " document.head.append(it); if (it.sheet.cssRules.length) eval(RUN)",
+        "eval(RUN)",
+        "setTimeout(RUN)",
+        "import('data:text/javascript,document.title=%27it ran%27')",
+    ],
+)
+def test_the_policy_of_the_page_lets_nothing_in(store: Served, page: Page, attempt: str) -> None:
     page.open(f"{store.url}/#/")
     page.sees("Bookies up")
+    run = json.dumps("document.title = 'it ran'")
     page.run(
-        "(() => { const it = document.createElement('script'); it.textContent ="
-        " \"document.title = 'it ran'\"; document.head.append(it); })()"
+        f"(async () => {{ let it; const RUN = {run}; try {{ {attempt} }} catch {{ }} }})()"
+        ".then(() => new Promise((soon) => requestAnimationFrame(() => setTimeout(soon))))"
     )
-    page.run(
-        "(() => { const it = document.createElement('div'); it.setAttribute('onclick',"
-        " \"document.title = 'it ran'\"); document.body.append(it); it.click(); })()"
-    )
-    assert page.run("document.title") != "it ran"
-    assert len(page.complaints) == 2 and all("Content Security" in it for it in page.complaints)
+    assert page.run("document.title") == "Overview · Herdbook"
+    assert page.complaints != []
     page.complaints.clear()
 
 

@@ -90,8 +90,9 @@ def test_an_address_that_is_no_page_says_so(store: Served, page: Page) -> None:
     for address in ("#/barn", "#/%E0%A4%A"):
         page.open(f"{store.url}/{address}")
         page.sees("There is no such page.")
-    page.click("Go to the overview")
-    page.sees("Bookies up")
+        page.click("Go to the overview")
+        page.sees("Bookies up")
+        assert page.run("location.hash") == "#/"
 
 
 def test_a_bookie_that_is_killed_turns_red_and_when_it_is_back_green(
