@@ -1,4 +1,4 @@
-"""Every example of docs/http.md, in its order, against a broker with one worker."""
+"""Every example of docs/http-tasks.md, in its order, against a broker with one worker."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from broker.http.original_views import VIEWS
 from tests.broker.http.asking import asked
 from tests.broker.service.yard import FakeWorker
 
-_PAGE = Path(__file__).parents[3] / "docs" / "http.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "http-tasks.md"
 _EXAMPLE = re.compile(r"```http\n(.*?)\n\n(.*?)\n```", re.DOTALL)
 
 
