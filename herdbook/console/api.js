@@ -40,6 +40,19 @@ export function get(path, query, signal) {
   return call("GET", path, { query, signal });
 }
 
+// The headers of what is there, without its bytes.
+export async function head(path, signal) {
+  let reply;
+  try {
+    reply = await fetch(address(path), { method: "HEAD", headers: shown(), signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw unreachable();
+  }
+  if (!reply.ok) throw failure(reply.status, "");
+  return reply.headers;
+}
+
 export function post(path, body, signal) {
   return call("POST", path, { body, signal });
 }

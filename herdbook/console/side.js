@@ -10,6 +10,7 @@ const PLACES = [
   ["Data", [["tables", "Tables"], ["buckets", "Buckets"]]],
   ["Work", [["tasks", "Tasks"], ["workers", "Workers"], ["rollouts", "Roll-outs"]]],
 ];
+const FOR_ADMINISTRATORS = new Set(["ledgers", "bookies", "rollouts"]);
 const side = document.getElementById("side");
 const health = h("span", {}, "");
 
@@ -28,7 +29,10 @@ watchTheme(tellTheme);
 
 // Draw it for a user; `leave` signs out.
 export function drawSide(me, leave) {
-  const groups = PLACES.map(
+  const allowed = PLACES.map(([name, links]) => {
+    return [name, links.filter(([path]) => me.admin || !FOR_ADMINISTRATORS.has(path))];
+  });
+  const groups = allowed.map(
     ([name, links]) => h(
       "div",
       {},

@@ -3,15 +3,16 @@
 import { at, post } from "./api.js";
 import { ask } from "./dialog.js";
 import { fill, h } from "./dom.js";
-import { count, duration, many } from "./format.js";
+import { count } from "./format.js";
 import { button, problem } from "./showing.js";
 import { addStatement, forgetStatements, statements } from "./sql_history.js";
+import { told } from "./sql_result.js";
 
-const NUMBER = /INT|DECIMAL|NUMERIC|DOUBLE|FLOAT|REAL/i;
 const PLACE = / \(at character (\d+)\)$/;
 const GRAVE = /^\s*(DROP|TRUNCATE|ALTER)\b/i;
 const ALL_ROWS = /^\s*(DELETE|UPDATE)\b(?![\s\S]*\bWHERE\b)/i;
 const HISTORY_SHOWN = 20;
+const LIMITS = [100, 1_000, 10_000];
 
 export class SqlDesk {
   // `done(kind)` hears of every statement that ran.
@@ -27,20 +28,17 @@ export class SqlDesk {
       placeholder: "SELECT * FROM systables",
       onkeydown: (event) => this.#key(event),
     });
-    this.limit = h(
-      "select",
-      { "aria-label": "Rows at most" },
-      [100, 1_000, 10_000].map(
-        (rows) => h("option", { value: rows }, `${count(rows)} rows at most`)
-      ),
-    );
+    const limits = LIMITS.map((rows) => {
+      return h("option", { value: rows }, `${count(rows)} rows at most`);
+    });
+    this.limit = h("select", { "aria-label": "Rows at most" }, limits);
     this.run = h("button", { type: "submit", class: "first" }, "Run");
     this.stop = button("Stop waiting", () => this.running?.abort());
     this.stop.hidden = true;
     this.answer = h("div", { class: "part", "aria-live": "polite" });
     this.history = h("details");
-    const hint =
-      h("span", { class: "quiet" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"), " runs it");
+    const keys = [h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter")];
+    const hint = h("span", { class: "quiet" }, keys, " runs it");
     const form = h(
       "form",
       {
@@ -80,13 +78,10 @@ export class SqlDesk {
     const sql = this.box.value.trim();
     if (!sql || this.running) return;
     if (!GRAVE.test(sql) && !ALL_ROWS.test(sql)) return void (await this.#ask(sql));
+    const isGrave = GRAVE.test(sql);
     await ask({
       title: `Run this on the tablespace ${this.tablespace}?`,
-      says: [
-        sql,
-        GRAVE.test(sql) ? "It changes the tables themselves." :
-                          "It has no WHERE: it changes every row.",
-      ],
+      says: [sql, isGrave ? "It changes the tables themselves." : "It changes every row."],
       action: "Run it",
       grave: true,
       act: async () => void this.#ask(sql),
@@ -107,16 +102,12 @@ export class SqlDesk {
       this.done(result.kind);
     } catch (error) {
       if (error.name === "AbortError") {
-        fill(
-          this.answer,
-          h("p",
-            { class: "quiet" },
-            "Not waited for any longer. What it was to change may have been changed.")
-        );
-      } else if ("code" in error) {
-        this.#refused(sql, error);
-      } else
-        throw error;
+        const text = "Not waited for any longer. What it was to change may have been changed.";
+        fill(this.answer, h("p", { class: "quiet" }, text));
+        return;
+      }
+      if (!("code" in error)) throw error;
+      this.#refused(sql, error);
     } finally {
       this.running = null;
       this.#waits(false);
@@ -149,71 +140,23 @@ export class SqlDesk {
   #tellHistory() {
     const before = statements();
     this.history.hidden = !before.length;
-    const items = before.slice(0, HISTORY_SHOWN)
-                    .map(
-                      (sql) =>
-                        h("li",
-                          {},
-                          h("button",
-                            { type: "button", class: "plain mono", onclick: () => this.offer(sql) },
-                            sql)),
-                    );
-    const forget = button("Forget all", () => {
-      forgetStatements();
-      this.#tellHistory();
-    }, "small");
-    const hint =
-      h("span",
-        { class: "quiet" },
-        h("kbd", {}, "Alt"),
-        " ",
-        h("kbd", {}, "↑"),
-        " in the box steps through it. ");
+    const items = before.slice(0, HISTORY_SHOWN).map((sql) => {
+      const again = { type: "button", class: "plain mono", onclick: () => this.offer(sql) };
+      return h("li", {}, h("button", again, sql));
+    });
+    const forget = button("Forget all", () => this.#forget(), "small");
+    const keys = [h("kbd", {}, "Alt"), " ", h("kbd", {}, "↑")];
+    const hint = h("span", { class: "quiet" }, keys, " in the box steps through it. ");
     fill(
       this.history,
       h("summary", {}, `History (${before.length})`),
       h("ul", { class: "plainly past" }, items),
-      h("p", { class: "row apart" }, hint, forget)
+      h("p", { class: "row apart" }, hint, forget),
     );
   }
-}
 
-function told(result) {
-  const took = duration(result.elapsed_ms);
-  if (!result.columns.length) {
-    return h("p", {}, `Done: ${many(result.row_count, "row")} changed, in ${took}.`);
+  #forget() {
+    forgetStatements();
+    this.#tellHistory();
   }
-  const says = `${many(result.row_count, "row")} in ${took}`;
-  const more = result.truncated &&
-    h(
-                 "div",
-                 { class: "problem warn" },
-                 h("strong", {}, `Only the first ${many(result.row_count, "row")} are here.`),
-                 "Ask for more at a time, or narrow it with WHERE and LIMIT.",
-    );
-  const heads = result.columns.map(
-    ({ name, type }) =>
-      h("th",
-        { scope: "col", class: NUMBER.test(type) ? "number" : null, title: type || null },
-        name),
-  );
-  const rows = result.rows.map(
-    (row) => h("tr", {}, row.map((value, index) => cell(value, result.columns[index])))
-  );
-  const table =
-    h("table",
-      { "aria-label": "Result" },
-      h("thead", {}, h("tr", {}, heads)),
-      h("tbody", {}, rows));
-  const shown = result.rows.length ?
-    h("div", { class: "box result", tabindex: 0, role: "region", "aria-label": "Result" }, table) :
-    h("div", { class: "box" }, h("p", { class: "empty" }, "No rows."));
-  return [h("p", { class: "quiet" }, says), more, shown];
-}
-
-function cell(value, { type }) {
-  const number = NUMBER.test(type) ? "number" : "";
-  if (value === null) return h("td", { class: `null ${number}` }, "NULL");
-  const text = typeof value === "object" ? JSON.stringify(value) : String(value);
-  return h("td", { class: number || null }, text);
 }

@@ -19,6 +19,7 @@ SCRIPT: Final = b"<script>document.title = 'it ran'</script>"
 PAGE: Final = b"<!doctype html><title>harmless</title>" + SCRIPT
 DRAWING: Final = b'<svg xmlns="http://www.w3.org/2000/svg">' + SCRIPT + b"</svg>"
 COWS: Final = 40
+PASTURE: Final = {"pasture": "the upper one", "note": MARKED}
 _DEADLINE_S: Final = 20
 ACTION: Final = {
     "action": "barn:repaint",
@@ -57,7 +58,7 @@ async def _objects(store: Served) -> None:
     letters = await blobs.create_bucket("letters")
     await blobs.create_bucket("photos")
     for name in ("2025/may/elsa.txt", "2025/june/bella.txt", "2026/readme.txt"):
-        await letters.put(name, name.encode() * 100, content_type="text/plain")
+        await letters.put(name, name.encode() * 100, content_type="text/plain", metadata=PASTURE)
     for name, body, kind in (
         ("hostile/page.html", PAGE, "text/html"),
         ("hostile/drawing.svg", DRAWING, "image/svg+xml"),

@@ -68,7 +68,7 @@ def test_what_changes_every_row_is_asked_about_and_the_past_can_be_had_again(
     page.open(f"{store.url}/#/tables/default")
     page.fill("textarea", "UPDATE cows SET weight_kg = 1")
     page.click("Run")
-    page.sees("It has no WHERE: it changes every row.")
+    page.sees("It changes every row.")
     page.click("Keep as it is", "dialog")
     page.wait("!document.querySelector('dialog')")
     assert store.run(weighed) == (0,)

@@ -69,6 +69,8 @@ def test_who_is_not_known_signs_in_and_a_wrong_password_is_told(
 def test_who_may_not_is_told_so_and_sees_what_they_may(store: Served, page: Page) -> None:
     sign_in(page, store, "bob")
     page.sees("Signed in as bob")
+    links = page.run("[...document.querySelectorAll('nav a')].map((each) => each.innerText)")
+    assert links == ["Overview", "Tables", "Buckets", "Tasks", "Workers"]
     page.run("location.hash = '#/ledgers'")
     page.sees("An administrator can grant it.")
     page.run("location.hash = '#/buckets'")

@@ -19,7 +19,7 @@ PAGES: Final = {
     "buckets": ("#/buckets", "photos"),
     "bucket": ("#/buckets/letters", "2025"),
     "folder": ("#/buckets/letters?prefix=hostile%2F", "drawing.svg"),
-    "object": ("#/buckets/letters/2026%2Freadme.txt", "text/plain"),
+    "object": ("#/buckets/letters/2026%2Freadme.txt", "the upper one"),
     "tasks": ("#/tasks", "the post office is shut"),
     "task": ("#/tasks/3", "dead letter"),
     "workers": ("#/workers", "shed-1"),
@@ -66,7 +66,7 @@ def test_a_page_shows_what_there_is_in_both_themes(
 
 
 def test_names_that_are_markup_are_shown_as_they_are(store: Served, page: Page) -> None:
-    for name in ("folder", "tasks", "task", "workers"):
+    for name in ("folder", "object", "tasks", "task", "workers"):
         shown(page, store, name)
         page.sees(MARKED)
         assert page.run("document.querySelectorAll('main img, main script').length") == 0

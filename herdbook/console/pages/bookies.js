@@ -163,8 +163,8 @@ function aboutRepair(repair) {
 function scrubbed(scrub) {
   const read =
     `${many(scrub.ledgers, "ledger")} and ${many(scrub.entries, "entry", "entries")} read`;
-  const faults = scrub.faults ? state(many(scrub.faults, "fault"), "bad") :
-                                state("no faults", scrub.silent ? "warn" : "good");
+  const clean = state("no faults", scrub.silent ? "warn" : "good");
+  const faults = scrub.faults ? state(many(scrub.faults, "fault"), "bad") : clean;
   const silent = scrub.silent ? `, ${many(scrub.silent, "replica")} without an answer` : "";
   const word = scrub.running ? "goes on" : scrub.finished ? "done" : "left unfinished";
   return h("span", {}, `${word}: ${read}${silent}, `, faults, ", begun ", ago(scrub.started_ms));

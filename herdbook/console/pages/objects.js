@@ -1,6 +1,6 @@
 // What is in a bucket: folders made of names, sending files, one object's facts.
 
-import { address, at, get, remove } from "../api.js";
+import { address, ApiError, at, get, head, remove } from "../api.js";
 import { ask } from "../dialog.js";
 import { fill, h } from "../dom.js";
 import { ago, bytes, percent } from "../format.js";
@@ -83,16 +83,18 @@ function finder(bucket, prefix) {
   );
 }
 
+function nothing(bucket, prefix) {
+  if (!prefix) return empty("The bucket is empty.", "Drop files here, or choose some above.");
+  const whole = h("a", { href: folder(bucket, "") }, "Show the whole bucket");
+  return empty("No name begins like that.", whole);
+}
+
 function objectsTable(bucket, prefix, refresh) {
   return new Table({
     label: `Objects of ${bucket}`,
     key: ({ name, isFolder }) => `${isFolder ? "folder" : "object"} ${name}`,
     open: ({ name, isFolder }) => (isFolder ? folder(bucket, name) : page(bucket, name)),
-    empty: prefix ? empty(
-                      "No name begins like that.",
-                      h("a", { href: folder(bucket, "") }, "Show the whole bucket")
-                    ) :
-                    empty("The bucket is empty.", "Drop files here, or choose some above."),
+    empty: nothing(bucket, prefix),
     columns: [
       { title: "Name", kind: "name", cell: (entry) => nameOf(bucket, prefix, entry) },
       { title: "Size", kind: "number", cell: (entry) => (entry.isFolder ? "" : bytes(entry.size)) },
@@ -184,9 +186,11 @@ async function sendOne(item, bucket, name, file, refresh, replace = false) {
   } catch (error) {
     if (!("code" in error)) throw error;
     const again = (over) => () => sendOne(item, bucket, name, file, refresh, over);
-    const choices = isTaken(error) ? button("Replace it", again(true), "small grave") :
-                                     button("Try again", again(replace), "small");
-    const told = isTaken(error) ? { message: `There is a ${name} in the bucket already.` } : error;
+    const isThere = isTaken(error);
+    const choices = isThere
+      ? button("Replace it", again(true), "small grave")
+      : button("Try again", again(replace), "small");
+    const told = isThere ? { message: `There is a ${name} in the bucket already.` } : error;
     const forget = button("Dismiss", () => item.remove(), "small");
     fill(item, name, h("span"), h("span", { class: "row" }, choices, forget), problem(told));
   }
@@ -235,6 +239,7 @@ function showObject(main, signal, bucket, name) {
         ["ETag", h("code", {}, entry.etag)],
         ["Bucket", bucket],
         ["Name", h("code", {}, name)],
+        ...Object.entries(entry.metadata),
       ]);
       fill(content, h("div", { class: "box padded" }, about));
     },
@@ -243,11 +248,17 @@ function showObject(main, signal, bucket, name) {
   return shown;
 }
 
-// The list knows more of an object than its headers tell.
+// The list knows most of an object, its headers the metadata that it was put with.
 async function lookUp(bucket, name, signal) {
-  const { objects } = await get(at`/buckets/${bucket}/objects`, { prefix: name, limit: 1 }, signal);
-  if (objects[0]?.name === name) return objects[0];
-  throw Object.assign(new Error(`There is no ${name} in the bucket ${bucket}.`), {
-    code: "no_such_object",
-  });
+  const query = { prefix: name, limit: 1 };
+  const { objects } = await get(at`/buckets/${bucket}/objects`, query, signal);
+  if (objects[0]?.name !== name) {
+    throw new ApiError(404, {
+      code: "no_such_object",
+      message: `There is no ${name} in the bucket ${bucket}.`,
+    });
+  }
+  const headers = await head(at`/buckets/${bucket}/objects/${name}`, signal);
+  const metadata = JSON.parse(headers.get("X-Herdbook-Metadata") ?? "{}");
+  return { ...objects[0], metadata };
 }

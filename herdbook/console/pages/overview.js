@@ -65,9 +65,7 @@ function numbers({ bookies, under_replicated: waiting, disk, tablespaces, bucket
       "Bookies up",
       `${count(bookies.up)} of ${count(bookies.total)}`,
       bookies.read_only ? `${count(bookies.read_only)} read-only` : "all take entries",
-      away                ? "bad" :
-        bookies.read_only ? "warn" :
-                            "",
+      worst([away, "bad"], [bookies.read_only, "warn"]),
     ],
     [
       "Ledgers to repair",
@@ -79,13 +77,15 @@ function numbers({ bookies, under_replicated: waiting, disk, tablespaces, bucket
       "Disk in use",
       percent(disk.used_bytes, disk.total_bytes),
       [use, meter(disk.used_bytes, disk.total_bytes, use)],
-      full >= 0.9   ? "bad" :
-        full >= 0.8 ? "warn" :
-                      "",
+      worst([full >= 0.9, "bad"], [full >= 0.8, "warn"]),
     ],
     ["Tablespaces", count(tablespaces.length), h("a", { href: "#/tables" }, "Ask them by SQL")],
     ["Buckets", count(buckets.length), h("a", { href: "#/buckets" }, "Browse objects")],
   ]);
+}
+
+function worst(...cases) {
+  return cases.find(([is]) => is)?.[1] ?? "";
 }
 
 function charts(signal) {

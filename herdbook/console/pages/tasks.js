@@ -6,6 +6,7 @@ import { h, refill } from "../dom.js";
 import { ago, count, rate } from "../format.js";
 import { heading } from "../heading.js";
 import { live, paged } from "../live.js";
+import { user } from "../session.js";
 import { button, empty, figures, part, partWith, state } from "../showing.js";
 import { Table } from "../table.js";
 
@@ -41,7 +42,9 @@ export function show({ main, signal, parts, query }) {
     load: () => get("/status", {}, signal),
     draw: (status, content) => refill(content, figures(countsOf(status.tasks))),
   });
-  main.append(counts.place, throughput(signal), showTenants(signal));
+  main.append(counts.place, throughput(signal));
+  // Queues and pauses are for administrators to see.
+  if (user().admin) main.append(showTenants(signal));
   const list = showList(query, signal);
   main.append(list.place);
   return { refresh: () => Promise.all([counts.refresh(), list.refresh()]) };

@@ -6,6 +6,7 @@ import { h } from "../dom.js";
 import { ago, count, many } from "../format.js";
 import { heading } from "../heading.js";
 import { live } from "../live.js";
+import { user } from "../session.js";
 import { button, empty, meter, say, state } from "../showing.js";
 import { Table } from "../table.js";
 
@@ -84,6 +85,7 @@ function stateOf(worker) {
 }
 
 function act(worker, refresh) {
+  if (!user().admin) return null;
   if (drained(worker))
     return button(
       "Let it work",
