@@ -42,6 +42,7 @@ from herd import place as herds
 from herd.errors import Error
 from herd.place import HeldHerd, held_herd
 from herd.wire.herd import RemoteHerd
+from herdbook.causes import cause as cause
 from herdbook.finding import (
     FILE_VARIABLE,
     URL_VARIABLE,

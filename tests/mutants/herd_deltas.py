@@ -108,6 +108,17 @@ HERD_DELTA_MUTANTS: Final = (
         by_test(_TESTS, "test_a_manifest_with_deltas_is_closed_to_who_knows_none"),
     ),
     Mutant(
+        "each-page-of-a-part-opens-its-ledger",
+        "the ledgers of a part are opened once",
+        "herd/snapshot/parts.py",
+        "        opening = self._readers.get(locator.ledger_id)\n",
+        "        opening = None\n",
+        by_test(
+            "herd/snapshot/test_opening.py",
+            "test_the_ledgers_of_a_part_are_opened_once",
+        ),
+    ),
+    Mutant(
         "sparks-part-reads-the-page-alone",
         "whoever reads a page reads its deltas",
         "herd/snapshot/parts.py",

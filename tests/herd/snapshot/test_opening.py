@@ -229,3 +229,13 @@ def test_a_snapshot_has_what_changed_little_since_its_pages_were_written(book: B
     assert dict(rows(after))[50] == "Zenzi" and len(rows(before)) == 93
     for where, wanted in (("name = 'Zenzi'", [50]), ("id < 0", [-7]), ("name = 'Alma'", [-7])):
         assert [id for (id,) in rows(snapshot(book, where=where, columns="id"))] == wanted
+
+
+def test_the_ledgers_of_a_part_are_opened_once(book: Book) -> None:
+    found = snapshot(book)
+    [part] = plan(found)
+    client = held_client(found.place).client
+    with patch.object(client, "open_ledger", wraps=client.open_ledger) as opening:
+        batches = list(read_part(found, part * 9))
+    assert sum(batch.num_rows for batch in batches) == 27
+    opening.assert_called_once()

@@ -12,6 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
+import herdbook.spark
+from herd.errors import ProgrammingError
 from herdbook.book import Book
 
 ROWS: Final = 1_000_000 if os.environ.get("HERDBOOK_ACCEPTANCE") == "full" else 2_000
@@ -164,6 +166,8 @@ def test_what_is_wrong_is_named_in_one_line(
     with pytest.raises(PySparkException) as caught:
         spark.read.format("herd").options(**options).load()
     assert line in told(caught.value)
+    found = herdbook.spark.cause(caught.value)
+    assert isinstance(found, ProgrammingError) and found.message.startswith(line)
 
 
 def test_every_read_beside_transfers_adds_up(spark: SparkSession, book: Book) -> None:
