@@ -6,6 +6,7 @@ Invariants:
 - A refusal is noted once, where it is decided; of a login that succeeds, that it did.
 """
 
+import hashlib
 import ssl
 from base64 import b64encode
 from contextvars import ContextVar
@@ -21,6 +22,7 @@ from engine.ports.clock import Clock
 
 CHECK_S: Final = 2.0
 _NONCE_BYTES: Final = 18
+_CAME_MAX: Final = 10_000
 
 
 class Caller:
@@ -73,7 +75,7 @@ class Door(Protocol):
         ...
 
     async def by_call(self, token: str) -> Caller:
-        """Who shows a token with each call. A call that is let in is not noted."""
+        """Who shows a token with each call."""
         ...
 
     async def session(self, user: str, peer: str) -> str:
@@ -93,6 +95,7 @@ class UserDoor:
         self.audit = audit
         self.where = where
         """What the audit calls this door."""
+        self._came: dict[bytes, None] = {}
 
     async def verifier(self, user: str) -> ScramVerifier:
         """See `Door`."""
@@ -107,8 +110,16 @@ class UserDoor:
         return self._welcome(await self.authenticator.token(token), token, peer)
 
     async def by_call(self, token: str) -> Caller:
-        """See `Door`."""
-        return _User(self.authenticator, await self.authenticator.token(token), token)
+        """See `Door`. A token is noted when it first comes, not with each call."""
+        principal = await self.authenticator.token(token)
+        came = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        if came not in self._came:
+            if len(self._came) >= _CAME_MAX:
+                del self._came[next(iter(self._came))]
+            self._came[came] = None
+            if not is_signed(token):
+                self.audit.note(principal.name, "log in by token", self.where, allowed=True)
+        return _User(self.authenticator, principal, token)
 
     async def session(self, user: str, peer: str) -> str:
         """See `Door`."""
