@@ -20,6 +20,7 @@ from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
 from herdbook.cli.sql import Create, Tablespace, ending_quietly, opened
 from herdbook.cli.store import AsJson, moment_of, print_facts, print_table, with_store
+from herdbook.cli.working import Working
 
 if TYPE_CHECKING:
     from herd.changes import CommittedTransaction
@@ -37,7 +38,7 @@ def backup(
     """Write a tablespace, as it is now, into a new file. It works on meanwhile."""
     if file.exists():
         _fail(f"{file} is there already: a backup overwrites nothing")
-    with opened(store) as herd:
+    with opened(store) as herd, Working("backing up"):
         try:
             herd.back_up(file.absolute(), tablespace)
         except OSError as error:
@@ -58,7 +59,7 @@ def restore(
     and the tablespace appears when all of it is there.
     """
     manifest = _checked(file)
-    with opened(store, create=create) as herd:
+    with opened(store, create=create) as herd, Working("restoring"):
         herd.restore(file.absolute(), name)
     facts = _facts(manifest)
     text = f"tablespace {name} holds {facts['rows']:,} rows in {len(facts['tables'])} tables"
@@ -81,7 +82,7 @@ def restore_until(
     be there already.
     """
     until = position_of(position)
-    with opened(store) as herd:
+    with opened(store) as herd, Working("restoring"):
         herd.restore_until(source, until, name)
     facts = {"tablespace": name, "ledger": until.ledger, "entry": until.entry}
     _say(facts, as_json, f"tablespace {name} is {source} as it was at {position}")
@@ -166,7 +167,11 @@ def check_backup(file: BackupFile, as_json: AsJson = False) -> None:
 
 def checkpoint(store: Folder, tablespace: Tablespace = "default", as_json: AsJson = False) -> None:
     """Write all tables of a tablespace into pages. Other work goes on meanwhile."""
-    with opened(store) as herd, herd.connect(tablespace, autocommit=True) as connection:
+    with (
+        opened(store) as herd,
+        herd.connect(tablespace, autocommit=True) as connection,
+        Working("writing pages"),
+    ):
         connection.execute("CHECKPOINT")
     _say({"tablespace": tablespace}, as_json, f"{tablespace} has a new checkpoint")
 
@@ -182,9 +187,13 @@ def export(
     from herdbook.cli.sql_copying import write_rows
 
     query = what if len(what.split()) > 1 else f"SELECT * FROM {what}"
-    with opened(store) as herd, herd.connect(tablespace, autocommit=True) as connection:
+    with (
+        opened(store) as herd,
+        herd.connect(tablespace, autocommit=True) as connection,
+        Working("exporting") as working,
+    ):
         try:
-            count = write_rows(connection, query, file)
+            count = write_rows(connection, query, file, working.done)
         except OSError as error:
             _fail(f"{file} cannot be written: {error.strerror or error}")
     _say({"file": str(file), "rows": count}, as_json, f"{count:,} rows are in {file}")
@@ -209,9 +218,13 @@ def import_rows(
     """Add the rows of a file to a table. In CSV an empty field is NULL, "" an empty text."""
     from herdbook.cli.sql_copying import add_rows
 
-    with opened(store) as herd, herd.connect(tablespace, autocommit=True) as connection:
+    with (
+        opened(store) as herd,
+        herd.connect(tablespace, autocommit=True) as connection,
+        Working("importing") as working,
+    ):
         try:
-            count = add_rows(connection, table, file, commit_rows=commit_rows)
+            count = add_rows(connection, table, file, commit_rows=commit_rows, tell=working.done)
         except OSError as error:
             _fail(f"{file} cannot be read: {error.strerror or error}")
     _say({"table": table, "rows": count}, as_json, f"{count:,} rows were added to {table}")
@@ -221,7 +234,8 @@ def _checked(file: Path) -> "Manifest":
     from herd.backup import check_backup as check
 
     try:
-        return check(file)
+        with Working("checking"):
+            return check(file)
     except EngineError as error:
         _fail(f"{type(error).__name__}: {error}")
     except OSError as error:

@@ -30,6 +30,7 @@ from herdbook.cli.blob_transfer import get, put
 from herdbook.cli.sql import ending_quietly
 from herdbook.cli.sql_errors import harmless
 from herdbook.cli.store import AsJson, Url, moment_of, plain, print_facts
+from herdbook.cli.working import aside
 
 PAGE_NAMES: Final = 1_000
 
@@ -121,9 +122,10 @@ def remove_buckets(
             if as_json:
                 write_json({"bucket": name, "deleted": True})
             else:
-                typer.echo(f"bucket {name} is deleted")
+                with aside():
+                    typer.echo(f"bucket {name} is deleted")
 
-    with_blobs(url, remove)
+    with_blobs(url, remove, what="deleting")
 
 
 @app.command("ls")
@@ -245,7 +247,7 @@ def stat(
     async def look(blobs: AsyncBlobs, _: Workers) -> list[dict[str, Any]]:
         return [await _facts(blobs, address, locations) for address in addresses]
 
-    for facts in with_blobs(url, look):
+    for facts in with_blobs(url, look, what="looking"):
         write_json(facts) if as_json else print_facts(readable(facts))
 
 
@@ -288,7 +290,7 @@ def disk_usage(
         wanted = addresses or [Address(info.name, "") for info in await blobs.buckets()]
         return [await _usage(blobs, address) for address in wanted]
 
-    for facts in with_blobs(url, count):
+    for facts in with_blobs(url, count, what="counting"):
         if as_json:
             write_json(facts)
             continue
@@ -339,7 +341,7 @@ def collect(
         facts: dict[str, Any] = plain(report)
         return facts
 
-    facts = with_blobs(url, work)
+    facts = with_blobs(url, work, what="collecting")
     if as_json:
         write_json(facts)
         return

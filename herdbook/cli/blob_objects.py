@@ -36,6 +36,7 @@ from herdbook.cli.blob_store import (
 from herdbook.cli.sql import ending_quietly
 from herdbook.cli.sql_errors import harmless
 from herdbook.cli.store import AsJson, Url
+from herdbook.cli.working import aside
 
 DELETED_AT_ONCE: Final = 1_000
 
@@ -102,10 +103,11 @@ def rm(
             elif not deleted and address.name:
                 say_error(f"NoSuchObject: {address} {await _what_is_there(bucket, address.name)}")
             elif recursive:
-                typer.echo(harmless(f"{address}: {deleted:,} objects are deleted"))
+                with aside():
+                    typer.echo(harmless(f"{address}: {deleted:,} objects are deleted"))
         return missing
 
-    if with_blobs(url, remove):
+    if with_blobs(url, remove, what="deleting"):
         raise typer.Exit(1)
 
 
@@ -244,7 +246,7 @@ def _carry(source: str, target: str, url: str | None, way: _Way) -> None:
         await carrying.carry_all(prefix, below)
         return carrying.failed
 
-    if with_blobs(url, work):
+    if with_blobs(url, work, what="renaming" if way.moving else "copying"):
         raise typer.Exit(1)
 
 
@@ -269,7 +271,7 @@ def concat(
         info = await bucket.concat(made.name, [part.name for part in parts], keep=keep)
         return facts_of(made.bucket, info)
 
-    facts = with_blobs(url, work)
+    facts = with_blobs(url, work, what="concatenating")
     if as_json:
         write_json(facts)
     else:

@@ -8,6 +8,7 @@ Invariants:
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from engine.ports.workers import Workers
 from herdbook.blob_store import Address, open_blobs, parse_address
 from herdbook.cli.sql_errors import harmless
 from herdbook.cli.store import moment_of, plain, run
+from herdbook.cli.working import Working, aside
 
 R = TypeVar("R")
 
@@ -39,8 +41,12 @@ def with_blobs(
     work: Callable[[AsyncBlobs, Workers], Awaitable[R]],
     *,
     create: bool = False,
+    what: str = "",
 ) -> R:
-    """Open the store that the rule finds, do the work with its blobs, close it."""
+    """Open the store that the rule finds, do the work with its blobs, close it.
+
+    `what` is what a person reads meanwhile, if the work shows nothing itself.
+    """
     from herd.errors import Error
 
     async def opened() -> R:
@@ -52,7 +58,8 @@ def with_blobs(
             await workers.close()
 
     try:
-        return run(opened())
+        with Working(what) if what else nullcontext():
+            return run(opened())
     except BrokenPipeError:
         raise
     except (BlobError, Error, OSError) as error:
@@ -62,8 +69,9 @@ def with_blobs(
 
 def say_error(text: str) -> None:
     """One line on standard error, behind what was written until now."""
-    sys.stdout.flush()
-    typer.echo(harmless(" ".join(text.split())), err=True)
+    with aside():
+        sys.stdout.flush()
+        typer.echo(harmless(" ".join(text.split())), err=True)
 
 
 def bucket_named(text: str) -> Address:
@@ -155,4 +163,5 @@ def size_of(size_bytes: int) -> str:
 
 def write_json(facts: dict[str, Any]) -> None:
     """One object on a line of standard output."""
-    sys.stdout.write(msgspec.json.encode(plain(facts)).decode() + "\n")
+    with aside():
+        sys.stdout.write(msgspec.json.encode(plain(facts)).decode() + "\n")

@@ -31,6 +31,7 @@ from herdbook.cli.store import (
     run,
     with_store,
 )
+from herdbook.cli.working import Working
 
 if TYPE_CHECKING:
     from herd.nodes import Node, SpaceCommands
@@ -321,7 +322,8 @@ def _with_commands(url: str | None, work: Callable[["SpaceCommands"], Awaitable[
         return await work(SpaceCommands(client.store, client.clock, client.rng))
 
     try:
-        return with_store(url, do)
+        with Working("waiting"):
+            return with_store(url, do)
     except Error as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(1) from error

@@ -11,7 +11,7 @@ Invariants:
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +29,12 @@ _WORDS: Final = re.compile(
 _TEXTS: Final = {".csv": Form.CSV, ".jsonl": Form.JSON, ".json": Form.JSON}
 
 Batches = Iterator[list[tuple[Any, ...]]]
+Tell = Callable[[int], None]
+"""Hears how many rows are done."""
+
+
+def _silently(count: int) -> None:
+    """Nobody wants to hear of it."""
 
 
 def copy(connection: Connection, text: str) -> str:
@@ -46,7 +52,7 @@ def copy(connection: Connection, text: str) -> str:
     return f"COPY {add_rows(connection, what, file)}"
 
 
-def write_rows(connection: Connection, query: str, file: Path) -> int:
+def write_rows(connection: Connection, query: str, file: Path, tell: Tell = _silently) -> int:
     """Write what a query answers into a new file; returns how many rows.
 
     Raises `Error`, `OSError`.
@@ -62,8 +68,11 @@ def write_rows(connection: Connection, query: str, file: Path) -> int:
         return write_file(cursor.fetch_arrow_table(), file)
 
     def pages() -> Batches:
+        count = 0
         while page := cursor.fetchmany(PAGE_ROWS):
             yield page
+            count += len(page)
+            tell(count)
 
     with file.open("x", encoding="utf-8", newline="") as stream:
         try:
@@ -74,7 +83,14 @@ def write_rows(connection: Connection, query: str, file: Path) -> int:
             raise
 
 
-def add_rows(connection: Connection, table: str, file: Path, *, commit_rows: int = 0) -> int:
+def add_rows(
+    connection: Connection,
+    table: str,
+    file: Path,
+    *,
+    commit_rows: int = 0,
+    tell: Tell = _silently,
+) -> int:
     """Add the rows of a file to a table; returns how many. `table` is a name as SQL writes it.
 
     In the transaction that is open, else in one of its own, or, with `commit_rows`, in one for
@@ -84,6 +100,7 @@ def add_rows(connection: Connection, table: str, file: Path, *, commit_rows: int
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             names, batches = _opened(stream, file)
+            batches = _telling(batches, tell)
             count = _add(connection, table, names, batches, file, commit_rows if own else 0)
         if own:
             connection.commit()
@@ -94,6 +111,14 @@ def add_rows(connection: Connection, table: str, file: Path, *, commit_rows: int
             raise DataError(f"{file}: {error}") from error
         raise
     return count
+
+
+def _telling(batches: Batches, tell: Tell) -> Batches:
+    count = 0
+    for batch in batches:
+        yield batch
+        count += len(batch)
+        tell(count)
 
 
 def _opened(stream: Any, file: Path) -> tuple[list[str], Batches]:
