@@ -139,7 +139,14 @@ def test_the_command_and_a_typed_program_work_there(installed: Installed) -> Non
 def test_a_users_program_passes_the_strictest_look_at_its_types(installed: Installed) -> None:
     program = shutil.copy(ROOT / "examples" / "farm.py", installed.folder)
     python = installed.environment / "bin" / "python"
-    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python]
+    mypy: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-executable",
+        python,
+    ]
     cache = installed.folder / "mypy"
     told = said([*mypy, "--cache-dir", cache, program], cwd=installed.folder)
     assert told == "Success: no issues found in 1 source file\n"
