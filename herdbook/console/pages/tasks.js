@@ -92,8 +92,7 @@ function showList(query, signal) {
       { title: "Tenant", kind: "name", cell: (task) => task.tenant },
       { title: "Tries", kind: "number", cell: (task) => tries(task) },
       { title: "Worker", kind: "name", cell: (task) => task.worker_id || "–" },
-      { title: "Made", cell: (task) => ago(task.created_ms) },
-      { title: "Ended", cell: (task) => ago(task.finished_ms) },
+      { title: "When", kind: "id", cell: lately },
       { title: "", kind: "acts", cell: (task) => acts(task, () => shown.refresh()) },
     ],
   });
@@ -124,6 +123,13 @@ function nothing(asked) {
 export function stateOf(task) {
   if (task.dead) return state("dead letter", "bad");
   return state(task.cancel_asked && task.status === "running" ? "cancelling" : task.status);
+}
+
+// The newest of what happened to it.
+function lately(task) {
+  if (task.finished_ms) return ["ended ", ago(task.finished_ms)];
+  if (task.status === "running") return ["begun ", ago(task.started_ms)];
+  return ["made ", ago(task.created_ms)];
 }
 
 function tries(task) {
