@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tests.mutants.access import ACCESS_MUTANTS
 from tests.mutants.blob_garbage import BLOB_GARBAGE_MUTANTS
 from tests.mutants.blob_names import BLOB_NAME_MUTANTS
 from tests.mutants.blob_ways import BLOB_WAY_MUTANTS
@@ -30,6 +31,8 @@ from tests.mutants.log import (
 from tests.mutants.metadata import METADATA_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.nodes import NODE_MUTANTS
+from tests.mutants.operations import OPERATIONS_MUTANTS
+from tests.mutants.passing_on import PASSING_ON_MUTANTS
 from tests.mutants.placement import PLACEMENT_MUTANTS
 from tests.mutants.recovery import RECOVERY_MUTANTS
 from tests.mutants.removals import REMOVAL_MUTANTS
@@ -59,6 +62,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *STATE_MUTANTS,
     *WIRE_MUTANTS,
     *DIALING_MUTANTS,
+    *ACCESS_MUTANTS,
     *GRPC_MUTANTS,
     *LEADING_MUTANTS,
     *ROLLING_MUTANTS,
@@ -67,6 +71,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *HERD_MUTANTS,
     *HERD_CAPTURE_MUTANTS,
     *HERD_DELTA_MUTANTS,
+    *PASSING_ON_MUTANTS,
     *HERD_READING_MUTANTS,
     *HERD_SQL_MUTANTS,
     *HERD_STAGING_MUTANTS,
@@ -74,6 +79,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *NODE_MUTANTS,
     *HERD_WIRE_MUTANTS,
     *BLOB_GARBAGE_MUTANTS,
+    *OPERATIONS_MUTANTS,
     *BLOB_NAME_MUTANTS,
     *BLOB_WAY_MUTANTS,
     *BROKER_MACHINE_MUTANTS,
