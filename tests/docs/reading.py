@@ -24,7 +24,7 @@ from typing import Final, Self
 
 from tests.docs.blocks import SHELL, SHOWN, Block, blocks_of
 
-BLOCK_TIMEOUT_S: Final = 90
+BLOCK_TIMEOUT_S: Final = 150
 STOP_TIMEOUT_S: Final = 30
 INTERRUPTED: Final = (0, 130, -signal.SIGINT)
 

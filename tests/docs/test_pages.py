@@ -22,7 +22,6 @@ QUICK = (
 PAGES = (
     "README.md",
     "docs/start/tutorial.md",
-    "docs/howto/read-a-table-from-spark.md",
     "docs/ledgers.md",
     "docs/tasks.md",
     "docs/rollouts.md",
