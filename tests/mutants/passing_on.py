@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant, by_test
 
 _PASSED_ON: Final = "engine/metadata/passed_on.py"
 _PASSED_ON_TESTS: Final = "engine/test_passed_on.py"
+_THROUGH_TESTS: Final = "engine/test_through.py"
 _CONNECTIONS: Final = "spark/test_connections.py"
 
 PASSING_ON_MUTANTS: Final = (
@@ -15,7 +16,7 @@ PASSING_ON_MUTANTS: Final = (
         "engine/place.py",
         'if not place.is_cluster or place.wire != "framed":',
         "if True:",
-        by_test(_CONNECTIONS, "test_no_task_has_a_connection_to_zookeeper[read_objects]"),
+        by_test(_THROUGH_TESTS, "test_tasks_are_told_where_bookies_are_but_not_of_those_over_grpc"),
     ),
     Mutant(
         "another-clusters-store-is-asked",
@@ -23,7 +24,7 @@ PASSING_ON_MUTANTS: Final = (
         "engine/connecting.py",
         "                    cluster_id=through.cluster_id,\n",
         "",
-        by_test(_CONNECTIONS, "test_a_place_whose_servers_are_gone_is_reached_as_ever"),
+        by_test(_THROUGH_TESTS, "test_where_no_server_passes_the_store_on_zookeeper_is_reached"),
     ),
     Mutant(
         "an-ephemeral-key-is-passed-on",

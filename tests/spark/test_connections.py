@@ -2,13 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 import herdbook
@@ -16,8 +14,7 @@ from engine.application import Renewable
 from engine.errors import MetadataUnavailable
 from engine.metadata.bookies import Bookies
 from engine.metadata.cluster_url import parse_url
-from engine.metadata.remote import RemoteStore
-from engine.place import HeldClient, Place, Through, for_tasks, held_client, open_place
+from engine.place import Place, held_client
 from herd.reading_log import log_of
 from herdbook.spark import drop_pins
 from pipeline.job import Job
@@ -135,20 +132,6 @@ def no_task_reaches_zookeeper(url: str) -> None:
     assert of_zookeeper <= ports_of(os.getpid()), "who plans has a session, and it is seen"
     assert any(of_bookies & connected for connected in ports.values()), "tasks talk to bookies"
     assert not any(of_zookeeper & connected for connected in ports.values())
-
-
-def test_a_place_whose_servers_are_gone_is_reached_as_ever(url: str) -> None:
-    place = for_tasks(Place(url=url))
-    assert place.through is not None and len(place.through.addresses) == 3
-    gone = Through(place.through.cluster_id, ("tcp:127.0.0.1:1",))
-    other = Through("another cluster", place.through.addresses)
-    for through in (gone, other):
-        held = HeldClient(open_place(replace(place, through=through)))
-        try:
-            assert held.run(partial(held.client.store.children, "/bookies"))
-            assert not isinstance(held.client.store, RemoteStore)
-        finally:
-            held.close()
 
 
 class Pin(msgspec.Struct, frozen=True):
