@@ -66,6 +66,33 @@ def test_who_is_not_known_signs_in_and_a_wrong_password_is_told(
     refused(page, 401)
 
 
+def test_a_session_that_has_ended_leads_back_to_the_sign_in_and_from_there_back(
+    store: Served, page: Page
+) -> None:
+    sign_in(page, store, "ann")
+    page.sees("Signed in as ann")
+    page.run("location.hash = '#/workers'")
+    page.sees("shed-1")
+    page.run(
+        "fetch('api/v1/me').then((it) => it.json()).then(({ csrf }) => fetch('api/v1/logout',"
+        " { method: 'POST', headers: { 'X-Herdbook-Token': csrf } })).then((it) => it.status)"
+    )
+    page.sees("Sign in to the console.")
+    page.fill("input[name=user]", "ann")
+    page.fill("input[name=password]", PASSWORD)
+    page.click("Sign in", "form")
+    page.sees("shed-1")
+    refused(page, 401)
+
+
+def test_an_address_that_logs_in_once_says_when_it_does_not_any_more(
+    store: Served, page: Page
+) -> None:
+    page.open(f"{store.guarded_url}/login?once={'0' * 64}")
+    page.sees("That address has been used, or is too old.")
+    refused(page, 401)
+
+
 def test_who_may_not_is_told_so_and_sees_what_they_may(store: Served, page: Page) -> None:
     sign_in(page, store, "bob")
     page.sees("Signed in as bob")

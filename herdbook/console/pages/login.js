@@ -4,9 +4,15 @@ import { fill, h } from "../dom.js";
 import { signIn } from "../session.js";
 import { problem } from "../showing.js";
 
+// Where an address that logs in once leads when it does not any more.
+const EXPIRED = {
+  message: "That address has been used, or is too old.",
+  remedy: "sign in with a name and a password, or have the node print another address",
+};
+
 export function showLogin(main, begin) {
   document.title = "Sign in · Herdbook";
-  const complaint = h("div");
+  const complaint = h("div", {}, location.search === "?expired" && problem(EXPIRED));
   const name = h("input", { name: "user", autocomplete: "username", required: true });
   const password = h("input", {
     name: "password",
