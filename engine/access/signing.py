@@ -8,7 +8,7 @@ Invariants:
 from typing import Final
 
 from engine.access.principal import ALL, Kind, Principal
-from engine.access.tokens import READ, Claims, sign
+from engine.access.tokens import READ, TOKEN_CHARACTERS_MAX, Claims, sign
 from engine.errors import InvalidRequest
 from engine.ports.clock import Clock
 
@@ -25,7 +25,10 @@ class ReadSigner:
         self._clock = clock
 
     def sign(self, principal: Principal, lifetime_ms: int = 0) -> str:
-        """A token for all that somebody may read. Raises `InvalidRequest` for a wrong lifetime."""
+        """A token for all that somebody may read.
+
+        Raises `InvalidRequest` for a wrong lifetime, and for more grants than a token has room for.
+        """
         if not 0 <= lifetime_ms <= LIFETIME_MS_MAX:
             raise InvalidRequest(f"a read token lives for at most {LIFETIME_MS_MAX} ms")
         if principal.admin:
@@ -35,4 +38,9 @@ class ReadSigner:
                 (kind, name) for kind in _KINDS for name in sorted(principal.named(kind, "read"))
             )
         expires_ms = self._clock.wall_ms() + (lifetime_ms or LIFETIME_MS)
-        return sign(Claims(READ, principal.name, expires_ms, grants), self._key)
+        token = sign(Claims(READ, principal.name, expires_ms, grants), self._key)
+        if len(token) > TOKEN_CHARACTERS_MAX:
+            raise InvalidRequest(
+                f"{principal.name} has more grants than a token has room for: grant all of a kind"
+            )
+        return token

@@ -29,7 +29,7 @@ READ: Final = "read"
 SESSION: Final = "session"
 SESSION_MS: Final = 600_000
 """How long a session token is good."""
-TOKEN_CHARACTERS_MAX: Final = 8_192
+TOKEN_CHARACTERS_MAX: Final = 3_000
 """What a frame of a greeting, and a header of gRPC, have room for."""
 _MARK: Final = "hb1"
 _KEY_LABEL: Final = b"herdbook token\0"

@@ -45,7 +45,7 @@ from engine.errors import FormatTooNew, FrameInvalid
 from engine.limits import FRAME_BYTES_MAX
 
 WIRE_MAJOR: Final = 1
-WIRE_MINOR: Final = 1
+WIRE_MINOR: Final = 2
 MAGIC: Final = b"HERDBOOK"
 HEADER_BYTES: Final = 28
 GREETING_BYTES_MAX: Final = 4096

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.access.door import ReaderDoor
 from engine.access.owners import may_read, owner_of
-from engine.access.principal import Principal
+from engine.access.principal import Grant, Principal
 from engine.access.signing import LIFETIME_MS, LIFETIME_MS_MAX, ReadSigner
 from engine.access.tokens import READ, SESSION, Claims, key_of, sign, verify
 from engine.errors import AccessRefused, InvalidRequest
@@ -95,6 +95,11 @@ def test_a_signer_says_no_more_than_the_grants() -> None:
     assert claims.expires_ms == NOW_MS + LIFETIME_MS
     root = verify(ReadSigner(KEY, clock).sign(Principal("root", True)), KEY, READ, NOW_MS)
     assert root.grants == (("tablespace", "*"), ("bucket", "*"))
+    many = Principal(
+        "ann", grants=tuple(Grant("bucket", f"letters-{n}", "read") for n in range(300))
+    )
+    with pytest.raises(InvalidRequest, match="more grants"):
+        ReadSigner(KEY, clock).sign(many)
     for wrong in (-1, LIFETIME_MS_MAX + 1):
         with pytest.raises(InvalidRequest):
             ReadSigner(KEY, clock).sign(ann, wrong)
