@@ -23,7 +23,7 @@ from herdbook.archive.manifest import UNFINISHED
 from herdbook.book import AsyncBook, open_async
 from herdbook.cli.main import app
 from tests.acceptance.machines import ROOT
-from tests.herdbook.whole_stores import Held, fill, given, held_in
+from tests.herdbook.whole_stores import Held, add_users, fill, given, held_in
 
 
 class Backed(NamedTuple):
@@ -106,6 +106,7 @@ async def made(store: Path, backups: Path) -> tuple[dict[str, Any], int]:
     try:
         async with open_async(store) as book:
             await fill(book)
+            await add_users(book)
             ids = await given(book)
             async with Writers(book) as writers:
                 await writers.until(20)
@@ -140,6 +141,7 @@ def test_a_store_made_of_a_backup_holds_the_same_byte_for_byte_and_row_for_row(
     answer = told(call("store", "restore", backed.backups, "--url", again, "--json"))
     assert answer["number"] == 2 and answer["written"] == answer["ledgers"]
     assert asyncio.run(held_in(again)) == backed.held
+    assert [principal.name for principal, _ in backed.held["users"]] == ["ann", "bob"]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["again"]
     checked = told(call("store", "check", "--url", again, "--json"))
     assert checked["whole"] and checked["ledgers"] >= answer["ledgers"]

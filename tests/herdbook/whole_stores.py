@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.tasks import AsyncTasks
+from engine.access.principal import Grant
 from engine.ledger.client import LedgerClient
+from herdbook.access.rows import UserRows
 from herdbook.book import AsyncBook, open_async
 
 BUCKETS = ("photos", "letters")
@@ -60,6 +62,20 @@ async def given(book: AsyncBook) -> Held:
         "unnamed": str(unnamed),
         "open": writer.ledger_id,
     }
+
+
+async def add_users(book: AsyncBook) -> None:
+    """One who may do all, and one who may read."""
+    users = UserRows(book.herd, book.ledgers.clock)
+    await users.add("ann", "correct horse battery", admin=True)
+    await users.add("bob", "staple a horse to it")
+    await users.grant("bob", Grant("tablespace", "farm", "read"))
+
+
+async def users_in(book: AsyncBook) -> list[Any]:
+    """The users, what they were granted, and what their passwords are checked by."""
+    users = UserRows(book.herd, book.ledgers.clock)
+    return [(each, await users.find(each.name)) for each in await users.all()]
 
 
 async def rows_in(book: AsyncBook) -> Held:
@@ -119,4 +135,5 @@ async def held_in(path: Path) -> Held:
             "tasks": await tasks_of(tasks),
             "schedules": await tasks.schedules(),
             "ledgers": await ledgers_in(book.ledgers),
+            "users": await users_in(book),
         }
