@@ -20,7 +20,7 @@ from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
 from herdbook.cli.sql import Create, Tablespace, ending_quietly, opened
 from herdbook.cli.store import AsJson, moment_of, print_facts, print_table, with_store
-from herdbook.cli.working import Working
+from herdbook.cli.working import Working, aside
 
 if TYPE_CHECKING:
     from herd.changes import CommittedTransaction
@@ -268,5 +268,6 @@ def _say(facts: dict[str, Any], as_json: bool, text: str) -> None:
 
 
 def _fail(text: str) -> NoReturn:
-    typer.echo(text, err=True)
+    with aside():
+        typer.echo(text, err=True)
     raise typer.Exit(1)

@@ -106,7 +106,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "blob rm": ("herdbook blob rm photos/2024/elsa.jpg", "herdbook blob rm -r photos/2024"),
     "blob cp": ("herdbook blob cp photos/elsa.jpg photos/best/elsa.jpg",),
     "blob mv": ("herdbook blob mv -r photos/2024 photos/old",),
-    "blob concat": ("herdbook blob concat logs/1.txt logs/2.txt logs/all.txt",),
+    "blob concat": ("herdbook blob concat logs/all.txt logs/1.txt logs/2.txt",),
     "blob mb": (
         "herdbook blob mb photos --create --url ./data",
         "herdbook blob mb cache --ttl-ms 86400000 --compression zstd",

@@ -33,6 +33,7 @@ from herdbook.cli.store import (
     progress,
     with_store,
 )
+from herdbook.cli.working import Working
 
 ASKED_AT_ONCE: Final = 64
 _UNREADABLE: Final = "UNREADABLE"
@@ -153,7 +154,8 @@ def recover_ledger(
         async with await client.open_ledger(ledger_id, password=password.encode()):
             return await client.ledger_metadata(ledger_id)
 
-    facts = _facts(with_store(url, recover))
+    with Working("recovering"):
+        facts = _facts(with_store(url, recover))
     if as_json:
         print_json([facts])
     else:

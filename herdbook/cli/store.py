@@ -20,6 +20,7 @@ from engine.errors import EngineError, InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.ports.system_loop import new_event_loop
+from herdbook.cli.working import aside
 from herdbook.finding import StoreNotFound, open_store
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def run(work: Coroutine[Any, Any, R]) -> R:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(work)
     except EngineError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        with aside():
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, StoreNotFound) else 1) from error
 
 

@@ -16,6 +16,7 @@ from broker.connection import ANY_MODULE
 from broker.errors import BrokerError
 from herdbook.cli.sql_errors import harmless
 from herdbook.cli.store import moment_of, print_facts, print_table, run
+from herdbook.cli.working import aside
 from herdbook.task_api import TaskApi, open_tasks
 
 R = TypeVar("R")
@@ -83,8 +84,9 @@ async def why_waiting(api: TaskApi, task: dict[str, Any]) -> str:
 
 def say_error(text: str) -> None:
     """One line on standard error, behind what was written until now."""
-    sys.stdout.flush()
-    typer.echo(harmless(" ".join(text.split())), err=True)
+    with aside():
+        sys.stdout.flush()
+        typer.echo(harmless(" ".join(text.split())), err=True)
 
 
 def write_json(value: Any) -> None:

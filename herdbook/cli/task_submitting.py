@@ -16,6 +16,7 @@ import typer
 
 from herdbook.cli.store import AsJson, Url
 from herdbook.cli.task_store import BrokerUrl, say_error, tell_facts, why_waiting, with_tasks
+from herdbook.cli.working import Working
 from herdbook.task_api import TaskApi
 
 WAIT_STEP_MS: Final = 30_000
@@ -85,7 +86,8 @@ def submit(
         **payload_of(arguments or [], payload, payload_file),
     }
     send = partial(_send, wanted=wanted, wait_ms=wait_ms, hint=not as_json)
-    told = with_tasks(url, broker, send, create=create)
+    with Working("waiting"):
+        told = with_tasks(url, broker, send, create=create)
     if not wait_ms and not as_json:
         typer.echo(told["id"])
         return
