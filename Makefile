@@ -44,7 +44,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 ## Using it
 
-demo: $(STAMP) ## Store a real folder, lose a bookie, read it back: FOLDER=... (default: Python's sources)
+demo: $(STAMP) ## A mailing platform's day on three nodes, two are killed: FOLDER=... (default: Python's sources)
+	@$(MAKE) --no-print-directory java || true
 	@$(BIN)/herdbook demo $(if $(FOLDER),"$(patsubst ~/%,$(HOME)/%,$(FOLDER))")
 
 bench: $(STAMP) ## Measure the ledger beside the raw disk

@@ -8,10 +8,16 @@ Invariants:
 - Exit status 1 if one of its checks does not hold.
 """
 
+import asyncio
 import json
+import os
 import signal
+import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -28,6 +34,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from engine.errors import EngineError
 from herdbook.cli.store import refuse_url_as_data, run
 from herdbook.demo import demonstrate
 from herdbook.demo_report import Report
@@ -46,6 +53,7 @@ Embedded = Annotated[
     bool, typer.Option("--embedded", help="In this process, without ZooKeeper and Spark.")
 ]
 Limit = Annotated[int, typer.Option(help="Send at most so many messages.", min=1)]
+_LAST_CHARACTERS: Final = 2_000
 LEFT_OUT: Final = (
     "left out: the cluster of three nodes, tasks of three tenants, the leader's end, Spark's report"
 )
@@ -90,22 +98,72 @@ def _missing() -> str:
 
 
 def _story(source: Path, data: Path | None, limit: int, as_json: bool) -> None:
+    from blobit.errors import BlobError
     from broker.errors import BrokerError
+    from engine.ports.system_loop import new_event_loop
     from herd.errors import Error
-    from herdbook.mailing.report import STEPS
     from herdbook.mailing.story import StorySettings, tell
 
     if data is not None and data.exists() and any(data.iterdir()):
         raise typer.BadParameter(f"{data} is not empty", param_hint="--data")
+    # Ended from outside, it ends what it has started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _aside() as (console, log):
+        try:
+            settings = StorySettings(source.absolute(), data, limit)
+            with (
+                _progress(console) as (step, say),
+                asyncio.Runner(loop_factory=new_event_loop) as runner,
+            ):
+                report = runner.run(tell(settings, step, say))
+        except (EngineError, BlobError, Error, BrokerError, OSError) as error:
+            console.print(log(), markup=False)
+            console.print(f"{type(error).__name__}: {error}", markup=False)
+            raise typer.Exit(1) from error
+        if not report.ok:
+            console.print(log(), markup=False)
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        report.show(Console())
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _aside() -> Iterator[tuple[Console, Callable[[], str]]]:
+    """What Spark and its Java say of themselves is put aside; a console, and its last lines."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as log, os.fdopen(os.dup(2), "w") as shown:
+        os.dup2(log.fileno(), 2)
+
+        def last() -> str:
+            log.seek(0)
+            return log.read().decode(errors="replace")[-_LAST_CHARACTERS:]
+
+        try:
+            yield Console(file=shown), last
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+@contextmanager
+def _progress(
+    console: Console,
+) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[str], None]]]:
+    """A bar a step, and lines above them."""
+    from herdbook.mailing.report import STEPS
+
     columns = (
-        TextColumn("{task.description:>48}"),
-        BarColumn(),
+        TextColumn("{task.description:>46}"),
+        BarColumn(20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    # Ended from outside, it ends what it has started, too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=console) as progress:
         shown: dict[str, TaskID] = {}
 
         def step(what: str, done: int, total: int) -> None:
@@ -113,18 +171,7 @@ def _story(source: Path, data: Path | None, limit: int, as_json: bool) -> None:
                 shown[what] = progress.add_task(STEPS[what], total=None)
             progress.update(shown[what], completed=done, total=total or None)
 
-        settings = StorySettings(source.absolute(), data, limit)
-        try:
-            report = run(tell(settings, step, progress.console.print))
-        except (Error, BrokerError) as error:
-            typer.echo(f"{type(error).__name__}: {error}", err=True)
-            raise typer.Exit(1) from error
-    if as_json:
-        typer.echo(json.dumps(report.as_json()))
-    else:
-        report.show(Console())
-    if not report.ok:
-        raise typer.Exit(1)
+        yield step, partial(console.print, soft_wrap=True, highlight=False)
 
 
 def _embedded(source: Path, data: Path | None, as_json: bool) -> None:

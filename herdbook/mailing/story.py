@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from broker.describing import Options, Wanted
 from broker.errors import BrokerError
+from broker.reading import TaskFilter
 from broker.task import Status
+from broker.tasks import AsyncTasks
 from engine.errors import EngineError
 from engine.ports.clock import SystemClock
 from engine.ports.system_workers import ThreadWorkers
@@ -42,6 +44,7 @@ _NAMES_MAX: Final = 50
 _LOOK_S: Final = 0.25
 _TRIES: Final = 200
 _SUBMITTED_AT_ONCE: Final = 500
+_PAGE: Final = 500
 _KILLS: Final = ((0.25, "bookie"), (0.55, "leader"))
 
 
@@ -56,42 +59,50 @@ class StorySettings:
 
 async def tell(settings: StorySettings, step: Step, say: Callable[[str], None]) -> StoryReport:
     """Live it through. Raises `InvalidRequest`, `Unavailable`, and what its parts raise."""
+    report = StoryReport(str(settings.source))
+    began_s = SystemClock().monotonic()
     workers = ThreadWorkers(asyncio.get_running_loop())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="herdbook-demo-")))
+        step("gather", 0, 0)
+        messages = folder / "messages"
+        gathered = gather(settings.source, messages, settings.messages_max)
+        report.messages, report.size_bytes = gathered.messages, gathered.size_bytes
+        report.took_s["gather"] = SystemClock().monotonic() - began_s
+        step("gather", 1, 1)
         # The cluster's processes start first: a thread's children would end with the thread.
         processes = stack.enter_context(running(folder, settings.data))
         try:
-            story = _Story(settings, folder, processes, workers, step, say)
-            return await story.run(stack)
+            story = _Story(gathered, report, processes, workers, step, say)
+            await story.run(stack)
         finally:
             await workers.close()
+    # With the end of everything that was started.
+    report.whole_s = SystemClock().monotonic() - began_s
+    return report
 
 
 class _Story:
     def __init__(
         self,
-        settings: StorySettings,
-        folder: Path,
+        gathered: Gathered,
+        report: StoryReport,
         processes: Processes,
         workers: Workers,
         step: Step,
         say: Callable[[str], None],
     ) -> None:
-        self._settings = settings
-        self._folder = folder
+        self._gathered = gathered
+        self._report = report
         self._processes = processes
         self._workers = workers
         self._step = step
         self._say = say
         self._clock = SystemClock()
-        self._report = StoryReport(str(settings.source))
 
-    async def run(self, stack: ExitStack) -> StoryReport:
+    async def run(self, stack: ExitStack) -> None:
         """All of it."""
         report, processes = self._report, self._processes
-        began_s = self._clock.monotonic()
-        gathered = await self._timed("gather", self._workers.run(self._gather))
         await self._timed("cluster", self._workers.run(processes.wait_until_up))
         self._say(f"the console: {processes.login}")
         processes.start_workers()
@@ -100,26 +111,18 @@ class _Story:
         opening = partial(stack.enter_context, with_spark.spark_of(processes.url))
         spark = await self._timed("spark", self._workers.run(opening))
         async with connect_async(processes.url) as cluster:
-            await self._load(cluster, spark, gathered)
+            await self._load(cluster, spark)
             await self._timed("tasks", self._send(cluster))
             told = await self._timed("report", self._workers.run(lambda: with_spark.report(spark)))
             report.lines, report.different = told
             await self._check(cluster)
-        report.whole_s = self._clock.monotonic() - began_s
-        return report
 
-    def _gather(self) -> Gathered:
-        settings = self._settings
-        found = gather(settings.source, self._folder / "messages", settings.messages_max)
-        self._report.messages, self._report.size_bytes = found.messages, found.size_bytes
-        return found
-
-    async def _load(self, cluster: AsyncCluster, spark: "SparkSession", gathered: Gathered) -> None:
+    async def _load(self, cluster: AsyncCluster, spark: "SparkSession") -> None:
         from herdbook.mailing.spark import load
 
         await cluster.blobs.create_bucket(BUCKET)
         url = self._processes.url
-        loading = self._workers.run(lambda: load(spark, url, gathered.folder))
+        loading = self._workers.run(lambda: load(spark, url, self._gathered.folder))
         loaded = await self._timed("load", loading)
         self._report.loaded = loaded.objects
 
@@ -207,8 +210,7 @@ class _Story:
         [[report.left]] = await self._again(lambda: _rows(cluster, left, NEW))
         tasks = await cluster.tasks()
         for _ in range(_TRIES):
-            counts = await self._again(tasks.calls.counts)
-            report.finished = counts.get(Status.FINISHED, 0)
+            report.finished = await self._again(partial(_finished, tasks))
             if report.finished >= report.tasks:
                 break
             # The last ones have said what they did, and are about to say that they ended.
@@ -237,6 +239,18 @@ def _wanted(names: list[str]) -> Any:
 async def _rows(cluster: AsyncCluster, text: str, *parameters: Any) -> list[Any]:
     async with await cluster.sql(autocommit=True) as connection:
         return list(await (await connection.execute(text, parameters)).fetchall())
+
+
+async def _finished(tasks: AsyncTasks) -> int:
+    """How many tasks have done what they are for."""
+    found, above = 0, 0
+    wanted = TaskFilter(frozenset({Status.FINISHED}), type="send")
+    while True:
+        page = await tasks.list(wanted, above, _PAGE)
+        found += len(page.tasks)
+        if page.above is None:
+            return found
+        above = page.above
 
 
 async def _leader(cluster: AsyncCluster, before: str = "") -> str:

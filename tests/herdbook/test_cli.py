@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_demo_stores_a_folder_loses_a_bookie_and_reads_all_back(
     tmp_path: Path, folder: Path
 ) -> None:
-    answer = call("demo", str(folder), "--data", str(tmp_path / "data"), "--json")
+    answer = call("demo", "--embedded", str(folder), "--data", str(tmp_path / "data"), "--json")
     assert answer.exit_code == 0, answer.output
     report = json.loads(answer.stdout)
     assert report["ok"] and report["files"] == report["read_back"] == 41
@@ -56,13 +56,13 @@ def test_the_demo_of_a_few_files_kills_a_bookie_before_the_last_one(
 ) -> None:
     for number in range(files):
         (tmp_path / f"{number}.txt").write_bytes(body(1_000))
-    answer = call("demo", str(tmp_path), "--json")
+    answer = call("demo", "--embedded", str(tmp_path), "--json")
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["files_after_kill"] == max(1, files // 2)
 
 
 def test_the_demo_shows_a_table_to_people(folder: Path) -> None:
-    answer = call("demo", str(folder))
+    answer = call("demo", "--embedded", str(folder))
     assert answer.exit_code == 0, answer.output
     assert "All 41 files came back byte for byte." in answer.stdout
     assert "symbolic link" in answer.stdout
@@ -77,7 +77,7 @@ def test_the_demo_fails_when_a_file_comes_back_otherwise(
         return real(name, object_id, bytes(32) if name.endswith("7.txt") else digest)
 
     monkeypatch.setattr("herdbook.demo.Stored", forgetful)
-    answer = call("demo", str(folder), "--json")
+    answer = call("demo", "--embedded", str(folder), "--json")
     assert answer.exit_code == 1
     report = json.loads(answer.stdout)
     assert not report["ok"]
@@ -100,7 +100,7 @@ def test_the_demo_reports_what_could_not_be_stored_and_fails(
         return await real(blobs, source)
 
     monkeypatch.setattr(AsyncBlobs, "put", broken)
-    answer = call("demo", str(folder), "--json")
+    answer = call("demo", "--embedded", str(folder), "--json")
     assert answer.exit_code == 1
     report = json.loads(answer.stdout)
     assert report["files"] == report["read_back"] == 40 and not report["ok"]
@@ -109,13 +109,13 @@ def test_the_demo_reports_what_could_not_be_stored_and_fails(
 
 def test_the_demo_of_an_empty_folder_says_so_and_fails(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    answer = call("demo", str(tmp_path / "empty"))
+    answer = call("demo", "--embedded", str(tmp_path / "empty"))
     assert answer.exit_code == 1
     assert "holds no file" in answer.stderr
 
 
 def test_the_demo_of_a_folder_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
-    assert call("demo", str(tmp_path / "nothing")).exit_code == 2
+    assert call("demo", "--embedded", str(tmp_path / "nothing")).exit_code == 2
 
 
 def test_ledgers_are_listed_shown_and_read(tmp_path: Path) -> None:
