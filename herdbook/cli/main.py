@@ -28,7 +28,7 @@ _DEVELOP: Final = "Develop"
 COMMANDS: Final = {
     "demo": Late(
         "herdbook.cli.demo:demo",
-        "Store a folder on three bookies, kill one, read it all back.",
+        "Live through a mailing platform's day; two nodes are killed.",
         _START,
     ),
     "dev": Late(
