@@ -66,7 +66,7 @@ def demo(
     embedded: Embedded = False,
     limit: Limit = 4_000,
 ) -> None:
-    """Live through a mailing platform's day on three nodes, two of which are killed.
+    """Live through a mailing platform's day; two nodes are killed.
 
     Spark loads a folder or an mbox into a bucket, tasks of three tenants send every message, Spark
     reads it all again, and SQL says the same. Without Java: a folder on three bookies, here.

@@ -42,7 +42,7 @@ def look_into(content: bytes) -> Found:
     """Parse, count and hash a message.
 
     >>> look_into(b"Subject: Elsa\\n\\nmoo moo\\n")[:4]
-    (24, 3, 4, 1)
+    (23, 3, 4, 1)
     """
     parts = sum(1 for _ in message_from_bytes(content).walk())
     digest = hashlib.sha256(content).hexdigest()
