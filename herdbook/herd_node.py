@@ -91,21 +91,7 @@ async def serve_node(
         stack.callback(lock.close)
         if not lock.try_take():
             raise FolderLocked(f"{data} is in use by another node: stop that one first")
-        rng = random.SystemRandom()
-        drawn = f"{rng.getrandbits(48):012x}"
-        identity = await workers.run(partial(identity_of, data, client.store.cluster_id, drawn))
-        address = _address(settings)
-        node = Node(
-            client,
-            identity.node_id,
-            address,
-            FolderStates(data, workers),
-            workers,
-            settings=settings.node,
-            herd=settings.herd,
-            replica=settings.replica,
-            metrics=metrics,
-        )
+        node = await _made(data, client, settings, workers, metrics)
         stack.push_async_callback(node.close)
         security = security.as_node()
         door = await stack.enter_async_context(users_door(client, security, "herd"))
@@ -123,6 +109,29 @@ async def serve_node(
         await ended.wait()
         if leaving is not None:
             leaving()
+
+
+async def _made(
+    data: Path,
+    client: LedgerClient,
+    settings: HerdNodeSettings,
+    workers: ThreadWorkers,
+    metrics: Metrics,
+) -> Node:
+    """The node of a folder, which is locked. Raises as `serve_node`."""
+    drawn = f"{random.SystemRandom().getrandbits(48):012x}"
+    identity = await workers.run(partial(identity_of, data, client.store.cluster_id, drawn))
+    return Node(
+        client,
+        identity.node_id,
+        _address(settings),
+        FolderStates(data, workers),
+        workers,
+        settings=settings.node,
+        herd=settings.herd,
+        replica=settings.replica,
+        metrics=metrics,
+    )
 
 
 def _address(settings: HerdNodeSettings) -> str:
