@@ -33,7 +33,7 @@ def sign_in(page: Page, store: Served, user: str, password: str = PASSWORD) -> N
     page.click("Sign in", "form")
 
 
-def refused(page: Page, *statuses: int) -> None:
+def assert_refused(page: Page, *statuses: int) -> None:
     """The page complained of answers of these statuses, and of nothing else."""
     expected = tuple(f"status of {status}" for status in statuses)
     assert [each for each in page.complaints if not any(text in each for text in expected)] == []
@@ -63,7 +63,7 @@ def test_who_is_not_known_signs_in_and_a_wrong_password_is_told(
     assert page.run("localStorage.length") == 0
     page.open(f"{store.guarded_url}/#/tables")
     page.sees("Sign in to the console.")
-    refused(page, 401)
+    assert_refused(page, 401)
 
 
 def test_a_session_that_has_ended_leads_back_to_the_sign_in_and_from_there_back(
@@ -82,7 +82,7 @@ def test_a_session_that_has_ended_leads_back_to_the_sign_in_and_from_there_back(
     page.fill("input[name=password]", PASSWORD)
     page.click("Sign in", "form")
     page.sees("shed-1")
-    refused(page, 401)
+    assert_refused(page, 401)
 
 
 def test_an_address_that_logs_in_once_says_when_it_does_not_any_more(
@@ -90,7 +90,7 @@ def test_an_address_that_logs_in_once_says_when_it_does_not_any_more(
 ) -> None:
     page.open(f"{store.guarded_url}/login?once={'0' * 64}")
     page.sees("That address has been used, or is too old.")
-    refused(page, 401)
+    assert_refused(page, 401)
 
 
 def test_who_may_not_is_told_so_and_sees_what_they_may(store: Served, page: Page) -> None:
@@ -106,7 +106,7 @@ def test_who_may_not_is_told_so_and_sees_what_they_may(store: Served, page: Page
     page.click("Delete", "tr[data-key=letters]")
     page.click("Delete the bucket", "dialog")
     page.wait("document.querySelector('dialog .problem')")
-    refused(page, 401, 403)
+    assert_refused(page, 401, 403)
 
 
 def test_a_page_of_another_site_can_change_nothing_through_who_is_signed_in(
@@ -118,7 +118,7 @@ def test_a_page_of_another_site_can_change_nothing_through_who_is_signed_in(
     token = page.run("fetch('api/v1/me').then((it) => it.json()).then((it) => it.csrf)")
     assert len(token) >= 32
     assert posted(page, target)[0] == 403
-    refused(page, 401, 403)
+    assert_refused(page, 401, 403)
     # A name of this machine's own is another site than its address.
     page.open(store.url.replace("127.0.0.1", "localhost") + "/icon.svg")
     page.complaints.clear()
