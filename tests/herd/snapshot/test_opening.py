@@ -226,7 +226,7 @@ def test_a_snapshot_has_what_changed_little_since_its_pages_were_written(book: B
     assert len(piece.locators) == 2 and piece.locators[:1] == plan(before)[0][0].locators
     ids = [1, 3, *range(10, 100)]
     assert [id for id, _ in rows(after)] == [-7, *ids]
-    assert dict(rows(after))[50] == "Zenzi" and len(rows(before)) == 93
+    assert (50, "Zenzi") in rows(after) and len(rows(before)) == 93
     for where, wanted in (("name = 'Zenzi'", [50]), ("id < 0", [-7]), ("name = 'Alma'", [-7])):
         assert [id for (id,) in rows(snapshot(book, where=where, columns="id"))] == wanted
 
