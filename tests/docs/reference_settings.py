@@ -24,11 +24,11 @@ This page is made of the code by `make docs`.
 
 ## A node's file
 
-`herdbook serve --config node.toml`. Each key may also stand in the environment, where `__` divides
-table and key, and in a flag: `--set herd.listen=0.0.0.0:7180`. A flag counts over the environment,
-and that over the file. `--check` tells all that is wrong at once, an unknown key with the nearest
-known one; `--print` shows what counts, without secrets. Times are in milliseconds, paths relative
-to the file that says them.
+`herdbook serve --config node.toml`. Each key may also stand in the environment,
+`HERDBOOK_HERD__LISTEN`, and in a flag, `--set herd.listen=0.0.0.0:7180`. A flag counts over
+the environment, and that over the file. `--check` tells all that is wrong at once, an unknown key
+with the nearest known one; `--print` shows what counts, without secrets. Times are in
+milliseconds, paths relative to the file that says them.
 """
 _CLIENT: Final = """
 ## A client's file
@@ -103,7 +103,8 @@ def _words(of: type) -> dict[str, str]:
     found = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-            found[ast.unparse(field.target)] = _line(str(ast.literal_eval(below.value)))
+            words = _line(str(ast.literal_eval(below.value)))
+            found[ast.unparse(field.target)] = words[:1].lower() + words[1:].removesuffix(".")
     return found
 
 
@@ -116,14 +117,14 @@ def _tables(of: type, path: str, environment: str) -> Iterator[str]:
         elif name != "folder" or of is not Configuration:
             told = f"`{name}`" in (inspect.getdoc(of) or "")
             meaning = words or MEANINGS.get(name, "" if told else name.replace("_", " "))
-            variable = f" | `{environment}_{name.upper()}`" if environment else ""
-            rows.append(f"| `{name}`{variable} | {_shown(name, default)} | {meaning} |")
-    title = f"### [{path}]\n\n{_line(inspect.getdoc(of) or '')}\n" if path else ""
-    named, ruled = (" | environment", " | ---") if environment else ("", "")
-    yield f"{title}\n| key{named} | unless said | |\n| ---{ruled} | --- | --- |\n" + "\n".join(rows)
+            rows.append(f"| `{name}` | {_shown(name, default)} | {meaning} |")
+    title = f"### [{path}]\n\n{_line(inspect.getdoc(of) or '')}\n\n" if path else ""
+    if environment:
+        title += f"In the environment: `{environment}{'__' if path else '_'}` and the key.\n"
+    yield f"{title}\n| key | unless said | |\n| --- | --- | --- |\n" + "\n".join(rows)
     yield ""
     for name, default in within:
-        inner = f"{environment}_{name.upper()}_" if environment else ""
+        inner = f"{environment}_{name.upper()}" if environment else ""
         yield from _tables(type(default), name, inner)
 
 
