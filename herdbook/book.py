@@ -7,6 +7,11 @@
         photos.put("2024/elsa.jpg", data)
         with book.sql() as connection:
             connection.execute("CREATE TABLE cows (id BIGINT PRIMARY KEY, name TEXT)")
+        book.table("cows").put({"id": 1, "name": "Elsa"})
+        for transaction in book.changes(follow=False):
+            print(transaction.position, transaction.changes)
+        with book.ledgers.create_ledger() as writer:
+            writer.append(b"moo")
         with book.tasks.workers(2):
             book.tasks.submit(resize, {"path": "2024/elsa.jpg"}).wait()
 

@@ -46,10 +46,12 @@ def late(commands: dict[str, Late]) -> type[TyperGroup]:
                 self.commands[name] = TyperCommand(name, help=late.help, short_help=line)
 
         def parse_args(self, ctx: Any, args: list[str]) -> Any:
+            """As every group does; what is wrong is told by one line."""
             with _in_one_line():
                 return super().parse_args(ctx, args)
 
         def invoke(self, ctx: Any) -> Any:
+            """As every group does; what is wrong is told by one line."""
             with _in_one_line():
                 return super().invoke(ctx)
 

@@ -54,11 +54,13 @@ class Installed(NamedTuple):
         return said(command, cwd=self.folder, env=kept)
 
 
-def said(command: list[str | Path], **settings: object) -> str:
+def said(
+    command: list[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None
+) -> str:
     """What a program prints. It fails the test if that fails."""
-    ended = subprocess.run(command, capture_output=True, text=True, **settings)  # type: ignore[call-overload]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return str(ended.stdout)
+    return ended.stdout
 
 
 def sources() -> list[str]:

@@ -22,7 +22,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_without_kazoo_the_extra_is_named(nothing_installed: None) -> None:
-    with pytest.raises(ExtraMissing, match="kazoo.*pip install herdbook brings it"):
+    with pytest.raises(ExtraMissing, match=r"kazoo.*pip install herdbook brings it"):
         async with connect("herdbook://127.0.0.1:1/prod"):
             raise AssertionError("connected")
 
