@@ -163,7 +163,7 @@ def test_where_and_prefix_choose_objects(book: tuple[Book, Place]) -> None:
 
 def test_a_bucket_that_is_not_there_is_told(book: tuple[Book, Place]) -> None:
     book[0].blobs.create_bucket("told")
-    with pytest.raises(NoSuchBucket, match="there is no bucket nobody; there are: .*told"):
+    with pytest.raises(NoSuchBucket, match=r"there is no bucket nobody; there are: .*told"):
         planned(book[1], bucket="nobody")
     with pytest.raises(InvalidName):
         planned(book[1], bucket="No Bucket")
