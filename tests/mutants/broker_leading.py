@@ -238,8 +238,8 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "a-slot-tells-of-another-tenants-task",
         "who holds a slot is told only to who may see the task",
-        "broker/http/access.py",
-        "if not await _sees(desk, who, answer.task_id):",
+        "broker/access.py",
+        "if not await _sees(calls, who, answer.task_id):",
         "if not answer.task_id:",
         by_test(
             "broker/http/test_rest.py",
@@ -249,7 +249,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "a-tenant-goes-round-its-mapping",
         "where tasks run is for administrators to say",
-        "broker/http/access.py",
+        "broker/access.py",
         "    if spec.fixed:\n",
         "    if spec.fixed and not spec.group:\n",
         by_test(

@@ -22,6 +22,7 @@ from tests.mutants.herd_sql import HERD_SQL_MUTANTS
 from tests.mutants.herd_staging import HERD_STAGING_MUTANTS
 from tests.mutants.herd_storage import HERD_STORAGE_MUTANTS
 from tests.mutants.herd_wire import HERD_WIRE_MUTANTS
+from tests.mutants.http import HTTP_MUTANTS
 from tests.mutants.log import (
     KEEPING_MUTANTS,
     LEADING_MUTANTS,
@@ -63,6 +64,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *WIRE_MUTANTS,
     *DIALING_MUTANTS,
     *ACCESS_MUTANTS,
+    *HTTP_MUTANTS,
     *GRPC_MUTANTS,
     *LEADING_MUTANTS,
     *ROLLING_MUTANTS,

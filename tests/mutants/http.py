@@ -1,0 +1,141 @@
+"""Mutants of the node's HTTP: who is let in, what a browser may be made to do, bytes of objects."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_APP: Final = "herdbook/http/app.py"
+_GATE: Final = "herdbook/http/gate.py"
+_SESSIONS: Final = "herdbook/http/sessions.py"
+_OBJECTS: Final = "herdbook/http/objects.py"
+_RANGES: Final = "herdbook/http/ranges.py"
+_RATES: Final = "herdbook/http/rates.py"
+_ASKING: Final = "herd/sql/asking.py"
+_GATE_TESTS: Final = "herdbook/http/test_gate.py"
+_BROWSER_TESTS: Final = "herdbook/http/test_browsers.py"
+_OBJECT_TESTS: Final = "herdbook/http/test_objects.py"
+_STORE_TESTS: Final = "herdbook/http/test_store.py"
+
+HTTP_MUTANTS: Final = (
+    Mutant(
+        "any-host-is-ours",
+        "a name that we are not served by is refused",
+        _GATE,
+        'if host != "localhost" and host not in self._names and not _is_address(host):',
+        "if not host:",
+        by_test(_BROWSER_TESTS, "test_a_host_that_is_not_ours_is_refused_whatever_is_asked"),
+    ),
+    Mutant(
+        "any-site-may-ask",
+        "a page of another site can do nothing through a browser",
+        _GATE,
+        "if from_elsewhere(request) or site not in _OUR_SITES:",
+        "if from_elsewhere(request):",
+        by_test(_BROWSER_TESTS, "test_a_page_of_another_site_can_do_nothing"),
+    ),
+    Mutant(
+        "any-token-will-do",
+        "a session's changes carry a token that only our own page knows",
+        _GATE,
+        "if not hmac.compare_digest(shown.encode(), caller.session.csrf.encode()):",
+        "if not shown:",
+        by_test(_BROWSER_TESTS, "test_a_change_in_a_session_needs_its_token_and_a_look_does_not"),
+    ),
+    Mutant(
+        "once-in-is-in",
+        "what is revoked ends",
+        _GATE,
+        "return await authenticator.principal(session.principal.name)",
+        "return session.principal",
+        by_test(_BROWSER_TESTS, "test_a_session_ends_with_its_user"),
+    ),
+    Mutant(
+        "a-ticket-for-ever",
+        "a ticket logs in once",
+        _SESSIONS,
+        '            self._once = b""\n',
+        "            pass\n",
+        by_test(_BROWSER_TESTS, "test_a_ticket_logs_in_once"),
+    ),
+    Mutant(
+        "guesses-are-forgotten",
+        "who guesses waits ever longer",
+        _SESSIONS,
+        "self._tries[key] = (count + 1, now_s)",
+        "self._tries[key] = (1, now_s)",
+        by_test(_BROWSER_TESTS, "test_who_guesses_waits_ever_longer_and_others_do_not"),
+    ),
+    Mutant(
+        "a-body-names-anything",
+        "no handler runs for who may not, whatever the body names",
+        _APP,
+        "            if named:\n                self.gate.check_need(",
+        "            if not who.grants:\n                self.gate.check_need(",
+        by_test(
+            _GATE_TESTS,
+            "test_every_operation_is_refused_to_who_has_another_bucket_tablespace_and_tenant",
+        ),
+    ),
+    Mutant(
+        "locking-is-looking",
+        "who may only read may only look",
+        _ASKING,
+        'return isinstance(tree, exp.Query | exp.Values) and not tree.args.get("locks")',
+        "return isinstance(tree, exp.Query | exp.Values)",
+        by_test(_STORE_TESTS, "test_who_may_only_read_may_only_look"),
+    ),
+    Mutant(
+        "half-a-body-is-an-object",
+        "a body that is cut off leaves nothing behind that anybody could see",
+        _OBJECTS,
+        "            await upload.abort()\n",
+        "            await upload.finish()\n",
+        by_test(
+            _OBJECT_TESTS,
+            "test_a_body_that_is_cut_in_the_middle_leaves_nothing_that_anybody_sees",
+        ),
+    ),
+    Mutant(
+        "an-object-is-a-page",
+        "a browser never takes an object for a page",
+        _OBJECTS,
+        'f"attachment; filename=',
+        'f"inline; filename=',
+        by_test(_OBJECT_TESTS, "test_an_object_is_never_a_page"),
+    ),
+    Mutant(
+        "a-range-past-the-end",
+        "a range is that part and says so",
+        _RANGES,
+        "end = min(int(last), size - 1) if last else size - 1",
+        "end = int(last) if last else size - 1",
+        by_test(_OBJECT_TESTS, "test_a_range_is_that_part_and_says_so"),
+    ),
+    Mutant(
+        "any-version-goes-on",
+        "a download goes on only in the version that it began with",
+        _OBJECTS,
+        "(only is not None and only.strip() != f'\"{info.etag}\"')",
+        "only == ''",
+        by_test(
+            _OBJECT_TESTS,
+            "test_a_download_goes_on_where_it_was_only_in_the_same_version",
+        ),
+    ),
+    Mutant(
+        "a-counter-runs-backwards",
+        "a counter that begins anew is a gap",
+        _RATES,
+        "if before is None or after is None or after < before or gap_s <= 0:",
+        "if before is None or after is None or gap_s <= 0:",
+        by_test(_STORE_TESTS, "test_what_is_not_known_is_a_gap_and_no_nought"),
+    ),
+    Mutant(
+        "everybodys-rates",
+        "nobody sees the numbers of a tenant whose tasks they may not see",
+        _RATES,
+        "for name in each.ended or () if who.sees(name)}",
+        "for name in each.ended or ()}",
+        by_test(_STORE_TESTS, "test_rates_are_what_happened_between_looks"),
+    ),
+)
