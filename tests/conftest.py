@@ -16,6 +16,7 @@ LONG = (
     "tests/simulation/",
     "tests/acceptance/",
     "tests/spark/",
+    "tests/docs/test_pages",
     "tests/blobit/oracle/",
     "tests/herd/test_differential",
     "test_kill",
