@@ -88,7 +88,11 @@ class House:
     async def channel(self, security: Security) -> FramedChannel:
         """A channel for calls by hand."""
         return await dial_sessions(
-            self.address, SystemClock(), settings=SETTINGS, security=security
+            self.address,
+            SystemClock(),
+            settings=SETTINGS,
+            security=security,
+            context=security.client_context(),
         )
 
 
@@ -230,17 +234,7 @@ async def test_over_tls_users_need_no_certificate_and_nodes_do(tmp_path: Path) -
         assert await house.told(trusting, "SELECT count(*) FROM cow") == [(0,)]
         assert await house.told(node, "SELECT count(*) FROM cow") == [(0,)]
         with pytest.raises(AccessDenied, match="certificate"):
-            await dial_over_tls(house, Security(secret=SECRET, authorities=authority.path))
-
-
-async def dial_over_tls(house: House, security: Security) -> FramedChannel:
-    return await dial_sessions(
-        house.address,
-        SystemClock(),
-        settings=SETTINGS,
-        security=security,
-        context=security.client_context(),
-    )
+            await house.channel(Security(secret=SECRET, authorities=authority.path))
 
 
 # Statements
