@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from herdbook.cli import main
 from herdbook.cli.examples import EXAMPLES, EXIT_STATUS
 from herdbook.cli.late import tree
 from herdbook.cli.main import COMMANDS, app
@@ -166,3 +167,20 @@ def test_a_wrong_call_is_told_in_one_line_that_names_the_help(
     assert ended.stderr.startswith(said)
     assert ended.stderr.endswith("--help tells more)\n")
     assert ended.stderr.count("\n") == 1
+
+
+def test_an_error_that_nobody_expected_is_a_line_too_unless_its_place_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("the sky\nis falling")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 1
+    said = "RuntimeError: the sky is falling (HERDBOOK_TRACEBACK=1 shows where)\n"
+    assert capsys.readouterr() == ("", said)
+    monkeypatch.setenv("HERDBOOK_TRACEBACK", "1")
+    with pytest.raises(RuntimeError, match="is falling"):
+        main.main()
