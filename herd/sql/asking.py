@@ -1,39 +1,42 @@
-"""What a text would do, before it is run: for doors that let some people look and others change.
+"""What a text would do, before it is run: for doors that send it on in nobody's name but their own.
 
 Invariants:
-- What is not known to change nothing counts as a change.
+- The right that a statement needs is the one that sessions ask for (`herd.permits`), or more.
+- What shows or changes more than one tablespace is for administrators of the whole store.
 """
 
-import enum
 from typing import Final
 
 from sqlglot import exp
 
+from engine.access.principal import Right
 from herd.errors import Error, NotSupportedError
+from herd.permits import right_of
 from herd.sql.parsing import Parsed, parse
 from herd.sql.spaces import WORD as TABLESPACE
+from herd.sql.system import is_system
 
-_LOOKING: Final = frozenset({"DESC", "DESCRIBE", "EXPLAIN", "SHOW"})
-_WHOLE: Final = frozenset({"CHECKPOINT", "RESTORE", TABLESPACE})
 _SESSION: Final = frozenset(
     {"ABORT", "BEGIN", "COMMIT", "END", "RELEASE", "ROLLBACK", "SAVEPOINT", "SET", "START"}
 )
+_OF_DEFINITIONS: Final = frozenset(
+    {
+        *("systables", "syscolumns", "sysindexes", "sysindexcolumns", "sysforeignkeys"),
+        *("systablestats", "tables", "columns", "dual"),
+    }
+)
+"""System tables that tell of their own tablespace's tables, and of nobody who uses them."""
 
 
-class Does(enum.Enum):
-    """What a statement does to its tablespace."""
+def right_alone(text: str) -> Right | None:
+    """The right to its tablespace that a statement needs; None: to the whole store.
 
-    LOOKS = "looks"
-    CHANGES = "changes"
-    RULES = "rules"
-    """It concerns the tablespace as a whole, or another one."""
+    Raises as `parse`, and `NotSupportedError` for what only a session can be told.
 
-
-def does(text: str) -> Does:
-    """What a statement does. Raises as `parse`, and for what only a session can be told.
-
-    >>> does("SELECT 1"), does("DELETE FROM cows"), does("DROP TABLESPACE barn")
-    (<Does.LOOKS: 'looks'>, <Does.CHANGES: 'changes'>, <Does.RULES: 'rules'>)
+    >>> [right_alone(text) for text in ("SELECT 1", "DELETE FROM cow", "DROP TABLE cow")]
+    ['read', 'write', 'admin']
+    >>> right_alone("DROP TABLESPACE barn"), right_alone("SELECT * FROM sysnodes")
+    (None, None)
     """
     parsed = parse(text)
     if parsed.word in _SESSION:
@@ -41,11 +44,16 @@ def does(text: str) -> Does:
             f"{parsed.word} in a statement that stands alone",
             hint="each is a transaction of its own",
         )
-    if parsed.word in _WHOLE:
-        return Does.RULES
-    if parsed.word in _LOOKING or _is_query(parsed):
-        return Does.LOOKS
-    return Does.CHANGES
+    if parsed.word in (TABLESPACE, "RESTORE") or _shows_others(parsed):
+        return None
+    return right_of(parsed)
+
+
+def _shows_others(parsed: Parsed) -> bool:
+    if parsed.tree is None:
+        return False
+    names = {table.name.lower() for table in parsed.tree.find_all(exp.Table)}
+    return any(is_system(name) and name not in _OF_DEFINITIONS for name in names)
 
 
 def at_most(text: str, rows: int) -> str:
@@ -56,9 +64,9 @@ def at_most(text: str, rows: int) -> str:
     """
     parsed = parse(text)
     tree = parsed.tree
-    if tree is None or not _is_query(parsed) or not isinstance(tree, exp.Select | exp.SetOperation):
+    if not isinstance(tree, exp.Select | exp.SetOperation):
         return text
-    if any(tree.args.get(part) for part in ("limit", "offset", "fetch", "into")):
+    if any(tree.args.get(part) for part in ("limit", "offset", "fetch", "into", "locks")):
         return text
     limited = f"{text.rstrip().rstrip(';')}\nLIMIT {rows}"
     try:
@@ -67,8 +75,3 @@ def at_most(text: str, rows: int) -> str:
         # What stands behind its end, a comment perhaps, does not go with it.
         return text
     return limited
-
-
-def _is_query(parsed: Parsed) -> bool:
-    tree = parsed.tree
-    return isinstance(tree, exp.Query | exp.Values) and not tree.args.get("locks")

@@ -235,7 +235,10 @@ def _check(need: Need, principal: Principal, path: dict[str, Any], body: Any) ->
     if need.kind == "tablespace":
         name = name.lower()
     right = need.right if need.by is None else need.by(body)
-    principal.check(need.kind, name, right)
+    if right is None:
+        principal.check_admin()
+    else:
+        principal.check(need.kind, name, right)
 
 
 def unknown(request: Request) -> HttpError:

@@ -25,14 +25,14 @@ class Need:
 
     `kind` and `right` as grants have them; `of` is the part of the path, or the field of the body,
     that names the thing, "" for some thing of that kind, which the handler then looks at. `by` says
-    for a body which right it needs, where that depends on what is asked. Without a kind it is for
-    whoever is known, and `public` for all who come.
+    for a body which right it needs, where that depends on what is asked; None: an administrator's.
+    Without a kind it is for whoever is known, and `public` for all who come.
     """
 
     kind: Kind | None = None
     right: Right = "read"
     of: str = ""
-    by: Callable[[Any], Right] | None = None
+    by: Callable[[Any], Right | None] | None = None
     admin: bool = False
     public: bool = False
 

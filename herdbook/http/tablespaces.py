@@ -89,13 +89,12 @@ class QueryResult(msgspec.Struct):
     elapsed_ms: float
 
 
-def right_of(body: QueryShape) -> Right:
-    """The right that a statement takes. Raises what is in `herd.errors` for what is no SQL."""
+def right_of(body: QueryShape) -> Right | None:
+    """The right that a statement takes; None: to the whole store. Raises `herd.errors.Error`."""
     # The parser of SQL is loaded with the first statement.
-    from herd.sql.asking import Does, does
+    from herd.sql.asking import right_alone
 
-    rights: dict[Does, Right] = {Does.LOOKS: "read", Does.CHANGES: "write", Does.RULES: "admin"}
-    return rights[does(body.sql)]
+    return right_alone(body.sql)
 
 
 async def list_tablespaces(house: House, ask: Ask) -> Told:
@@ -124,13 +123,13 @@ async def list_tables(house: House, ask: Ask) -> Told:
 
 async def query(house: House, ask: Ask) -> Told:
     """Run one statement."""
-    from herd.sql.asking import Does, at_most, does
+    from herd.sql.asking import at_most
 
     name = await check_tablespace(house, ask.path["name"])
     asked: QueryShape = ask.body
     clock = house.ledgers.clock
     begun_s = clock.monotonic()
-    looks = does(asked.sql) is Does.LOOKS
+    looks = right_of(asked) == "read"
     text = at_most(asked.sql, asked.limit + 1)
     session = await house.herd.session(name)
     try:

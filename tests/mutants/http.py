@@ -77,12 +77,12 @@ HTTP_MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "locking-is-looking",
-        "who may only read may only look",
+        "one-tablespace-is-all",
+        "what shows or changes more than one tablespace is for the whole store's administrators",
         _ASKING,
-        'return isinstance(tree, exp.Query | exp.Values) and not tree.args.get("locks")',
-        "return isinstance(tree, exp.Query | exp.Values)",
-        by_test(_STORE_TESTS, "test_who_may_only_read_may_only_look"),
+        'if parsed.word in (TABLESPACE, "RESTORE") or _shows_others(parsed):',
+        'if parsed.word == "RESTORE":',
+        by_test(_STORE_TESTS, "test_who_administers_a_tablespace_reaches_no_other_one_through_it"),
     ),
     Mutant(
         "half-a-body-is-an-object",

@@ -93,6 +93,8 @@ def test_changes_are_counted_and_each_statement_stands_alone(ask: Asker) -> None
         "TRUNCATE TABLE cows",
         "CHECKPOINT",
         "CREATE TABLESPACE more",
+        "SELECT * FROM sysclients",
+        "SELECT tablespace_name FROM SysTablespaces",
         "/* SELECT */ DELETE FROM cows",
         "-- SELECT\nUPSERT INTO cows VALUES (7, 'x')",
         "WITH a AS (SELECT 1) INSERT INTO cows SELECT 7, 'x'",
@@ -106,8 +108,21 @@ def test_who_may_write_may_not_rule_a_tablespace(node: Node) -> None:
     alma = node.closed("alma")
     alma.sql("alma", "UPSERT INTO cows VALUES (7, 'x')")
     assert alma.sql("alma", "EXPLAIN DELETE FROM cows")["kind"] == "EXPLAIN"
-    for text in ("DROP TABLESPACE other", "CHECKPOINT"):
+    assert alma.sql("alma", "SELECT table_name FROM systables")["row_count"] > 0
+    for text in ("DROP TABLESPACE other", "DROP TABLE cows", "TRUNCATE TABLE cows"):
         assert code_of(alma.sql("alma", text, expect=403)) == "access_refused"
+
+
+def test_who_administers_a_tablespace_reaches_no_other_one_through_it(node: Node) -> None:
+    stranger = node.closed("stranger")
+    stranger.sql("other", "CREATE TABLE own (id BIGINT PRIMARY KEY)")
+    for text in (
+        "DROP TABLESPACE alma",
+        "ALTER TABLESPACE alma SET replicas = 1",
+        "SELECT * FROM sysnodes",
+        "SELECT 1 FROM cows UNION SELECT 1 FROM sysstatements",
+    ):
+        assert code_of(stranger.sql("other", text, expect=403)) == "access_refused"
 
 
 def test_what_is_no_sql_is_refused_with_its_place(ask: Asker) -> None:
