@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from broker.describing import Options, Wanted
 from broker.errors import BrokerError
@@ -31,9 +31,6 @@ from herdbook.mailing.gathering import TENANTS, Gathered, gather
 from herdbook.mailing.processes import Processes, running
 from herdbook.mailing.report import StoryReport
 from herdbook.mailing.work import BUCKET, NEW, SENT, TABLES, send
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 Step = Callable[[str, int, int], None]
@@ -117,7 +114,7 @@ class _Story:
             report.lines, report.different = told
             await self._check(cluster)
 
-    async def _load(self, cluster: AsyncCluster, spark: "SparkSession") -> None:
+    async def _load(self, cluster: AsyncCluster, spark: Any) -> None:
         from herdbook.mailing.spark import load
 
         await cluster.blobs.create_bucket(BUCKET)

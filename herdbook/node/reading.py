@@ -210,6 +210,7 @@ def to_toml(settings: NodeSettings) -> str:
 
 
 def toml_value(value: Any) -> str:
+    """A plain value as TOML has it."""
     if isinstance(value, dict):
         inner = ", ".join(f"{json.dumps(key)} = {toml_value(each)}" for key, each in value.items())
         return "{" + inner + "}"
