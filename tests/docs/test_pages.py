@@ -46,6 +46,17 @@ def test_what_a_newcomer_reads_first_is_run_but_for_few_blocks_with_a_reason(pag
     assert len(blocks) >= 6 and len(left_out) <= 2, left_out
 
 
+def test_every_how_to_with_something_to_run_is_run() -> None:
+    elsewhere = {"docs/howto/read-a-table-from-spark.md"}  # tests/spark has a session
+    to_run = {
+        page
+        for page in DOCUMENTS
+        if page.startswith(("docs/howto/", "docs/start/"))
+        and any(block.executed for block in blocks_of(page))
+    }
+    assert elsewhere < to_run and to_run - elsewhere <= set(PAGES), to_run - set(PAGES)
+
+
 @pytest.mark.parametrize("page", DOCUMENTS)
 def test_every_block_of_every_document_says_what_it_is(page: str) -> None:
     bare = [block.place for block in blocks_of(page) if not block.kind]
