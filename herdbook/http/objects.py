@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -116,7 +116,7 @@ class Outgoing(StreamingResponse):
         except HttpError as error:
             await self._pieces.aclose()
             await error.reply(scope, receive, send)
-        except (BlobError, EngineError, TimeoutError, OSError) as error:
+        except (BlobError, EngineError, TimeoutError, OSError, ClientDisconnect) as error:
             _logger.warning("an object broke off on its way out: %s", str(error) or "too slow")
 
 

@@ -1,22 +1,29 @@
 """Objects over HTTP: in and out, in ranges, on conditions, cut off, and under names that lie."""
 
+import asyncio
 import hashlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
 
+from blobit.errors import BlobUnreadable
+from blobit.tables import ObjectInfo
+from engine.ports.clock import SystemClock
 from herdbook.http.errors import HttpError
-from herdbook.http.ranges import etags_of, parse_range
+from herdbook.http.objects import Outgoing
+from herdbook.http.ranges import Slice, etags_of, parse_range
 from herdbook.http.settings import WebSettings
+from herdbook.http.transfers import Transfers
 from tests.herdbook.http.yard import API, Asker, Node, pieces
 
 MIB = 1024 * 1024
@@ -205,8 +212,6 @@ def test_what_is_too_long_or_wrong_is_refused_and_leaves_nothing(node: Node) -> 
 
 async def _at_once(ask: Asker, path: str) -> list[int]:
     """Two puts, of which one is at its bytes when the other one comes."""
-    import asyncio
-
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> object:
@@ -241,6 +246,35 @@ def test_a_list_is_folded_and_goes_on(ask: Asker) -> None:
     assert [each["name"] for each in rest["objects"]] == ["fold/c"] and rest["after"] is None
     told = ask.json("GET", "/buckets/alma/objects", params={"after": "x"}, expect=400)
     assert told["error"]["code"] == "invalid_token"
+
+
+class Breaking:
+    """A bucket whose bytes cannot be read to their end."""
+
+    async def stream_version(self, *_: object) -> AsyncGenerator[bytes, None]:
+        """Half of an object."""
+        yield b"half"
+        raise BlobUnreadable("no bookie answers")
+
+
+async def test_a_reply_that_breaks_off_is_not_taken_for_all_of_it() -> None:
+    bucket: Any = Breaking()
+    info = ObjectInfo("x", 8, "etag", "", 0, None, b"")
+    transfers = Transfers(WebSettings(), SystemClock())
+    reply = Outgoing(bucket, info, Slice(0, 8), transfers, 200, {"content-length": "8"})
+    sent: list[Any] = []
+    hung_up = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await hung_up.wait()
+
+    await reply({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+    assert [each.get("body") for each in sent] == [None, b"half"]
+    assert all(each.get("more_body", True) for each in sent), "nobody said that this was the end"
+    assert transfers.running == 0
 
 
 # Over a socket
