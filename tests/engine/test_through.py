@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import AsyncMock, patch
 
+import pytest
+
 from engine.bookie.index_memory import MemoryIndex
 from engine.connecting import connect
+from engine.errors import MetadataUnavailable
 from engine.folder.owner import FolderPorts
+from engine.metadata.contract import MetadataStore
 from engine.metadata.zookeeper import ZooKeeperStore
 from engine.place import Place, Through, for_tasks, let_go
 from engine.ports.clock import SystemClock
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 from engine.server import BookieServer
+from tests.engine.ledger.scripted import turns
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
 from tests.engine.test_connecting_cluster import ONE, write_and_read
 
@@ -34,11 +39,11 @@ class Served(NamedTuple):
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[Served]:
+async def served(folder: Path, chroot: str = "") -> AsyncIterator[Served]:
     """A bookie's server over a real ZooKeeper."""
-    hosts, chroot = shared_zookeeper().hosts, fresh_chroot()
+    hosts, chroot = shared_zookeeper().hosts, chroot or fresh_chroot()
     workers = ThreadWorkers(asyncio.get_running_loop())
-    rng = random.Random(1)
+    rng = random.Random(folder.name)
     ports = FolderPorts(SystemClock(), rng, workers, SystemDisk, lambda path: MemoryIndex())
     store = await ZooKeeperStore.connect(hosts, chroot=chroot)
     server = await BookieServer.start([folder / "bookie"], store=store, ports=ports)
@@ -68,6 +73,31 @@ async def test_where_no_server_passes_the_store_on_zookeeper_is_reached(tmp_path
             async with connect(made.url, settings=ONE, through=through) as client:
                 assert client.store.cluster_id == cluster_id
                 await write_and_read(client)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the-first", "the-second"])
+async def test_a_server_that_ends_leaves_its_clients_the_other(tmp_path: Path, first: bool) -> None:
+    chroot = fresh_chroot()
+    async with served(tmp_path / "one", chroot) as one, served(tmp_path / "two", chroot) as two:
+        addresses = (*one.through.addresses, *two.through.addresses)
+        through = Through(one.through.cluster_id, addresses)
+        reaching = AsyncMock(side_effect=AssertionError("ZooKeeper is reached"))
+        with patch("engine.connecting._open_store", reaching):
+            async with connect(one.url, settings=ONE, through=through) as client:
+                assert len(await client.store.children("/bookies")) == 2
+                await (one if first else two).server.close()
+                async with asyncio.timeout(30):
+                    while not await _answers(client.store):
+                        await turns()
+                await write_and_read(client)
+
+
+async def _answers(store: MetadataStore) -> bool:
+    """Whether the session is with a server that goes on."""
+    try:
+        return len(await store.children("/bookies")) == 1
+    except MetadataUnavailable:
+        return False
 
 
 async def test_tasks_are_told_where_bookies_are_but_not_of_those_over_grpc(tmp_path: Path) -> None:
