@@ -21,12 +21,14 @@ FOLDER = "engine/transport/grpc_generated"
 PROTO = (ROOT / "proto" / "bookie.proto").read_text()
 
 
-@pytest.mark.parametrize("name", ["bookie_pb2.py", "bookie_pb2.pyi"])
+@pytest.mark.parametrize(
+    "name", ["bookie_pb2.py", "bookie_pb2.pyi", "access_pb2.py", "access_pb2.pyi"]
+)
 def test_the_generated_modules_are_those_of_the_proto_file(name: str, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "grpc_tools.protoc"),
         *("-I", f"{FOLDER}=proto", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"),
-        f"{FOLDER}/bookie.proto",
+        f"{FOLDER}/{name.partition('_')[0]}.proto",
     ]
     subprocess.run(command, cwd=ROOT, check=True)
     assert (tmp_path / FOLDER / name).read_text() == (ROOT / FOLDER / name).read_text()
