@@ -29,6 +29,9 @@ def listening_at(listen: str) -> Iterator[socket.socket]:
         made = socket.create_server((host, port), family=family, backlog=1_024)
     except OSError as error:
         raise InvalidRequest(f"cannot listen at {listen}: {error}") from error
+    # What is accepted has it from here. A reply is two writes, its head and its body: without this
+    # the second one waits until the client acknowledges the first, which takes it 40 ms.
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         yield made
     finally:

@@ -19,6 +19,7 @@ from engine.access.principal import Grant
 from engine.errors import InvalidRequest
 from herdbook.access.opening import users_of
 from herdbook.http.serving import HttpServerSettings, serve_http
+from herdbook.http_listening import listening_at
 from tests.engine.transport.certificates import Authority
 from tests.herdbook.http.yard import API
 
@@ -120,3 +121,9 @@ async def test_it_does_not_serve_strangers_by_accident(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         assert "cannot listen" in await refused(listen=at)
+
+
+def test_a_small_reply_does_not_wait_for_an_acknowledgement() -> None:
+    with listening_at("127.0.0.1:0") as listening:
+        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
