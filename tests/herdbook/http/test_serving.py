@@ -124,6 +124,9 @@ async def test_it_does_not_serve_strangers_by_accident(tmp_path: Path) -> None:
 
 
 def test_a_small_reply_does_not_wait_for_an_acknowledgement() -> None:
-    with listening_at("127.0.0.1:0") as listening:
-        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    with (
+        listening_at("127.0.0.1:0") as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
