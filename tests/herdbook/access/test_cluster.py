@@ -17,11 +17,14 @@ import pytest
 from typer.testing import CliRunner
 
 import herdbook
+import herdbook.spark
 from broker.errors import AccessDenied as TasksDenied
+from engine.access.tokens import READ, key_of, verify
 from engine.errors import CannotRead, EngineError, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.place import Place, held_client, let_go
 from engine.transport.security import Security
+from herd import place as herds
 from herd.errors import AccessDenied
 from herd.reaching import open_any
 from herdbook.cli.main import app
@@ -209,6 +212,23 @@ def bens_token(house: House) -> str:
 async def read_all(client: LedgerClient, ledger: int) -> int:
     reader = await client.open_ledger(ledger, recover=False)
     return len([entry async for entry in reader.read(0, reader.last_add_confirmed)])
+
+
+def test_sparks_driver_gets_a_token_for_its_user_and_shows_it_nowhere(
+    house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "word").write_text(WORDS["ben"])
+    config = tmp_path / "config.toml"
+    config.write_text('[login]\nuser = "ben"\npassword_file = "word"\n')
+    monkeypatch.setenv("HERDBOOK_CONFIG", str(config))
+    before = herdbook.spark.place_of(house.url)
+    place = herdbook.spark.with_token(before)
+    assert before.needs_token and not place.needs_token
+    assert verify(place.token, key_of(SECRET.encode()), READ, 0).user == "ben"
+    assert place.token not in repr(place) and WORDS["ben"] not in str(place)
+    assert place.at(None, "another").token == "another"
+    herds.let_go(before)
+    let_go(before)
 
 
 @pytest.mark.usefixtures("stranger")
