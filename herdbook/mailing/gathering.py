@@ -70,7 +70,8 @@ def _messages(source: Path) -> Iterator[_Message]:
     if source.is_dir():
         files, _ = walk(source)
         for file in files:
-            if os.access(file, os.R_OK):
+            # An empty one is nothing to send.
+            if file.lstat().st_size and os.access(file, os.R_OK):
                 yield _Message(file.name, file)
         return
     if not source.is_file():

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TABLE: Final = "message"
-_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    # A short run on a small machine gains from a quick start more than from the best code.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+}
 
 
 class TenantLine(NamedTuple):
