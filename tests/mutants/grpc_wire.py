@@ -113,8 +113,8 @@ GRPC_MUTANTS: Final = (
         "any-secret-opens-grpc",
         "issue 3: a shared secret is needed when security is on",
         _SECURITY,
-        "                    if hmac.compare_digest(value, secret):\n",
-        "                    if value:\n",
+        "            if hmac.compare_digest(value, secret):\n",
+        "            if value:\n",
         by_test(
             _SECURITY_TESTS, "test_a_wrong_secret_and_a_missing_one_are_told_so_and_harm_nobody"
         ),
@@ -123,15 +123,15 @@ GRPC_MUTANTS: Final = (
         "a-secret-crosses-the-network-in-the-clear",
         "issue 3: a secret goes over TLS or within the machine",
         _SECURITY,
-        "    if security.secret and not is_loopback(host):\n",
-        "    if security.secret and not host:\n",
+        "    if (security.secret or security.logs_in) and not is_loopback(host):\n",
+        "    if (security.secret or security.logs_in) and not host:\n",
         by_test(_SECURITY_TESTS, "test_a_secret_never_crosses_a_network_in_the_clear"),
     ),
     Mutant(
         "grpc-clients-need-no-certificate",
         "issue 3: mutual TLS",
         _SECURITY,
-        "        require_client_auth=authorities is not None,\n",
+        "        require_client_auth=authorities is not None and not strangers,\n",
         "        require_client_auth=False,\n",
         by_test(
             _SECURITY_TESTS,

@@ -67,8 +67,8 @@ WIRE_MUTANTS: Final = (
         "clients-need-no-certificate",
         "a server with authorities wants a client's certificate",
         _SECURITY,
-        "            context.verify_mode = ssl.CERT_REQUIRED\n",
-        "            context.verify_mode = ssl.CERT_OPTIONAL\n",
+        "ssl.CERT_OPTIONAL if strangers else ssl.CERT_REQUIRED\n",
+        "ssl.CERT_OPTIONAL\n",
         by_test(_SECURITY_TESTS, "test_certificates_are_asked_for_and_checked_both_ways"),
     ),
     Mutant(
