@@ -66,10 +66,10 @@ WIRE_MUTANTS: Final = (
     Mutant(
         "clients-need-no-certificate",
         "a server with authorities wants a client's certificate",
-        _SECURITY,
-        "ssl.CERT_OPTIONAL if strangers else ssl.CERT_REQUIRED\n",
-        "ssl.CERT_OPTIONAL\n",
-        by_test(_SECURITY_TESTS, "test_certificates_are_asked_for_and_checked_both_ways"),
+        "engine/transport/serving.py",
+        "if self._security.authorities is not None and not _has_certificate(wire):",
+        "if not self._security.on and not _has_certificate(wire):",
+        by_test(_SECURITY_TESTS, "test_where_users_may_come_the_secret_alone_makes_no_node"),
     ),
     Mutant(
         "frames-begin-without-room",

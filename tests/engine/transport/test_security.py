@@ -10,7 +10,10 @@ import msgspec
 import pytest
 import uvloop
 
+from engine.access.door import ReaderDoor
+from engine.access.tokens import key_of
 from engine.errors import AccessRefused, InvalidRequest
+from engine.ports.clock import SystemClock
 from engine.transport.contract import Bookie, Status
 from engine.transport.frames import ErrorCode, Kind, decode_error
 from engine.transport.security import (
@@ -153,6 +156,18 @@ async def test_certificates_are_asked_for_and_checked_both_ways(tmp_path: Path) 
         stranger = wolves.security("fox")
         assert "not accepted" in await refused(house, stranger)
         assert await served(house, herd.security("calf"))
+
+
+async def test_where_users_may_come_the_secret_alone_makes_no_node(tmp_path: Path) -> None:
+    """TLS lets users in without a certificate: who is no user is asked for one afterwards."""
+    herd = Authority(tmp_path, "herd")
+    async with tcp_house(herd.security("cow", secret=SECRET)) as house:
+        house.server.door = ReaderDoor(key_of(SECRET), SystemClock())
+        assert house.server.context is not None
+        house.server.context.verify_mode = ssl.CERT_OPTIONAL
+        told = await refused(house, Security(secret=SECRET, authorities=herd.path))
+        assert "wants a certificate" in told
+        assert await served(house, herd.security("calf", secret=SECRET))
 
 
 async def test_a_certificate_of_another_name_is_not_accepted(tmp_path: Path) -> None:
