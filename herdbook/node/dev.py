@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -111,8 +111,9 @@ async def run_dev(settings: DevSettings, ending: Ending, ready: Ready) -> None:
         log = stack.enter_context((folder / LOG).open("a", encoding="utf-8"))
 
         def copy(name: str, line: str) -> None:
-            log.write(f"{name} | {line}\n")
-            log.flush()
+            with suppress(OSError):
+                log.write(f"{name} | {line}\n")
+                log.flush()
             if not settings.quiet:
                 print(f"{name} | {line}", file=sys.stderr, flush=True)
 

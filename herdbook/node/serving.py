@@ -3,9 +3,11 @@
 Invariants:
 - A node's folder has one node at a time: its lock is held as long as the node is.
 - What it prints is one line for each thing that came about; the roles' own lines carry their names.
+- A line that cannot be printed ends nothing.
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -49,7 +51,7 @@ class Watch:
 
     def __init__(self, status: StatusFile, say: Say) -> None:
         self._status = status
-        self._say = say
+        self._print = say
         self._told: dict[str, str] = {}
         self._ready = False
 
@@ -72,6 +74,10 @@ class Watch:
         """The first signal came."""
         tell_systemd("STOPPING=1")
         self._say("draining; a second signal ends it at once")
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            self._print(line)
 
 
 async def supervised(

@@ -1,10 +1,12 @@
 """What a node says of itself: in `node.json` of its folder, and to systemd where that has asked.
 
 Invariants:
-- The file is there as long as the node is, and is replaced as a whole.
+- The file is there as long as the node is, and is replaced as a whole; where it cannot be written,
+  on a full disk for example, it says what it said before, and the node goes on.
 """
 
 import contextlib
+import logging
 import os
 import socket
 from pathlib import Path
@@ -17,6 +19,7 @@ from herdbook.node.supervisor import MemberState
 
 FILE: Final = "node.json"
 _SYSTEMD: Final = "NOTIFY_SOCKET"
+_logger: Final = logging.getLogger(__name__)
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -35,18 +38,22 @@ class StatusFile:
         self._url = url
 
     def write(self, members: dict[str, MemberState]) -> None:
-        """Say how it stands."""
+        """Say how it stands, if that can be written."""
         status = NodeStatus(os.getpid(), self._url, members)
         new = self._file.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(status))
-        new.replace(self._file)
+        try:
+            new.write_bytes(msgspec.json.encode(status))
+            new.replace(self._file)
+        except OSError as error:
+            _logger.warning("%s says what was before: %s", self._file, error)
 
     def __enter__(self) -> "StatusFile":
         self._file.parent.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._file.unlink()
 
 
 def read_status(folder: Path) -> NodeStatus:

@@ -5,10 +5,13 @@ Invariants:
   else ends is started again, after a pause that doubles, and only so often.
 - Roles end in the opposite order of their start, over all processes; a second signal, or the time
   that ending may take, kills what still runs.
+- What a process prints is read to its end, whether or not it can be passed on: one that nobody
+  reads would come to a halt.
 - No process is left behind, however this one ends.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -84,7 +87,10 @@ class Supervisor:
         changed: Callable[["Supervisor"], None],
         command: Sequence[str] = _COMMAND,
     ) -> None:
-        """`say` hears each line of a process, `changed` that a state is another one."""
+        """`say` hears each line of a process, `changed` that a state is another one.
+
+        An `OSError` of `say` loses the line.
+        """
         self._changed = changed
         self._watched = [_Watched(each, table, clock, say, self._note, command) for each in members]
         self._stop_s = table.stop_timeout_ms / 1000
@@ -162,7 +168,7 @@ class _Watched:
         self.gone.set()
         self._table = table
         self._clock = clock
-        self._say = say
+        self._tell = say
         self._note = note
         self._command = command
         self._leaving = asyncio.Event()
@@ -289,6 +295,11 @@ class _Watched:
         assert process.stdout is not None
         while data := await _line(process.stdout):
             self._say(self.member.name, data.decode(errors="replace").rstrip("\n"))
+
+    def _say(self, name: str, line: str) -> None:
+        # The log's disk is full, or its reader gone: no matter of the process.
+        with contextlib.suppress(OSError):
+            self._tell(name, line)
 
     def _set(self, state: str) -> None:
         self.state.state = state

@@ -5,6 +5,7 @@
     crash       ends at once, each time
     crash once  serves, ends, and serves for good when it is started again
     deaf        serves, and does not end when it is told to
+    talk        serves, and says more than a pipe holds
 
 What comes about is written down, a line each, in the file `events` of the folder `data`.
 """
@@ -44,6 +45,9 @@ def main() -> None:
     print(f"{name} moos", flush=True)
     if what == "crash once" and not before:
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "talk":
+        print("moo\n" * 100_000, flush=True)
+        note(told, f"{name} talked")
     for line in lines:
         role = msgspec.json.decode(line, type=Command).end
         note(told, f"{name} ended {role.value}")

@@ -33,6 +33,8 @@ class Watching:
         self.lines: list[str] = []
         self.seen: list[tuple[str, str]] = []
         self.ending = Ending()
+        self.lost: OSError | None = None
+        """Why no line of theirs can be passed on."""
         self._moved = asyncio.Event()
         made = [
             Member(
@@ -46,11 +48,16 @@ class Watching:
             made,
             table,
             SystemClock(),
-            say=lambda name, line: self.lines.append(f"{name}: {line}"),
+            say=self._say,
             changed=self._change,
             command=CHILD,
         )
         self.running = asyncio.create_task(self.supervisor.run(self.ending))
+
+    def _say(self, name: str, line: str) -> None:
+        if self.lost is not None:
+            raise self.lost
+        self.lines.append(f"{name}: {line}")
 
     def _change(self, supervisor: Supervisor) -> None:
         self.seen += [(name, each.state) for name, each in supervisor.states.items()]
@@ -128,6 +135,19 @@ async def test_a_process_is_started_again_only_so_often(tmp_path: Path) -> None:
     assert watching.events() == ["elsa began"] * 4
     pauses = [line.split()[-2] for line in watching.lines]
     assert pauses == ["1", "2", "2"]
+
+
+async def test_a_process_whose_lines_nobody_takes_is_not_held_up(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("talk", "bookie"), bert=("crash once", "herd"))
+    watching.lost = BrokenPipeError("the reader of the log is gone")
+
+    async def talked() -> bool:
+        return "elsa talked" in watching.events()
+
+    await watching.until("serving", restarts=1)
+    await until("it says what it has to say", talked)
+    await watching.end()
+    assert not watching.lines and watching.states["elsa"].restarts == 0
 
 
 async def test_a_second_signal_kills_what_does_not_end(tmp_path: Path) -> None:

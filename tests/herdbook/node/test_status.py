@@ -1,0 +1,29 @@
+"""What a node says of itself, where that cannot be written."""
+
+import errno
+import os
+from pathlib import Path
+
+from herdbook.node.serving import Watch
+from herdbook.node.status import FILE, StatusFile, read_status
+from herdbook.node.supervisor import MemberState
+
+
+def full(line: str) -> None:
+    """As standard output on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_node_goes_on_when_its_file_and_its_output_cannot_be_written(tmp_path: Path) -> None:
+    with StatusFile(tmp_path, "herdbook://zookeeper/x") as status:
+        watch = Watch(status, full)
+        watch.note({"herd": MemberState("serving", at={"herd": "here"})})
+        # Nothing can be written there, as on a full disk.
+        (tmp_path / FILE).with_suffix(".new").mkdir()
+        watch.note({"herd": MemberState("waiting")})
+        watch.leaving()
+        assert read_status(tmp_path).members["herd"].state == "serving"
+        (tmp_path / FILE).with_suffix(".new").rmdir()
+        watch.note({"herd": MemberState("starting")})
+        assert read_status(tmp_path).members["herd"].state == "starting"
+    assert not (tmp_path / FILE).exists()
