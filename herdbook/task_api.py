@@ -206,7 +206,7 @@ async def _here(folder: Path) -> AsyncIterator[TaskApi]:
         else:
             app = create_app(desk_elsewhere(calls, payloads))
         transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://folder") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield TaskApi(client)
 
 

@@ -22,6 +22,7 @@ import msgspec
 from broker.errors import BrokerUnavailable
 from broker.folder import FOLDER, FolderBroker
 from broker.http import Logins, User, create_app, desk_of
+from broker.http.hosts import host_of
 from broker.http.logins import Doorkeeper
 from broker.http.relay import HttpRelay
 from broker.rollouts.alarming import Alarms, CommandHook
@@ -160,10 +161,22 @@ async def serve_tasks(
         known: Doorkeeper = Logins(users)
         if door is not None and not users:
             known = StoreLogins(door.authenticator)
-        app = create_app(desk_of(broker, payloads), known, metrics=text, relay=relay)
+        app = create_app(
+            desk_of(broker, payloads),
+            known,
+            metrics=text,
+            relay=relay,
+            names=_names(settings),
+        )
         await answer_at(stack, app, listening, settings.certificate, settings.private_key)
         started(address)
         await ended.wait()
+
+
+def _names(settings: TaskServerSettings) -> tuple[str, ...]:
+    """The names by which it is asked, besides addresses."""
+    told = settings.advertise_http.partition("//")[2].partition("/")[0]
+    return host_of(told), host_of(settings.listen)
 
 
 @asynccontextmanager

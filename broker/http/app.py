@@ -5,12 +5,13 @@
 Any ASGI server runs it, on the loop of its broker.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Place
@@ -20,6 +21,7 @@ from broker.http import rest_looking, rest_rollouts, rest_schedules, rest_settin
 from broker.http.bodies import HttpSettings
 from broker.http.desk import CLOSED, Desk
 from broker.http.front import Front, converted, decoded, json_reply, told_error
+from broker.http.hosts import HostCheck, Hosts
 from broker.http.logins import Doorkeeper, Logins
 from broker.http.openapi import PREFIX, document
 from broker.http.original import answer_action, answer_view, refusing
@@ -44,11 +46,13 @@ def create_app(
     settings: HttpSettings | None = None,
     metrics: Callable[[], bytes] | None = None,
     relay: Relay | None = None,
+    names: Iterable[str] = (),
 ) -> Starlette:
     """The broker's HTTP, as an ASGI application.
 
     `logins` None: everybody may do everything. `metrics` gives Prometheus's text. `relay` passes
-    requests on to the leader where this broker does not lead.
+    requests on to the leader where this broker does not lead. `names` are those by which it is
+    asked, besides addresses and localhost: a request for another host is refused.
     """
     front = Front(desk, logins or Logins(), settings or HttpSettings(), relay)
     places = [
@@ -57,7 +61,11 @@ def create_app(
         Place("/metrics", _metrics(front, metrics), methods=["GET"]),
         Place(f"{PREFIX}/openapi.json", _document(front), methods=["GET"]),
     ]
-    return Starlette(routes=places, exception_handlers={HTTPException: _no_route})
+    return Starlette(
+        routes=places,
+        middleware=[Middleware(HostCheck, hosts=Hosts(names))],
+        exception_handlers={HTTPException: _no_route},
+    )
 
 
 def places_of(front: Front) -> list[Place]:

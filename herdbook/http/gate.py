@@ -14,7 +14,6 @@ import asyncio
 import base64
 import binascii
 import hmac
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from broker.http.front import from_elsewhere
+from broker.http.hosts import Hosts, wrong_host
 from engine.access.audit import NO_AUDIT, Audit
 from engine.access.port import Authenticator
 from engine.access.principal import EVERYBODY, Principal
@@ -70,19 +70,18 @@ class Gate:
         self.transfers = Transfers(settings, clock)
         self._clock = clock
         self._key = rng.randbytes(32)
-        self._names = frozenset(name.lower().rstrip(".") for name in settings.names)
+        self._hosts = Hosts(settings.names)
         self._answers: OrderedDict[bytes, tuple[asyncio.Future[Principal], float]] = OrderedDict()
 
     # Where a request comes from
 
     def check_host(self, headers: Headers) -> None:
         """Raise `HttpError` for a host that we are not."""
-        host = host_of(headers.get("host", ""))
-        if host != "localhost" and host not in self._names and not _is_address(host):
+        if not self._hosts.know(headers):
             raise HttpError(
                 421,
                 "wrong_host",
-                f"nothing is served here for the host {host[:100]!r}",
+                wrong_host(headers),
                 remedy="name it in the settings of the node's HTTP, or use its address",
             )
 
@@ -257,28 +256,6 @@ def unknown(request: Request) -> HttpError:
 def peer_of(request: Request) -> str:
     """The address that a request came from."""
     return request.client.host if request.client is not None else ""
-
-
-def host_of(header: str) -> str:
-    """The host in a header `Host`, in small letters, without its port.
-
-    >>> host_of("Cows.Example:8443"), host_of("[::1]:80"), host_of("10.0.0.1")
-    ('cows.example', '::1', '10.0.0.1')
-    """
-    text = header.strip().lower()
-    if text.startswith("["):
-        host, bracket, _ = text[1:].partition("]")
-        return host if bracket else ""
-    return text.partition(":")[0].rstrip(".")
-
-
-def _is_address(host: str) -> bool:
-    """No other site's name can be made to look like an address."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _credentials(value: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from broker.http.hosts import host_of
 from engine.access.audit import Audit
 from engine.access.port import Authenticator
 from engine.errors import AccessRefused, InvalidRequest
@@ -26,7 +27,6 @@ from herdbook.access.auditing import audit_of
 from herdbook.access.opening import users_of
 from herdbook.finding import find, is_cluster
 from herdbook.http.app import create_app
-from herdbook.http.gate import host_of
 from herdbook.http.house import house_of
 from herdbook.http.rates import Sampler
 from herdbook.http.settings import WebSettings

@@ -20,9 +20,9 @@ HTTP_MUTANTS: Final = (
     Mutant(
         "any-host-is-ours",
         "a name that we are not served by is refused",
-        _GATE,
-        'if host != "localhost" and host not in self._names and not _is_address(host):',
-        "if not host:",
+        "broker/http/hosts.py",
+        'return host == "localhost" or host in self._names or _is_address(host)',
+        "return bool(host)",
         by_test(_BROWSER_TESTS, "test_a_host_that_is_not_ours_is_refused_whatever_is_asked"),
     ),
     Mutant(

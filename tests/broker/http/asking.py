@@ -27,7 +27,7 @@ class Client:
         self._broker = broker
         auth = (login.name, login.password) if login else None
         transport = httpx.ASGITransport(app=app)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://broker", auth=auth)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost", auth=auth)
 
     @property
     def broker(self) -> Broker:
@@ -69,5 +69,7 @@ async def asked(
 ) -> AsyncIterator[Client]:
     """The only replica of a broker, asked by the first of its users, if there are any."""
     async with opened() as broker:
-        app = create_app(desk_of(broker), Logins(users), settings=settings, relay=relay)
+        app = create_app(
+            desk_of(broker), Logins(users), settings=settings, relay=relay, names=("leader",)
+        )
         yield Client(app, broker, users[0] if users else None)

@@ -157,7 +157,7 @@ def test_a_body_that_does_not_come_is_given_up() -> None:
 async def test_a_page_of_another_site_cannot_ask_through_a_browser() -> None:
     async with asked() as client:
         for origin, status in (
-            ("http://broker", 201),
+            ("http://localhost", 201),
             ("http://evil", 403),
             ("null", 403),
         ):
@@ -165,6 +165,23 @@ async def test_a_page_of_another_site_cannot_ask_through_a_browser() -> None:
                 "/api/v1/tasks", json={"type": "t"}, headers={"Origin": origin}
             )
             assert reply.status_code == status
+
+
+async def test_a_host_that_is_not_ours_is_refused_whatever_is_asked() -> None:
+    async with opened() as broker:
+        client = Client(create_app(desk_of(broker), names=("Cows.example", "")))
+        for host in ("evil.example:7364", "localhost.evil.example", "127.0.0.1.evil.example", ""):
+            # What a page asks whose own name was made to mean this machine.
+            same = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+            for method, path in (("POST", "/api/v1/tasks"), ("GET", "/majordodo")):
+                reply = await client.http.request(
+                    method, path, json={"type": "t"}, headers=same, params={"view": "status"}
+                )
+                assert (reply.status_code, reply.json()["error"]["code"]) == (421, "wrong_host")
+            assert (await client.http.get("/metrics", headers=same)).status_code == 421
+        for host in ("cows.example:7364", "COWS.example.", "127.0.0.1:80", "[::1]:80", "localhost"):
+            reply = await client.http.get("/api/v1/status", headers={"Host": host})
+            assert reply.status_code == 200, host
 
 
 async def test_metrics_are_prometheus_text_where_there_are_any() -> None:
@@ -227,7 +244,7 @@ async def test_a_follower_passes_requests_on_and_their_replies_back() -> None:
 async def test_a_request_is_passed_on_as_it_came(name: str) -> None:
     relay = Scripted(None)
     client = Client(create_app(follower(NOT_HERE), relay=relay))
-    await client.http.get(f"http://broker/api/v1/schedules/{name}")
+    await client.http.get(f"http://localhost/api/v1/schedules/{name}")
     assert [passed.target for passed in relay.asked] == [f"/api/v1/schedules/{name}"]
 
 

@@ -52,7 +52,7 @@ def requests_of_the_document() -> st.SearchStrategy[requests.PreparedRequest]:
 
 def prepared(case: Any) -> requests.PreparedRequest:
     """A request as it goes over the network."""
-    told = case.as_transport_kwargs(base_url="http://broker")
+    told = case.as_transport_kwargs(base_url="http://localhost")
     names = ("method", "url", "headers", "params", "json", "data", "cookies")
     return requests.Request(**{name: told[name] for name in names if name in told}).prepare()
 
