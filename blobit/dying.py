@@ -9,6 +9,7 @@ Invariants:
 - Whoever finds a dying row finishes it; doing it twice is doing it once.
 - A row of `ledgers` is never made again under the same id, so neither is a ledger that died.
 - What a pinned checkpoint names stays readable: the pins are looked at after the dying rows.
+- Only a ledger that says that it is the bucket's is deleted, whatever a row names.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.errors import BlobError
 from blobit.garbage_report import PinGarbage
 from blobit.garbage_scope import BucketScope, in_batches
+from blobit.ownership import is_of_bucket
 from blobit.tables import Row, RowKey
 from engine.errors import EngineError, NoSuchLedger
 
@@ -83,9 +85,10 @@ async def finish(scope: BucketScope, dying: Sequence[Row]) -> list[int]:
     return gone
 
 
-async def look_at_pins(scope: BucketScope, dying: Sequence[Row]) -> None:
-    """Tell the report of the pins that hold dying ledgers, as `finish` does."""
-    await _free(scope, [row["ledger_id"] for row in dying if is_due(scope, row)])
+async def count_due(scope: BucketScope, dying: Sequence[Row]) -> int:
+    """How many ledgers `finish` would delete; the report hears of the others as it does there."""
+    due = await _free(scope, [row["ledger_id"] for row in dying if is_due(scope, row)])
+    return len([one for one in due if await _is_own(scope, one)])
 
 
 async def _free(scope: BucketScope, ledger_ids: Sequence[int]) -> list[int]:
@@ -123,7 +126,22 @@ def is_due(scope: BucketScope, row: Row) -> bool:
     return since_ms + scope.settings.grace_ms <= scope.now_ms
 
 
+async def _is_own(scope: BucketScope, ledger_id: int) -> bool:
+    """Whether a ledger may be deleted for this bucket, as far as it can be told now."""
+    try:
+        metadata = await scope.client.ledger_metadata(ledger_id)
+    except NoSuchLedger:
+        return True
+    except EngineError:
+        return False
+    own = is_of_bucket(metadata.custom, scope.bucket_id)
+    scope.report.foreign_ledgers += not own
+    return own
+
+
 async def _delete(scope: BucketScope, ledger_id: int) -> bool:
+    if not await _is_own(scope, ledger_id):
+        return False
     try:
         await scope.client.delete_ledger(ledger_id)
     except NoSuchLedger:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 from blobit.bucket_core import BucketCore
 from blobit.bucket_removal import remove_bucket
 from blobit.compaction import Compaction, Weight, weigh
-from blobit.dying import finish, is_due, let_die, look_at_pins
+from blobit.dying import count_due, finish, let_die
 from blobit.errors import BlobError, MetadataUnavailable, NoSuchBucket
 from blobit.expiry import abort_expired_uploads, expire_objects
 from blobit.garbage_report import BucketGarbage, GarbageReport
 from blobit.garbage_scope import BucketScope
 from blobit.orphans import OrphanScan
+from blobit.ownership import is_of_bucket
 from blobit.pinned import PinnedCheckpoints
 from blobit.rows import Rows, told
 from blobit.sealing import is_abandoned, seal
@@ -199,11 +200,15 @@ class Collector:
         names: dict[str, None] = {}
         for ledger_id, weight in half_dead.items():
             try:
-                readers[ledger_id] = await self._client.open_ledger(ledger_id, recover=False)
+                reader = await self._client.open_ledger(ledger_id, recover=False)
             except EngineError:
                 report.unreadable_ledgers += 1
-            else:
-                names |= weight.names
+                continue
+            if not is_of_bucket(reader.metadata.custom, scope.bucket_id):
+                report.foreign_ledgers += 1
+                continue
+            readers[ledger_id] = reader
+            names |= weight.names
         await Compaction(scope, readers).move(names)
         empty = [one for one in readers if (await weigh(scope, one)).is_empty]
         report.compacted_ledgers = len(empty)
@@ -214,10 +219,8 @@ class Collector:
         """Let dead ledgers die, and delete those that have been dying for long enough."""
         report = scope.report
         if scope.dry_run:
-            due = [row for row in dying if is_due(scope, row)]
-            await look_at_pins(scope, dying)
             report.dead_ledgers = len(ids)
-            report.deleted_ledgers = len(due) - report.pinned_ledgers
+            report.deleted_ledgers = await count_due(scope, dying)
             report.waiting_ledgers = len(dying) - report.deleted_ledgers
             return
         died = await let_die(scope, ids)

@@ -49,6 +49,11 @@ class BucketGarbage(msgspec.Struct):
     expired_uploads: int = 0
     unreadable_ledgers: int = 0
     """Could not be sealed or copied now; the next round tries again."""
+    foreign_ledgers: int = 0
+    """Rows of the bucket that name ledgers which do not say that they are its own.
+
+    Such a ledger is left as it is, and so is the row: somebody wrote it who should not have.
+    """
     pinned_ledgers: int = 0
     """Of those that wait, the ones that only `pins` still hold, with `pinned_bytes` in them."""
     pinned_bytes: int = 0

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from blobit.errors import MetadataUnavailable
+from blobit.ownership import LEDGER_OWNER
 from blobit.rows import Rows
-from blobit.writers import LEDGER_OWNER
 from engine.errors import EngineError, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.metadata.ledgers import LedgerMetadata

@@ -7,9 +7,10 @@ Invariants:
 """
 
 from blobit.committing import Change, Committer, Effect, Found
+from blobit.ownership import LEDGER_OWNER
 from blobit.settings import BlobSettings
 from blobit.tables import BucketInfo, LedgerKind, LedgerState, Row, RowKey
-from blobit.writers import LEDGER_OWNER, LedgerPlan
+from blobit.writers import LedgerPlan
 from engine.ports.clock import Clock
 
 _EXPIRING_OPEN_MS_MIN = 60_000
@@ -30,6 +31,7 @@ def plan_of(
         await committer.change(_sealed(ledger_id, stored_bytes, now_ms, newest_ms))
 
     metadata = LEDGER_OWNER | {
+        # By it the bucket knows its own: no other ledger is read or deleted for it.
         "bucket": str(info.bucket_id).encode(),
         # By it bookies know who may read the ledger.
         "name": info.name.encode(),

@@ -4,12 +4,14 @@ Invariants:
 - A ledger is sealed by recovery, which fences its writer: what was acknowledged in it stays, and
   nothing is added any more.
 - A row is sealed once, by whoever comes first; a row that has gone does not come back.
+- Nobody's writer is fenced but one of the bucket's own ledgers, whatever a row names.
 """
 
 from typing import Final
 
 from blobit.committing import Change, Effect, Found
 from blobit.garbage_scope import BucketScope
+from blobit.ownership import is_of_bucket
 from blobit.tables import LedgerState, Row, RowKey
 from engine.errors import EngineError, NoSuchLedger
 
@@ -29,6 +31,10 @@ async def seal(scope: BucketScope, row: Row) -> Row | None:
     """
     ledger_id = row["ledger_id"]
     try:
+        metadata = await scope.client.ledger_metadata(ledger_id)
+        if not is_of_bucket(metadata.custom, scope.bucket_id):
+            scope.report.foreign_ledgers += 1
+            return None
         reader = await scope.client.open_ledger(ledger_id)
         stored_bytes = reader.metadata.length or 0
     except NoSuchLedger:

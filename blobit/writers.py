@@ -28,15 +28,13 @@ from typing import Final
 
 from blobit.budget import ByteBudget
 from blobit.errors import BlobError, BlobNotStored, BlobsClosed
+from blobit.ownership import LEDGER_OWNER
 from blobit.settings import BlobSettings
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
 
 _OPEN_MS_MIN: Final = 1_000
-
-LEDGER_OWNER = {"owner": b"blobit"}
-"""Custom metadata of every ledger made here, so that an orphan tells whose it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,22 @@ BLOB_GARBAGE_MUTANTS: Final = (
         by_test(_PINNED, "test_what_a_pinned_checkpoint_names_is_readable_until_the_pin_ends"),
     ),
     Mutant(
+        "a-row-deletes-any-ledger",
+        "only a ledger that says that it is the bucket's is deleted",
+        "blobit/dying.py",
+        "    if not await _is_own(scope, ledger_id):\n        return False\n",
+        "",
+        by_test(_DYING, "test_a_row_that_names_a_ledger_of_somebody_else_deletes_nothing"),
+    ),
+    Mutant(
+        "a-row-fences-any-ledger",
+        "nobody's writer is fenced but one of the bucket's own ledgers",
+        "blobit/sealing.py",
+        "        if not is_of_bucket(metadata.custom, scope.bucket_id):",
+        "        if False:",
+        by_test(_DYING, "test_a_row_that_names_a_ledger_of_somebody_else_fences_no_writer"),
+    ),
+    Mutant(
         "what-is-pinned-is-guessed",
         "nothing is deleted while nobody can tell what is pinned",
         "blobit/dying.py",

@@ -195,6 +195,55 @@ async def _collect_all(ground: Ground) -> None:
     assert await ground.ledgers_there() == []
 
 
+async def _others(ground: Ground) -> list[int]:
+    """Ledgers that are none of the bucket's: a log's, another bucket's, one of no bucket."""
+    bucket_id = str(ground.bucket.bucket_id).encode()
+    client = ground.blobs.client
+    made = [
+        await client.create_ledger(metadata=custom)
+        for custom in (
+            {"owner": b"log:herd/system", "bucket": bucket_id},
+            {"owner": b"blobit", "bucket": bucket_id + b"0"},
+            {"owner": b"blobit"},
+            {},
+        )
+    ]
+    return [writer.ledger_id for writer in made]
+
+
+async def test_a_row_that_names_a_ledger_of_somebody_else_deletes_nothing(tmp_path: Path) -> None:
+    async with grounds(tmp_path, grace_ms=0) as ground:
+        others = await _others(ground)
+        rows = await ground.blobs.rows("blobs")
+        columns = ("ledger_id", "bucket_id", "since_ms")
+        values = [(other, ground.bucket.bucket_id, 1) for other in others]
+        dying = [dict(zip(columns, each, strict=True)) for each in values]
+        async with rows.transaction() as transaction:
+            await transaction.write({("dying", (row["ledger_id"],)): row for row in dying})
+            await transaction.commit()
+        would = await ground.collect(dry_run=True)
+        report = await ground.collect()
+        assert (report.deleted_ledgers, report.waiting_ledgers, report.foreign_ledgers) == (0, 4, 4)
+        assert (would.deleted_ledgers, would.waiting_ledgers, would.foreign_ledgers) == (0, 4, 4)
+        assert set(others) <= set(await ground.ledgers_there())
+        assert await ground.rows("dying") == dying
+
+
+async def test_a_row_that_names_a_ledger_of_somebody_else_fences_no_writer(tmp_path: Path) -> None:
+    async with grounds(tmp_path) as ground:
+        await ground.bucket.put("elsa", b"moo")
+        [row] = await ground.rows("ledgers")
+        log = await ground.blobs.client.create_ledger(metadata={"owner": b"log:broker"})
+        rows = await ground.blobs.rows("blobs")
+        async with rows.transaction() as transaction:
+            forged = {**row, "ledger_id": log.ledger_id, "created_ms": 0}
+            await transaction.write({("ledgers", (log.ledger_id,)): forged})
+            await transaction.commit()
+        report = await ground.collect()
+        assert (report.foreign_ledgers, report.sealed_ledgers) == (1, 0)
+        assert await log.append(b"acknowledged") == 0
+
+
 async def test_a_round_that_was_cut_short_behind_the_row_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

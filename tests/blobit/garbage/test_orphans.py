@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from blobit import NoSuchBucket
-from blobit.writers import LEDGER_OWNER
+from blobit.ownership import LEDGER_OWNER
 from tests.blobit.garbage.grounds import BUCKET, DAY_MS, HOUR_MS, Ground, grounds
 from tests.blobit.garbage.test_dying import Sleeper
 
