@@ -279,7 +279,7 @@ class Replica(Reading):
 
     async def _run(self) -> None:
         """Follow and lead by turns, until the replica is closed or cannot be trusted any more."""
-        pause_s = self.settings.retry_pause_ms / 1000
+        pause_s, said = self.settings.retry_pause_ms / 1000, ""
         while not self._closing:
             if self._client.closed.is_set():
                 self._fail(ReplicaFailed(f"log {self.name}: the replica's client was closed"))
@@ -292,14 +292,15 @@ class Replica(Reading):
                 self._fail(error)
                 return
             except EngineError as error:
-                _logger.info("replica %s of log %s: %s", self.replica_id, self.name, error)
+                if said != (said := str(error)):
+                    _logger.info("replica %s of log %s: %s", self.replica_id, self.name, said)
             except Exception as error:
                 # A defect: better one replica less than one that does not know what it does.
                 _logger.exception("replica %s of log %s failed", self.replica_id, self.name)
                 self._fail(ReplicaFailed(f"{type(error).__name__}: {error}"))
                 return
             if self._client.clock.monotonic() - began_s > self.settings.lease_ms / 1000:
-                pause_s = self.settings.retry_pause_ms / 1000
+                pause_s, said = self.settings.retry_pause_ms / 1000, ""
             if not self._closing:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self.settings.lease_ms / 1000)

@@ -1,21 +1,26 @@
 """Replicas in trouble: failing disks, lost snapshots, failed machines, reads that take too long."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from engine.errors import (
     CannotRead,
     HistoryMissing,
+    MetadataUnavailable,
     NotLeader,
     OutcomeUnknown,
     ReplicaFailed,
     StateFailed,
 )
+from engine.ledger.client import LedgerClient
+from engine.ledger.writer import LedgerWriter
 from engine.log.log import ReplicatedLog
 from engine.log.position import START, Position
 from engine.ports.system_workers import ThreadWorkers
@@ -35,6 +40,27 @@ A = b"a"
 
 def _value(replica: Replica, key: bytes = A) -> bytes | None:
     return replica.stale_read(lambda rows: rows.get(key))[0]
+
+
+async def test_a_replica_that_waits_says_once_for_what_until_that_is_something_else(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "engine.replica.replica")
+    create, tries = LedgerClient.create_ledger, 0
+
+    async def tried(client: LedgerClient, *sizes: Any, **how: Any) -> LedgerWriter:
+        nonlocal tries
+        tries += 1
+        if tries > 4:
+            raise MetadataUnavailable("ZooKeeper is away")
+        return await create(client, *sizes, **how)
+
+    monkeypatch.setattr(LedgerClient, "create_ledger", tried)
+    async with yard(0) as made:
+        await made.start("one")
+        await until(lambda: tries > 8)
+        first, second = caplog.messages
+    assert "needs more than the 0 usable bookies" in first and "ZooKeeper is away" in second
 
 
 async def test_a_state_whose_disk_fails_while_there_is_no_room_ends_the_term() -> None:
