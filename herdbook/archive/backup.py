@@ -93,7 +93,8 @@ async def back_up(
             cut_ms=cut.at_ms,
             finished_ms=client.clock.wall_ms(),
             bookies=len(await Bookies(client.store).known()),
-            next_id=cut.next_id,
+            # Behind all copying: ledgers that came after the cut are in it, too.
+            next_id=await workshop.ledgers.new_id(),
             keys=cut.keys,
             ledgers=tuple(kept),
         )

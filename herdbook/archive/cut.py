@@ -41,7 +41,6 @@ class Cut:
     """A moment. `ends` are of the logs' last ledgers; `logs` are all ledgers that logs name."""
 
     at_ms: int
-    next_id: int
     keys: dict[str, bytes]
     ends: dict[int, int]
     logs: frozenset[int]
@@ -85,7 +84,7 @@ async def _look(workshop: Workshop, named: Collection[str]) -> Cut:
                 _check_kept(name, listed, snapshot, Position(last, ends[last]))
     if await _spaces(store) != before:
         raise Moved
-    return Cut(at_ms, await workshop.ledgers.new_id(), keys, ends, frozenset(logs))
+    return Cut(at_ms, keys, ends, frozenset(logs))
 
 
 async def end_of(workshop: Workshop, ledger_id: int) -> int:

@@ -137,7 +137,7 @@ async def _restore(
     workshop = Workshop(
         store=client.store, transport=client.transport, clock=client.clock, rng=client.rng
     )
-    await _raise_ids(workshop, manifest.next_id)
+    await _raise_ids(workshop, _next_id(manifest))
     written = await _write_all(client, workshop, workers, BackupFolder(backup), manifest, progress)
     for key, value in _in_order(manifest, replicas):
         await _name(client.store, key, value)
@@ -177,6 +177,11 @@ async def _in_use(store: MetadataStore, manifest: StoreManifest) -> bool:
     if await store.children(LEDGERS) or await store.children(SPACES):
         return True
     return any([await store.get(key) is not None for key in manifest.keys])
+
+
+def _next_id(manifest: StoreManifest) -> int:
+    """Manifests of earlier programs drew theirs before some of the ledgers that they name."""
+    return max([manifest.next_id, *(kept.ledger_id + 1 for kept in manifest.ledgers)])
 
 
 async def _raise_ids(workshop: Workshop, next_id: int) -> None:

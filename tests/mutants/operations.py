@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant, by_test
 
 _ARCHIVE: Final = "herdbook/test_archive.py"
+_BESIDE: Final = "herdbook/test_archive_beside.py"
 _QUOTAS: Final = "broker/service/test_quotas.py"
 _KILLED_RESTORE: Final = "test_a_restoration_that_was_killed_shows_nothing_and_the_next_one_goes_on"
 _SPOILT: Final = "test_a_byte_that_changed_is_found_and_nothing_is_made_of_such_a_backup"
@@ -52,6 +53,14 @@ OPERATIONS_MUTANTS: Final = (
             _ARCHIVE,
             "test_the_new_store_takes_writes_and_gives_no_ledger_an_id_that_was_given_before",
         ),
+    ),
+    Mutant(
+        "a-backup-s-next-id-is-of-before-its-ledgers",
+        "a manifest's next id is above those of all ledgers that it names",
+        "herdbook/archive/backup.py",
+        "            next_id=await workshop.ledgers.new_id(),",
+        "            next_id=1,",
+        by_test(_BESIDE, "test_ids_of_ledgers_that_came_after_the_cut_are_not_given_again"),
     ),
     Mutant(
         "a-ledger-that-went-ends-a-backup",

@@ -1,0 +1,86 @@
+"""What happens in the store between the steps of a backup: the new store is none the worse."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine import cluster
+from engine.ledger.client import LedgerClient
+from engine.ports.system_workers import ThreadWorkers
+from engine.repair.outlook import Workshop
+from herdbook.archive import BackupFolder, back_up, restore_folder
+from herdbook.archive import backup as backing
+from herdbook.archive.cut import Cut, take_cut
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[tuple[LedgerClient, ThreadWorkers]]:
+    """A store of ledgers alone, and threads to read and write its backups with."""
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    try:
+        async with cluster.open(folder) as client:
+            yield client, workers
+    finally:
+        await workers.close()
+
+
+async def written(client: LedgerClient, body: bytes) -> int:
+    """The id of a new ledger of one entry, closed."""
+    writer = await client.create_ledger()
+    await writer.append(body)
+    await writer.close()
+    return writer.ledger_id
+
+
+async def backed_up_beside_a_writer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, list[int]]:
+    """Back a store up in which ledgers come after the cut; the id before the cut, and theirs."""
+    late: list[int] = []
+    async with opened(folder / "store") as (client, workers):
+
+        async def cut(workshop: Workshop, logs: Collection[str]) -> Cut:
+            found = await take_cut(workshop, logs)
+            late.extend([await written(client, b"late") for _ in range(3)])
+            return found
+
+        monkeypatch.setattr(backing, "take_cut", cut)
+        first = await written(client, b"moo")
+        await back_up(client, workers, folder / "backups", kind="folder")
+    return first, late
+
+
+async def next_of_a_new_store(folder: Path) -> int:
+    """Restore, and make a ledger: its id."""
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    try:
+        await restore_folder(workers, folder / "backups", folder / "again")
+    finally:
+        await workers.close()
+    async with opened(folder / "again") as (client, _):
+        return await written(client, b"new")
+
+
+def test_ids_of_ledgers_that_came_after_the_cut_are_not_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, late = asyncio.run(backed_up_beside_a_writer(tmp_path, monkeypatch))
+    assert BackupFolder(tmp_path / "backups").read().next_id > max(late)
+    assert asyncio.run(next_of_a_new_store(tmp_path)) > max(late)
+
+
+def test_a_manifest_that_drew_its_next_id_at_the_cut_does_not_give_ids_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, late = asyncio.run(backed_up_beside_a_writer(tmp_path, monkeypatch))
+    read = BackupFolder.read
+
+    def earlier(folder: BackupFolder, number: int | None = None) -> object:
+        return msgspec.structs.replace(read(folder, number), next_id=first + 1)
+
+    monkeypatch.setattr(BackupFolder, "read", earlier)
+    assert asyncio.run(next_of_a_new_store(tmp_path)) > max(late)
