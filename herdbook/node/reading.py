@@ -212,8 +212,9 @@ def to_toml(settings: NodeSettings) -> str:
 def toml_value(value: Any) -> str:
     """A plain value as TOML has it."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{json.dumps(key)} = {toml_value(each)}" for key, each in value.items())
+        inner = ", ".join(f"{toml_value(key)} = {toml_value(each)}" for key, each in value.items())
         return "{" + inner + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    # JSON has one letter as it is that TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

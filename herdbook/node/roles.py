@@ -56,7 +56,7 @@ def write_client_file(settings: NodeSettings) -> Path:
     file = settings.own_folder / CLIENT_FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
-    new.write_text("\n".join(lines) + "\n")
+    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
     new.replace(file)
     return file
 

@@ -148,10 +148,10 @@ def test_what_is_printed_is_a_file_that_says_the_same_and_no_secret(tmp_path: Pa
         None,
         {},
         {
-            "data": str(tmp_path / 'a "quoted" folder'),
+            "data": str(tmp_path / 'a "quoted" folder with \x7f, \t and ü'),
             "url": URL,
             "security.secret_file": str(tmp_path / "secret"),
-            "broker.discover": {"racks": ["list", "all"]},
+            "broker.discover": {"racks \x7f": ["list", "all"]},
             "roles": "bookie,repair",
         },
     )
