@@ -6,15 +6,20 @@ not. Where the lines go is the caller's choice: a file that rotates, or the log.
 Invariants:
 - No password, token, proof or statement's text is part of an event.
 - An event that cannot be written ends nothing: it is counted, and the log hears of the first.
+- Of the logins that one peer is refused there is a line a second at most, and the next one says
+  how many there were: strangers cannot push out of the files what others did.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
 
 _logger: Final = logging.getLogger(__name__)
+_REFUSAL_MS: Final = 1_000
+_PEERS_MAX: Final = 1_024
 _TEXT_MAX: Final = 200
 """Names come from strangers: a line stays a line, and short."""
 
@@ -29,6 +34,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     allowed: bool
     why: str = ""
     peer: str = ""
+    before: int = 0
+    """So many logins that this peer was refused had no line of their own."""
 
 
 class Audit(Protocol):
@@ -58,19 +65,26 @@ class LineAudit:
         self._wall_ms = wall_ms
         self.lost = 0
         """Events that could not be written."""
+        self._refused: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def note(
         self, who: str, what: str, where: str, *, allowed: bool, why: str = "", peer: str = ""
     ) -> None:
         """See `Audit`."""
+        at_ms = self._wall_ms()
+        strange = not allowed and (not who or what.startswith("log in"))
+        before = self._kept_back(peer, at_ms) if strange else 0
+        if before < 0:
+            return
         event = Event(
-            at_ms=self._wall_ms(),
+            at_ms=at_ms,
             who=who[:_TEXT_MAX],
             what=what[:_TEXT_MAX],
             where=where[:_TEXT_MAX],
             allowed=allowed,
             why=why[:_TEXT_MAX],
             peer=peer,
+            before=before,
         )
         try:
             self._write(msgspec.json.encode(event).decode())
@@ -78,6 +92,20 @@ class LineAudit:
             self.lost += 1
             if self.lost == 1:
                 _logger.error("the audit log cannot be written: %s", error)
+
+    def _kept_back(self, peer: str, at_ms: int) -> int:
+        """How many refusals of a peer had no line since the last that had; -1: nor has this."""
+        # Without its port: each connection has another one.
+        host = peer.rpartition(":")[0] or peer
+        last_ms, count = self._refused.get(host, (-_REFUSAL_MS, 0))
+        if 0 <= at_ms - last_ms < _REFUSAL_MS:
+            self._refused[host] = (last_ms, count + 1)
+            return -1
+        self._refused.pop(host, None)
+        self._refused[host] = (at_ms, 0)
+        if len(self._refused) > _PEERS_MAX:
+            self._refused.popitem(last=False)
+        return count
 
 
 NO_AUDIT: Final = NoAudit()

@@ -156,14 +156,17 @@ class _User(Caller):
     async def now(self) -> Principal:
         """See `Caller`."""
         if self._token:
-            self.principal = await self._authenticator.token(self._token)
+            found = await self._authenticator.token(self._token)
         else:
-            self.principal = await self._authenticator.principal(self.principal.name)
-        return self.principal
+            found = await self._authenticator.principal(self.principal.name)
+        if found.made_ms != self.principal.made_ms:
+            raise AccessRefused(f"{found.name} is another user now: log in")
+        self.principal = found
+        return found
 
     async def onward(self) -> str:
         """See `Caller`."""
-        return await self._authenticator.session(self.principal.name)
+        return await self._authenticator.session((await self.now()).name)
 
 
 class ReaderDoor:

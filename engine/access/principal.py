@@ -9,7 +9,7 @@ Invariants:
 - A principal never changes; whoever keeps one asks from time to time whether it still holds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from engine.errors import AccessRefused, InvalidRequest
@@ -65,6 +65,8 @@ class Principal:
     name: str
     admin: bool = False
     grants: tuple[Grant, ...] = ()
+    made_ms: int = field(default=0, compare=False)
+    """When the user was added: who is removed and added again is another one."""
 
     def allows(self, kind: Kind, name: str, right: Right) -> bool:
         """Whether they may do that to the thing of that name."""

@@ -42,6 +42,8 @@ class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     user: str
     expires_ms: int
     grants: tuple[tuple[Kind, str], ...] = ()
+    made_ms: int = 0
+    """Of a session: when the user was added, so that another one of that name is nobody here."""
 
     def principal(self) -> Principal:
         """Who holds a read token: nothing but reading what it names."""

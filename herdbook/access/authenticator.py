@@ -11,14 +11,13 @@ import hmac
 import ssl
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from engine.access.principal import EVERYBODY, Principal
 from engine.access.scram import NOT_PROVED, ScramVerifier, prepared_name
 from engine.access.tokens import SESSION, SESSION_MS, Claims, is_signed, sign, verify
 from engine.errors import AccessRefused, InvalidRequest, Unavailable
 from engine.ports.clock import Clock
-from engine.ports.workers import Workers
 from herdbook.access.rows import TOKEN_MARK, UserRows, digest_of
 
 T = TypeVar("T")
@@ -29,15 +28,23 @@ _NOBODY_BYTES: Final = 32
 _TOKEN_REFUSED: Final = "the token is not one of this store, or has expired"
 
 
+class Threads(Protocol):
+    """Where passwords are looked at: `Workers` are such, too."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run a function in a thread and wait for its result, or raise what it raised."""
+        ...
+
+
 class StoreAuthenticator:
     """An `engine.access.port.Authenticator` over the rows of users."""
 
-    def __init__(self, rows: UserRows, key: bytes, clock: Clock, workers: Workers) -> None:
+    def __init__(self, rows: UserRows, key: bytes, clock: Clock, threads: Threads) -> None:
         """`key` signs the tokens of sessions: all that take them are given the same."""
         self.rows = rows
         self._key = key
         self._clock = clock
-        self._workers = workers
+        self._threads = threads
         # What a strange name is judged by stays the same for all servers with one key.
         self._nobody = hmac.digest(key, b"herdbook nobody", "sha256")
         self._kept: dict[Hashable, tuple[float, Any]] = {}
@@ -52,7 +59,7 @@ class StoreAuthenticator:
     async def password(self, user: str, password: str) -> Principal:
         """See `Authenticator`."""
         verifier = await self.scram(user)
-        if not await self._workers.run(partial(verifier.fits, password)):
+        if not await self._threads.run(partial(verifier.fits, password)):
             raise AccessRefused(NOT_PROVED)
         return await self.principal(user)
 
@@ -60,7 +67,11 @@ class StoreAuthenticator:
         """See `Authenticator`."""
         now_ms = self._clock.wall_ms()
         if is_signed(token):
-            return await self.principal(verify(token, self._key, SESSION, now_ms).user)
+            claims = verify(token, self._key, SESSION, now_ms)
+            user = await self.principal(claims.user)
+            if user.made_ms != claims.made_ms:
+                raise AccessRefused(_TOKEN_REFUSED)
+            return user
         mark, _, rest = token.partition("_")
         token_id = rest.partition("_")[0] if mark == TOKEN_MARK else ""
         found = await self._lately(("token", token_id), lambda: self.rows.token(token_id))
@@ -89,7 +100,8 @@ class StoreAuthenticator:
     async def session(self, user: str) -> str:
         """See `Authenticator`."""
         expires_ms = self._clock.wall_ms() + SESSION_MS
-        return sign(Claims(SESSION, (await self.principal(user)).name, expires_ms), self._key)
+        known = await self.principal(user)
+        return sign(Claims(SESSION, known.name, expires_ms, (), known.made_ms), self._key)
 
     async def _lately(self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What is known of a thing, looked up anew if that was a while ago."""

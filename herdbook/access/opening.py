@@ -11,13 +11,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from engine.access.audit import Audit
 from engine.access.door import UserDoor
 from engine.access.tokens import key_of
 from engine.ledger.client import LedgerClient
+from engine.ports.clock import Clock
 from engine.transport.security import Security
 from herdbook.access.auditing import audit_of
 from herdbook.access.authenticator import StoreAuthenticator, own_key
-from herdbook.access.rows import UserRows
+from herdbook.access.proving import PasswordThreads
+from herdbook.access.rows import Tablespaces, UserRows
 from herdbook.task_api import read_configured
 
 
@@ -26,11 +29,13 @@ async def users_of(book: Any) -> StoreAuthenticator:
 
     Raises `InvalidRequest` for a configuration that cannot be read.
     """
-    secret = read_configured().make_security().secret
-    key = key_of(secret) if secret else own_key()
-    herd = book.herd
-    clock = book.ledgers.clock
-    return StoreAuthenticator(UserRows(herd, clock), key, clock, herd.workers)
+    return users_in(book.herd, book.ledgers.clock, read_configured().make_security())
+
+
+def users_in(herd: Tablespaces, clock: Clock, security: Security) -> StoreAuthenticator:
+    """Who knows the users of a store, by its tablespaces."""
+    key = key_of(security.secret) if security.secret else own_key()
+    return StoreAuthenticator(UserRows(herd, clock), key, clock, PasswordThreads())
 
 
 @asynccontextmanager
@@ -44,8 +49,7 @@ async def users_of_cluster(
     from herd.wire.cluster import tablespaces_of
 
     async with tablespaces_of(client, security=security) as herd:
-        rows = UserRows(herd, client.clock)
-        yield StoreAuthenticator(rows, key_of(security.secret), client.clock, herd.workers)
+        yield users_in(herd, client.clock, security)
 
 
 @asynccontextmanager
@@ -56,7 +60,12 @@ async def users_door(
 
     Raises `InvalidRequest` where the audit cannot be kept.
     """
-    configuration = read_configured()
-    audit = audit_of(configuration.path(configuration.audit.folder), where)
+    audit = configured_audit(where)
     async with users_of_cluster(client, security) as known:
         yield None if known is None else UserDoor(known, audit, where)
+
+
+def configured_audit(where: str) -> Audit:
+    """The audit of one kind of server. Raises `InvalidRequest` where it cannot be kept."""
+    configuration = read_configured()
+    return audit_of(configuration.path(configuration.audit.folder), where)

@@ -30,6 +30,8 @@ from herd.types import BIGINT, TEXT, ColumnType, Kind
 TOKEN_MARK: Final = "hbt"
 _ID_BYTES: Final = 8
 _SECRET_BYTES: Final = 32
+_RESERVED: Final = frozenset({"node", "everybody", "nobody", "console"})
+"""Names under which nodes, open stores, strangers and logins by ticket are known."""
 _USERS: Final = "users"
 _GRANTS: Final = "grants"
 _TOKENS: Final = "tokens"
@@ -101,6 +103,7 @@ class Known(NamedTuple):
     name: str
     verifier: str
     admin: bool
+    made_ms: int
 
 
 class UserRows:
@@ -116,7 +119,9 @@ class UserRows:
     async def find(self, name: str) -> Known | None:
         """A user, None if there is none of that name."""
         row = await self._get(_USERS, name)
-        return None if row is None else Known(row["name"], row["verifier"], row["admin"])
+        if row is None:
+            return None
+        return Known(row["name"], row["verifier"], row["admin"], row["made_ms"])
 
     async def grants(self, name: str) -> tuple[Grant, ...]:
         """What a user was granted."""
@@ -128,7 +133,7 @@ class UserRows:
         known = await self.find(name)
         if known is None:
             return None
-        return Principal(known.name, known.admin, await self.grants(name))
+        return Principal(known.name, known.admin, await self.grants(name), known.made_ms)
 
     async def token(self, token_id: str) -> Token | None:
         """A token by its id."""
@@ -141,8 +146,11 @@ class UserRows:
 
     async def all(self) -> list[Principal]:
         """All users, by name."""
-        names = [(row["name"], row["admin"]) for row in await self._scan(_USERS)]
-        return [Principal(name, admin, await self.grants(name)) for name, admin in names]
+        users = [(row["name"], row["admin"], row["made_ms"]) for row in await self._scan(_USERS)]
+        return [
+            Principal(name, admin, await self.grants(name), made_ms)
+            for name, admin, made_ms in users
+        ]
 
     async def tokens(self, owner: str = "") -> list[Token]:
         """A user's tokens, or everybody's."""
@@ -157,6 +165,8 @@ class UserRows:
         Raises `InvalidRequest` for a name that is taken, or for what none can be.
         """
         name, verifier = prepared_name(name), self._verifier(password)
+        if name in _RESERVED:
+            raise InvalidRequest(f"{name} is what an audit calls others: take another name")
         await self._make_tables()
         row = {"name": name, "verifier": verifier, "admin": admin}
         with_time = {**row, "made_ms": self._clock.wall_ms()}

@@ -2,40 +2,40 @@
 
 Invariants:
 - Who comes without either is let in only while the store has no users.
+- Logins go through the gate of a node's HTTP: who guesses waits, and refusals are noted.
 """
 
-from typing import Final
-
 from starlette.requests import Request
+from starlette.responses import Response
 
 from broker.access import Asking
 from broker.errors import BrokerUnavailable
-from broker.http.logins import credentials
-from engine.access.port import Authenticator
-from engine.errors import AccessRefused, EngineError
-
-_BEARER: Final = "bearer "
+from broker.http.logins import Logins, User
+from engine.errors import EngineError
+from herdbook.http.errors import HttpError
+from herdbook.http.gate import Gate
 
 
 class StoreLogins:
-    """A `broker.http.logins.Doorkeeper` over an authenticator."""
+    """A `broker.http.logins.Doorkeeper` over a gate.
 
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
+    `owner` is whoever may read the store's files, an administrator; None: nobody may.
+    """
 
-    async def asking(self, request: Request) -> Asking | None:
+    def __init__(self, gate: Gate, owner: User | None = None) -> None:
+        self._gate = gate
+        self._owner = None if owner is None else Logins([owner])
+
+    async def asking(self, request: Request) -> Asking | Response | None:
         """See `Doorkeeper`."""
-        header = request.headers.get("authorization", "")
-        known = self._authenticator
+        if self._owner is not None:
+            found = self._owner.asking(request)
+            if found is not None:
+                return found
         try:
-            if not header:
-                principal = await known.anonymous()
-            elif header.lower().startswith(_BEARER):
-                principal = await known.token(header[len(_BEARER) :].strip())
-            else:
-                principal = await known.password(*credentials(header))
-        except AccessRefused:
-            return None
+            caller = await self._gate.caller(request)
+        except HttpError as error:
+            return None if error.status == 401 else error.reply
         except EngineError as error:
             raise BrokerUnavailable(str(error)) from error
-        return Asking.of(principal)
+        return Asking.of(caller.principal)

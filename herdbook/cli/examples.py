@@ -172,7 +172,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "task rollout remove": ("herdbook task rollout remove restart",),
     # The machines
     "bookie": (
-        "herdbook bookie --data /disk1/bookie --zookeeper zk1:2181/prod --listen 10.0.0.7:3181",
+        "herdbook bookie --data /disk1 --zookeeper zk1:2181/prod --listen cow:3181",
         "herdbook bookie ls --url herdbook://zk1:2181/prod",
     ),
     "bookie ls": ("herdbook bookie ls --url herdbook://zk1:2181/prod",),

@@ -150,6 +150,8 @@ class Gate:
         try:
             principal = await ask()
         except AccessRefused as error:
+            if user:
+                self.guesses.wrong(peer)
             self.audit.note(user, "log in", "http", allowed=False, why=str(error), peer=peer)
             raise
         except BaseException:
@@ -162,7 +164,10 @@ class Gate:
         authenticator = self.authenticator
         if authenticator is None or session.ticket:
             return session.principal
-        return await authenticator.principal(session.principal.name)
+        found = await authenticator.principal(session.principal.name)
+        if found.made_ms != session.principal.made_ms:
+            raise AccessRefused(f"{found.name} is another user now")
+        return found
 
     async def _lately(self, key: bytes, ask: Callable[[], Awaitable[Principal]]) -> Principal:
         """What somebody has proved a moment ago; those who ask at once ask together.

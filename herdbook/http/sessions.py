@@ -3,7 +3,9 @@
 Invariants:
 - A session's cookie is drawn at random and kept as a digest: what is kept lets nobody in.
 - There are never more sessions than there may be: the one used longest ago goes.
-- Guesses are counted when they begin: many at once are as slow as one after the other.
+- Guesses at a user are counted when they begin: many at once are as slow as one after the other.
+- Behind a proxy all have one address: what strangers do there keeps nobody out who was let in
+  from there lately.
 """
 
 import hashlib
@@ -26,6 +28,7 @@ _FREE_TRIES_OF_ADDRESS: Final = 25
 _DELAY_S_MAX: Final = 60.0
 _FORGOTTEN_S: Final = 600.0
 _GUESSERS_MAX: Final = 4_096
+_WELCOME_S: Final = 86_400.0
 
 
 def drawn(rng: Random) -> str:
@@ -104,15 +107,18 @@ class Guesses:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tries: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
+        self._welcome: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def begin(self, peer: str, user: str) -> None:
-        """Count a try, `user` "" for one without a name.
+        """Count a try at a user; `user` "" for a token, which nobody guesses: that counts as none.
 
         Raises `HttpError` 429 for who has to wait; that one does not count.
         """
+        if not user:
+            return
         now_s = self._clock.monotonic()
-        keys = list(dict.fromkeys([(peer, user), (peer, "")]))
-        for key in keys:
+        welcome = now_s - self._welcome.get((peer, user), -_WELCOME_S) < _WELCOME_S
+        for key in [(peer, user)] if welcome else [(peer, user), (peer, "")]:
             count, last_s = self._tries.get(key, (0, now_s))
             wait_s = last_s + _delay_s(count, key) - now_s
             if wait_s > 0:
@@ -123,27 +129,36 @@ class Guesses:
                     remedy=f"try again in {math.ceil(wait_s)} s",
                     retry_s=math.ceil(wait_s),
                 )
-        for key in keys:
-            count, last_s = self._tries.pop(key, (0, now_s))
-            if now_s - last_s > _FORGOTTEN_S:
-                count = 0
-            self._tries[key] = (count + 1, now_s)
-        while len(self._tries) > _GUESSERS_MAX:
-            self._tries.popitem(last=False)
+        self._count((peer, user))
+
+    def wrong(self, peer: str) -> None:
+        """A try from an address was in vain."""
+        self._count((peer, ""))
 
     def right(self, peer: str, user: str) -> None:
         """The try that was counted was none in vain."""
         self._tries.pop((peer, user), None)
-        self.undo(peer, "")
+        self._welcome.pop((peer, user), None)
+        self._welcome[peer, user] = self._clock.monotonic()
+        while len(self._welcome) > _GUESSERS_MAX:
+            self._welcome.popitem(last=False)
 
     def undo(self, peer: str, user: str) -> None:
         """The last try counts no more: it was not answered."""
-        for key in {(peer, user), (peer, "")}:
-            count, last_s = self._tries.get(key, (0, 0.0))
-            if count > 1:
-                self._tries[key] = (count - 1, last_s)
-            else:
-                self._tries.pop(key, None)
+        count, last_s = self._tries.get((peer, user), (0, 0.0))
+        if count > 1:
+            self._tries[peer, user] = (count - 1, last_s)
+        else:
+            self._tries.pop((peer, user), None)
+
+    def _count(self, key: tuple[str, str]) -> None:
+        now_s = self._clock.monotonic()
+        count, last_s = self._tries.pop(key, (0, now_s))
+        if now_s - last_s > _FORGOTTEN_S:
+            count = 0
+        self._tries[key] = (count + 1, now_s)
+        while len(self._tries) > _GUESSERS_MAX:
+            self._tries.popitem(last=False)
 
 
 def _delay_s(count: int, key: tuple[str, str]) -> float:

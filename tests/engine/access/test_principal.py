@@ -63,3 +63,24 @@ def test_an_audit_that_cannot_be_written_ends_nothing() -> None:
     audit.note("ann", "log in", "herd", allowed=True)
     audit.note("ann", "log in", "herd", allowed=True)
     assert audit.lost == 2
+
+
+def test_strangers_cannot_push_out_of_an_audit_what_others_did() -> None:
+    lines: list[str] = []
+    now_ms = [1_000]
+    audit = LineAudit(lines.append, lambda: now_ms[0])
+    for port in range(500):
+        audit.note(f"guess-{port}", "log in", "herd", allowed=False, peer=f"10.0.0.9:{port}")
+    audit.note("ann", "log in", "herd", allowed=True, peer="10.0.0.9:7")
+    audit.note("ann", "DELETE", "/api/v1/buckets/a", allowed=False, peer="10.0.0.9:7")
+    audit.note("ben", "log in", "herd", allowed=False, peer="10.0.0.8:7")
+    now_ms[0] += 1_000
+    audit.note("guess", "log in", "herd", allowed=False, peer="10.0.0.9:7")
+    told = [json.loads(line) for line in lines]
+    assert [(each["who"], each["before"]) for each in told] == [
+        ("guess-0", 0),
+        ("ann", 0),
+        ("ann", 0),
+        ("ben", 0),
+        ("guess", 499),
+    ]

@@ -41,7 +41,7 @@ def test_a_token_has_its_bytes() -> None:
     mark, claims, signature = made.split(".")
     packed = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
     assert mark == "hb1" and len(signature) == 43
-    assert msgspec.msgpack.decode(packed) == ["read", "ann", 2_000, [["bucket", "a"]]]
+    assert msgspec.msgpack.decode(packed) == ["read", "ann", 2_000, [["bucket", "a"]], 0]
 
 
 def test_a_token_ends_with_its_moment() -> None:
@@ -67,7 +67,8 @@ def test_no_changed_byte_passes(place: int, change: int) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        ["read", "ann", NOW_MS + 1, [["tablespace", "shop"]], 5],
+        ["read", "ann", NOW_MS + 1, [["tablespace", "shop"]], 0, 5],
+        ["read", "ann", NOW_MS + 1, [["tablespace", "shop"]]],
         ["read", "ann", NOW_MS + 1, [["barn", "shop"]]],
         ["read", "ann", NOW_MS + 1, [["tablespace", ""]]],
         ["write", "ann", NOW_MS + 1, []],

@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engine import cluster
+from engine.access.audit import NO_AUDIT
+from engine.access.door import UserDoor
 from engine.access.principal import EVERYBODY, Grant
 from engine.access.scram import ScramClient, ScramServer
 from engine.errors import AccessRefused, InvalidRequest, MetadataUnavailable
@@ -150,13 +152,25 @@ async def test_a_new_user_of_an_old_name_inherits_nothing(tmp_path: Path) -> Non
     async with users(tmp_path) as (rows, known, clock):
         await rows.add("ann", "ann's word")
         await rows.grant("ann", Grant("bucket", "letters", "read"))
-        token = await rows.make_token("ann")
+        token, session = await rows.make_token("ann"), await known.session("ann")
+        caller = await UserDoor(known, NO_AUDIT, "barn").by_token(session, "")
         await rows.remove("ann")
-        await rows.add("ann", "another word")
         clock.added_s += FRESH_S + 1
+        await rows.add("ann", "another word", admin=True)
         assert (await known.principal("ann")).grants == ()
-        with pytest.raises(AccessRefused):
-            await known.token(token)
+        for shown in (token, session):
+            with pytest.raises(AccessRefused):
+                await known.token(shown)
+        with pytest.raises(AccessRefused, match="another user"):
+            await caller.now()
+
+
+@pytest.mark.parametrize("name", ["node", "everybody", "nobody", "console"])
+async def test_no_user_is_called_what_an_audit_calls_others(tmp_path: Path, name: str) -> None:
+    async with users(tmp_path) as (rows, _, _clock):
+        with pytest.raises(InvalidRequest, match="another name"):
+            await rows.add(name, "moo moo moo")
+        assert await rows.find(name) is None
 
 
 async def test_the_last_administrator_stays_while_there_are_others(tmp_path: Path) -> None:

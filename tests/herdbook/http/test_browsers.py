@@ -190,7 +190,22 @@ def test_who_guesses_waits_ever_longer_and_others_do_not() -> None:
     clock.now_s += 601.0
     for number in range(25):
         assert waits_s(guesses, "c", f"user-{number}") == 0
+        guesses.wrong("c")
     assert waits_s(guesses, "c", "another") > 0, "one address may not try one name after the other"
+
+
+def test_strangers_behind_a_proxy_keep_nobody_out_who_was_let_in_there() -> None:
+    clock = HandClock()
+    guesses = Guesses(clock)
+    for number in range(100):
+        assert waits_s(guesses, "proxy", f"honest-{number}") == 0, "many at once are no guessers"
+        guesses.right("proxy", f"honest-{number}")
+    for number in range(25):
+        assert waits_s(guesses, "proxy", f"stranger-{number}") == 0
+        guesses.wrong("proxy")
+    assert waits_s(guesses, "proxy", "stranger-25") > 0
+    assert waits_s(guesses, "proxy", "honest-7") == 0
+    assert waits_s(guesses, "proxy", "") == 0, "nobody guesses a token"
 
 
 def test_wrong_logins_are_slowed_down_at_every_door(node: Node) -> None:
