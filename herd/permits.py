@@ -5,14 +5,15 @@ the tablespace: definitions, restoring, the tablespace itself.
 
 Invariants:
 - Every text that a session runs passes `Permits.check` when it is planned, whatever comes of it.
+- COMMIT is judged by what the transaction changed: a right that was taken back commits nothing.
 - A statement about another tablespace is judged by that one's name.
 - What is not known counts as an administrator's.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from engine.access.door import Caller
 from engine.access.principal import Principal, Right
 from engine.errors import AccessRefused
 from herd.errors import AccessDenied
@@ -34,21 +35,22 @@ _ELSEWHERE: Final = "TABLESPACE"
 class Permits:
     """What one caller may do in one tablespace. They are looked at again as their caller is."""
 
-    __slots__ = ("_caller", "_tablespace")
+    __slots__ = ("_now", "_tablespace")
 
-    def __init__(self, caller: Caller, tablespace: str) -> None:
-        self._caller = caller
+    def __init__(self, now: Callable[[], Principal], tablespace: str) -> None:
+        """`now` tells who it is, as they are known at the moment."""
+        self._now = now
         self._tablespace = tablespace
 
     @property
     def user(self) -> str:
         """Whose they are."""
-        return self._caller.principal.name
+        return self._now().name
 
     @property
     def principal(self) -> Principal:
         """Who it is, as they were a moment ago."""
-        return self._caller.principal
+        return self._now()
 
     def check(self, planned: "Planned") -> None:
         """Raise `AccessDenied` where a statement does what they may not do."""
@@ -57,7 +59,7 @@ class Permits:
 
     def need(self, right: Right, tablespace: str = "") -> None:
         """Raise `AccessDenied` without that right, to this tablespace or to another one."""
-        check_right(self._caller.principal, tablespace or self._tablespace, right)
+        check_right(self._now(), tablespace or self._tablespace, right)
 
 
 asked_by: ContextVar[Permits | None] = ContextVar("asked_by", default=None)

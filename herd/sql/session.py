@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.slow import SLOW, waited_longest
-from herd.errors import Deadlock, InternalError, NotSupportedError, ProgrammingError
+from herd.errors import AccessDenied, Deadlock, InternalError, NotSupportedError, ProgrammingError
 from herd.sequences import sequences_of
 from herd.sql import control
 from herd.sql.clients import Running, clients_of
@@ -157,13 +157,15 @@ class Session:
     async def commit(self) -> None:
         """Commit the open transaction; without one nothing happens.
 
-        Raises `TransactionEnded`, `LeaderUnavailable`, `CommitUnknown`.
+        Raises `TransactionEnded`, `LeaderUnavailable`, `CommitUnknown`, and `AccessDenied` for who
+        may not change any more what it changed: it is rolled back.
         """
         async with self.turn:
             transaction = self.transaction
             if transaction is None:
                 return
             try:
+                self._check_commit(transaction)
                 await self._commit(transaction)
             finally:
                 self._forget()
@@ -255,6 +257,15 @@ class Session:
         transaction.check()
         self._sequences.write(transaction)
         await transaction.commit()
+
+    def _check_commit(self, transaction: Transaction) -> None:
+        if self.permits is None or not transaction.changed:
+            return
+        try:
+            self.permits.need("admin" if transaction.defines else "write")
+        except AccessDenied:
+            transaction.rollback()
+            raise
 
     def _forget(self) -> None:
         self.transaction = None

@@ -201,7 +201,7 @@ class Guest:
             raise SessionLost("the connection is ending", hint="connect again")
         session.client = call.client.hex()
         if self.caller.passing:
-            session.permits = Permits(self.caller, name)
+            session.permits = Permits(lambda: self.caller.principal, name)
         self._next += 1
         hosted = HostedSession(self, self._next, session, name, call.client)
         goes = self.service.add(hosted)

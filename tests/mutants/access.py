@@ -27,6 +27,7 @@ _SCRAM_TESTS: Final = "engine/access/test_scram.py"
 _TOKENS_TESTS: Final = "engine/access/test_tokens.py"
 _READERS_TESTS: Final = "engine/transport/test_readers.py"
 _HERD_TESTS: Final = "herd/wire/test_access.py"
+_MEANWHILE_TESTS: Final = "herd/wire/test_access_meanwhile.py"
 _BROKER_TESTS: Final = "broker/wire/test_access.py"
 _USERS_TESTS: Final = "herdbook/access/test_users.py"
 
@@ -183,6 +184,22 @@ ACCESS_MUTANTS: Final = (
         "            self.permits.check(planned)\n",
         "            pass\n",
         by_test(_HERD_TESTS, "test_a_statement_needs_its_right_and_no_more"),
+    ),
+    Mutant(
+        "what-was-changed-is-committed",
+        "nothing is committed by a right that was taken back",
+        _SESSION,
+        "                self._check_commit(transaction)\n",
+        "",
+        by_test(_MEANWHILE_TESTS, "test_nothing_is_committed_by_a_right_that_was_taken_back"),
+    ),
+    Mutant(
+        "a-session-keeps-who-opened-it",
+        "a grant that is taken back counts in sessions over gRPC",
+        _LEASES,
+        "        lease.guest.caller = caller\n",
+        "",
+        by_test(_MEANWHILE_TESTS, "test_a_grant_that_is_taken_back_counts_in_sessions_over_grpc"),
     ),
     Mutant(
         "anybody-drops-tablespaces",

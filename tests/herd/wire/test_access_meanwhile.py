@@ -1,0 +1,100 @@
+"""What is taken back while a transaction is open, or while a call goes on, counts at once."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from grpc import aio
+
+from engine.access.principal import Kind, Right
+from engine.ports.clock import SystemClock
+from engine.transport.grpc_login import Credentials
+from herd.errors import AccessDenied
+from herd.wire.grpc_generated import herd_pb2 as wire
+from tests.broker.worker.looking import until
+from tests.engine.access.known_users import user
+from tests.herd.wire.test_access import NODE, House, logged_in, opened
+
+COUNT: Final = "SELECT count(*) FROM cow"
+Given = tuple[Kind, str, Right]
+READS: Final[Given] = ("tablespace", "shop", "read")
+WRITES: Final[Given] = ("tablespace", "shop", "write")
+
+
+async def again(house: House) -> None:
+    """Users have been looked up anew since."""
+    asked = len(house.users.asked)
+    await until(lambda: len(house.users.asked) >= asked + 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["INSERT INTO cow VALUES (1, 'Alma')", "CREATE TABLE calf (id INT)"]
+)
+async def test_nothing_is_committed_by_a_right_that_was_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("engine.transport.serving.CHECK_S", 0.01)
+    async with opened(tmp_path) as house, house.remote(logged_in("ann")) as remote:
+        for by_text in (False, True):
+            session = await remote.session("shop")
+            await session.begin()
+            await session.execute(text)
+            grant = READS if text.startswith("INSERT") else WRITES
+            house.users.users["ann"] = user("ann", grant)
+            await again(house)
+            with pytest.raises(AccessDenied):
+                await (session.execute("COMMIT") if by_text else session.commit())
+            assert (await session.execute(COUNT)).rows == [(0,)]
+            assert (await session.execute("SHOW TABLES")).rows == [("cow",)]
+            await session.close()
+            house.users.users["ann"] = user("ann", ("tablespace", "shop", "admin"))
+            await again(house)
+
+
+async def test_who_only_looked_may_commit(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house, house.remote(logged_in("cat")) as remote:
+        session = await remote.session("shop")
+        await session.begin()
+        assert (await session.execute(COUNT)).rows == [(0,)]
+        await session.commit()
+        await session.close()
+
+
+# gRPC
+
+
+@asynccontextmanager
+async def calling(house: House, name: str) -> AsyncIterator[tuple[aio.Channel, Any]]:
+    """A channel, and what a user's calls carry."""
+    assert house.grpc is not None
+    async with aio.insecure_channel(f"127.0.0.1:{house.grpc.port}") as channel:
+        yield channel, await Credentials(logged_in(name), SystemClock()).metadata(channel)
+
+
+async def session_of(channel: aio.Channel, metadata: Any) -> bytes:
+    """A session in `shop`."""
+    call = channel.unary_unary("/herdbook.v1.Tablespaces/Open", None, None)
+    data = wire.OpenRequest(tablespace="shop").SerializeToString()
+    token = wire.OpenReply.FromString(await call(data, metadata=metadata)).session
+    assert token
+    return bytes(token)
+
+
+async def test_a_grant_that_is_taken_back_counts_in_sessions_over_grpc(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house, calling(house, "ben") as (channel, metadata):
+        session = await session_of(channel, metadata)
+        call = channel.unary_stream("/herdbook.v1.Tablespaces/Execute", None, None)
+
+        async def told(number: int) -> str:
+            text = f"INSERT INTO cow VALUES ({number}, 'Alma')"
+            request = wire.ExecuteRequest(session=session, text=text).SerializeToString()
+            async for data in call(request, metadata=metadata):
+                return str(wire.ExecuteReply.FromString(data).failure.name)
+            raise AssertionError("no reply")
+
+        assert await told(1) == ""
+        house.users.users["ben"] = user("ben", READS)
+        assert await told(2) == "AccessDenied"
+        assert await house.told(NODE, COUNT) == [(1,)]
