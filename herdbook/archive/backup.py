@@ -135,7 +135,10 @@ class _Copying:
     async def copy(
         self, wanted: Sequence[LedgerMetadata], ends: dict[int, int] | None = None
     ) -> list[KeptLedger]:
-        """Copy ledgers that are not there yet, some at a time. Raises `Moved` if one has gone."""
+        """Copy ledgers that are not there yet, some at a time.
+
+        Raises `Moved` if one of a cut (`ends`) has gone; before it there is nothing to belong to.
+        """
         self._done, self._total = 0, len(wanted)
         self._tell()
         kept: list[KeptLedger] = []
@@ -143,7 +146,11 @@ class _Copying:
 
         async def work() -> None:
             for metadata in queue:
-                kept.append(await self._copy(metadata, (ends or {}).get(metadata.ledger_id)))
+                try:
+                    kept.append(await self._copy(metadata, (ends or {}).get(metadata.ledger_id)))
+                except Moved:
+                    if ends is not None:
+                        raise
                 self._done += 1
                 self._tell()
 

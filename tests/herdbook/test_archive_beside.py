@@ -9,12 +9,15 @@ import msgspec
 import pytest
 
 from engine import cluster
+from engine.errors import NoSuchLedger
 from engine.ledger.client import LedgerClient
+from engine.ledger.reader import LedgerReader
+from engine.metadata.ledgers import LedgerMetadata
 from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
 from herdbook.archive import BackupFolder, back_up, restore_folder
 from herdbook.archive import backup as backing
-from herdbook.archive.cut import Cut, take_cut
+from herdbook.archive.cut import Cut, reader_of, take_cut
 
 
 @asynccontextmanager
@@ -84,3 +87,32 @@ def test_a_manifest_that_drew_its_next_id_at_the_cut_does_not_give_ids_again(
 
     monkeypatch.setattr(BackupFolder, "read", earlier)
     assert asyncio.run(next_of_a_new_store(tmp_path)) > max(late)
+
+
+def test_ledgers_that_are_collected_before_the_cut_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone: list[int] = []
+
+    async def work() -> None:
+        async with opened(tmp_path / "store") as (client, workers):
+            gone.extend([await written(client, b"soon gone") for _ in range(9)])
+            left = await written(client, b"moo")
+
+            async def collected(workshop: Workshop, metadata: LedgerMetadata) -> LedgerReader:
+                if metadata.ledger_id in gone:
+                    raise NoSuchLedger("its bookies have collected it")
+                return await reader_of(workshop, metadata)
+
+            async def cut(workshop: Workshop, logs: Collection[str]) -> Cut:
+                await asyncio.gather(*map(client.delete_ledger, gone))
+                return await take_cut(workshop, logs)
+
+            monkeypatch.setattr(backing, "reader_of", collected)
+            monkeypatch.setattr(backing, "take_cut", cut)
+            backed = await back_up(client, workers, tmp_path / "backups", kind="folder")
+            assert backed.ledgers == backed.ledgers_copied == 1
+            assert [kept.ledger_id for kept in read().ledgers] == [left]
+
+    read = BackupFolder(tmp_path / "backups").read
+    asyncio.run(work())

@@ -71,6 +71,14 @@ OPERATIONS_MUTANTS: Final = (
         by_test(_ARCHIVE, "test_a_ledger_that_went_while_it_was_copied_begins_another_cut"),
     ),
     Mutant(
+        "what-goes-before-a-cut-ends-a-backup",
+        "a ledger that goes before the cut is left out",
+        "herdbook/archive/backup.py",
+        "                    if ends is not None:",
+        "                    if True:",
+        by_test(_BESIDE, "test_ledgers_that_are_collected_before_the_cut_are_left_out"),
+    ),
+    Mutant(
         "backups-of-two-stores-share-a-folder",
         "a folder of backups is of one store",
         "herdbook/archive/manifest.py",
