@@ -99,6 +99,25 @@ def _folders(settings: NodeSettings) -> Iterator[str]:
             yield f"{key}: {made} is no folder"
         elif not os.access(made, os.W_OK | os.X_OK):
             yield f"{key}: nothing can be written into {made}"
+    if settings.data:
+        yield from _apart(settings)
+
+
+def _apart(settings: NodeSettings) -> Iterator[str]:
+    """A bookie's folder holds nothing of others, and lies in no other but `data` itself."""
+    own = [settings.own_folder, *(settings.folder(each) for each in Role if each != Role.BOOKIE)]
+    told = [("data", settings.data), ("audit.folder", settings.audit.folder)]
+    whole = [(name, Path(value).resolve()) for name, value in told if value]
+    bookies = [(value, Path(value).resolve()) for value in settings.bookie.folders if value]
+    for value, folder in bookies:
+        around = {folder, *folder.parents}
+        found = [str(each) for each in own if each.resolve() in around]
+        found += [name for name, path in (*whole[1:], *bookies) if path in folder.parents]
+        for each in found:
+            yield f"bookie.folders: {value} lies in {each}: a bookie has its folder for itself"
+        for name, path in whole:
+            if folder in path.parents:
+                yield f"bookie.folders: {name} lies in {value}: a bookie has its folder for itself"
 
 
 def _files(settings: NodeSettings) -> Iterator[str]:

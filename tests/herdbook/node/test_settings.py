@@ -119,6 +119,29 @@ def test_what_cannot_be_is_refused(tmp_path: Path, flags: dict[str, object], err
     assert [each for each in errors if error in each], errors
 
 
+@pytest.mark.parametrize(
+    ("folders", "error"),
+    [
+        (["one", "one/two"], "one/two lies in {}/one: "),
+        (["data/herd"], "data/herd lies in {}/data/herd: "),
+        (["data/.node/x"], "data/.node/x lies in {}/data/.node: "),
+        (["audit"], "audit is named twice"),
+        (["audit/one"], "audit/one lies in audit.folder: "),
+        (["."], "data lies in {}: "),
+        (["data/bookie", "data/disk-2"], ""),
+        (["two", "twofold"], ""),
+    ],
+)
+def test_a_bookie_has_its_folder_for_itself(tmp_path: Path, folders: list[str], error: str) -> None:
+    text = f'data = "data"\nurl = "{URL}"\n[audit]\nfolder = "audit"\n[bookie]\nfolders = {folders}'
+    file = written(tmp_path, text)
+    if not error:
+        assert len(read_settings(file).bookie.folders) == 2
+        return
+    found = [each for each in errors_of(file) if each.startswith("bookie.folders: ")]
+    assert error.format(tmp_path) in "\n".join(found), found
+
+
 def test_a_folder_alone_has_no_role_repair(tmp_path: Path) -> None:
     errors = errors_of(None, {}, {"data": str(tmp_path), "roles": ["repair"]})
     assert errors == ("roles: repair needs a cluster; a folder alone has nothing to copy from",)
