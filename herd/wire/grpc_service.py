@@ -5,13 +5,18 @@ Invariants:
   a `Failure` in the reply.
 - Messages come and go as bytes: one that is malformed is an error in words, and nobody else's.
 - A reply of a stream is made when the one before has gone.
+- Who is not welcome any more hears no more of a stream: the caller is asked for again while it goes
+  on.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from engine.access.door import CALLER, CHECK_S
+from engine.errors import AccessRefused, EngineError
 from herd.errors import Error, InterfaceError, ParametersMismatch, SessionLost, TooLarge
 from herd.wire import messages
 from herd.wire.failures import failed
@@ -70,7 +75,7 @@ class TablespaceCalls:
     async def execute(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         """A statement, and its rows in as many messages as it takes."""
         said = await self._parsed(self._wire.ExecuteRequest, data, context)
-        reply = self._wire.ExecuteReply
+        reply, welcome = self._wire.ExecuteReply, _Welcome(context)
         result = 0
         lease: Lease | None = None
         try:
@@ -84,6 +89,7 @@ class TablespaceCalls:
             result = getattr(answer, "result", 0)
             yield self._executed(answer).SerializeToString()
             while result:
+                await welcome.check()
                 piece = await self._leases.ask(lease, messages.Fetch(result))
                 if isinstance(piece, Failed):
                     result = 0
@@ -103,8 +109,10 @@ class TablespaceCalls:
         """A statement for many rows of parameters."""
         token, text, size_bytes = b"", "", 0
         rows: list[list[Any]] = []
+        welcome = _Welcome(context)
         try:
             async for data in requests:
+                await welcome.check()
                 said = await self._parsed(self._wire.ExecuteManyRequest, data, context)
                 token, text = token or said.session, text or said.text
                 size_bytes += len(said.rows)
@@ -227,6 +235,7 @@ class TablespaceCalls:
     async def scan(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         """Rows in the order of their keys."""
         said = await self._parsed(self._wire.ScanRequest, data, context)
+        welcome = _Welcome(context)
         try:
             first, last, prefix = (
                 _list(given, "bounds") for given in (said.first, said.last, said.prefix)
@@ -240,6 +249,7 @@ class TablespaceCalls:
                 after, left = page.after, None if left is None else left - len(page.rows)
                 if not after:
                     return
+                await welcome.check()
         except Error as error:
             told = self._failure(failed(error))
             yield self._wire.GetReply(failure=told).SerializeToString()
@@ -303,6 +313,30 @@ class TablespaceCalls:
         except DecodeError:
             text = f"{kind.DESCRIPTOR.name} cannot be read"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+
+class _Welcome:
+    """Whether who makes a call that streams is still let in; `CALLER` knows what they may."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._looked_s = self._loop.time()
+
+    async def check(self) -> None:
+        """End the call of who is not, as soon as that was not looked at for `CHECK_S`."""
+        import grpc
+
+        now_s = self._loop.time()
+        if now_s - self._looked_s < CHECK_S:
+            return
+        try:
+            await CALLER.get().now()
+        except AccessRefused as error:
+            await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        except EngineError as error:
+            await self._context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        self._looked_s = now_s
 
 
 class _Told(Exception):

@@ -202,6 +202,14 @@ ACCESS_MUTANTS: Final = (
         by_test(_MEANWHILE_TESTS, "test_a_grant_that_is_taken_back_counts_in_sessions_over_grpc"),
     ),
     Mutant(
+        "a-stream-outlives-its-user",
+        "a stream over gRPC ends when its user is not welcome any more",
+        "herd/wire/grpc_service.py",
+        "            await CALLER.get().now()\n",
+        "            pass\n",
+        by_test(_MEANWHILE_TESTS, "test_a_stream_over_grpc_ends_with_its_users_welcome"),
+    ),
+    Mutant(
         "anybody-drops-tablespaces",
         "a statement about another tablespace is judged by that one's name",
         _SPACES,

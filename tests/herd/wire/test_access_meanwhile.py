@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import grpc
 import pytest
 from grpc import aio
 
@@ -98,3 +99,59 @@ async def test_a_grant_that_is_taken_back_counts_in_sessions_over_grpc(tmp_path:
         house.users.users["ben"] = user("ben", READS)
         assert await told(2) == "AccessDenied"
         assert await house.told(NODE, COUNT) == [(1,)]
+
+
+async def test_a_stream_over_grpc_ends_with_its_users_welcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("herd.wire.grpc_service.CHECK_S", 0.0)
+    async with opened(tmp_path) as house:
+        async with house.remote(NODE) as remote:
+            session = await remote.session("shop")
+            rows = [(number, "Alma" * 500) for number in range(3_000)]
+            await session.execute_many("INSERT INTO cow VALUES (?, ?)", rows)
+            await session.close()
+        async with calling(house, "cat") as (channel, metadata):
+            session_token = await session_of(channel, metadata)
+            text = "SELECT id, repeat(name, 8) FROM cow"
+            asked = (
+                ("Scan", wire.ScanRequest(tablespace="shop", table="cow")),
+                ("Execute", wire.ExecuteRequest(session=session_token, text=text)),
+            )
+            streams = []
+            for name, request in asked:
+                path = f"/herdbook.v1.Tablespaces/{name}"
+                stream = channel.unary_stream(path, None, None)(
+                    request.SerializeToString(), metadata=metadata
+                )
+                assert await stream.read()
+                streams.append(stream)
+            del house.users.users["cat"]
+            for stream in streams:
+                with pytest.raises(aio.AioRpcError) as ended:
+                    while await stream.read():
+                        pass
+                assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_rows_that_come_for_long_are_written_by_who_is_still_welcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("herd.wire.grpc_service.CHECK_S", 0.0)
+    async with opened(tmp_path) as house, calling(house, "ben") as (channel, metadata):
+        session = await session_of(channel, metadata)
+        text = "INSERT INTO cow VALUES (?, ?)"
+        path = "/herdbook.v1.Tablespaces/ExecuteMany"
+        begin: Any = channel.stream_unary(path, None, None)
+        call = begin(metadata=metadata)
+        asked = len(house.users.asked)
+        request = wire.ExecuteManyRequest(session=session, text=text, rows=b"\x91\x92\x01\xa1x")
+        await call.write(request.SerializeToString())
+        await until(lambda: len(house.users.asked) > asked)
+        del house.users.users["ben"]
+        with pytest.raises(aio.AioRpcError) as ended:
+            await call.write(request.SerializeToString())
+            await call.done_writing()
+            await call
+        assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert await house.told(NODE, COUNT) == [(0,)]
