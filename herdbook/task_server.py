@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -43,6 +44,7 @@ from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
+from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
@@ -50,9 +52,12 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.security import Security
-from herdbook.access.opening import users_door
+from herd.store import AsyncHerd
+from herdbook.access.opening import configured_audit, users_door, users_in
 from herdbook.access.web_logins import StoreLogins
 from herdbook.finding import find, is_cluster, open_store
+from herdbook.http.gate import Gate
+from herdbook.http.settings import WebSettings
 from herdbook.http_listening import answer_at, listening_at, url_of
 from herdbook.payload_store import OpenedPayloads
 from herdbook.process_measures import process_measured
@@ -66,8 +71,8 @@ from herdbook.task_api import (
     server_of,
 )
 
-Opened = tuple[Broker, LedgerClient | None]
-Opening = AbstractAsyncContextManager[Opened]
+_WHERE: Final = "broker"
+"""What the audit calls this door."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,15 @@ class TaskServerSettings:
     """Commands that list the nodes of roll-outs, by the names that documents give them."""
     on_alarm: tuple[str, ...] = ()
     """A command for each alarm of roll-outs; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A broker, what it stands on, and the tablespaces beside it where that is a folder."""
+
+    broker: Broker
+    client: LedgerClient
+    herd: AsyncHerd | None = None
 
 
 class _UserTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -143,24 +157,19 @@ async def serve_tasks(
         secure = settings.certificate is not None
         address = url_of(settings.listen, listening, secure=secure)
         stack.enter_context(process_measured(metrics))
-        opening: Opening = (
-            _of_cluster(found, settings, address, metrics)
-            if is_cluster(found)
-            else _of_folder(Path(found), settings, metrics)
-        )
-        broker, client = await stack.enter_async_context(opening)
-        door = await _door(stack, client, security)
+        opened = await stack.enter_async_context(_opening(found, settings, address, metrics))
+        broker = opened.broker
+        door = await _door(stack, opened, security)
         payloads = await _payloads(stack, found, broker)
         if settings.grpc:
             await _serve_grpc(stack, broker, settings, security, door)
-        users = settings.users
-        if not is_cluster(found):
-            users = _known_to(stack, Path(found), settings, address)
-        relay = await _relay(stack, client.store, security) if client is not None else None
+        owner = relay = None
+        if is_cluster(found):
+            relay = await _relay(stack, opened.client.store, security)
+        else:
+            owner = _owner(stack, Path(found), settings, address)
+        known = _doorkeeper(settings, owner, door, opened.client.clock)
         text = getattr(metrics, "text", None)
-        known: Doorkeeper = Logins(users)
-        if door is not None and not users:
-            known = StoreLogins(door.authenticator)
         app = create_app(
             desk_of(broker, payloads),
             known,
@@ -179,13 +188,22 @@ def _names(settings: TaskServerSettings) -> tuple[str, ...]:
     return host_of(told), host_of(settings.listen)
 
 
+def _opening(
+    found: str, settings: TaskServerSettings, address: str, metrics: Metrics
+) -> AbstractAsyncContextManager[_Opened]:
+    if is_cluster(found):
+        return _of_cluster(found, settings, address, metrics)
+    return _of_folder(Path(found), settings, metrics)
+
+
 @asynccontextmanager
 async def _of_folder(
     folder: Path, settings: TaskServerSettings, metrics: Metrics
-) -> AsyncIterator[Opened]:
+) -> AsyncIterator[_Opened]:
     """The broker of a folder, in this process."""
     async with cluster.open(folder, metrics=metrics) as client:
         workers = ThreadWorkers(asyncio.get_running_loop())
+        herd = AsyncHerd(client, folder, workers)
         try:
             async with FolderBroker(
                 client,
@@ -195,8 +213,9 @@ async def _of_folder(
                 discoveries=_discoveries(settings, client.store),
                 alarms=_alarms(settings),
             ) as broker:
-                yield await _own(broker), None
+                yield _Opened(await _own(broker), client, herd)
         finally:
+            await herd.close()
             await workers.close()
 
 
@@ -212,7 +231,7 @@ async def _own(broker: FolderBroker) -> Broker:
 @asynccontextmanager
 async def _of_cluster(
     url: str, settings: TaskServerSettings, address: str, metrics: Metrics
-) -> AsyncIterator[Opened]:
+) -> AsyncIterator[_Opened]:
     """One of a cluster's brokers, which leads or follows."""
     if settings.state is None or not settings.grpc:
         raise InvalidRequest(
@@ -241,7 +260,7 @@ async def _of_cluster(
             )
             coordinator.start()
             try:
-                yield broker, client
+                yield _Opened(broker, client)
             finally:
                 await coordinator.close()
                 await broker.close()
@@ -296,13 +315,25 @@ async def _payloads(stack: AsyncExitStack, url: str, broker: Broker) -> OpenedPa
     return payloads
 
 
-async def _door(
-    stack: AsyncExitStack, client: LedgerClient | None, security: Security
-) -> UserDoor | None:
-    """Who lets users of a cluster in; those of a folder have its file permissions."""
-    if client is None:
-        return None
-    return await stack.enter_async_context(users_door(client, security, "broker"))
+async def _door(stack: AsyncExitStack, opened: _Opened, security: Security) -> UserDoor | None:
+    """Who lets the store's users in; None where there cannot be any."""
+    client, herd = opened.client, opened.herd
+    if herd is None:
+        return await stack.enter_async_context(users_door(client, security, _WHERE))
+    known = users_in(herd, client.clock, security)
+    return UserDoor(known, configured_audit(_WHERE), _WHERE)
+
+
+def _doorkeeper(
+    settings: TaskServerSettings, owner: User | None, door: UserDoor | None, clock: Clock
+) -> Doorkeeper:
+    """Who is let in at HTTP: those of the file, else the store's users, else everybody."""
+    if settings.users:
+        return Logins((*settings.users, owner) if owner is not None else settings.users)
+    if door is None:
+        return Logins()
+    rng = random.SystemRandom()
+    return StoreLogins(Gate(door.authenticator, WebSettings(), clock, rng, door.audit), owner)
 
 
 async def _serve_grpc(
@@ -324,15 +355,12 @@ async def _serve_grpc(
     stack.push_async_callback(server.close)
 
 
-def _known_to(
-    stack: AsyncExitStack, folder: Path, settings: TaskServerSettings, address: str
-) -> tuple[User, ...]:
-    """Let a folder know its server, and the server whoever may read the folder."""
-    users = settings.users
-    password = f"{random.SystemRandom().getrandbits(128):032x}" if users else ""
+def _owner(stack: AsyncExitStack, folder: Path, settings: TaskServerSettings, address: str) -> User:
+    """Let a folder know its server; whoever may read the folder, by what it says."""
+    password = f"{random.SystemRandom().getrandbits(128):032x}"
     certificate = str(settings.certificate.absolute()) if settings.certificate else ""
     stack.enter_context(_named(folder, TaskServerFact(address, password, certificate)))
-    return (*users, User(USER, password, admin=True)) if users else users
+    return User(USER, password, admin=True)
 
 
 @contextlib.contextmanager

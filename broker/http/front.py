@@ -77,11 +77,13 @@ class Front:
             return refuse(errors.AccessDenied("a page of another site asks through a browser"))
         said = self.logins.asking(request)
         try:
-            who = said if isinstance(said, Asking) or said is None else await said
+            who = await said if isinstance(said, Awaitable) else said
         except BrokerError as error:
             return refuse(error)
         if who is None:
             return login_needed()
+        if isinstance(who, Response):
+            return who
         body = b""
         try:
             async with self._bodies.of(request) as body:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from broker.access import Asking
 
@@ -31,11 +32,14 @@ class User:
     admin: bool = False
 
 
+Found = Asking | Response | None
+
+
 class Doorkeeper(Protocol):
     """Knows who asks."""
 
-    def asking(self, request: Request) -> Asking | Awaitable[Asking | None] | None:
-        """Who asks, now or soon; None: nobody who is known.
+    def asking(self, request: Request) -> Found | Awaitable[Found]:
+        """Who asks, now or soon; None: nobody who is known. A reply: what they are told instead.
 
         Raises `BrokerUnavailable` where that cannot be looked up at the moment.
         """

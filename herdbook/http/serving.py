@@ -23,8 +23,7 @@ from engine.errors import AccessRefused, InvalidRequest
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import is_loopback, parse_host_port
-from herdbook.access.auditing import audit_of
-from herdbook.access.opening import users_of
+from herdbook.access.opening import configured_audit, users_of
 from herdbook.finding import find, is_cluster
 from herdbook.http.app import create_app
 from herdbook.http.house import house_of
@@ -33,7 +32,6 @@ from herdbook.http.settings import WebSettings
 from herdbook.http_listening import answer_at, listening_at, url_of
 from herdbook.metrics import PrometheusMetrics
 from herdbook.process_measures import process_measured
-from herdbook.task_api import read_configured
 
 if TYPE_CHECKING:
     from herdbook.book import AsyncBook
@@ -105,7 +103,7 @@ async def serve_http(
             house,
             authenticator,
             settings=_web(settings, address),
-            audit=_configured_audit() if audit is None else audit,
+            audit=configured_audit("http") if audit is None else audit,
             metrics=metrics.text,
         )
         await answer_at(stack, app, listening, settings.certificate, settings.private_key)
@@ -142,11 +140,6 @@ def _web(settings: HttpServerSettings, address: str) -> WebSettings:
         names=(*settings.web.names, called, listens),
         secure=settings.certificate is not None or settings.web.secure,
     )
-
-
-def _configured_audit() -> Audit:
-    configuration = read_configured()
-    return audit_of(configuration.path(configuration.audit.folder), "http")
 
 
 def _check_certificate(settings: HttpServerSettings) -> None:

@@ -26,6 +26,28 @@ HTTP_MUTANTS: Final = (
         by_test(_BROWSER_TESTS, "test_a_host_that_is_not_ours_is_refused_whatever_is_asked"),
     ),
     Mutant(
+        "a-folder-knows-nobody",
+        "a folder with users asks for them where its tasks are served",
+        "herdbook/task_server.py",
+        "    if door is None:\n        return Logins()",
+        "    if owner is not None:\n        return Logins()",
+        by_test(
+            "herdbook/access/test_web_logins.py",
+            "test_a_folder_with_users_asks_for_them_wherever_its_tasks_are_served",
+        ),
+    ),
+    Mutant(
+        "passwords-wait-in-line",
+        "passwords have threads of their own",
+        "herdbook/access/opening.py",
+        "clock, PasswordThreads())",
+        "clock, herd.workers)",
+        by_test(
+            "herdbook/access/test_web_logins.py",
+            "test_a_password_is_looked_at_in_no_thread_of_the_tablespaces",
+        ),
+    ),
+    Mutant(
         "any-site-may-ask",
         "a page of another site can do nothing through a browser",
         _GATE,

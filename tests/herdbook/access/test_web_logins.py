@@ -13,7 +13,6 @@ import pytest
 
 import herdbook
 from broker.http import create_app, desk_of
-from engine.access.audit import LineAudit
 from engine.access.scram import ScramVerifier
 from engine.ports.clock import SystemClock
 from herdbook.access.opening import users_of
@@ -37,11 +36,31 @@ async def serving(folder: Path) -> AsyncIterator[str]:
     settings = TaskServerSettings("127.0.0.1:0")
     server = asyncio.create_task(serve_tasks(str(folder), settings, url.set_result, ended=ended))
     try:
-        await asyncio.wait({server, url}, return_when=asyncio.FIRST_COMPLETED)
-        yield url.result()
+        server.add_done_callback(lambda _: url.cancel())
+        yield await url
     finally:
         ended.set()
         await server
+
+
+class Stopped(SystemClock):
+    """A clock that does not move."""
+
+    def monotonic(self) -> float:
+        return 1_000.0
+
+
+class Noted:
+    """Counts refusals, as an audit."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+
+    def note(
+        self, who: str, what: str, where: str, *, allowed: bool, why: str = "", peer: str = ""
+    ) -> None:
+        assert (who, peer) == ("elsa", "127.0.0.1") and not allowed
+        self.refused += 1
 
 
 async def test_a_folder_with_users_asks_for_them_wherever_its_tasks_are_served(
@@ -77,10 +96,8 @@ async def test_a_folder_without_users_is_open_as_it_was(tmp_path: Path) -> None:
 
 
 async def test_who_guesses_at_the_brokers_own_http_waits_and_is_noted() -> None:
-    lines: list[str] = []
-    known, clock = users(), SystemClock()
-    audit = LineAudit(lines.append, clock.wall_ms)
-    gate = Gate(known, WebSettings(), clock, random.Random(7), audit)
+    known, noted = users(), Noted()
+    gate = Gate(known, WebSettings(), Stopped(), random.Random(7), noted)
     async with opened() as broker:
         app = create_app(desk_of(broker), StoreLogins(gate))
         transport = httpx.ASGITransport(app=app)
@@ -93,7 +110,7 @@ async def test_who_guesses_at_the_brokers_own_http_waits_and_is_noted() -> None:
             assert statuses[:5] == [401] * 5 and statuses[-1] == 429, statuses
             assert int(replies[-1].headers["Retry-After"]) > 0
             assert replies[-1].json()["error"]["code"] == "too_many_tries"
-            assert known.asked - 1 == statuses.count(401) == len(lines)
+            assert known.asked - 1 == statuses.count(401) == noted.refused
 
 
 async def test_a_password_is_looked_at_in_no_thread_of_the_tablespaces(
