@@ -14,6 +14,7 @@ from engine.ports.clock import SystemClock
 from engine.transport.grpc_login import Credentials
 from herd.errors import AccessDenied
 from herd.wire.grpc_generated import herd_pb2 as wire
+from herd.wire.grpc_leases import Leases
 from tests.broker.worker.looking import until
 from tests.engine.access.known_users import user
 from tests.herd.wire.test_access import NODE, House, logged_in, opened
@@ -101,8 +102,9 @@ async def test_a_grant_that_is_taken_back_counts_in_sessions_over_grpc(tmp_path:
         assert await house.told(NODE, COUNT) == [(1,)]
 
 
+@pytest.mark.parametrize("name", ["Scan", "Execute"])
 async def test_a_stream_over_grpc_ends_with_its_users_welcome(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("herd.wire.grpc_service.CHECK_S", 0.0)
     async with opened(tmp_path) as house:
@@ -112,26 +114,32 @@ async def test_a_stream_over_grpc_ends_with_its_users_welcome(
             await session.execute_many("INSERT INTO cow VALUES (?, ?)", rows)
             await session.close()
         async with calling(house, "cat") as (channel, metadata):
-            session_token = await session_of(channel, metadata)
-            text = "SELECT id, repeat(name, 8) FROM cow"
-            asked = (
-                ("Scan", wire.ScanRequest(tablespace="shop", table="cow")),
-                ("Execute", wire.ExecuteRequest(session=session_token, text=text)),
-            )
-            streams = []
-            for name, request in asked:
-                path = f"/herdbook.v1.Tablespaces/{name}"
-                stream = channel.unary_stream(path, None, None)(
-                    request.SerializeToString(), metadata=metadata
-                )
-                assert await stream.read()
-                streams.append(stream)
-            del house.users.users["cat"]
-            for stream in streams:
-                with pytest.raises(aio.AioRpcError) as ended:
-                    while await stream.read():
-                        pass
-                assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            request: Any = wire.ScanRequest(tablespace="shop", table="cow")
+            if name == "Execute":
+                token = await session_of(channel, metadata)
+                request = wire.ExecuteRequest(session=token, text="SELECT * FROM cow")
+            _remove_when_answered(monkeypatch, house)
+            call = channel.unary_stream(f"/herdbook.v1.Tablespaces/{name}", None, None)
+            heard = 0
+            with pytest.raises(aio.AioRpcError) as ended:
+                async for _ in call(request.SerializeToString(), metadata=metadata):
+                    heard += 1
+            assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED and heard <= 1
+
+
+def _remove_when_answered(monkeypatch: pytest.MonkeyPatch, house: House) -> None:
+    """Once the first call of a stream is answered its user is gone."""
+
+    def removing(ask: Any) -> Any:
+        async def answer(*given: Any) -> Any:
+            answered = await ask(*given)
+            house.users.users.pop("cat", None)
+            return answered
+
+        return answer
+
+    monkeypatch.setattr(Leases, "ask", removing(Leases.ask))
+    monkeypatch.setattr(Leases, "other", removing(Leases.other))
 
 
 async def test_rows_that_come_for_long_are_written_by_who_is_still_welcome(
