@@ -59,6 +59,7 @@ class AsyncBlobs:
         self._ledgers = LedgerPools(client, self.settings)
         self._loose = self._ledgers.pool()
         self._readers = Readers(client, self.settings.readers_max, workers)
+        self._bucket_readers: dict[int, Readers] = {}
         self._registry = Registry(self)
         self._committers: dict[str, Committer] = {}
         self._cores: dict[int, BucketCore] = {}
@@ -95,6 +96,7 @@ class AsyncBlobs:
         """
         self.check_open()
         info = await self._registry.delete(name, force=force)
+        self._bucket_readers.pop(info.bucket_id, None)
         core = self._cores.pop(info.bucket_id, None)
         if core is not None:
             core.deleted = True
@@ -134,22 +136,32 @@ class AsyncBlobs:
         """Store an object piece by piece: `write` each, then `finish` for the id, or `abort`."""
         return self.upload_to(self._loose)
 
-    async def get(self, object_id: ObjectId | str) -> bytes:
+    async def get(self, object_id: ObjectId | str, *, bucket_id: int | None = None) -> bytes:
         """The whole object.
 
-        Raises `InvalidObjectId`, `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
+        With `bucket_id`, here and below, it is read only if it lies in ledgers of that bucket, and
+        is unreadable otherwise: for ids that rows tell, which others may have written. Raises
+        `InvalidObjectId`, `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
         """
-        return await read_whole(self._readers, self._named(object_id))
+        return await read_whole(self._readers_of(bucket_id), self._named(object_id))
 
-    async def get_range(self, object_id: ObjectId | str, offset: int, length: int) -> bytes:
+    async def get_range(
+        self, object_id: ObjectId | str, offset: int, length: int, *, bucket_id: int | None = None
+    ) -> bytes:
         """`length` bytes from `offset` on; only the entries that hold them are read.
 
         Raises `RangeInvalid`, and what `get` raises; entries are checked, the whole object is not.
         """
-        return await read_span(self._readers, self._named(object_id), offset, length)
+        readers = self._readers_of(bucket_id)
+        return await read_span(readers, self._named(object_id), offset, length)
 
     def stream(
-        self, object_id: ObjectId | str, offset: int = 0, length: int | None = None
+        self,
+        object_id: ObjectId | str,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        bucket_id: int | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The object, or a range of it, in pieces of about a mebibyte, read ahead of the caller.
 
@@ -160,18 +172,25 @@ class AsyncBlobs:
         if length is not None:
             check_range(name, offset, length)
             length = None if (offset, length) == (0, name.length) else length
-        return stream_span(self._readers, name, offset, length, self.settings.read_ahead_bytes)
+        readers = self._readers_of(bucket_id)
+        return stream_span(readers, name, offset, length, self.settings.read_ahead_bytes)
 
-    async def locations(self, object_id: ObjectId | str) -> list[Location]:
+    async def locations(
+        self, object_id: ObjectId | str, *, bucket_id: int | None = None
+    ) -> list[Location]:
         """Which bookies hold which bytes of an object. Raises `BlobNotFound`, `BlobUnreadable`."""
-        return await locations_of(self.client, self._readers, self._named(object_id))
+        readers = self._readers_of(bucket_id)
+        return await locations_of(self.client, readers, self._named(object_id))
 
-    async def parts_of(self, object_id: ObjectId | str) -> list[ObjectId]:
+    async def parts_of(
+        self, object_id: ObjectId | str, *, bucket_id: int | None = None
+    ) -> list[ObjectId]:
         """The parts that hold an object's bytes, in order: itself, or those that its list names.
 
         Raises `BlobNotFound`, `BlobUnreadable`, `BlobCorrupt`.
         """
-        return [part async for part in parts_of(self._readers, self._named(object_id))]
+        readers = self._readers_of(bucket_id)
+        return [part async for part in parts_of(readers, self._named(object_id))]
 
     async def close(self) -> None:
         """End pending puts and close the open ledgers; client and tablespaces stay open."""
@@ -266,6 +285,14 @@ class AsyncBlobs:
             core = BucketCore(self, info, committer)
             core = self._cores.setdefault(info.bucket_id, core)
         return AsyncBucket(core)
+
+    def _readers_of(self, bucket_id: int | None) -> Readers:
+        if bucket_id is None:
+            return self._readers
+        found = self._bucket_readers.get(bucket_id)
+        if found is None:
+            found = self._bucket_readers[bucket_id] = self._readers.of_bucket(bucket_id)
+        return found
 
     def _named(self, object_id: ObjectId | str) -> ObjectId:
         self.check_open()

@@ -203,7 +203,7 @@ class AsyncBucket:
         found_s = clock.monotonic()
         while True:
             try:
-                body = await self.core.blobs.get(info.object_id)
+                body = await self.core.blobs.get(info.object_id, bucket_id=self.bucket_id)
                 note_get(self.core, info.object_id, began_s, found_s)
                 return body
             except BlobNotFound as error:
@@ -215,7 +215,9 @@ class AsyncBucket:
         info = await self.core.stat(name)
         while True:
             try:
-                return await self.core.blobs.get_range(info.object_id, offset, length)
+                return await self.core.blobs.get_range(
+                    info.object_id, offset, length, bucket_id=self.bucket_id
+                )
             except BlobNotFound as error:
                 info = await self._moved(info, error, same=False)
 
@@ -244,7 +246,7 @@ class AsyncBucket:
             length = max(0, info.length - offset)
         check_range(info.object_id, offset, length)
         while True:
-            rest = self.core.blobs.stream(info.object_id, offset, length)
+            rest = self.core.blobs.stream(info.object_id, offset, length, bucket_id=self.bucket_id)
             try:
                 async with aclosing(rest) as pieces:
                     async for piece in pieces:
@@ -285,7 +287,8 @@ class AsyncBucket:
         info = await self.core.stat(name)
         while True:
             try:
-                return await self.core.blobs.locations(info.object_id)
+                own = self.bucket_id
+                return await self.core.blobs.locations(info.object_id, bucket_id=own)
             except BlobNotFound as error:
                 info = await self._moved(info, error, same=False)
 

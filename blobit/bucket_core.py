@@ -189,7 +189,8 @@ class BucketCore:
         """What an object keeps, by its list. Raises `BlobNotFound`, `BlobUnreadable`."""
         if object_id.kind is not Kind.LIST:
             return [(0, object_id)] if object_id.length else []
-        return [(0, object_id), *enumerate(await self.blobs.parts_of(object_id), 1)]
+        parts = await self.blobs.parts_of(object_id, bucket_id=self.bucket_id)
+        return [(0, object_id), *enumerate(parts, 1)]
 
     async def _held_by_rows(self, owner: str, packed_id: bytes) -> Held:
         found: dict[int, bytes] = {}

@@ -169,8 +169,8 @@ class Compaction:
                 return await copy_part(self._readers[part.ledger_id], part, self._pool)
             # In one piece it is in one ledger: moved piece by piece its list would have to follow
             # each piece, and be garbage where it was, for ever.
-            blobs = self._scope.core.blobs
-            return await blobs.store(self._pool, await blobs.get(part))
+            blobs, own = self._scope.core.blobs, self._scope.bucket_id
+            return await blobs.store(self._pool, await blobs.get(part, bucket_id=own))
         finally:
             self._budget.give_back(held_bytes)
 

@@ -35,6 +35,11 @@ WINDOW_BYTES_MAX: Final = 4 * MIB
 class Statable(Protocol):
     """What tells the present version of an object: a bucket."""
 
+    @property
+    def bucket_id(self) -> int | None:
+        """Whose ledgers alone are read; None: anybody's."""
+        ...
+
     async def stat(self, name: str) -> ObjectInfo:
         """The object of a name. Raises `NoSuchObject`."""
         ...
@@ -64,7 +69,9 @@ class ObjectVersion:
     async def _read(self, offset: int, length: int) -> bytes:
         layout = self._layout
         if layout is None:
-            found = await self._blobs.parts_of(self.info.object_id)
+            found = await self._blobs.parts_of(
+                self.info.object_id, bucket_id=self._bucket.bucket_id
+            )
             layout = (found, list(accumulate((part.length for part in found), initial=0)))
             self._layout = layout
         parts, starts = layout
@@ -74,7 +81,8 @@ class ObjectVersion:
         while offset < end:
             part, start = parts[number], starts[number]
             size = min(end, start + part.length) - offset
-            got.append(await self._blobs.get_range(part, offset - start, size))
+            own = self._bucket.bucket_id
+            got.append(await self._blobs.get_range(part, offset - start, size, bucket_id=own))
             offset += size
             number += 1
         return got[0] if len(got) == 1 else b"".join(got)

@@ -13,6 +13,7 @@ import msgspec
 
 from blobit.errors import BlobNotFound, BlobUnreadable
 from blobit.object_id import ObjectId
+from blobit.ownership import bucket_of
 from blobit.reading import Readers
 from blobit.streaming import parts_of
 from engine.errors import EngineError, NoSuchLedger
@@ -67,6 +68,7 @@ async def _ranges(
         async for part in parts:
             if metadata is None or metadata.ledger_id != part.ledger_id:
                 metadata = await client.ledger_metadata(part.ledger_id)
+                readers.check_owner(part, bucket_of(metadata.custom))
             for length, bookies in _within(metadata, part):
                 yield offset, length, bookies
                 offset += length

@@ -16,12 +16,20 @@ LEDGER_OWNER: Final = {"owner": b"blobit"}
 _OWNER: Final = LEDGER_OWNER["owner"]
 
 
+def bucket_of(custom: Mapping[str, bytes]) -> int | None:
+    """The id of the bucket whose ledger this is, by its custom metadata; None: no bucket's.
+
+    >>> bucket_of({"owner": b"blobit", "bucket": b"7"})
+    7
+    """
+    bucket_id = custom.get("bucket", b"")
+    return int(bucket_id) if custom.get("owner") == _OWNER and bucket_id.isdigit() else None
+
+
 def is_of_bucket(custom: Mapping[str, bytes], bucket_id: int) -> bool:
     """Whether a ledger with this custom metadata is that bucket's.
 
-    >>> is_of_bucket({"owner": b"blobit", "bucket": b"7"}, 7)
-    True
     >>> is_of_bucket({"owner": b"blobit"}, 7), is_of_bucket({"owner": b"log", "bucket": b"7"}, 7)
     (False, False)
     """
-    return custom.get("owner") == _OWNER and custom.get("bucket") == b"%d" % bucket_id
+    return bucket_of(custom) == bucket_id

@@ -98,7 +98,8 @@ class Parts:
 
         async def bytes_of_tail() -> AsyncGenerator[bytes, None]:
             for part in tail:
-                async with aclosing(blobs.stream(part)) as pieces:
+                own = self._core.bucket_id
+                async with aclosing(blobs.stream(part, bucket_id=own)) as pieces:
                     async for piece in pieces:
                         yield piece
 

@@ -6,6 +6,7 @@ Invariants:
   anything less is "unreadable".
 - A reader that was remembered may be out of date: a newer one has the last word.
 - Reading never disturbs a ledger's writer.
+- Readers of a bucket hand out nothing of a ledger that does not say that it is the bucket's.
 - Of big objects at most `CHUNKS_BYTES_MAX` are asked for at once, however many are read.
 """
 
@@ -13,13 +14,15 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeVar
+from copy import copy
+from typing import Final, TypeVar
 
 from blobit.budget import ByteBudget
 from blobit.compressing import decompress
 from blobit.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnreadable
 from blobit.nearby import Nearby, Shelf
 from blobit.object_id import Kind, ObjectId
+from blobit.ownership import bucket_of
 from engine.errors import EngineError, NoSuchEntry, NoSuchLedger, Unauthorized, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
@@ -33,11 +36,16 @@ CHUNKS_BYTES_MAX: Final = 16 * MIB
 """What is asked for at once of big objects, by all who read them."""
 
 
-class _Opened(NamedTuple):
+class _Opened:
     """A reader of a ledger, by the task that opens it, and what is read ahead in it."""
 
+    __slots__ = ("bucket_id", "nearby", "task")
     task: "asyncio.Task[LedgerReader]"
-    nearby: Nearby
+
+    def __init__(self, nearby: Nearby) -> None:
+        self.nearby = nearby
+        self.bucket_id: int | None = None
+        """Whose the ledger is, once it is open; None: no bucket's."""
 
 
 class Readers:
@@ -56,12 +64,22 @@ class Readers:
         self.workers = workers
         """Decompress, and make memory ready."""
         self._opened: OrderedDict[int, _Opened] = OrderedDict()
+        self._bucket_id: int | None = None
+
+    def of_bucket(self, bucket_id: int) -> "Readers":
+        """The same, and closed with them, for objects that rows of this bucket name.
+
+        Of a ledger that is none of the bucket's they hand out nothing: `BlobUnreadable`.
+        """
+        own = copy(self)
+        own._bucket_id = bucket_id
+        return own
 
     async def read_one(self, name: ObjectId) -> bytes:
         """An object of one entry, as quickly as it comes. Raises as `read` does."""
         first = name.first_entry
         opened = self._opened.get(name.ledger_id)
-        if opened is not None and name.kind is Kind.DATA:
+        if opened is not None and name.kind is Kind.DATA and self._may_read(opened.bucket_id):
             body = opened.nearby.take(first)
             if body is not None and len(body) == name.length:
                 self._opened.move_to_end(name.ledger_id)
@@ -134,12 +152,21 @@ class Readers:
             try:
                 task = opened.task
                 reader = task.result() if task.done() else await asyncio.shield(task)
+                self.check_owner(part, opened.bucket_id)
                 return await read(reader, opened.nearby)
             except (EngineError, BlobError) as error:
                 self._forget(part.ledger_id, opened)
                 if again or fresh:
                     raise _told(part, error) from error
                 again = True
+
+    def check_owner(self, part: ObjectId, owner_id: int | None) -> None:
+        """Raise `BlobUnreadable` where a part lies in another's ledger; None: in no bucket's."""
+        if not self._may_read(owner_id):
+            raise BlobUnreadable(f"object {part}: ledger {part.ledger_id} is none of the bucket's")
+
+    def _may_read(self, owner_id: int | None) -> bool:
+        return self._bucket_id is None or self._bucket_id == owner_id
 
     def close(self) -> None:
         """Forget them all. None follows a writer, so none holds anything that needs an end."""
@@ -154,15 +181,20 @@ class Readers:
         if opened is not None:
             self._opened.move_to_end(ledger_id)
             return opened, False
-        opening = self._client.open_ledger(ledger_id, recover=False)
-        task = asyncio.get_running_loop().create_task(opening)
+        opened = self._opened[ledger_id] = _Opened(Nearby(self._shelf))
+        opened.task = asyncio.get_running_loop().create_task(self._open(ledger_id, opened))
         # Who waits hears of a failure; perhaps nobody does any more.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        opened = self._opened[ledger_id] = _Opened(task, Nearby(self._shelf))
+        opened.task.add_done_callback(lambda done: done.cancelled() or done.exception())
         if len(self._opened) > self._readers_max:
             _, oldest = self._opened.popitem(last=False)
             oldest.nearby.close()
         return opened, True
+
+    async def _open(self, ledger_id: int, opened: _Opened) -> LedgerReader:
+        reader = await self._client.open_ledger(ledger_id, recover=False)
+        # It never changes: looked at once, however often the ledger is read.
+        opened.bucket_id = bucket_of(reader.metadata.custom)
+        return reader
 
     def _forget(self, ledger_id: int, opened: _Opened) -> None:
         """Open it anew the next time."""

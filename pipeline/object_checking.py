@@ -37,12 +37,12 @@ def check_objects(snapshot: BucketSnapshot, share: Share) -> Tally:
     assert share.piece is not None
     objects = objects_of_page(snapshot, share.piece, share.first, share.rows, snapshot.conditions)
     held = held_client(snapshot.place)
-    return held.run(lambda: _check(held.client, objects))
+    return held.run(lambda: _check(held.client, objects, snapshot.bucket_id))
 
 
-async def _check(client: LedgerClient, objects: Objects) -> Tally:
+async def _check(client: LedgerClient, objects: Objects, bucket_id: int) -> Tally:
     tally = Tally()
-    readers = Readers(client, _READERS_MAX)
+    readers = Readers(client, _READERS_MAX).of_bucket(bucket_id)
     wanted = [Wanted(number, object_id) for number, object_id in enumerate(objects.ids)]
     try:
         for row in rows_of(in_order(wanted)):

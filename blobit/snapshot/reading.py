@@ -88,6 +88,8 @@ class ShareReader:
     async def _open(self) -> None:
         self._workers = ThreadWorkers(asyncio.get_running_loop())
         self._readers = Readers(self._held.client, _READERS_MAX, self._workers)
+        if self._snapshot is not None:
+            self._readers = self._readers.of_bucket(self._snapshot.bucket_id)
 
     async def _close(self) -> None:
         self._readers.close()

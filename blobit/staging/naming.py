@@ -214,7 +214,7 @@ async def _batches(
     batch: list[Stored] = []
     first = size_bytes = 0
     for name in [name for one in staged for name in one.lists]:
-        for row in _decode(await core.blobs.get(name)):
+        for row in _decode(await core.blobs.get(name, bucket_id=core.bucket_id)):
             batch.append(row)
             size_bytes += _ROW_BYTES + len(row.packed_metadata)
             size_bytes += _NAMES_A_ROW * len(row.name.encode())

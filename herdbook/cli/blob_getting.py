@@ -152,13 +152,14 @@ class Getting:
         info = wanted.info
         if LINK in info.metadata or not info.length:
             return _Read(wanted, b"")
+        own = self._bucket.bucket_id
         try:
             try:
-                return _Read(wanted, await self._blobs.get(info.object_id))
+                return _Read(wanted, await self._blobs.get(info.object_id, bucket_id=own))
             except BlobNotFound:
                 # It moved or was overwritten since it was listed.
                 wanted = wanted._replace(info=await self._bucket.stat(info.name))
-                return _Read(wanted, await self._blobs.get(wanted.info.object_id))
+                return _Read(wanted, await self._blobs.get(wanted.info.object_id, bucket_id=own))
         except Exception as error:
             if not is_of_one(error):
                 raise

@@ -23,6 +23,7 @@ class Shelf:
     """A bucket of one object, whose row a test changes."""
 
     info: ObjectInfo | None
+    bucket_id: int | None = None
 
     async def stat(self, name: str) -> ObjectInfo:
         if self.info is None:

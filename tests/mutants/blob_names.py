@@ -9,6 +9,7 @@ _OBJECTS: Final = "blobit/contract/test_objects.py::TestEmbedded"
 _PARTS: Final = "blobit/contract/test_parts.py::TestEmbedded"
 _BUCKETS: Final = "blobit/contract/test_buckets.py::TestEmbedded"
 _LISTING: Final = "blobit/contract/test_listing.py::TestEmbedded"
+_OWNERSHIP: Final = "blobit/test_ownership.py"
 _LOST: Final = "blobit/contract/test_lost_answers.py"
 
 BLOB_NAME_MUTANTS: Final = (
@@ -83,5 +84,24 @@ BLOB_NAME_MUTANTS: Final = (
         "            **core.refs(upload_owner(self._upload_id), [(number * PART_ROOM, part)]),\n",
         "",
         by_test(_OBJECTS, "test_what_a_slow_stream_has_stored_is_held_until_it_has_its_name"),
+    ),
+    Mutant(
+        "a-bucket-reads-any-ledger",
+        "readers of a bucket hand out nothing of another's ledger",
+        "blobit/reading.py",
+        "                self.check_owner(part, opened.bucket_id)\n",
+        "",
+        by_test(
+            _OWNERSHIP,
+            "test_a_row_that_names_an_object_of_another_bucket_hands_out_nothing[small]",
+        ),
+    ),
+    Mutant(
+        "what-is-read-ahead-is-anybodys",
+        "nothing that was read ahead for one bucket is handed out to another",
+        "blobit/reading.py",
+        " and self._may_read(opened.bucket_id):",
+        ":",
+        by_test(_OWNERSHIP, "test_what_was_read_ahead_for_a_bucket_is_handed_out_to_no_other"),
     ),
 )
