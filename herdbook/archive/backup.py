@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import CannotRead, NoSuchEntry, NoSuchLedger, Unavailable
+from engine.errors import CannotRead, EngineError, NoSuchEntry, NoSuchLedger, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
 from engine.metadata.bookies import Bookies
@@ -33,7 +33,7 @@ from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
 from engine.run import NO_ENTRY
 from herdbook.archive.cut import Cut, Moved, beyond, reader_of, take_cut
-from herdbook.archive.ledger_file import LedgerFileWriter, read_blocks
+from herdbook.archive.ledger_file import LedgerFileWriter, check_end, read_blocks
 from herdbook.archive.manifest import BackupFolder, KeptLedger, StoreManifest
 
 KEEP: Final = 7
@@ -176,18 +176,21 @@ class _Copying:
             raise Moved from error
 
     def _there(self, metadata: LedgerMetadata, last: int) -> KeptLedger | None:
-        """A ledger that an earlier backup has, if its end is whole. Blocks."""
-        path = self._folder.ledger(metadata.ledger_id, last)
-        if not path.exists():
-            return None
-        if metadata.closed and metadata.last_entry == last:
-            assert metadata.length is not None
-            return _kept(metadata, last, metadata.length)
+        """A ledger that an earlier backup has, if that can be read. Blocks.
+
+        Of a closed one the end is looked at, and all of it where a check has found it damaged.
+        """
+        ledger_id, length = metadata.ledger_id, metadata.length
+        path = self._folder.ledger(ledger_id, last)
+        doubted = self._folder.doubt(ledger_id, last).exists()
         try:
-            length = sum(
-                sum(map(len, bodies)) for bodies in read_blocks(path, metadata.ledger_id, last)
-            )
-        except CannotRead:
+            if length is not None and metadata.last_entry == last and not doubted:
+                check_end(path, last, length)
+            else:
+                blocks = read_blocks(path, ledger_id, last)
+                length = sum(sum(map(len, bodies)) for bodies in blocks)
+        except (EngineError, OSError):
+            # Not there, or to be written again.
             return None
         return _kept(metadata, last, length)
 

@@ -1,11 +1,12 @@
 """Reading all of a backup: is every byte there, and would a store made of it be whole?
 
 Invariants:
-- Nothing is changed.
+- Nothing is changed; what is damaged is marked, for the next backup to read, and to copy again.
 - Every file is read to its end; one that is damaged does not keep the others from being read.
 - A file that is not there and one that cannot be read are told apart.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -71,6 +72,9 @@ def check_backup(
             missing.append(f"{file} is not there")
         except (EngineError, OSError) as error:
             damaged.append(str(error))
+            with contextlib.suppress(OSError):
+                # Who may only read the folder has told it all the same.
+                folder.doubt(kept.ledger_id, kept.last).touch(mode=0o600)
     return BackupCheck(
         manifest=manifest,
         missing=tuple(missing[:_FOUND_MAX]),

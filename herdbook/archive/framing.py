@@ -86,6 +86,19 @@ def read_frames(path: Path, magic: bytes, major: int) -> Iterator[tuple[bytes, b
                 return
 
 
+def read_last(path: Path, size_bytes: int) -> bytes:
+    """What a file's `END` says, which is of so many bytes; nothing else is read. Blocks.
+
+    Raises `CannotRead` for a file that does not end so, `OSError`.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _FRAME.size - size_bytes))
+        kind, blob = _read_frame(file, path)
+    if kind != END or len(blob) != size_bytes:
+        raise CannotRead(f"{path} is damaged: it does not end as it should")
+    return blob
+
+
 def _read_frame(file: BinaryIO, path: Path) -> tuple[bytes, bytes]:
     head = file.read(_FRAME.size)
     if len(head) < _FRAME.size:

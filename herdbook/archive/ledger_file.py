@@ -21,7 +21,7 @@ from typing import Final
 from engine.errors import CannotRead
 from engine.limits import ENTRY_BYTES_MAX, READ_BYTES_MAX
 from engine.run import NO_ENTRY
-from herdbook.archive.framing import END, FrameWriter, read_frames
+from herdbook.archive.framing import END, FrameWriter, read_frames, read_last
 
 MAGIC: Final = b"HERDLGR"
 FORMAT_MAJOR: Final = 1
@@ -108,6 +108,15 @@ def read_blocks(
             seen += len(bodies)
             seen_bytes += sum(map(len, bodies))
             yield bodies
+
+
+def check_end(path: Path, last: int, length: int) -> None:
+    """Whether a file ends as it should, by its last frame alone. Blocks.
+
+    Raises `CannotRead`, `OSError`.
+    """
+    if read_last(path, _END.size) != _END.pack(last, length):
+        raise CannotRead(f"{path} ends elsewhere than at entry {last} with {length} bytes")
 
 
 def _bodies(kind: bytes, blob: bytes, first: int, path: Path) -> list[bytes]:

@@ -2,12 +2,14 @@
 
     000007.manifest          what backup 7 holds
     ledgers/17-41.ledger     entries 0 to 41 of ledger 17
+    ledgers/17-41.doubt      a check found that file damaged: the next backup reads all of it
     store                    which store's backups these are; locked while one is written
     unfinished               a backup is being written, or was and did not come to its end
 
 Invariants:
 - A manifest is written when all that it names is durable. What none names is of no backup.
-- A file of a ledger never changes: another backup that holds the same entries names it, too.
+- A file of a ledger never changes: another backup that holds the same entries names it, too. One
+  that is damaged is written again, the same.
 - A folder belongs to one store and one writer at a time.
 """
 
@@ -29,6 +31,7 @@ STORE: Final = "store"
 UNFINISHED: Final = "unfinished"
 _LEDGERS: Final = "ledgers"
 _SUFFIX: Final = ".manifest"
+_DOUBT: Final = ".doubt"
 _HEAD, _KEPT = b"M", b"L"
 _LEDGERS_A_FRAME: Final = 1_000
 
@@ -109,6 +112,10 @@ class BackupFolder:
     def ledger(self, ledger_id: int, last: int) -> Path:
         """Where the entries of a ledger up to `last` are."""
         return self.path / _LEDGERS / f"{ledger_id}-{last}.ledger"
+
+    def doubt(self, ledger_id: int, last: int) -> Path:
+        """What is there when a check has found the file of these entries damaged."""
+        return self.ledger(ledger_id, last).with_suffix(_DOUBT)
 
     @contextmanager
     def writing(self, cluster_id: str) -> Iterator[int]:

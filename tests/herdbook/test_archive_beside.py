@@ -15,7 +15,7 @@ from engine.ledger.reader import LedgerReader
 from engine.metadata.ledgers import LedgerMetadata
 from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
-from herdbook.archive import BackupFolder, back_up, restore_folder
+from herdbook.archive import Backed, BackupFolder, back_up, check_backup, restore_folder
 from herdbook.archive import backup as backing
 from herdbook.archive.cut import Cut, reader_of, take_cut
 
@@ -116,3 +116,42 @@ def test_ledgers_that_are_collected_before_the_cut_are_left_out(
 
     read = BackupFolder(tmp_path / "backups").read
     asyncio.run(work())
+
+
+async def backed_up_again(folder: Path) -> Backed:
+    """Back up the store, of which there may be a backup already."""
+    async with opened(folder / "store") as (client, workers):
+        if not await client.list_ledgers():
+            for number in range(3):
+                await written(client, b"%d moo" % number * 1_000)
+        return await back_up(client, workers, folder / "backups", kind="folder")
+
+
+@pytest.mark.parametrize("left", [slice(0), slice(20), slice(-1)])
+def test_a_file_of_an_earlier_backup_that_was_cut_short_is_copied_again(
+    tmp_path: Path, left: slice
+) -> None:
+    asyncio.run(backed_up_again(tmp_path))
+    file = min((tmp_path / "backups" / "ledgers").iterdir())
+    file.write_bytes(file.read_bytes()[left])
+    backed = asyncio.run(backed_up_again(tmp_path))
+    assert (backed.number, backed.ledgers, backed.ledgers_copied) == (2, 3, 1)
+    for number in (1, 2):
+        assert check_backup(tmp_path / "backups", number).whole
+
+
+@pytest.mark.parametrize("at", [0, 7, 9, 200])
+def test_what_a_check_found_damaged_the_next_backup_copies_again(tmp_path: Path, at: int) -> None:
+    asyncio.run(backed_up_again(tmp_path))
+    file = min((tmp_path / "backups" / "ledgers").iterdir())
+    spoilt = bytearray(file.read_bytes())
+    spoilt[at % len(spoilt)] ^= 8
+    file.write_bytes(spoilt)
+    found = check_backup(tmp_path / "backups")
+    assert not found.whole and len(found.damaged) == 1 and file.name in found.damaged[0]
+    assert file.read_bytes() == spoilt
+    assert asyncio.run(backed_up_again(tmp_path)).ledgers_copied == 1
+    for number in (1, 2):
+        assert check_backup(tmp_path / "backups", number).whole
+    assert len(list((tmp_path / "backups" / "ledgers").iterdir())) == 3
+    assert asyncio.run(backed_up_again(tmp_path)).ledgers_copied == 0

@@ -79,6 +79,22 @@ OPERATIONS_MUTANTS: Final = (
         by_test(_BESIDE, "test_ledgers_that_are_collected_before_the_cut_are_left_out"),
     ),
     Mutant(
+        "a-file-that-was-cut-short-is-named-again",
+        "a file of an earlier backup is named again only if it ends as it should",
+        "herdbook/archive/ledger_file.py",
+        "    if read_last(path, _END.size) != _END.pack(last, length):",
+        "    if not path.exists():",
+        by_test(_BESIDE, "test_a_file_of_an_earlier_backup_that_was_cut_short_is_copied_again"),
+    ),
+    Mutant(
+        "what-a-check-found-damaged-stays",
+        "a file that a check found damaged is read by the next backup",
+        "herdbook/archive/backup.py",
+        "        doubted = self._folder.doubt(ledger_id, last).exists()",
+        "        doubted = False",
+        by_test(_BESIDE, "test_what_a_check_found_damaged_the_next_backup_copies_again"),
+    ),
+    Mutant(
         "backups-of-two-stores-share-a-folder",
         "a folder of backups is of one store",
         "herdbook/archive/manifest.py",
