@@ -317,7 +317,9 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
 
 def _how(status: int | None) -> str:
     if status is not None and status < 0:
-        return f"it was ended by {signal.Signals(-status).name}"
+        # Those of real time have no names.
+        named = {each.value: each.name for each in signal.Signals}
+        return f"it was ended by {named.get(-status, f'signal {-status}')}"
     return f"it ended by itself with status {status}"
 
 

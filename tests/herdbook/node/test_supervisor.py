@@ -120,6 +120,18 @@ async def test_a_process_that_is_killed_is_started_again(tmp_path: Path) -> None
     assert "elsa: it was ended by SIGKILL; it starts again in 1 ms" in watching.lines
 
 
+async def test_a_process_that_a_signal_without_a_name_ends_is_started_again(
+    tmp_path: Path,
+) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("serve", "bookie"))
+    await watching.until("serving")
+    os.kill(watching.states["elsa"].pid, signal.SIGRTMIN + 1)
+    await watching.until("serving", restarts=1)
+    await watching.end()
+    said = f"elsa: it was ended by signal {signal.SIGRTMIN + 1}; it starts again in 1 ms"
+    assert said in watching.lines
+
+
 async def test_what_cannot_be_ends_the_node_with_what_it_said(tmp_path: Path) -> None:
     watching = Watching(tmp_path, QUICK, elsa=("serve", "bookie"), bert=("wrong", "herd"))
     with pytest.raises(NodeFailed, match="bert: InvalidRequest: no such rack"):
