@@ -5,7 +5,10 @@ who may write may read, who may administer may write.
 
 Invariants:
 - What no grant names is refused. An administrator may do all.
-- "*" does not reach the system's own tablespace: users and grants are for administrators.
+- "*" does not reach what is the system's own: users and grants, the names of all buckets, the
+  payloads of all tenants' tasks. Administrators have it, and whom a grant gives it by name.
+- No grant lets anybody write rows that say what buckets hold: nodes do it for whom a grant of a
+  bucket lets.
 - A principal never changes; whoever keeps one asks from time to time whether it still holds.
 """
 
@@ -22,6 +25,12 @@ RIGHTS: Final[tuple[Right, ...]] = ("read", "write", "admin")
 ALL: Final = "*"
 SYSTEM: Final = "system"
 """The tablespace that holds users, grants and tokens."""
+_APART: Final = frozenset(
+    {("tablespace", SYSTEM), ("tablespace", "blobs"), ("bucket", "herdbook-tasks")}
+)
+"""What `ALL` does not reach."""
+NAMES: Final = "blobs"
+"""The tablespace that holds the names of buckets; those of one bucket begin with it and `_`."""
 _STEPS: Final = {right: step for step, right in enumerate(RIGHTS)}
 
 
@@ -47,9 +56,7 @@ class Grant:
 
     def covers(self, kind: Kind, name: str, right: Right) -> bool:
         """Whether this grant is enough."""
-        named = self.name == name or (
-            self.name == ALL and not (kind == "tablespace" and name == SYSTEM)
-        )
+        named = self.name == name or (self.name == ALL and (kind, name) not in _APART)
         return self.kind == kind and named and _STEPS[self.right] >= _STEPS[right]
 
 
@@ -70,7 +77,11 @@ class Principal:
 
     def allows(self, kind: Kind, name: str, right: Right) -> bool:
         """Whether they may do that to the thing of that name."""
-        return self.admin or any(grant.covers(kind, name, right) for grant in self.grants)
+        if self.admin:
+            return True
+        if right != "read" and kind == "tablespace" and _holds_names(name):
+            return False
+        return any(grant.covers(kind, name, right) for grant in self.grants)
 
     def check(self, kind: Kind, name: str, right: Right) -> None:
         """Raise `AccessRefused` where they may not."""
@@ -89,6 +100,12 @@ class Principal:
             for grant in self.grants
             if grant.kind == kind and _STEPS[grant.right] >= _STEPS[right]
         )
+
+
+def _holds_names(tablespace: str) -> bool:
+    """Whether a tablespace is the names of buckets and objects, and what their ledgers hold."""
+    name = tablespace.lower()
+    return name == NAMES or name.startswith(NAMES + "_")
 
 
 _VERBS: Final = {"read": "read", "write": "write to", "admin": "administer"}

@@ -311,7 +311,7 @@ class ClientConnection:
             host, _ = parse_host_port(self.address.removeprefix(TCP))
             if not is_loopback(host):
                 raise InvalidRequest(
-                    f"{self.address}: a token is shown only over TLS or within the machine; "
+                    f"{self.address}: users and tokens log in only over TLS or within the machine; "
                     "name the authorities"
                 )
 

@@ -122,8 +122,8 @@ class ClientGreeting:
 
     @property
     def in_the_clear(self) -> bool:
-        """Whether what it shows could be taken by who listens."""
-        return bool(self._security.token)
+        """Whether who listens could take what it shows, or what it gets as the user it proves."""
+        return bool(self._security.token or self._security.user)
 
     def options(self, binding: bytes = b"") -> dict[str, Any]:
         """What HELLO says beside the rest. `binding` is the hash of the server's certificate."""

@@ -28,7 +28,7 @@ from broker.access import Asking
 from broker.http.app import ROUTES as BROKER_ROUTES
 from broker.http.app import places_of
 from broker.http.bodies import Bodies, BodyLate
-from broker.http.front import Front, converted, decoded, json_reply, told_error
+from broker.http.front import Front, HttpSettings, converted, decoded, json_reply, told_error
 from broker.http.openapi import PREFIX
 from broker.http.routes import Told
 from engine.access.audit import NO_AUDIT, Audit
@@ -166,6 +166,14 @@ class Door:
         self.house = house
         self.gate = gate
         self._bodies = Bodies(gate.settings.bounds)
+        # Apart, and small: before a login strangers can fill nothing that others need.
+        self._bodies_of_strangers = Bodies(
+            HttpSettings(
+                body_bytes_max=_STRANGERS_BODY_BYTES,
+                bodies_bytes_max=64 * _STRANGERS_BODY_BYTES,
+                body_timeout_ms=5_000,
+            )
+        )
 
     def asking(self, request: Request) -> Asking | None:
         """For the broker's routes: who asks, as `guarded` has found."""
@@ -244,7 +252,8 @@ class Door:
             self.gate.check_need(request, route.need, who, path, None)
         if route.body is bytes:
             return await self._told(route, Ask(path, query, None, who, request))
-        async with self._bodies.of(request) as raw:
+        bodies = self._bodies_of_strangers if route.need.public else self._bodies
+        async with bodies.of(request) as raw:
             body = None
             if route.body is not None and (raw or not route.body_optional):
                 body = decoded(raw, route.body)
@@ -259,6 +268,7 @@ class Door:
         return told
 
 
+_STRANGERS_BODY_BYTES: Final = 4 * 1024
 _NOBODY: Final = Principal("nobody")
 
 

@@ -31,6 +31,7 @@ from engine.access.port import Authenticator
 from engine.access.principal import EVERYBODY, Principal
 from engine.errors import AccessRefused
 from engine.ports.clock import Clock
+from engine.transport.address import is_loopback
 from herdbook.http.errors import HttpError
 from herdbook.http.routes import Need
 from herdbook.http.sessions import COOKIE, Guesses, Session, Sessions
@@ -109,9 +110,14 @@ class Gate:
         if self.authenticator is None:
             return Caller(EVERYBODY)
         try:
-            return Caller(await self.authenticator.anonymous())
+            anybody = await self.authenticator.anonymous()
         except AccessRefused:
             raise unknown(request) from None
+        peer = peer_of(request)
+        if not (self.settings.open or is_loopback(peer)):
+            # Its last user was removed while it serves: it is not everybody's by that.
+            raise unknown(request)
+        return Caller(anybody)
 
     async def login(self, user: str, password: str, peer: str) -> Principal:
         """A user by password. Raises as `caller`."""

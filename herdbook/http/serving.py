@@ -139,6 +139,7 @@ def _web(settings: HttpServerSettings, address: str) -> WebSettings:
         settings.web,
         names=(*settings.web.names, called, listens),
         secure=settings.certificate is not None or settings.web.secure,
+        open=settings.insecure or settings.web.open,
     )
 
 

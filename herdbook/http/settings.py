@@ -18,12 +18,14 @@ class WebSettings:
     its last request. `transfers_max` bounds objects that are going in or out at a time; one has
     `transfer_grace_ms`, and what its bytes take at `transfer_bytes_a_second`; it ends when nothing
     moves for `transfer_idle_ms`. `once` is a ticket that logs in one time, as an administrator,
-    within `once_ms` from the start; "": none.
+    within `once_ms` from the start; "": none. `open`: without users everybody is served, from
+    other machines, too.
     """
 
     names: tuple[str, ...] = ()
     secure: bool = False
     open_metrics: bool = False
+    open: bool = False
     bounds: HttpSettings = field(default_factory=HttpSettings)
     request_timeout_ms: int = 330_000
     sessions_max: int = 1_000

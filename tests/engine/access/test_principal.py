@@ -30,6 +30,27 @@ def test_what_no_grant_names_is_refused() -> None:
         ann.check_admin()
 
 
+@pytest.mark.parametrize(("kind", "name"), [("tablespace", "blobs"), ("bucket", "herdbook-tasks")])
+def test_a_grant_to_all_does_not_reach_what_holds_everybodys(kind: str, name: str) -> None:
+    ann = user("ann", (kind, ALL, "admin"))
+    assert not ann.allows(kind, name, "read")  # type: ignore[arg-type]
+    named = user("ann", (kind, name, "read"))
+    assert named.allows(kind, name, "read")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["blobs", "BLOBS", "blobs_letters_2x7"])
+def test_no_grant_lets_anybody_write_what_says_what_buckets_hold(name: str) -> None:
+    for granted in (name, name.lower(), ALL):
+        ann = user("ann", ("tablespace", granted, "admin"))
+        assert not ann.allows("tablespace", name, "write")
+        assert not ann.allows("tablespace", name, "admin")
+    assert user("ann", ("tablespace", name, "admin")).allows("tablespace", name, "read")
+    assert user("ann", ("tablespace", "blobsy", "admin")).allows("tablespace", "blobsy", "write")
+    assert user("ann", ("bucket", "blobs", "write")).allows("bucket", "blobs", "write")
+    assert Principal("root", admin=True).allows("tablespace", name, "write")
+    assert EVERYBODY.allows("tablespace", name, "admin")
+
+
 def test_a_grant_to_all_does_not_reach_the_users() -> None:
     ann = user("ann", ("tablespace", ALL, "admin"))
     assert ann.allows("tablespace", "shop", "admin")

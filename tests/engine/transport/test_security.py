@@ -16,6 +16,7 @@ from engine.errors import AccessRefused, InvalidRequest
 from engine.ports.clock import SystemClock
 from engine.transport.contract import Bookie, Status
 from engine.transport.frames import ErrorCode, Kind, decode_error
+from engine.transport.greeting import ClientGreeting
 from engine.transport.security import (
     NO_SECURITY,
     Security,
@@ -251,3 +252,20 @@ async def test_old_tls_is_spoken_by_neither_side(tmp_path: Path) -> None:
         with pytest.raises(OSError):
             await asyncio.open_connection("localhost", house.port, ssl=old)
         assert await served(house, security)
+
+
+@pytest.mark.parametrize(
+    ("security", "listened_to"),
+    [
+        (Security(user="ann", password="ann's word"), True),
+        (Security(token="hbt_1_2"), True),
+        (Security(secret=SECRET), False),
+        (NO_SECURITY, False),
+    ],
+    ids=["user", "token", "secret", "nothing"],
+)
+def test_who_logs_in_gives_away_more_than_who_proves_the_secret(
+    security: Security, listened_to: bool
+) -> None:
+    """What listens takes over a user's connection, or a token; a proof is worth nothing to it."""
+    assert ClientGreeting(security).in_the_clear is listened_to

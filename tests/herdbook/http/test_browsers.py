@@ -6,13 +6,13 @@ import re
 import httpx
 import pytest
 
-from engine.access.principal import Principal
+from engine.access.principal import EVERYBODY, Principal
 from engine.ports.clock import SystemClock
 from herdbook.http.errors import HttpError
 from herdbook.http.gate import TOKEN_HEADER
 from herdbook.http.sessions import COOKIE, Guesses, Sessions
 from herdbook.http.settings import WebSettings
-from tests.herdbook.http.yard import API, Asker, Node
+from tests.herdbook.http.yard import API, Asker, Node, Users
 
 CHANGE = ("POST", "/repair/on")
 ANN = Principal("ann")
@@ -238,3 +238,25 @@ def test_only_the_consoles_files_are_served(node: Node) -> None:
         assert asker("GET", path).status_code == 404, path
     assert isinstance(asker("GET", "/pages/tasks.js"), httpx.Response)
     assert asker("GET", "/pages/tasks.js").headers["content-type"].startswith("text/javascript")
+
+
+class NobodyLeft(Users):
+    """The last user was removed."""
+
+    async def anonymous(self) -> Principal:
+        return EVERYBODY
+
+
+def test_a_store_whose_last_user_went_is_not_open_to_other_machines_by_that(node: Node) -> None:
+    nobody = NobodyLeft({}, {})
+    stranger = Asker(node.loop, node.app(nobody), peer="203.0.113.9")
+    assert stranger("GET", f"{API}/cluster").status_code == 401
+    assert Asker(node.loop, node.app(nobody))("GET", f"{API}/cluster").status_code == 200
+    wanted = Asker(node.loop, node.app(nobody, WebSettings(open=True)), peer="203.0.113.9")
+    assert wanted("GET", f"{API}/cluster").status_code == 200
+
+
+def test_who_has_not_logged_in_sends_no_large_body(node: Node) -> None:
+    told = node.closed()("POST", f"{API}/login", content=b"x" * 4_097)
+    assert told.status_code == 413
+    assert told.json()["error"]["code"] == "too_large"
