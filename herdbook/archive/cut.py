@@ -4,6 +4,8 @@ Invariants:
 - A log's list, its snapshot and its end are of one moment: the log is kept from the snapshot on.
 - Every acknowledged transaction that began after the one before was answered is in a log's end, or
   none after it is: an end is what a recovery would find now.
+- Logs end in the order in which they name each other: tasks, tables, buckets. What a task or a row
+  names was acknowledged before it was, so it is before the later end of the log that has it.
 - Which tablespaces there are did not change while their ends were found, so that one does not name
   another that is not there.
 - What is being filled, or was dropped, is not there.
@@ -14,6 +16,8 @@ from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 from typing import Final
 
+from blobit.naming import OWN_TABLESPACES
+from blobit.tables import REGISTRY
 from engine.errors import CannotRead, NoSuchLedger, Unavailable
 from engine.ledger.reader import LedgerReader
 from engine.log.log_list import LOGS, LogList, decode_list
@@ -71,8 +75,7 @@ async def _look(workshop: Workshop, named: Collection[str]) -> Cut:
         found = await store.get(f"{name}/{_CHECKPOINTS}")
         if found is not None:
             keys[f"{name}/{_CHECKPOINTS}"] = found.value
-    others = [name for name in named if not name.startswith(HERD_LOGS)]
-    for name in [log_of(key.removeprefix(f"{SPACES}/")) for key in before] + others:
+    for name in _in_order(named, before):
         listed = await _take_log(workshop, f"{LOGS}/{name}", keys)
         if listed.listed:
             last = listed.ledgers[-1]
@@ -85,6 +88,14 @@ async def _look(workshop: Workshop, named: Collection[str]) -> Cut:
     if await _spaces(store) != before:
         raise Moved
     return Cut(at_ms, keys, ends, frozenset(logs))
+
+
+def _in_order(named: Collection[str], spaces: Collection[str]) -> list[str]:
+    """The logs, those last that are named by what is in others, and name nothing there."""
+    others = sorted(name for name in named if not name.startswith(HERD_LOGS))
+    tablespaces = sorted(key.removeprefix(f"{SPACES}/") for key in spaces)
+    tablespaces.sort(key=lambda name: name == REGISTRY or name.startswith(OWN_TABLESPACES))
+    return [*others, *map(log_of, tablespaces)]
 
 
 async def end_of(workshop: Workshop, ledger_id: int) -> int:

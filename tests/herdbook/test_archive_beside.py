@@ -1,6 +1,7 @@
 """What happens in the store between the steps of a backup: the new store is none the worse."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,9 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
 from herdbook.archive import Backed, BackupFolder, back_up, check_backup, restore_folder
 from herdbook.archive import backup as backing
+from herdbook.archive import cut as cutting
 from herdbook.archive.cut import Cut, reader_of, take_cut
+from herdbook.book import AsyncBook, open_async
 
 
 @asynccontextmanager
@@ -155,3 +158,62 @@ def test_what_a_check_found_damaged_the_next_backup_copies_again(tmp_path: Path,
         assert check_backup(tmp_path / "backups", number).whole
     assert len(list((tmp_path / "backups" / "ledgers").iterdir())) == 3
     assert asyncio.run(backed_up_again(tmp_path)).ledgers_copied == 0
+
+
+class Naming:
+    """A writer that stores an object, names it in a row and in a task with a large payload."""
+
+    def __init__(self, book: AsyncBook) -> None:
+        self._book = book
+        self._number = 0
+
+    async def step(self) -> None:
+        bucket = await self._book.blobs.create_bucket("photos", exist_ok=True)
+        session = await self._book.herd.session("default")
+        tasks = await self._book.tasks()
+        self._number += 1
+        await bucket.put(str(self._number), b"moo")
+        await session.execute("CREATE TABLE IF NOT EXISTS named (id INT PRIMARY KEY)")
+        await session.execute(f"INSERT INTO named VALUES ({self._number})")
+        await tasks.submit("show", {"row": self._number, "photo": "moo" * 500_000})
+        await session.close()
+
+
+async def what_lacks(book: AsyncBook) -> tuple[int, int]:
+    """How many rows and tasks there are; each must have what it names."""
+    bucket, tasks = await book.blobs.bucket("photos"), await book.tasks()
+    session = await book.herd.session("default")
+    rows = [row[0] for row in (await session.execute("SELECT id FROM named")).rows]
+    await session.close()
+    for number in rows:
+        assert await bucket.get(str(number)) == b"moo"
+    found = (await tasks.list(limit=1_000)).tasks
+    for task in found:
+        assert json.loads(await tasks.payload(task.id))["row"] in rows
+    return len(rows), len(found)
+
+
+def test_what_rows_and_tasks_of_a_backup_name_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        async with open_async(tmp_path / "store") as book:
+            naming = Naming(book)
+            await naming.step()
+
+            async def end_of(workshop: Workshop, ledger_id: int) -> int:
+                end = await cutting_end_of(workshop, ledger_id)
+                await naming.step()
+                return end
+
+            cutting_end_of = cutting.end_of
+            monkeypatch.setattr(cutting, "end_of", end_of)
+            await back_up(book.ledgers, workers, tmp_path / "backups", kind="folder")
+        await restore_folder(workers, tmp_path / "backups", tmp_path / "again")
+        await workers.close()
+        async with open_async(tmp_path / "again") as book:
+            rows, tasks = await what_lacks(book)
+            assert rows >= tasks >= 1
+
+    asyncio.run(work())

@@ -95,6 +95,14 @@ OPERATIONS_MUTANTS: Final = (
         by_test(_BESIDE, "test_what_a_check_found_damaged_the_next_backup_copies_again"),
     ),
     Mutant(
+        "buckets-end-before-what-names-their-objects",
+        "logs end in the order in which they name each other",
+        "herdbook/archive/cut.py",
+        "    return [*others, *map(log_of, tablespaces)]",
+        "    return [*map(log_of, reversed(tablespaces)), *others]",
+        by_test(_BESIDE, "test_what_rows_and_tasks_of_a_backup_name_is_in_it"),
+    ),
+    Mutant(
         "backups-of-two-stores-share-a-folder",
         "a folder of backups is of one store",
         "herdbook/archive/manifest.py",
