@@ -145,9 +145,9 @@ async def serve_tasks(
     """
     configuration = read_configured()
     security = configuration.make_security().as_node()
-    _check_listeners(settings, security)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     found = find(url, os.environ, configuration)
+    _check_listeners(settings, security, clustered=is_cluster(found))
     if not is_cluster(found):
         await check_unserved(Path(found), configuration)
     metrics = _metrics()
@@ -333,7 +333,9 @@ def _doorkeeper(
     if door is None:
         return Logins()
     rng = random.SystemRandom()
-    return StoreLogins(Gate(door.authenticator, WebSettings(), clock, rng, door.audit), owner)
+    return StoreLogins(
+        Gate(door.authenticator, WebSettings(open=settings.insecure), clock, rng, door.audit), owner
+    )
 
 
 async def _serve_grpc(
@@ -387,9 +389,11 @@ def _metrics() -> Metrics:
         return NO_METRICS
 
 
-def _check_listeners(settings: TaskServerSettings, security: Security) -> None:
+def _check_listeners(settings: TaskServerSettings, security: Security, *, clustered: bool) -> None:
+    # Users of a cluster with a secret log in, and their passwords want a certificate.
+    logins = clustered and bool(security.secret) and settings.certificate is not None
     for listen, guarded, remedy in (
-        (settings.listen, bool(settings.users), "give --users FILE"),
+        (settings.listen, bool(settings.users) or logins, "give --users FILE"),
         (settings.grpc, security.on, "give a secret or authorities in the configuration file"),
     ):
         if not listen or guarded or settings.insecure:

@@ -15,7 +15,15 @@ from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
 from engine.transport.address import is_loopback, parse_host_port
 from herdbook.node.reading import KEYS, gather
-from herdbook.node.settings import EVERYWHERE, FILE, PLACE, NodeSettings, Role, listeners
+from herdbook.node.settings import (
+    EVERYWHERE,
+    FILE,
+    PLACE,
+    BrokerTable,
+    NodeSettings,
+    Role,
+    listeners,
+)
 
 PAIRS: Final = ("security", "broker", "http")
 """Tables with a certificate and its key."""
@@ -157,6 +165,21 @@ def _addresses(settings: NodeSettings) -> Iterator[str]:
             yield f"{other}: port {port} is taken already, by {key}"
     if settings.clustered and Role.BROKER in settings.roles and not settings.broker.grpc:
         yield "broker.grpc: it is missing; a broker of a cluster is known by it"
+    if settings.clustered and Role.BROKER in settings.roles:
+        yield from _found(settings.broker)
+
+
+def _found(broker: BrokerTable) -> Iterator[str]:
+    """Who is asked for tasks by other machines is found by them at HTTP, too."""
+    try:
+        (here, _), (there, _) = parse_host_port(broker.listen), parse_host_port(broker.grpc)
+    except InvalidRequest:
+        return
+    if is_loopback(here) and not is_loopback(there) and not broker.advertise_http:
+        yield (
+            f"broker.listen: {broker.listen} is what others would dial, and find themselves: "
+            "listen where they reach it, as broker.grpc does, or give broker.advertise_http"
+        )
 
 
 def _doors(settings: NodeSettings) -> Iterator[str]:
@@ -164,11 +187,14 @@ def _doors(settings: NodeSettings) -> Iterator[str]:
     if settings.insecure:
         return
     proven = bool(settings.security.secret_file or settings.security.authorities)
+    logins = settings.clustered and settings.security.secret_file and settings.broker.certificate
     for key, role, address in listeners(settings):
         if role is Role.HTTP or key.endswith(".metrics"):
             continue
-        guarded = bool(settings.broker.users) if key == "broker.listen" else proven
-        remedy = "broker.users" if key == "broker.listen" else "security.secret_file or authorities"
+        guarded, remedy = proven, "security.secret_file or authorities"
+        if key == "broker.listen":
+            guarded = bool(settings.broker.users or logins)
+            remedy = "broker.users, or security.secret_file and broker.certificate"
         try:
             host, _ = parse_host_port(address)
         except InvalidRequest:

@@ -87,7 +87,7 @@ def test_each_command_is_serve_with_options_that_it_has() -> None:
 def test_the_example_of_a_file_is_one_that_a_node_takes(tmp_path: Path) -> None:
     settings = settings_of((DEPLOY / "node.toml").read_text(), tmp_path)
     assert settings.clustered and settings.security.authorities
-    assert ports_of(settings) == {3181, 7180, 7365, 7380}
+    assert ports_of(settings) == {3181, 7180, 7364, 7365, 7380}
 
 
 def test_a_pod_opens_the_ports_at_which_its_node_listens(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_all_that_is_wrong_is_told_at_once_each_with_its_place(tmp_path: Path) -
         ({"broker.grpc": ""}, "broker.grpc: it is missing"),
         ({"herd.listen": "0.0.0.0:7180"}, "herd.listen: whoever reaches 0.0.0.0:7180 could write"),
         ({"broker.listen": "10.0.0.1:1"}, "broker.listen: whoever reaches 10.0.0.1:1 could write"),
+        ({"broker.grpc": "10.0.0.1:1"}, "127.0.0.1:7364 is what others would dial"),
         ({"security.secret_file": "nothing"}, "nothing cannot be read: No such file"),
         ({"security.certificate": __file__}, "security.private_key: it is missing"),
         ({"zookeeper.user": "elsa"}, "zookeeper: user and password_file go together"),
@@ -117,6 +118,20 @@ def test_what_cannot_be_is_refused(tmp_path: Path, flags: dict[str, object], err
     assert read_settings(None, {}, told).url == URL
     errors = errors_of(None, {}, told | flags)
     assert [each for each in errors if error in each], errors
+
+
+def test_brokers_are_served_to_other_machines_by_users_of_the_cluster_over_tls(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "key").write_text("0123456789abcdef")
+    flags: dict[str, object] = {"data": str(tmp_path / "data"), "url": URL}
+    flags |= {"broker.listen": "0.0.0.0:7364", "broker.grpc": "0.0.0.0:7365"}
+    flags["security.secret_file"] = str(tmp_path / "key")
+    [error] = errors_of(None, {}, flags)
+    assert "broker.users, or security.secret_file and broker.certificate" in error
+    flags |= {"broker.certificate": str(tmp_path / "key")}
+    flags |= {"broker.private_key": str(tmp_path / "key")}
+    assert read_settings(None, {}, flags).reached("0.0.0.0:7364", "cow-1:7364") == "cow-1:7364"
 
 
 @pytest.mark.parametrize(
