@@ -41,6 +41,17 @@ ACCESS_MUTANTS: Final = (
         by_test(_PRINCIPAL_TESTS, "test_a_grant_to_all_does_not_reach_the_users"),
     ),
     Mutant(
+        "rows-of-buckets-are-like-others",
+        "no grant lets anybody write rows that say what buckets hold",
+        _PRINCIPAL,
+        'if right != "read" and kind == "tablespace" and _holds_names(name):',
+        "if False:",
+        by_test(
+            _PRINCIPAL_TESTS,
+            "test_no_grant_lets_anybody_write_what_says_what_buckets_hold[blobs]",
+        ),
+    ),
+    Mutant(
         "every-right-is-enough",
         "who may read may not write for that",
         _PRINCIPAL,
@@ -200,6 +211,17 @@ ACCESS_MUTANTS: Final = (
         "        lease.guest.caller = caller\n",
         "",
         by_test(_MEANWHILE_TESTS, "test_a_grant_that_is_taken_back_counts_in_sessions_over_grpc"),
+    ),
+    Mutant(
+        "whoever-opens-it-counts",
+        "a session that is opened for somebody may do no more than they",
+        _GUEST,
+        "        return Permits(lambda: whose, name)\n",
+        "        return None\n",
+        by_test(
+            _MEANWHILE_TESTS,
+            "test_a_session_that_is_opened_for_somebody_may_do_no_more_than_they",
+        ),
     ),
     Mutant(
         "a-stream-outlives-its-user",

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from engine.access.audit import LineAudit
+from engine.access.principal import ALL, Grant, Principal
 from herdbook.http.app import ROUTES, broker_needs
 from herdbook.http.openapi import merged
 from herdbook.http.routes import Need, Route
@@ -192,3 +193,23 @@ def test_logins_refusals_and_changes_are_noted_and_no_secret_is(node: Node) -> N
     assert len(lines) == 4 and "moo" not in text
     assert '"who":"alma","what":"DELETE"' in lines[0] and '"allowed":false' in lines[0]
     assert '"who":"elsa","what":"POST","where":"/api/v1/repair/on","allowed":true' in lines[1]
+
+
+def test_no_grant_lets_a_user_write_by_sql_what_says_what_buckets_hold(node: Node) -> None:
+    root = node.open()
+    root.json("POST", "/buckets", json={"name": "letters"}, expect=201)
+    assert root("PUT", f"{API}/buckets/letters/objects/elsa", content=b"moo").status_code == 201
+    grants = [Grant("tablespace", name, "admin") for name in (ALL, "blobs")]
+    node.users.principals["mallory"] = Principal("mallory", grants=tuple(grants))
+    node.users.passwords["mallory"] = "mallory-moo"
+    mallory = node.closed("mallory")
+    [[bucket]] = mallory.sql("blobs", "SELECT bucket_id FROM objects WHERE name = 'elsa'")["rows"]
+    for text in (
+        f"INSERT INTO dying VALUES (1, {bucket}, 1)",
+        "UPDATE objects SET object_id = NULL",
+        "SELECT * FROM objects FOR UPDATE",
+        "DROP TABLE refs",
+    ):
+        mallory.sql("Blobs", text, expect=403)
+    assert root.sql("blobs", "SELECT * FROM dying")["rows"] == []
+    assert root("GET", f"{API}/buckets/letters/objects/elsa").content == b"moo"
