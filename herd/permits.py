@@ -32,6 +32,10 @@ _ELSEWHERE: Final = "TABLESPACE"
 """Its own module asks for the right to the tablespace that it names."""
 
 
+Whose = Principal | None
+"""Who may do what a session may; None: whoever has it may do everything."""
+
+
 class Permits:
     """What one caller may do in one tablespace. They are looked at again as their caller is."""
 

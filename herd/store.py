@@ -42,6 +42,7 @@ from herd.errors import InterfaceError, OperationalError, ProgrammingError
 from herd.locks import SCHEMA
 from herd.nodes.facts import decode_space
 from herd.nodes.folder_spaces import FolderSpaces, mark_dropped, remove_marked
+from herd.permits import Whose
 from herd.settings import FOLDER_LOG, HerdSettings
 from herd.sharing import Sharing
 from herd.table import AsyncTable, create_table, open_table
@@ -148,9 +149,14 @@ class AsyncHerd:
         return found
 
     async def session(
-        self, name: str = DEFAULT, *, autocommit: bool = True, follower: bool = False
+        self,
+        name: str = DEFAULT,
+        *,
+        autocommit: bool = True,
+        follower: bool = False,
+        whose: Whose = None,
     ) -> "Session | RemoteSession":
-        """A session for SQL in a tablespace, wherever that runs. Close it.
+        """A session for SQL in a tablespace, wherever that runs, with `whose` rights. Close it.
 
         Raises `ProgrammingError` for a tablespace that is not there, `OperationalError`, and for a
         `follower` `NotSupportedError`: only clusters have some.
@@ -158,14 +164,13 @@ class AsyncHerd:
         if follower:
             raise no_followers()
         if await self._route.own_or_reach():
-            return await self._session(name, autocommit=autocommit)
-        return await self._remote.session(name, autocommit=autocommit)
+            return await self._session(name, autocommit, whose)
+        return await self._remote.session(name, autocommit=autocommit, whose=whose)
 
-    async def _session(self, name: str, *, autocommit: bool) -> "Session":
+    async def _session(self, name: str, autocommit: bool, whose: Whose = None) -> "Session":
         from herd.sql.session import Session
 
-        space = await self._space(name)
-        return Session(space, self.queries(space), autocommit=autocommit)
+        return Session(space := await self._space(name), self.queries(space), autocommit, whose)
 
     def queries(self, space: Tablespace) -> "QueryEngine":
         """What runs queries over a tablespace."""
@@ -416,7 +421,7 @@ class _Here:
 
     async def session(self, name: str, *, autocommit: bool = True) -> "Session":
         """A session of this process."""
-        return await self._herd._session(name, autocommit=autocommit)
+        return await self._herd._session(name, autocommit)
 
     async def table(self, table: str, name: str) -> AsyncTable:
         """A table of this process."""

@@ -39,6 +39,8 @@ def right_alone(text: str) -> Right | None:
     (None, None)
     """
     parsed = parse(text)
+    if parsed.word == "EXPLAIN":
+        return right_alone(parsed.rest(1))
     if parsed.word in _SESSION:
         raise NotSupportedError(
             f"{parsed.word} in a statement that stands alone",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.slow import SLOW, waited_longest
 from herd.errors import AccessDenied, Deadlock, InternalError, NotSupportedError, ProgrammingError
+from herd.permits import Permits, Whose
 from herd.sequences import sequences_of
 from herd.sql import control
 from herd.sql.clients import Running, clients_of
@@ -30,7 +31,6 @@ from herd.transaction import Isolation, Transaction
 from herd.turns import in_parts, in_turns
 
 if TYPE_CHECKING:
-    from herd.permits import Permits
     from herd.sql.query import QueryEngine
     from herd.tablespace import Tablespace
 
@@ -46,7 +46,13 @@ class Session:
     begins one that lasts until `commit` or `rollback`.
     """
 
-    def __init__(self, space: "Tablespace", query: "QueryEngine", autocommit: bool = True) -> None:
+    def __init__(
+        self,
+        space: "Tablespace",
+        query: "QueryEngine",
+        autocommit: bool = True,
+        whose: Whose = None,
+    ) -> None:
         self.space = space
         self.query = query
         self.autocommit = autocommit
@@ -61,7 +67,7 @@ class Session:
         """Whose session it is, if it came from another process."""
         self._latest: Transaction | None = None
         """That of the statement that runs, if it has one."""
-        self.permits: Permits | None = None
+        self.permits = None if whose is None else Permits(lambda: whose, space.name)
         """What it may do; None: everything."""
         self.opened_s = space.clock.monotonic()
         self.running: Running | None = None

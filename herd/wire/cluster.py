@@ -38,6 +38,7 @@ from herd.errors import (
     ProgrammingError,
 )
 from herd.nodes.commands import SpaceCommands
+from herd.permits import Whose
 from herd.translating import translating
 from herd.wire.calling import Calling, Patience
 from herd.wire.contract import Channel
@@ -212,17 +213,24 @@ class ClusterHerd(RemoteHerd):
         self._commands = commands
 
     async def session(
-        self, name: str = DEFAULT, *, autocommit: bool = True, follower: bool = False
+        self,
+        name: str = DEFAULT,
+        *,
+        autocommit: bool = True,
+        follower: bool = False,
+        whose: Whose = None,
     ) -> RemoteSession:
-        """A session for SQL in a tablespace. Close it.
+        """A session for SQL in a tablespace. Close it. It may do what `whose` may.
 
         A `follower` session reads from any replica, at the `position` that it states, perhaps some
         time behind the leader, and changes nothing. Raises `ProgrammingError` for a tablespace that
         is not there, `LeaderUnavailable`.
         """
         if not follower:
-            return await super().session(name, autocommit=autocommit)
-        made = RemoteSession(self._reading, name.lower(), autocommit=autocommit, follower=True)
+            return await super().session(name, autocommit=autocommit, whose=whose)
+        made = RemoteSession(
+            self._reading, name.lower(), autocommit=autocommit, follower=True, whose=whose
+        )
         await made.attach()
         return made
 

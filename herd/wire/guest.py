@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.access.door import BY_ANYBODY, Caller
 from engine.access.principal import SYSTEM
+from engine.errors import AccessRefused
 from engine.log import Position
 from herd.errors import (
     AccessDenied,
@@ -26,7 +27,7 @@ from herd.errors import (
     ProgrammingError,
     SessionLost,
 )
-from herd.permits import Permits
+from herd.permits import Permits, check_right
 from herd.table import create_table
 from herd.transaction import Isolation
 from herd.wire import messages, table_calls
@@ -195,13 +196,13 @@ class Guest:
         if call.client and len(call.client) != _CLIENT_BYTES:
             raise InterfaceError(f"a client's name has {_CLIENT_BYTES} bytes")
         name = call.tablespace.lower()
+        permits = self._permits(call, name)
         autocommit = bool(call.mode & messages.AUTOCOMMIT)
         session = await self._session_of(name, autocommit, bool(call.mode & messages.FOLLOWER))
         if self._closed:
             raise SessionLost("the connection is ending", hint="connect again")
         session.client = call.client.hex()
-        if self.caller.passing:
-            session.permits = Permits(lambda: self.caller.principal, name)
+        session.permits = permits
         self._next += 1
         hosted = HostedSession(self, self._next, session, name, call.client)
         goes = self.service.add(hosted)
@@ -210,6 +211,17 @@ class Guest:
         self._sessions[hosted.number] = hosted
         _set_mode(session, call.mode)
         return messages.Opened(hosted.number, self.service.settings.lease_ms)
+
+    def _permits(self, call: messages.Open, name: str) -> Permits | None:
+        if call.whose is None:
+            return Permits(lambda: self.caller.principal, name) if self.caller.passing else None
+        try:
+            self.caller.principal.check_admin()
+        except AccessRefused as error:
+            raise AccessDenied(str(error), hint="open it in your own name") from None
+        whose = call.whose.principal()
+        check_right(whose, name, "read")
+        return Permits(lambda: whose, name)
 
     async def _session_of(self, name: str, autocommit: bool, follower: bool) -> "Session":
         if not follower:

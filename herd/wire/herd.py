@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from engine.log import Position
 from engine.ports.workers import Workers
 from herd.errors import NotSupportedError
+from herd.permits import Whose
 from herd.types import ColumnType
 from herd.wire import messages
 from herd.wire.calling import Calling, expect
@@ -56,16 +57,21 @@ class RemoteHerd:
         await self._calling.ask(name, messages.Make(name), again=True)
 
     async def session(
-        self, name: str = DEFAULT, *, autocommit: bool = True, follower: bool = False
+        self,
+        name: str = DEFAULT,
+        *,
+        autocommit: bool = True,
+        follower: bool = False,
+        whose: Whose = None,
     ) -> RemoteSession:
-        """A session for SQL in a tablespace. Close it.
+        """A session for SQL in a tablespace. Close it. It may do what `whose` may.
 
         Raises `ProgrammingError` for one that is not there, `LeaderUnavailable`, and for a
         `follower` `NotSupportedError`: only clusters have some.
         """
         if follower:
             raise no_followers()
-        made = RemoteSession(self._calling, name.lower(), autocommit=autocommit)
+        made = RemoteSession(self._calling, name.lower(), autocommit=autocommit, whose=whose)
         await made.attach()
         return made
 

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.access.principal import Grant, Kind, Principal, Right
 from herd.errors import ValueInvalid
+from herd.permits import Whose
 from herd.types import ColumnType
 from herd.wire.values import unpack_extension
 
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 3
+FORMAT_MINOR: Final = 4
 
 # How a statement is to run: bits of `mode`.
 AUTOCOMMIT: Final = 1
@@ -45,12 +47,35 @@ class _Message(msgspec.Struct, frozen=True, array_like=True):
 # Calls of sessions
 
 
+class Granted(msgspec.Struct, frozen=True, array_like=True):
+    """A user, and what they may: kinds, names and rights."""
+
+    user: str
+    grants: tuple[tuple[Kind, str, Right], ...] = ()
+
+    def principal(self) -> Principal:
+        """Who it is. Raises `InvalidRequest` for a grant that names nothing."""
+        return Principal(self.user, grants=tuple(Grant(*each) for each in self.grants))
+
+
+def granted(whose: Whose) -> Granted | None:
+    """A user as a message has them; None for who may do everything."""
+    if whose is None or whose.admin:
+        return None
+    return Granted(whose.name, tuple((each.kind, each.name, each.right) for each in whose.grants))
+
+
 class Open(_Message, frozen=True, array_like=True, tag=1):
-    """Begin a session; answered by `Opened`. `client` names it in questions about its commits."""
+    """Begin a session; answered by `Opened`. `client` names it in questions about its commits.
+
+    With `whose`, which is for administrators and parts of the cluster, it may do no more than that
+    user may.
+    """
 
     tablespace: str
     mode: int = AUTOCOMMIT
     client: bytes = b""
+    whose: Granted | None = None
 
 
 class Execute(_Message, frozen=True, array_like=True, tag=2):

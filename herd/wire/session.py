@@ -22,6 +22,7 @@ from herd.errors import (
     SessionLost,
     TransactionEnded,
 )
+from herd.permits import Whose
 from herd.sql.result import Result
 from herd.transaction import Isolation
 from herd.wire import messages
@@ -65,8 +66,10 @@ class RemoteSession:
         *,
         autocommit: bool = True,
         follower: bool = False,
+        whose: Whose = None,
     ) -> None:
         """`follower`: it reads at any node that has a replica, and changes nothing."""
+        self._whose = messages.granted(whose)
         self.tablespace = tablespace
         self.position: Position | None = None
         """What a follower's last answer is of; None where the leader answers."""
@@ -264,7 +267,7 @@ class RemoteSession:
     async def _open(self) -> _Attached:
         patience, route = self._calling.patience(), self._calling.route
         mode = self._mode | (messages.FOLLOWER if self._follower else 0)
-        call = encode(messages.Open(self.tablespace, mode, self._client))
+        call = encode(messages.Open(self.tablespace, mode, self._client, self._whose))
         while True:
             channel = await route.channel(self.tablespace)
             try:

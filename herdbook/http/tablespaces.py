@@ -1,7 +1,8 @@
 """`/api/v1/tablespaces`: what there is, and SQL.
 
 Invariants:
-- Who may only read may only look: what a statement does is decided before it is sent.
+- Who may only read may only look: what a statement does is decided before it is sent, and its
+  session may do no more than its caller, wherever it runs.
 - A result is bounded in rows and in bytes, wherever it was cut off it says so.
 - Each statement is a transaction of its own.
 """
@@ -105,7 +106,7 @@ async def list_tablespaces(house: House, ask: Ask) -> Told:
 async def list_tables(house: House, ask: Ask) -> Told:
     """Definitions, from the tablespace's own tables of these."""
     name = await check_tablespace(house, ask.path["name"])
-    session = await house.herd.session(name)
+    session = await house.herd.session(name, whose=ask.who)
     try:
         tables = await session.execute("SELECT table_name FROM systables ORDER BY table_name")
         found = await session.execute(
@@ -131,7 +132,7 @@ async def query(house: House, ask: Ask) -> Told:
     begun_s = clock.monotonic()
     looks = right_of(asked) == "read"
     text = at_most(asked.sql, asked.limit + 1)
-    session = await house.herd.session(name)
+    session = await house.herd.session(name, whose=ask.who)
     try:
         async with asyncio.timeout(asked.timeout_ms / 1000):
             result = await session.execute(text, asked.parameters)

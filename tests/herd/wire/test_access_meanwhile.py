@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from engine.access.principal import Kind, Right
+from engine.access.principal import Grant, Kind, Principal, Right
 from engine.ports.clock import SystemClock
 from engine.transport.grpc_login import Credentials
 from herd.errors import AccessDenied
@@ -62,6 +62,25 @@ async def test_who_only_looked_may_commit(tmp_path: Path) -> None:
         assert (await session.execute(COUNT)).rows == [(0,)]
         await session.commit()
         await session.close()
+
+
+async def test_a_session_that_is_opened_for_somebody_may_do_no_more_than_they(
+    tmp_path: Path,
+) -> None:
+    cat = Principal("cat", grants=(Grant(*READS),))
+    async with opened(tmp_path) as house:
+        async with house.remote(NODE) as remote:
+            for herd in (remote, house.herd):
+                session = await herd.session("shop", whose=cat)
+                assert (await session.execute(COUNT)).rows == [(0,)]
+                with pytest.raises(AccessDenied, match="cat may not write"):
+                    await session.execute("INSERT INTO cow VALUES (1, 'Alma')")
+                await session.close()
+            with pytest.raises(AccessDenied, match="cat may not read"):
+                await remote.session("barn", whose=cat)
+        async with house.remote(logged_in("cat")) as remote:
+            with pytest.raises(AccessDenied, match="no administrator"):
+                await remote.session("shop", whose=Principal("ben", grants=(Grant(*WRITES),)))
 
 
 # gRPC

@@ -125,6 +125,22 @@ def test_who_administers_a_tablespace_reaches_no_other_one_through_it(node: Node
         assert code_of(stranger.sql("other", text, expect=403)) == "access_refused"
 
 
+def test_a_view_shows_nobody_more_than_they_may_see(node: Node) -> None:
+    node.open().sql("alma", "CREATE VIEW everyone AS SELECT * FROM systablespaces")
+    node.open().sql("alma", "CREATE VIEW others AS SELECT * FROM sysclients")
+    kept = node.loop.run(lambda: node.house.herd.session("alma"))
+    try:
+        rita = node.closed("rita")
+        told = rita.sql("alma", "SELECT tablespace_name FROM everyone")
+        assert [row[0] for row in told["rows"]] == ["alma"]
+        assert rita.sql("alma", "SELECT count(*) FROM others")["rows"] == [[1]]
+        assert node.open().sql("alma", "SELECT count(*) FROM others")["rows"] == [[2]]
+        refused = rita.sql("alma", "EXPLAIN SELECT * FROM sysclients", expect=403)
+        assert code_of(refused) == "access_refused"
+    finally:
+        node.loop.run(kept.close)
+
+
 def test_what_is_no_sql_is_refused_with_its_place(ask: Asker) -> None:
     told = ask.sql("alma", "SELECT nam FROM cows", expect=400)["error"]
     assert told["code"] == "no_such_column" and "at character 8" in told["message"]
