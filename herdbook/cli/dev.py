@@ -92,10 +92,10 @@ The cluster is up. Nodes: {settings.nodes}, each with a bookie, tablespaces, tas
 In another terminal:
 
   export HERDBOOK_URL={cluster.url}
-  herdbook sql -c 'CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)'
-  herdbook sql -c "INSERT INTO cow VALUES (1, 'Elsa')" -c 'SELECT * FROM cow'
-  herdbook blob mb photos && herdbook blob put README.md photos/readme
-  herdbook task submit resize
+  herdbook sql -c 'CREATE TABLE IF NOT EXISTS visit (at INT PRIMARY KEY, who TEXT)'
+  herdbook sql -c "INSERT INTO visit VALUES (1, 'Elsa')" -c 'SELECT * FROM visit'
+  herdbook blob mb letters && echo moo | herdbook blob put - letters/first
+  herdbook blob ls letters
   herdbook bookie ls
 
-Ctrl-C ends it.""")
+A node that dies is started again. Ctrl-C ends it.""")
