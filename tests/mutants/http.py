@@ -48,6 +48,28 @@ HTTP_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-head-may-take-for-ever",
+        "who never says what they want is hung up on",
+        "herdbook/http_connection.py",
+        "self._late = self.loop.call_later(self._head_s, self.transport.abort)",
+        "pass",
+        by_test(
+            "herdbook/http/test_listening.py",
+            "test_who_has_asked_may_wait_for_the_answer",
+        ),
+    ),
+    Mutant(
+        "one-address-has-all",
+        "no address has more than its share of the connections",
+        "herdbook/http_connection.py",
+        "if self._taken[address] >= self._of_address_max:",
+        "if not self._of_address_max:",
+        by_test(
+            "herdbook/http/test_listening.py",
+            "test_the_share_of_an_address_is_its_own_and_comes_back",
+        ),
+    ),
+    Mutant(
         "any-site-may-ask",
         "a page of another site can do nothing through a browser",
         _GATE,
