@@ -3,21 +3,44 @@
 Invariants:
 - It listens before it says so, and says so before it takes requests.
 - Who it talks to is who connected: no header of a request says otherwise.
+- Who says nothing is hung up on, and no address has more than a quarter of the connections.
 """
 
 import asyncio
 import contextlib
+import math
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import InvalidRequest
 from engine.transport.address import join_host_port, parse_host_port
+from engine.transport.listening import Listener
 
 _DRAIN_S: Final = 5
 _CONNECTIONS_MAX: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What strangers may take: connections at once, of one address, and time for a head."""
+
+    connections_max: int = _CONNECTIONS_MAX
+    of_address_max: int = _CONNECTIONS_MAX // 4
+    head_s: float = 10.0
+
+    @classmethod
+    def of_process(cls) -> "Bounds":
+        """No more than half of the files that this process may have open."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        connections_max = _CONNECTIONS_MAX
+        if files != resource.RLIM_INFINITY:
+            connections_max = max(1, min(connections_max, files // 2))
+        return cls(connections_max, max(1, connections_max // 4))
 
 
 @contextlib.contextmanager
@@ -51,10 +74,14 @@ async def answer_at(
     listening: socket.socket,
     certificate: Path | None = None,
     private_key: Path | None = None,
+    bounds: Bounds | None = None,
 ) -> None:
     """Answer at a socket until the stack ends."""
     import uvicorn
 
+    from herdbook.http_connection import Connection, Places
+
+    bounds = bounds or Bounds.of_process()
     configuration = uvicorn.Config(
         app,
         http="h11",
@@ -64,7 +91,6 @@ async def answer_at(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_CONNECTIONS_MAX,
         timeout_graceful_shutdown=_DRAIN_S,
         ssl_certfile=certificate,
         ssl_keyfile=private_key,
@@ -73,12 +99,29 @@ async def answer_at(
     # Not `serve`: its handling of signals would end the process before the store is closed.
     configuration.load()
     server.lifespan = configuration.lifespan_class(configuration)
-    await server.startup(sockets=[listening])
+    places, loop = Places(bounds.of_address_max), asyncio.get_running_loop()
+
+    def accept() -> "tuple[asyncio.Protocol, asyncio.Future[None]]":
+        ended: asyncio.Future[None] = loop.create_future()
+        state = {"server_state": server.server_state, "app_state": server.lifespan.state}
+        return Connection(places, bounds.head_s, ended, config=configuration, **state), ended
+
+    # Not uvicorn's own: that counts nobody before the end of a handshake, which may take a minute.
+    listening.setblocking(False)
+    listener = Listener(
+        listening,
+        accept,
+        bounds.connections_max,
+        configuration.ssl,
+        math.ceil(bounds.head_s * 1_000),
+    )
+    server.servers = []
     serving = asyncio.create_task(server.main_loop(), name="http")
 
     async def end() -> None:
+        listener.close()
         server.should_exit = True
         await serving
-        await server.shutdown(sockets=[listening])
+        await server.shutdown()
 
     stack.push_async_callback(end)
