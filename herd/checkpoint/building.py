@@ -21,6 +21,7 @@ from typing import BinaryIO, Final
 
 import google_crc32c
 
+from engine.errors import CannotRead
 from engine.log import START
 from engine.state import RocksCopy
 from herd.catalog import all_rows, load, rows_of
@@ -168,7 +169,11 @@ class _Builder:
             blobs = yield old
             if blobs is None:
                 return None
-            keys = keys_of(blobs)
+            try:
+                keys = keys_of(blobs)
+            except (CannotRead, LookupError, ValueError):
+                # Ours, and those of Arrow: it does not fit together, and is written whole.
+                return None
         found = difference(rows, changed, keys)
         if found is None or not 0 < found.changes <= room:
             return None

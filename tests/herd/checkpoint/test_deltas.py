@@ -144,6 +144,23 @@ async def test_a_page_that_cannot_be_read_is_written_whole(tmp_path: Path) -> No
         assert await read(setup, manifest) == OLD | {5: "new"}
 
 
+async def test_a_page_whose_deltas_do_not_fit_it_is_written_whole(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        Asked(setup)
+        await change(setup, OLD)
+        await taken(setup)
+        await change(setup, {5: "new"})
+
+        async def twice(client: LedgerClient, page: Page) -> list[bytes]:
+            # What is to come behind a page is a delta, and no page.
+            return 2 * await read_page(client, page)
+
+        with patch("herd.checkpoint.taking.read_page", twice):
+            manifest = await taken(setup)
+        assert only(manifest).deltas == ()
+        assert await read(setup, manifest) == OLD | {5: "new"}
+
+
 async def test_a_page_of_other_rows_gets_no_delta(tmp_path: Path) -> None:
     keys = [b"%d" % number for number in range(10)]
     rows = [(key, stamp(Position(1, 1))) for key in keys]
