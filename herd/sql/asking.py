@@ -5,13 +5,16 @@ Invariants:
 - What shows or changes more than one tablespace is for administrators of the whole store.
 """
 
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
 from engine.access.principal import Right
-from herd.errors import Error, NotSupportedError
+from herd.errors import NotSupportedError
 from herd.permits import right_of
+from herd.sql.dialect import Herd
 from herd.sql.parsing import Parsed, parse
 from herd.sql.spaces import WORD as TABLESPACE
 from herd.sql.system import is_system
@@ -28,19 +31,30 @@ _OF_DEFINITIONS: Final = frozenset(
 """System tables that tell of their own tablespace's tables, and of nobody who uses them."""
 
 
-def right_alone(text: str) -> Right | None:
-    """The right to its tablespace that a statement needs; None: to the whole store.
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A statement, and the right to its tablespace that it needs; None: to the whole store."""
+
+    right: Right | None
+    parsed: Parsed
+
+
+def alone(text: str, rows: int) -> Alone:
+    """What a text needs, and what it says: a query answers so many rows at most.
 
     Raises as `parse`, and `NotSupportedError` for what only a session can be told.
 
-    >>> [right_alone(text) for text in ("SELECT 1", "DELETE FROM cow", "DROP TABLE cow")]
+    >>> [alone(text, 1).right for text in ("SELECT 1", "DELETE FROM cow", "DROP TABLE cow")]
     ['read', 'write', 'admin']
-    >>> right_alone("DROP TABLESPACE barn"), right_alone("SELECT * FROM sysnodes")
+    >>> alone("DROP TABLESPACE barn", 1).right, alone("SELECT * FROM sysnodes", 1).right
     (None, None)
     """
     parsed = parse(text)
-    if parsed.word == "EXPLAIN":
-        return right_alone(parsed.rest(1))
+    right = _right_of(parse(parsed.rest(1)) if parsed.word == "EXPLAIN" else parsed)
+    return Alone(right, at_most(parsed, rows))
+
+
+def _right_of(parsed: Parsed) -> Right | None:
     if parsed.word in _SESSION:
         raise NotSupportedError(
             f"{parsed.word} in a statement that stands alone",
@@ -58,22 +72,19 @@ def _shows_others(parsed: Parsed) -> bool:
     return any(is_system(name) and name not in _OF_DEFINITIONS for name in names)
 
 
-def at_most(text: str, rows: int) -> str:
-    """The text of a query that answers so many rows at most, where it can be said in it.
+def at_most(parsed: Parsed, rows: int) -> Parsed:
+    """A query, which nobody else has yet, that answers so many rows at most, where it can say so.
 
-    >>> at_most("SELECT name FROM cows -- all", 10)
-    'SELECT name FROM cows -- all\\nLIMIT 10'
+    >>> at_most(parse("SELECT name FROM cows; -- all"), 10).text
+    'SELECT name FROM cows\\nLIMIT 10'
     """
-    parsed = parse(text)
     tree = parsed.tree
     if not isinstance(tree, exp.Select | exp.SetOperation):
-        return text
+        return parsed
     if any(tree.args.get(part) for part in ("limit", "offset", "fetch", "into", "locks")):
-        return text
-    limited = f"{text.rstrip().rstrip(';')}\nLIMIT {rows}"
-    try:
-        parse(limited)
-    except Error:
-        # What stands behind its end, a comment perhaps, does not go with it.
-        return text
-    return limited
+        return parsed
+    tokens = Herd().tokenize(parsed.text)
+    # What stands behind its end, a comment perhaps, does not go with it.
+    last = next(token for token in reversed(tokens) if token.token_type != TokenType.SEMICOLON)
+    tree.set("limit", exp.Limit(expression=exp.Literal.number(rows)))
+    return replace(parsed, text=f"{parsed.text[: last.end + 1]}\nLIMIT {rows}")

@@ -21,7 +21,7 @@ from herd.sql.clients import Running, clients_of
 from herd.sql.fast import SelectByKey
 from herd.sql.indexing import builds_of
 from herd.sql.inserting import Insert
-from herd.sql.parsing import LONG_CHARACTERS, bind, parse
+from herd.sql.parsing import LONG_CHARACTERS, Parsed, bind, parse
 from herd.sql.planning import Planned, Plans, plans_of
 from herd.sql.result import Result
 from herd.sql.scalars import CannotEvaluate
@@ -196,14 +196,25 @@ class Session:
             self.permits.check(planned)
         return planned
 
+    async def know(self, parsed: Parsed) -> None:
+        """Plan what was read already, so that its text is not read again. Raises as `plan`."""
+        if self._plans.known(parsed.text) is None:
+            await self._keep(parsed.text, lambda: parsed)
+
     async def _planned(self, text: str) -> Planned:
         """The same; a long text is read in a worker's thread, for the loop has other work."""
         if len(text) > LONG_CHARACTERS and self._plans.known(text) is None:
-            transaction = self.transaction
-            catalog = self.space.catalog if transaction is None else transaction.catalog
-            planned = await self.query.workers.run(lambda: Planned(parse(text), catalog))
-            self._plans.keep(text, planned)
+            await self._keep(text, lambda: parse(text))
         return self.plan(text)
+
+    async def _keep(self, text: str, read: Callable[[], Parsed]) -> None:
+        transaction = self.transaction
+        catalog = self.space.catalog if transaction is None else transaction.catalog
+        if len(text) > LONG_CHARACTERS:
+            planned = await self.query.workers.run(lambda: Planned(read(), catalog))
+        else:
+            planned = Planned(read(), catalog)
+        self._plans.keep(text, planned)
 
     # Running
 

@@ -13,6 +13,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -247,7 +248,7 @@ class Door:
         query = None
         if route.query is not None:
             query = converted(dict(request.query_params), route.query, "the query")
-        named = route.need.by is not None or route.need.of.startswith("body.")
+        named = route.need.of.startswith("body.")
         if not named:
             self.gate.check_need(request, route.need, who, path, None)
         if route.body is bytes:
@@ -259,7 +260,13 @@ class Door:
                 body = decoded(raw, route.body)
             if named:
                 self.gate.check_need(request, route.need, who, path, body)
-            return await self._told(route, Ask(path, query, body, who, request))
+            said = None
+            if route.need.judge is not None:
+                judged = await route.need.judge(self.house, body)
+                right, said = judged.right or "admin", judged.said
+                more = replace(route.need, right=right, admin=judged.right is None)
+                self.gate.check_need(request, more, who, path, body)
+            return await self._told(route, Ask(path, query, body, who, request, said))
 
     async def _told(self, route: Route, ask: Ask) -> Response:
         told = await route.handler(self.house, ask)

@@ -244,11 +244,7 @@ def _check(need: Need, principal: Principal, path: dict[str, Any], body: Any) ->
     name = str(getattr(body, field) if field != need.of else path[field])
     if need.kind == "tablespace":
         name = name.lower()
-    right = need.right if need.by is None else need.by(body)
-    if right is None:
-        principal.check_admin()
-    else:
-        principal.check(need.kind, name, right)
+    principal.check(need.kind, name, need.right)
 
 
 def unknown(request: Request) -> HttpError:

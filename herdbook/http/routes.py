@@ -20,19 +20,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """The right that a body takes, None: an administrator's; `said` is for the handler."""
+
+    right: Right | None
+    said: Any = None
+
+
+Judge = Callable[["House", Any], Awaitable[Judged]]
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
     """What a caller must be allowed.
 
     `kind` and `right` as grants have them; `of` is the part of the path, or the field of the body,
-    that names the thing, "" for some thing of that kind, which the handler then looks at. `by` says
-    for a body which right it needs, where that depends on what is asked; None: an administrator's.
-    Without a kind it is for whoever is known, and `public` for all who come.
+    that names the thing, "" for some thing of that kind, which the handler then looks at. `judge`
+    says for a body which right it needs beside, where that depends on what is asked, and is not
+    asked for who has not even `right`. Without a kind it is for whoever is known, and `public` for
+    all who come.
     """
 
     kind: Kind | None = None
     right: Right = "read"
     of: str = ""
-    by: Callable[[Any], Right | None] | None = None
+    judge: "Judge | None" = None
     admin: bool = False
     public: bool = False
 
@@ -45,7 +57,7 @@ class Need:
             return "administrators"
         if self.kind is None:
             return "whoever is known"
-        more = ", more for what changes something" if self.by else ""
+        more = ", more for what changes something" if self.judge else ""
         return f"{self.right} on {'the' if self.of else 'some'} {self.kind}{more}"
 
 
@@ -63,6 +75,8 @@ class Ask:
     body: Any
     who: Principal
     request: Request
+    said: Any = None
+    """What was found out of the body when it was judged."""
 
 
 Handler = Callable[["House", Ask], Awaitable[Told | Response]]

@@ -3,6 +3,7 @@
 Invariants:
 - Who may only read may only look: what a statement does is decided before it is sent, and its
   session may do no more than its caller, wherever it runs.
+- A statement is read once, and for nobody who may not even look; a long one in a worker's thread.
 - A result is bounded in rows and in bytes, wherever it was cut off it says so.
 - Each statement is a transaction of its own.
 """
@@ -13,18 +14,20 @@ import datetime
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from broker.http.routes import Told
-from engine.access.principal import Right
 from herd.sql.result import Result
 from herdbook.http.errors import HttpError
 from herdbook.http.house import House
 from herdbook.http.naming import check_tablespace, tablespaces_of
-from herdbook.http.routes import KNOWN, Ask, Need, Route
+from herdbook.http.routes import KNOWN, Ask, Judged, Need, Route
+
+if TYPE_CHECKING:
+    from herd.sql.parsing import Parsed
 
 RESULT_BYTES_MAX: Final = 16 * 1024 * 1024
 _EXACT_IN_JSON: Final = 2**53
@@ -90,12 +93,17 @@ class QueryResult(msgspec.Struct):
     elapsed_ms: float
 
 
-def right_of(body: QueryShape) -> Right | None:
-    """The right that a statement takes; None: to the whole store. Raises `herd.errors.Error`."""
+async def judge(house: House, body: QueryShape) -> Judged:
+    """The right that a statement takes, and what it says. Raises `herd.errors.Error`."""
     # The parser of SQL is loaded with the first statement.
-    from herd.sql.asking import right_alone
+    from herd.sql.asking import alone
+    from herd.sql.parsing import LONG_CHARACTERS
 
-    return right_alone(body.sql)
+    if len(body.sql) > LONG_CHARACTERS:
+        said = await house.herd.workers.run(lambda: alone(body.sql, body.limit + 1))
+    else:
+        said = alone(body.sql, body.limit + 1)
+    return Judged(said.right, said.parsed)
 
 
 async def list_tablespaces(house: House, ask: Ask) -> Told:
@@ -124,18 +132,21 @@ async def list_tables(house: House, ask: Ask) -> Told:
 
 async def query(house: House, ask: Ask) -> Told:
     """Run one statement."""
-    from herd.sql.asking import at_most
+    from herd.permits import right_of
+    from herd.sql.session import Session
 
     name = await check_tablespace(house, ask.path["name"])
     asked: QueryShape = ask.body
     clock = house.ledgers.clock
     begun_s = clock.monotonic()
-    looks = right_of(asked) == "read"
-    text = at_most(asked.sql, asked.limit + 1)
+    parsed: Parsed = ask.said
+    looks = right_of(parsed) == "read"
     session = await house.herd.session(name, whose=ask.who)
     try:
         async with asyncio.timeout(asked.timeout_ms / 1000):
-            result = await session.execute(text, asked.parameters)
+            if isinstance(session, Session):
+                await session.know(parsed)
+            result = await session.execute(parsed.text, asked.parameters)
     except TimeoutError:
         raise _late(asked.timeout_ms, looks) from None
     finally:
@@ -229,7 +240,7 @@ ROUTES: Final = (
         "/tablespaces/{name}/query",
         "query",
         "Run one statement of SQL.",
-        Need("tablespace", "read", "name", right_of),
+        Need("tablespace", "read", "name", judge),
         query,
         body=QueryShape,
         reply=QueryResult,

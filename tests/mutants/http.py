@@ -89,8 +89,8 @@ HTTP_MUTANTS: Final = (
         "once-in-is-in",
         "what is revoked ends",
         _GATE,
-        "return await authenticator.principal(session.principal.name)",
-        "return session.principal",
+        "found = await authenticator.principal(session.principal.name)",
+        "found = session.principal",
         by_test(_BROWSER_TESTS, "test_a_session_ends_with_its_user"),
     ),
     Mutant(
@@ -127,6 +127,17 @@ HTTP_MUTANTS: Final = (
         'if parsed.word in (TABLESPACE, "RESTORE") or _shows_others(parsed):',
         'if parsed.word == "RESTORE":',
         by_test(_STORE_TESTS, "test_who_administers_a_tablespace_reaches_no_other_one_through_it"),
+    ),
+    Mutant(
+        "whatever-its-length-on-the-loop",
+        "a long statement over HTTP is read in a worker's thread",
+        "herdbook/http/tablespaces.py",
+        "if len(body.sql) > LONG_CHARACTERS:",
+        "if not body.sql:",
+        by_test(
+            _STORE_TESTS,
+            "test_a_long_statement_is_read_once_in_a_workers_thread_and_for_nobody_without_a_right",
+        ),
     ),
     Mutant(
         "half-a-body-is-an-object",

@@ -1,5 +1,6 @@
 """Everything of the store but its objects, over HTTP: SQL, ledgers, bookies, repair, rates."""
 
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.access import Asking
+from herd.sql import parsing
 from herdbook.http.rates import Sample, Sampler, rates_of
 from herdbook.http.tablespaces import RESULT_BYTES_MAX
 from tests.herdbook.http.yard import API, Asker, Node
@@ -310,3 +312,25 @@ def test_every_error_has_one_form(ask: Asker) -> None:
     assert large.status_code == 413
     broken = ask("POST", f"{API}/buckets", content=b"{")
     assert broken.status_code == 400 and "Traceback" not in broken.text
+
+
+def test_a_long_statement_is_read_once_in_a_workers_thread_and_for_nobody_without_a_right(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[threading.Thread] = []
+    parse_tree = parsing.parse_tree
+
+    def counted(text: str) -> Any:
+        read.append(threading.current_thread())
+        return parse_tree(text)
+
+    monkeypatch.setattr(parsing, "parse_tree", counted)
+    text = f"SELECT name FROM cows WHERE id IN ({', '.join(map(str, range(20_000)))})"
+    nobody = node.closed("nobody").sql("alma", text, expect=403)
+    assert code_of(nobody) == "access_refused" and read == []
+    node.closed("rita").sql("alma", text)
+
+    async def loops() -> threading.Thread:
+        return threading.current_thread()
+
+    assert len(read) == 1 and read[0] is not node.loop.run(loops)
