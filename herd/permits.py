@@ -8,9 +8,11 @@ Invariants:
 - COMMIT is judged by what the transaction changed: a right that was taken back commits nothing.
 - A statement about another tablespace is judged by that one's name.
 - What is not known counts as an administrator's.
+- Tables that say what buckets hold are changed by administrators of the store alone, wherever
+  they are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +21,15 @@ from engine.errors import AccessRefused
 from herd.errors import AccessDenied
 
 if TYPE_CHECKING:
+    from herd.catalog import Catalog
     from herd.sql.parsing import Parsed
     from herd.sql.planning import Planned
 
+OF_BUCKETS: Final = (
+    *("buckets", "deleted_buckets", "dying", "expiries", "homes", "ledgers", "objects"),
+    *("open_buckets", "refs", "upload_parts", "uploads"),
+)
+"""The tables of a tablespace where buckets live: it has all of them, by these names."""
 _READS: Final = frozenset(
     (
         *("ABORT", "BEGIN", "COMMIT", "DESC", "DESCRIBE", "END", "EXPLAIN", "RELEASE"),
@@ -60,6 +68,8 @@ class Permits:
         """Raise `AccessDenied` where a statement does what they may not do."""
         asked_by.set(self)
         self.need(planned.right)
+        if planned.right != "read" and holds_buckets(planned.catalog):
+            check_tables(self._now(), _named_in(planned.parsed), planned.catalog)
 
     def need(self, right: Right, tablespace: str = "") -> None:
         """Raise `AccessDenied` without that right, to this tablespace or to another one."""
@@ -76,6 +86,35 @@ def check_right(principal: Principal, tablespace: str, right: Right) -> None:
         principal.check("tablespace", tablespace.lower(), right)
     except AccessRefused as error:
         raise AccessDenied(str(error), hint="ask an administrator for a grant") from None
+
+
+def holds_buckets(catalog: "Catalog") -> bool:
+    """Whether buckets live in a tablespace of these definitions."""
+    return all(catalog.find(name) is not None for name in OF_BUCKETS)
+
+
+def check_tables(principal: Principal, names: Iterable[str], catalog: "Catalog") -> None:
+    """Raise `AccessDenied` for who would change what says what buckets hold, and may not."""
+    if principal.admin or not holds_buckets(catalog):
+        return
+    for name in names:
+        if name.lower() in OF_BUCKETS:
+            raise AccessDenied(
+                f"{principal.name} may not change table {name}: it says what buckets hold",
+                hint="buckets are changed as buckets; rows by an administrator of the store",
+            )
+
+
+def _named_in(parsed: "Parsed") -> Iterable[str]:
+    """The tables that a statement names, or more."""
+    if parsed.word == "INGEST":
+        # Its table is told by the ledger that it names.
+        return OF_BUCKETS
+    if parsed.tree is None:
+        return parsed.pieces
+    from sqlglot import exp
+
+    return [table.name for table in parsed.tree.find_all(exp.Table)]
 
 
 def right_of(parsed: "Parsed") -> Right:

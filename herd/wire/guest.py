@@ -160,7 +160,8 @@ class Guest:
                 return await handler(call)
             if type(call) is messages.Renew:
                 return Done()
-            return await table_calls.answer(self.service, call, self._transaction_of(call))
+            transaction, principal = self._transaction_of(call), self.caller.principal
+            return await table_calls.answer(self.service, call, transaction, principal)
         except Exception as error:
             return self._failed(error, call, hosted)
         finally:

@@ -8,7 +8,9 @@ Invariants:
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.access.principal import Principal
 from herd.errors import InterfaceError, LeaderUnavailable
+from herd.permits import check_tables
 from herd.wire import messages
 from herd.wire.messages import Answer, Page, Told, encode
 from herd.wire.service import HerdService
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 ROWS_MAX: Final = 1_000
 KEYS_MAX: Final = 10_000
+_CHANGES: Final = (messages.Put, messages.Update, messages.Delete)
 
 
 class _Another(Exception):
@@ -45,11 +48,15 @@ def get_now(service: HerdService, call: messages.Get) -> Answer | None:
         return None
 
 
-async def answer(service: HerdService, call: Any, transaction: "Transaction | None") -> Answer:
+async def answer(
+    service: HerdService, call: Any, transaction: "Transaction | None", principal: Principal
+) -> Answer:
     """The answer to a call about a table. Raises what is in `herd.errors`."""
     if type(call) is messages.Describe:
         return _described(await service.table(call.table, call.tablespace))
     table = await service.table(call.table, call.tablespace)
+    if type(call) in _CHANGES or getattr(call, "locks", False):
+        check_tables(principal, (call.table,), table.space.catalog)
     if type(call) is messages.Get:
         return await _get(table, call, transaction)
     if type(call) is messages.Put:

@@ -52,6 +52,17 @@ ACCESS_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "tables-of-buckets-are-like-others",
+        "tables that say what buckets hold are changed by administrators of the store alone",
+        "herd/permits.py",
+        "        if name.lower() in OF_BUCKETS:",
+        "        if name in ():",
+        by_test(
+            "herd/wire/test_access_to_buckets.py",
+            "test_no_call_changes_a_table_of_buckets_for_who_is_not_the_stores_administrator",
+        ),
+    ),
+    Mutant(
         "every-right-is-enough",
         "who may read may not write for that",
         _PRINCIPAL,
