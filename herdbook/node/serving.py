@@ -3,7 +3,7 @@
 Invariants:
 - A node's folder has one node at a time: its lock is held as long as the node is.
 - What it prints is one line for each thing that came about; the roles' own lines carry their names.
-- A line that cannot be printed ends nothing.
+- A line that cannot be printed ends nothing, and nobody waits for whoever reads it.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from engine.folder.lock import FolderLock
 from engine.ports.clock import SystemClock
 from herdbook.node.child import log_with_times
 from herdbook.node.here import Roles
+from herdbook.node.passing_on import PassingOn
 from herdbook.node.settings import NodeSettings, Role
 from herdbook.node.status import StatusFile, tell_systemd
 from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
@@ -37,8 +38,8 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     ending = Ending()
     ending.on_signals()
     folder = settings.own_folder
-    with locked(folder), StatusFile(folder, settings.url) as status:
-        watch = Watch(status, say)
+    with locked(folder), StatusFile(folder, settings.url) as status, PassingOn(say) as told:
+        watch = Watch(status, told.pass_on)
         if settings.one_process or not settings.clustered:
             await _here(settings, ending, watch)
         else:
@@ -86,18 +87,16 @@ async def supervised(
     """Run processes under a supervisor until told to end. Raises `NodeFailed`."""
     width = max(len(each.name) for each in members)
 
-    def copy(name: str, line: str) -> None:
-        print(f"{name:<{width}} | {line}", file=sys.stderr, flush=True)
-
-    supervisor = Supervisor(
-        members,
-        settings.supervisor,
-        SystemClock(),
-        say=copy,
-        changed=lambda it: watch.note(it.states),
-    )
-    async with _farewell(ending, watch):
-        await supervisor.run(ending)
+    with PassingOn(_write) as log:
+        supervisor = Supervisor(
+            members,
+            settings.supervisor,
+            SystemClock(),
+            say=lambda name, line: log.pass_on(f"{name:<{width}} | {line}"),
+            changed=lambda it: watch.note(it.states),
+        )
+        async with _farewell(ending, watch):
+            await supervisor.run(ending)
 
 
 async def _here(settings: NodeSettings, ending: Ending, watch: Watch) -> None:
@@ -113,6 +112,11 @@ async def _here(settings: NodeSettings, ending: Ending, watch: Watch) -> None:
     roles = Roles(settings, settings.ordered_roles, serving)
     async with _farewell(ending, watch), _cut_short(ending):
         await roles.run(ending.asked)
+
+
+def _write(line: str) -> None:
+    # Without a buffer: one that a stuck write has locked is waited for when the process ends.
+    os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
 @asynccontextmanager

@@ -86,7 +86,7 @@ def test_a_file_is_checked_and_shown_without_being_served(node: Node, tmp_path: 
 
 def test_each_role_has_a_process_and_says_where_it_serves(node: Node, served: Running) -> None:
     said = [line.split()[0] for line in served.lines if " serves at " in line]
-    assert sorted(said) == ["bookie", "broker", "herd", "http", "repair"]
+    assert set(said) == {"bookie", "broker", "herd", "http", "repair"}
     assert said[0] == "bookie"
     pids = node.pids()
     assert len({*pids.values(), served.process.pid}) == 6
