@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import InvalidRequest
 from engine.transport.address import join_host_port, parse_host_port
 from engine.transport.listening import Listener
+
+if TYPE_CHECKING:
+    import uvicorn
 
 _DRAIN_S: Final = 5
 _CONNECTIONS_MAX: Final = 4_096
@@ -79,9 +82,6 @@ async def answer_at(
     """Answer at a socket until the stack ends."""
     import uvicorn
 
-    from herdbook.http_connection import Connection, Places
-
-    bounds = bounds or Bounds.of_process()
     configuration = uvicorn.Config(
         app,
         http="h11",
@@ -99,23 +99,8 @@ async def answer_at(
     # Not `serve`: its handling of signals would end the process before the store is closed.
     configuration.load()
     server.lifespan = configuration.lifespan_class(configuration)
-    places, loop = Places(bounds.of_address_max), asyncio.get_running_loop()
-
-    def accept() -> "tuple[asyncio.Protocol, asyncio.Future[None]]":
-        ended: asyncio.Future[None] = loop.create_future()
-        state = {"server_state": server.server_state, "app_state": server.lifespan.state}
-        return Connection(places, bounds.head_s, ended, config=configuration, **state), ended
-
-    # Not uvicorn's own: that counts nobody before the end of a handshake, which may take a minute.
-    listening.setblocking(False)
-    listener = Listener(
-        listening,
-        accept,
-        bounds.connections_max,
-        configuration.ssl,
-        math.ceil(bounds.head_s * 1_000),
-    )
     server.servers = []
+    listener = _listen(server, listening, bounds or Bounds.of_process())
     serving = asyncio.create_task(server.main_loop(), name="http")
 
     async def end() -> None:
@@ -125,3 +110,27 @@ async def answer_at(
         await server.shutdown()
 
     stack.push_async_callback(end)
+
+
+def _listen(server: "uvicorn.Server", listening: socket.socket, bounds: Bounds) -> Listener:
+    """Accept connections of a server.
+
+    Not uvicorn's own: that counts nobody before the end of a handshake, which may take a minute.
+    """
+    from herdbook.http_connection import Connection, Places
+
+    places, loop = Places(bounds.of_address_max), asyncio.get_running_loop()
+
+    def accept() -> "tuple[asyncio.Protocol, asyncio.Future[None]]":
+        ended: asyncio.Future[None] = loop.create_future()
+        state = {"server_state": server.server_state, "app_state": server.lifespan.state}
+        return Connection(places, bounds.head_s, ended, config=server.config, **state), ended
+
+    listening.setblocking(False)
+    return Listener(
+        listening,
+        accept,
+        bounds.connections_max,
+        server.config.ssl,
+        math.ceil(bounds.head_s * 1_000),
+    )
