@@ -28,8 +28,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker.access import Asking
 from broker.http.app import ROUTES as BROKER_ROUTES
 from broker.http.app import places_of
-from broker.http.bodies import Bodies, BodyLate
-from broker.http.front import Front, HttpSettings, converted, decoded, json_reply, told_error
+from broker.http.bodies import Bodies, BodyLate, HttpSettings
+from broker.http.front import Front, converted, decoded, json_reply, told_error
 from broker.http.openapi import PREFIX
 from broker.http.routes import Told
 from engine.access.audit import NO_AUDIT, Audit
