@@ -93,6 +93,8 @@ async def test_a_row_that_names_a_ledger_of_no_bucket_hands_out_nothing(
         fields = {name: getattr(theirs, name) for name in theirs.__struct_fields__}
         await name_as(ground, ObjectId(**fields | {"ledger_id": writer.ledger_id}))
         await is_refused(ground, ground.blobs, 3)
+        named = (await ground.bucket.stat("mine")).object_id
+        assert named.ledger_id == writer.ledger_id and await ground.blobs.get(named) == b"moo"
 
 
 async def test_a_list_of_the_bucket_that_names_parts_elsewhere_hands_out_nothing(
