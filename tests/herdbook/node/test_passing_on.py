@@ -40,7 +40,13 @@ def test_a_line_that_cannot_be_written_keeps_no_other_from_it() -> None:
 
 
 def test_its_end_waits_not_for_ever_for_who_takes_nothing() -> None:
-    for_ever = threading.Event()
-    with PassingOn(lambda _: (for_ever.wait(), None)[1]) as passing:
+    goes_on, written = threading.Event(), list[str]()
+
+    def write(line: str) -> None:
+        goes_on.wait()
+        written.append(line)
+
+    with PassingOn(write) as passing:
         passing.pass_on("moo")
-    for_ever.set()
+    assert not written
+    goes_on.set()
