@@ -31,6 +31,7 @@ class LedgerReader:
 
     def __init__(self, context: LedgerContext, held: Held) -> None:
         self.ledger_id = held.metadata.ledger_id
+        self._context = context
         self._follower = LacFollower(context, held)
         self._replicas = ReplicaReader(context, self.ledger_id)
 
@@ -90,16 +91,20 @@ class LedgerReader:
             )
         return await self._fetch(first, last, max_bytes)
 
-    async def read_unconfirmed(self, first: int, last: int = ENTRY_ID_MAX) -> AsyncIterator[Entry]:
+    async def read_unconfirmed(
+        self, first: int, last: int = ENTRY_ID_MAX, *, acknowledged: bool = False
+    ) -> AsyncIterator[Entry]:
         """Entries from `first` on, also past the LAC, until one is on no bookie.
 
         What is past the LAC may never be confirmed and may vanish when the ledger is recovered.
+        Who wants all that was `acknowledged` is at the end, too, where some bookies do not answer
+        and so many lack an entry that no ack quorum has it.
         """
         if first < 0 or last < first - 1:
             raise InvalidRequest(f"entries {first} to {last} are no range")
         while first <= last:
             try:
-                batch = await self._fetch(first, last)
+                batch = await self._fetch(first, last, acknowledged=acknowledged)
             except NoSuchEntry:
                 if first <= self.last_add_confirmed:
                     raise
@@ -145,21 +150,24 @@ class LedgerReader:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _fetch(self, first: int, last: int, max_bytes: int | None = None) -> list[Entry]:
+    async def _fetch(
+        self, first: int, last: int, max_bytes: int | None = None, *, acknowledged: bool = False
+    ) -> list[Entry]:
         """Fetch by the metadata known, and once more where newer metadata names other bookies.
 
         A LAC may arrive before the metadata of the fragment it covers: until they are known to be
         fresh, bookies that lack an entry prove nothing; nor do they of one confirmed since.
         """
         tried, confirmed = self.metadata.fragment_of(first), first <= self.last_add_confirmed
+        negatives = self._context.quorums(self.metadata).negatives if acknowledged else None
         try:
-            return await self._replicas.fetch(self.metadata, first, last, max_bytes)
+            return await self._replicas.fetch(self.metadata, first, last, max_bytes, negatives)
         except (NoSuchEntry, CannotRead, DeadlineExceeded):
             await self._follower.refresh()
             since = first <= self.last_add_confirmed and not confirmed
             if self.metadata.fragment_of(first) == tried and not since:
                 raise
-        return await self._fetch(first, last, max_bytes)
+        return await self._fetch(first, last, max_bytes, acknowledged=acknowledged)
 
     def _fetch_ahead(self, first: int, last: int) -> asyncio.Future[list[Entry]]:
         ahead = asyncio.ensure_future(self._fetch(first, last))

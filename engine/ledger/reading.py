@@ -2,8 +2,8 @@
 
 Invariants:
 - An entry is handed out only after its digest was checked.
-- "No such entry" needs an explicit answer of every replica of the write set; anything less is
-  `CannotRead` or `DeadlineExceeded`.
+- "No such entry" needs an explicit answer of every replica of the write set, or of as many as the
+  caller says; anything less is `CannotRead` or `DeadlineExceeded`.
 - A slow replica costs `speculative_read_ms`, not the deadline: then the next one is asked too.
 """
 
@@ -27,12 +27,19 @@ class ReplicaReader:
         self._preferred = ledger_id
 
     async def fetch(
-        self, metadata: LedgerMetadata, first: int, last: int, max_bytes: int | None = None
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        max_bytes: int | None = None,
+        negatives: int | None = None,
     ) -> list[Entry]:
         """Entries from `first` on, at least one, at most to `last` and about one read's bytes.
 
-        Raises `NoSuchEntry`, `CannotRead`, `DeadlineExceeded` about entry `first`.
+        Raises `NoSuchEntry` where so many replicas lack entry `first` (None: all) and the others
+        do not answer, `CannotRead`, `DeadlineExceeded` about it.
         """
+        enough = metadata.write_quorum if negatives is None else negatives
         replicas, last = self._replicas(metadata, first, last)
         settings = self._context.settings
         wanted_bytes = settings.read_bytes_max if max_bytes is None else max_bytes
@@ -59,15 +66,20 @@ class ReplicaReader:
                 else:
                     unreadable.append(reply.bookie_id)
                 self._preferred += 1
+        except DeadlineExceeded:
+            if absent < enough:
+                raise
         finally:
             answers.cancel()
-        if absent == metadata.write_quorum:
+        if absent >= enough:
             raise NoSuchEntry(f"ledger {self._ledger_id}: no replica holds entry {first}")
-        troubles = self._context.troubles
-        raise CannotRead(
+        raise self._unreadable(first, unreadable) from self._context.troubles.of(unreadable)
+
+    def _unreadable(self, first: int, unreadable: Sequence[str]) -> CannotRead:
+        return CannotRead(
             f"ledger {self._ledger_id}: entry {first} was not readable on {', '.join(unreadable)}"
-            f"{troubles.tell(unreadable)}"
-        ) from troubles.of(unreadable)
+            f"{self._context.troubles.tell(unreadable)}"
+        )
 
     def _replicas(self, metadata: LedgerMetadata, first: int, last: int) -> tuple[list[str], int]:
         """The bookies to ask, best first, and the last id that all of them should hold."""

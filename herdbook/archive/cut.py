@@ -53,7 +53,8 @@ class Cut:
 async def take_cut(workshop: Workshop, logs: Collection[str] = ()) -> Cut:
     """What there is now, of tablespaces and of the `logs` named besides.
 
-    Raises `Unavailable`, and `CannotRead` for keys that are damaged.
+    Raises `Unavailable`, and `CannotRead` for keys that are damaged and for logs whose end too few
+    bookies tell.
     """
     for _ in range(_TRIES):
         try:
@@ -102,7 +103,7 @@ async def end_of(workshop: Workshop, ledger_id: int) -> int:
     """The last entry that a ledger may be read up to, found as a recovery finds it.
 
     What a writer has just acknowledged may be announced a moment later, so it does not end with
-    what is confirmed. Raises `NoSuchLedger`, `Unavailable`.
+    what is confirmed. Raises `NoSuchLedger`, `CannotRead`, `Unavailable`.
     """
     async with await opened(workshop, ledger_id) as reader:
         if reader.closed:
@@ -132,15 +133,12 @@ async def reader_of(workshop: Workshop, metadata: LedgerMetadata) -> LedgerReade
 
 
 async def beyond(reader: LedgerReader, first: int) -> AsyncGenerator[Entry, None]:
-    """Entries that are on some bookie though nobody has confirmed them, as far as that is known."""
-    try:
-        async for entry in reader.read_unconfirmed(first):
-            yield entry
-    except NoSuchLedger:
-        raise
-    except (CannotRead, Unavailable):
-        # Nobody was promised what a bookie that is away may have.
-        return
+    """Entries that nobody has confirmed though an ack quorum may have them: as a recovery finds.
+
+    Raises `CannotRead`, `Unavailable` where too few bookies answer to tell where they end.
+    """
+    async for entry in reader.read_unconfirmed(first, acknowledged=True):
+        yield entry
 
 
 async def _spaces(store: MetadataStore) -> dict[str, bytes]:

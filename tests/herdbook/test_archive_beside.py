@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from engine import cluster
-from engine.errors import NoSuchLedger
+from engine.errors import CannotRead, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
 from engine.metadata.ledgers import LedgerMetadata
@@ -21,6 +21,7 @@ from herdbook.archive import backup as backing
 from herdbook.archive import cut as cutting
 from herdbook.archive.cut import Cut, reader_of, take_cut
 from herdbook.book import AsyncBook, open_async
+from tests.engine.ledger.scripted import Cluster
 
 
 @asynccontextmanager
@@ -217,3 +218,25 @@ def test_what_rows_and_tasks_of_a_backup_name_is_in_it(
             assert rows >= tasks >= 1
 
     asyncio.run(work())
+
+
+async def test_a_backup_fails_where_too_few_bookies_tell_the_end_of_an_open_ledger(
+    tmp_path: Path,
+) -> None:
+    bookies = await Cluster.of(3)
+    client, workers = bookies.client(), ThreadWorkers(asyncio.get_running_loop())
+    writer = await client.create_ledger(3, 3, 2)
+    await writer.append(b"heard by all")
+    ensemble = (await client.ledger_metadata(writer.ledger_id)).fragments[0].ensemble
+    bookies.at(ensemble, 2).mute = True
+    bookies.at(ensemble, 2).confirm = lambda *_: None  # type: ignore[method-assign]
+    await writer.append_many([b"acknowledged %d" % number for number in range(10)])
+    for index in range(3):
+        bookies.at(ensemble, index).mute = index != 2
+    with pytest.raises(CannotRead, match=f"ledger {writer.ledger_id}: entry 1 was not readable"):
+        await back_up(client, workers, tmp_path / "backups", kind="cluster")
+    assert BackupFolder(tmp_path / "backups").numbers() == []
+    bookies.at(ensemble, 0).mute = False
+    await back_up(client, workers, tmp_path / "backups", kind="cluster")
+    assert [kept.last for kept in BackupFolder(tmp_path / "backups").read().ledgers] == [10]
+    await workers.close()

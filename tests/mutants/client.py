@@ -227,8 +227,8 @@ READER_MUTANTS: Final = (
         "one-denial-is-no-such-entry",
         "design 4.1-5: only every replica's own word makes an entry absent",
         _READING,
-        "if absent == metadata.write_quorum:",
-        "if absent:",
+        "        if absent >= enough:",
+        "        if absent:",
         by_test(_READING_TESTS, "test_no_such_entry_needs_every_replica_to_say_so"),
     ),
     Mutant(

@@ -103,6 +103,17 @@ OPERATIONS_MUTANTS: Final = (
         by_test(_BESIDE, "test_what_rows_and_tasks_of_a_backup_name_is_in_it"),
     ),
     Mutant(
+        "one-bookie-tells-where-a-log-ends",
+        "an open ledger ends where no ack quorum can have more",
+        "engine/ledger/reader.py",
+        "        negatives = self._context.quorums(self.metadata).negatives if ack",
+        "        negatives = 1 if ack",
+        by_test(
+            _BESIDE,
+            "test_a_backup_fails_where_too_few_bookies_tell_the_end_of_an_open_ledger",
+        ),
+    ),
+    Mutant(
         "backups-of-two-stores-share-a-folder",
         "a folder of backups is of one store",
         "herdbook/archive/manifest.py",

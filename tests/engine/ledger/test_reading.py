@@ -168,6 +168,53 @@ async def test_a_reader_without_recovery_stops_at_the_lac_and_fences_nobody() ->
     assert await unconfirmed == 5
 
 
+async def unheard(cluster: Cluster) -> LedgerReader:
+    """A reader of ten entries, of which the third bookie has heard the first one alone."""
+    writer = await written(cluster, 1)
+    ensemble = (await cluster.client().ledger_metadata(writer.ledger_id)).fragments[0].ensemble
+    cluster.at(ensemble, 2).mute = True
+    await writer.append_many([b"entry %d" % number for number in range(1, 10)])
+    cluster.at(ensemble, 2).mute = False
+    reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+    assert reader.last_add_confirmed >= 0
+    return reader
+
+
+@pytest.mark.parametrize("left", [0, 2])
+async def test_one_bookie_of_three_does_not_tell_where_what_was_acknowledged_ends(
+    left: int,
+) -> None:
+    cluster = await Cluster.of(3)
+    reader = await unheard(cluster)
+    for index, name in enumerate(reader.metadata.fragments[0].ensemble):
+        cluster.transport.bookies[name].down = index != left
+    seen: list[int] = []
+    with pytest.raises(CannotRead):
+        async for entry in reader.read_unconfirmed(0, acknowledged=True):
+            seen.append(entry.entry_id)
+    assert seen == list(range(1 if left == 2 else 10))
+
+
+@pytest.mark.parametrize("away", [0, 1, 2])
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_what_was_acknowledged_ends_where_no_ack_quorum_has_more(
+    away: int, hangs: bool
+) -> None:
+    cluster = await Cluster.of(3)
+    reader = await unheard(cluster)
+    bookie = cluster.at(reader.metadata.fragments[0].ensemble, away)
+
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    if hangs:
+        bookie.read = silent  # type: ignore[method-assign,assignment]
+    else:
+        bookie.down = True
+    found = [entry.entry_id async for entry in reader.read_unconfirmed(0, acknowledged=True)]
+    assert found == list(range(10))
+
+
 async def test_a_follower_sees_entries_as_they_are_confirmed_and_ends_at_the_close() -> None:
     cluster = await Cluster.of(3)
     writer = await written(cluster, 3)
