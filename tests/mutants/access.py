@@ -36,7 +36,7 @@ ACCESS_MUTANTS: Final = (
         "a-grant-to-all-reaches-the-users",
         "a grant to all tablespaces does not reach users and grants",
         _PRINCIPAL,
-        'self.name == ALL and not (kind == "tablespace" and name == SYSTEM)',
+        "self.name == ALL and (kind, name) not in _APART",
         "self.name == ALL",
         by_test(_PRINCIPAL_TESTS, "test_a_grant_to_all_does_not_reach_the_users"),
     ),
