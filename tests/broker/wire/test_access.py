@@ -101,7 +101,7 @@ async def test_every_method_is_refused_to_strangers() -> None:
                 metadata = [("authorization", shown)] if shown else []
                 # Nothing is sent: to send to what has been refused is an error of its own.
                 with pytest.raises(aio.AioRpcError) as refusal:
-                    await call(metadata=metadata, timeout=5).read()
+                    await call(None, metadata=metadata, timeout=5).read()
                 assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED, (name, shown)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engine.access.audit import LineAudit
-from engine.access.principal import ALL, EVERYBODY, SYSTEM, Grant, Principal
+from engine.access.principal import ALL, EVERYBODY, SYSTEM, Grant, Kind, Principal
 from engine.errors import AccessRefused, InvalidRequest
 from tests.engine.access.known_users import user
 
@@ -31,11 +31,9 @@ def test_what_no_grant_names_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("tablespace", "blobs"), ("bucket", "herdbook-tasks")])
-def test_a_grant_to_all_does_not_reach_what_holds_everybodys(kind: str, name: str) -> None:
-    ann = user("ann", (kind, ALL, "admin"))
-    assert not ann.allows(kind, name, "read")  # type: ignore[arg-type]
-    named = user("ann", (kind, name, "read"))
-    assert named.allows(kind, name, "read")  # type: ignore[arg-type]
+def test_a_grant_to_all_does_not_reach_what_holds_everybodys(kind: Kind, name: str) -> None:
+    assert not user("ann", (kind, ALL, "admin")).allows(kind, name, "read")
+    assert user("ann", (kind, name, "read")).allows(kind, name, "read")
 
 
 @pytest.mark.parametrize("name", ["blobs", "BLOBS", "blobs_letters_2x7"])

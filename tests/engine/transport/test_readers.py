@@ -246,6 +246,6 @@ async def test_every_method_over_grpc_wants_a_proof() -> None:
                 metadata = [("authorization", shown)] if shown else []
                 # Nothing is sent: to send to what has been refused is an error of its own.
                 with pytest.raises(aio.AioRpcError) as refusal:
-                    await call(metadata=metadata, timeout=5).read()
+                    await call(None, metadata=metadata, timeout=5).read()
                 assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert not made.shelf.calls
