@@ -248,6 +248,9 @@ class Registration:
         """
         noted = list(self.application.noted())
         for place, (path, pin) in enumerate(noted):
+            if self._ended.is_set():
+                # Whoever ends it waits for this, and a store that is away lets each pin wait.
+                return
             try:
                 if place < len(noted) - PINS_MAX:
                     path.unlink(missing_ok=True)

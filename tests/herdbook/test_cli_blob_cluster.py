@@ -116,12 +116,13 @@ def test_big_payloads_of_tasks_pass_through_a_cluster(url: str, tmp_path: Path) 
 
 def test_one_object_has_all_of_a_cluster(url: str) -> None:
     with herdbook.connect(url) as cluster:
-        with cluster.sql(autocommit=True) as connection:
+        cluster.herd.create_tablespace("barn")
+        with cluster.sql("barn", autocommit=True) as connection:
             connection.execute("CREATE TABLE calf (id INT PRIMARY KEY, name TEXT)")
-        calves = cluster.table("calf")
+        calves = cluster.table("calf", "barn")
         calves.put({"id": 1, "name": "Zenzi"})
         assert list(calves.scan()) == [{"id": 1, "name": "Zenzi"}]
-        with cluster.changes(tables=["calf"]) as changes:
+        with cluster.changes("barn", tables=["calf"]) as changes:
             told = [next(changes).changes[0] for _ in range(2)]
         assert [(each.kind.value, each.row) for each in told] == [
             ("define", None),

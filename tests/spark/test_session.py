@@ -135,6 +135,29 @@ def test_a_forked_child_leaves_the_pins_to_its_parent(
     assert not noted.exists()
 
 
+def test_who_ends_a_session_does_not_wait_for_each_pin_of_a_store_that_is_away(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registration = registered(herdbook.spark.place_of(book))
+    renewed: list[int] = []
+
+    def renew(number: int) -> None:
+        renewed.append(number)
+        # As if the session were ended while the first pin waits.
+        registration._ended.set()
+
+    pins = [SimpleNamespace(renew=lambda number=number: renew(number)) for number in range(3)]
+    try:
+        with monkeypatch.context() as noted:
+            told = [(Path(str(number)), pin) for number, pin in enumerate(pins)]
+            noted.setattr(type(registration.application), "noted", lambda _: told)
+            registration.renew()
+        assert renewed == [0]
+    finally:
+        registration._ended.clear()
+        registration.close()
+
+
 def test_of_too_many_pins_those_go_that_were_asked_for_longest_ago(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
