@@ -127,6 +127,7 @@ class BlobScenario(ReplicaScenario):
         )
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
+        await self._until(self._harmed, PEACE_S_MAX)
         nemesis.stop()
         harming.cancel()
         self.world.trace.event("peace")
@@ -136,8 +137,10 @@ class BlobScenario(ReplicaScenario):
         await self._judge_store(load)
 
     def _enough(self) -> bool:
-        faults = self.world.trace.counts["faults"]
-        return self.operations >= CALLS_MIN and faults >= FAULTS_MIN
+        return self.operations >= CALLS_MIN and self._harmed()
+
+    def _harmed(self) -> bool:
+        return self.world.trace.counts["faults"] >= FAULTS_MIN
 
     # The verdict
 
