@@ -30,6 +30,7 @@ EngineError
 │   ├── NotLeader             another replica leads, or none does yet: ask the one named
 │   ├── BookieUnavailable     this bookie cannot be reached or has stopped
 │   │   └── AccessRefused     a certificate or the shared secret is not accepted
+│   │       └── TooManyTries  too many wrong logins: wait as long as it says
 │   └── MetadataUnavailable   the metadata store cannot be reached; a write may have happened
 ├── CannotRead                an entry exists or may exist, and no intact copy answered
 ├── ReplicaFailed             a replica stopped for good: see why, then start it again
@@ -186,6 +187,14 @@ class AccessRefused(BookieUnavailable):
     Nothing was stored. Give both sides the same secret, and certificates of authorities that they
     know; a retry alone will not help. Other bookies are tried first.
     """
+
+
+class TooManyTries(AccessRefused):
+    """Too many wrong logins came from there: the next one is judged in `wait_s` seconds."""
+
+    def __init__(self, message: str, wait_s: int) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class MetadataUnavailable(Unavailable):

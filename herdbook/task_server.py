@@ -40,6 +40,7 @@ from broker.settings import BrokerSettings
 from broker.sweeping import keep_swept
 from engine import cluster
 from engine.access.door import UserDoor
+from engine.access.guesses import Guesses
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
@@ -321,7 +322,7 @@ async def _door(stack: AsyncExitStack, opened: _Opened, security: Security) -> U
     if herd is None:
         return await stack.enter_async_context(users_door(client, security, _WHERE))
     known = users_in(herd, client.clock, security)
-    return UserDoor(known, configured_audit(_WHERE), _WHERE)
+    return UserDoor(known, configured_audit(_WHERE), _WHERE, Guesses(client.clock))
 
 
 def _doorkeeper(
@@ -332,10 +333,9 @@ def _doorkeeper(
         return Logins((*settings.users, owner) if owner is not None else settings.users)
     if door is None:
         return Logins()
-    rng = random.SystemRandom()
-    return StoreLogins(
-        Gate(door.authenticator, WebSettings(open=settings.insecure), clock, rng, door.audit), owner
-    )
+    web, rng = WebSettings(open=settings.insecure), random.SystemRandom()
+    gate = Gate(door.authenticator, web, clock, rng, door.audit, door.guesses)
+    return StoreLogins(gate, owner)
 
 
 async def _serve_grpc(

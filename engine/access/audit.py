@@ -95,8 +95,7 @@ class LineAudit:
 
     def _kept_back(self, peer: str, at_ms: int) -> int:
         """How many refusals of a peer had no line since the last that had; -1: nor has this."""
-        # Without its port: each connection has another one.
-        host = peer.rpartition(":")[0] or peer
+        host = host_of(peer)
         last_ms, count = self._refused.get(host, (-_REFUSAL_MS, 0))
         if 0 <= at_ms - last_ms < _REFUSAL_MS:
             self._refused[host] = (last_ms, count + 1)
@@ -106,6 +105,16 @@ class LineAudit:
         if len(self._refused) > _PEERS_MAX:
             self._refused.popitem(last=False)
         return count
+
+
+def host_of(peer: str) -> str:
+    """An address as frames and as gRPC tell it, without its port: each connection has another one.
+
+    >>> host_of("ipv4:10.0.0.7:50312"), host_of("ipv6:%5B::1%5D:50312"), host_of("[::1]:50312")
+    ('10.0.0.7', '::1', '::1')
+    """
+    host = peer.removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")[0] or peer
+    return host.removeprefix("%5B").removesuffix("%5D").strip("[]")
 
 
 NO_AUDIT: Final = NoAudit()

@@ -4,15 +4,18 @@ Invariants:
 - Whoever is let in is looked at again and again, as long as they stay: what is revoked, or has
   expired, ends within `CHECK_S` and what the authenticator's answers may be old.
 - A refusal is noted once, where it is decided; of a login that succeeds, that it did.
+- Whoever guesses at a password waits ever longer, however they reach the door.
 """
 
 import hashlib
 import ssl
 from base64 import b64encode
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Final, Protocol
 
-from engine.access.audit import NO_AUDIT, Audit
+from engine.access.audit import NO_AUDIT, Audit, host_of
+from engine.access.guesses import Guesses
 from engine.access.port import Authenticator
 from engine.access.principal import EVERYBODY, NODE, Principal
 from engine.access.scram import ScramVerifier
@@ -62,8 +65,12 @@ class Door(Protocol):
     audit: Audit
     """Hears of logins, and of what was refused."""
 
-    async def verifier(self, user: str) -> ScramVerifier:
-        """What a user's proof is judged by."""
+    async def verifier(self, user: str, peer: str) -> ScramVerifier:
+        """What a user's proof is judged by. Raises `TooManyTries` for who has to wait."""
+        ...
+
+    def judging(self, user: str, peer: str) -> AbstractContextManager[None]:
+        """A block that judges a user's proof. Raises `TooManyTries` for who has to wait."""
         ...
 
     async def by_proof(self, user: str, peer: str) -> Caller:
@@ -90,16 +97,24 @@ class Door(Protocol):
 class UserDoor:
     """Lets users in, by password or by token."""
 
-    def __init__(self, authenticator: Authenticator, audit: Audit, where: str) -> None:
+    def __init__(
+        self, authenticator: Authenticator, audit: Audit, where: str, guesses: Guesses
+    ) -> None:
         self.authenticator = authenticator
         self.audit = audit
+        self.guesses = guesses
         self.where = where
         """What the audit calls this door."""
         self._came: dict[bytes, None] = {}
 
-    async def verifier(self, user: str) -> ScramVerifier:
+    async def verifier(self, user: str, peer: str) -> ScramVerifier:
         """See `Door`."""
+        self.guesses.check(host_of(peer), user)
         return await self.authenticator.scram(user)
+
+    def judging(self, user: str, peer: str) -> AbstractContextManager[None]:
+        """See `Door`."""
+        return self.guesses.trying(host_of(peer), user)
 
     async def by_proof(self, user: str, peer: str) -> Caller:
         """See `Door`."""
@@ -177,8 +192,12 @@ class ReaderDoor:
         self._clock = clock
         self.audit = audit
 
-    async def verifier(self, user: str) -> ScramVerifier:
+    async def verifier(self, user: str, peer: str) -> ScramVerifier:
         """See `Door`: users are strangers here."""
+        raise AccessRefused("users do not log in at a bookie: show a read token")
+
+    def judging(self, user: str, peer: str) -> AbstractContextManager[None]:
+        """See `Door`."""
         raise AccessRefused("users do not log in at a bookie: show a read token")
 
     async def by_proof(self, user: str, peer: str) -> Caller:

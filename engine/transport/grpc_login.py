@@ -48,20 +48,22 @@ class _Logins:
 
         if self._running >= self._calls_max:
             await context.abort(StatusCode.RESOURCE_EXHAUSTED, "too many log in at once")
-        scram, user = ScramServer(new_nonce()), ""
+        scram, user, peer = ScramServer(new_nonce()), "", context.peer()
         self._running += 1
         try:
             async with asyncio.timeout(_LOGIN_S):
                 user = scram.begin(await self._next(requests))
-                yield self._reply(scram.challenge(await self._door.verifier(user)))
-                said = scram.finish(await self._next(requests))
-                token = await self._door.session(user, context.peer())
+                yield self._reply(scram.challenge(await self._door.verifier(user, peer)))
+                proof = await self._next(requests)
+                with self._door.judging(user, peer):
+                    said = scram.finish(proof)
+                token = await self._door.session(user, peer)
                 yield self._reply(said, token=token, lifetime_ms=SESSION_MS)
                 return
         except TimeoutError:
             code, text = StatusCode.DEADLINE_EXCEEDED, "the login did not come in time"
         except (AccessRefused, FrameInvalid) as error:
-            self._door.refused(user, context.peer(), error)
+            self._door.refused(user, peer, error)
             wrong = isinstance(error, FrameInvalid)
             code = StatusCode.INVALID_ARGUMENT if wrong else StatusCode.UNAUTHENTICATED
             text = str(error)

@@ -258,7 +258,7 @@ class ServedConnection:
         user = login.begin(first)
 
         async def challenge() -> None:
-            verifier = await door.verifier(user)
+            verifier = await door.verifier(user, self._peer)
             self.wire.send(Kind.CHALLENGE, login.challenge(verifier))
 
         self._ask(user, challenge)
@@ -269,7 +269,8 @@ class ServedConnection:
         door = self._server.door
         assert door is not None
         try:
-            said = login.check(frame.head)
+            with door.judging(login.user, self._peer):
+                said = login.check(frame.head)
         except EngineError as error:
             door.refused(login.user, self._peer, error)
             raise

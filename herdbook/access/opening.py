@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.access.audit import Audit
 from engine.access.door import UserDoor
+from engine.access.guesses import Guesses
 from engine.access.tokens import key_of
 from engine.ledger.client import LedgerClient
 from engine.ports.clock import Clock
@@ -62,7 +63,7 @@ async def users_door(
     """
     audit = configured_audit(where)
     async with users_of_cluster(client, security) as known:
-        yield None if known is None else UserDoor(known, audit, where)
+        yield None if known is None else UserDoor(known, audit, where, Guesses(client.clock))
 
 
 def configured_audit(where: str) -> Audit:

@@ -27,14 +27,15 @@ from starlette.requests import Request
 from broker.http.front import from_elsewhere
 from broker.http.hosts import Hosts, wrong_host
 from engine.access.audit import NO_AUDIT, Audit
+from engine.access.guesses import Guesses
 from engine.access.port import Authenticator
 from engine.access.principal import EVERYBODY, Principal
-from engine.errors import AccessRefused
+from engine.errors import AccessRefused, TooManyTries
 from engine.ports.clock import Clock
 from engine.transport.address import is_loopback
 from herdbook.http.errors import HttpError
 from herdbook.http.routes import Need
-from herdbook.http.sessions import COOKIE, Guesses, Session, Sessions
+from herdbook.http.sessions import COOKIE, Session, Sessions
 from herdbook.http.settings import WebSettings
 from herdbook.http.transfers import Transfers
 
@@ -53,7 +54,10 @@ class Caller:
 
 
 class Gate:
-    """Decides. `authenticator` None: an open store, in which everybody may do all."""
+    """Decides. `authenticator` None: an open store, in which everybody may do all.
+
+    `guesses` are those at the passwords of its users, where another door counts them, too.
+    """
 
     def __init__(
         self,
@@ -62,12 +66,13 @@ class Gate:
         clock: Clock,
         rng: Random,
         audit: Audit = NO_AUDIT,
+        guesses: Guesses | None = None,
     ) -> None:
         self.authenticator = authenticator
         self.settings = settings
         self.audit = audit
         self.sessions = Sessions(settings, clock, rng)
-        self.guesses = Guesses(clock)
+        self.guesses = guesses or Guesses(clock)
         self.transfers = Transfers(settings, clock)
         self._clock = clock
         self._key = rng.randbytes(32)
@@ -152,19 +157,20 @@ class Gate:
         self, user: str, peer: str, ask: Callable[[], Awaitable[Principal]]
     ) -> Principal:
         """What somebody is who proves it; tries in vain become ever slower."""
-        self.guesses.begin(peer, user)
         try:
-            principal = await ask()
+            with self.guesses.trying(peer, user):
+                return await ask()
+        except TooManyTries as error:
+            raise HttpError(
+                429,
+                "too_many_tries",
+                "too many wrong logins",
+                remedy=f"try again in {error.wait_s} s",
+                retry_s=error.wait_s,
+            ) from None
         except AccessRefused as error:
-            if user:
-                self.guesses.wrong(peer)
             self.audit.note(user, "log in", "http", allowed=False, why=str(error), peer=peer)
             raise
-        except BaseException:
-            self.guesses.undo(peer, user)
-            raise
-        self.guesses.right(peer, user)
-        return principal
 
     async def _now(self, session: Session) -> Principal:
         authenticator = self.authenticator

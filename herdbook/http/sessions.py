@@ -1,16 +1,12 @@
-"""Sessions of browsers, tickets that log in once, and the slowing down of those who guess.
+"""Sessions of browsers, and tickets that log in once.
 
 Invariants:
 - A session's cookie is drawn at random and kept as a digest: what is kept lets nobody in.
 - There are never more sessions than there may be: the one used longest ago goes.
-- Guesses at a user are counted when they begin: many at once are as slow as one after the other.
-- Behind a proxy all have one address: what strangers do there keeps nobody out who was let in
-  from there lately.
 """
 
 import hashlib
 import hmac
-import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from random import Random
@@ -18,17 +14,10 @@ from typing import Final
 
 from engine.access.principal import Principal
 from engine.ports.clock import Clock
-from herdbook.http.errors import HttpError
 from herdbook.http.settings import WebSettings
 
 COOKIE: Final = "herdbook_session"
 _TOKEN_BITS: Final = 256
-_FREE_TRIES: Final = 5
-_FREE_TRIES_OF_ADDRESS: Final = 25
-_DELAY_S_MAX: Final = 60.0
-_FORGOTTEN_S: Final = 600.0
-_GUESSERS_MAX: Final = 4_096
-_WELCOME_S: Final = 86_400.0
 
 
 def drawn(rng: Random) -> str:
@@ -99,71 +88,3 @@ class Sessions:
         if right:
             self._once = b""
         return right and in_time
-
-
-class Guesses:
-    """How often who has tried in vain, and from when on they may again."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._tries: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
-        self._welcome: OrderedDict[tuple[str, str], float] = OrderedDict()
-
-    def begin(self, peer: str, user: str) -> None:
-        """Count a try at a user; `user` "" for a token, which nobody guesses: that counts as none.
-
-        Raises `HttpError` 429 for who has to wait; that one does not count.
-        """
-        if not user:
-            return
-        now_s = self._clock.monotonic()
-        welcome = now_s - self._welcome.get((peer, user), -_WELCOME_S) < _WELCOME_S
-        for key in [(peer, user)] if welcome else [(peer, user), (peer, "")]:
-            count, last_s = self._tries.get(key, (0, now_s))
-            wait_s = last_s + _delay_s(count, key) - now_s
-            if wait_s > 0:
-                raise HttpError(
-                    429,
-                    "too_many_tries",
-                    "too many wrong logins",
-                    remedy=f"try again in {math.ceil(wait_s)} s",
-                    retry_s=math.ceil(wait_s),
-                )
-        self._count((peer, user))
-
-    def wrong(self, peer: str) -> None:
-        """A try from an address was in vain."""
-        self._count((peer, ""))
-
-    def right(self, peer: str, user: str) -> None:
-        """The try that was counted was none in vain."""
-        self._tries.pop((peer, user), None)
-        self._welcome.pop((peer, user), None)
-        self._welcome[peer, user] = self._clock.monotonic()
-        while len(self._welcome) > _GUESSERS_MAX:
-            self._welcome.popitem(last=False)
-
-    def undo(self, peer: str, user: str) -> None:
-        """The last try counts no more: it was not answered."""
-        count, last_s = self._tries.get((peer, user), (0, 0.0))
-        if count > 1:
-            self._tries[peer, user] = (count - 1, last_s)
-        else:
-            self._tries.pop((peer, user), None)
-
-    def _count(self, key: tuple[str, str]) -> None:
-        now_s = self._clock.monotonic()
-        count, last_s = self._tries.pop(key, (0, now_s))
-        if now_s - last_s > _FORGOTTEN_S:
-            count = 0
-        self._tries[key] = (count + 1, now_s)
-        while len(self._tries) > _GUESSERS_MAX:
-            self._tries.popitem(last=False)
-
-
-def _delay_s(count: int, key: tuple[str, str]) -> float:
-    """How long after the last one of so many tries the next one may come."""
-    over = count - (_FREE_TRIES if key[1] else _FREE_TRIES_OF_ADDRESS)
-    if over < 0:
-        return 0.0
-    return min(_DELAY_S_MAX, 2.0 ** min(over, 10))

@@ -33,6 +33,17 @@ _USERS_TESTS: Final = "herdbook/access/test_users.py"
 
 ACCESS_MUTANTS: Final = (
     Mutant(
+        "a-port-of-their-own-for-each-guess",
+        "whoever guesses at a password waits, at whatever door and from whatever port",
+        "engine/access/door.py",
+        "return self.guesses.trying(host_of(peer), user)",
+        "return self.guesses.trying(peer, user)",
+        by_test(
+            "herd/wire/test_guessing.py",
+            "test_guesses_over_frames_and_over_grpc_are_counted_together",
+        ),
+    ),
+    Mutant(
         "a-grant-to-all-reaches-the-users",
         "a grant to all tablespaces does not reach users and grants",
         _PRINCIPAL,

@@ -104,10 +104,13 @@ HTTP_MUTANTS: Final = (
     Mutant(
         "guesses-are-forgotten",
         "who guesses waits ever longer",
-        _SESSIONS,
+        "engine/access/guesses.py",
         "self._tries[key] = (count + 1, now_s)",
         "self._tries[key] = (1, now_s)",
-        by_test(_BROWSER_TESTS, "test_who_guesses_waits_ever_longer_and_others_do_not"),
+        by_test(
+            "engine/access/test_guesses.py",
+            "test_who_guesses_waits_ever_longer_and_others_do_not",
+        ),
     ),
     Mutant(
         "a-body-names-anything",

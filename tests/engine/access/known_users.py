@@ -2,6 +2,7 @@
 
 from engine.access.audit import Event
 from engine.access.door import UserDoor
+from engine.access.guesses import Guesses
 from engine.access.principal import EVERYBODY, Grant, Kind, Principal, Right
 from engine.access.scram import ITERATIONS_MIN, NOT_PROVED, ScramVerifier
 from engine.access.tokens import SESSION, SESSION_MS, Claims, is_signed, key_of, sign, verify
@@ -86,7 +87,7 @@ class KeptAudit:
 
 def door_of(users: KnownUsers, audit: KeptAudit | None = None) -> UserDoor:
     """A door that knows these users."""
-    return UserDoor(users, audit or KeptAudit(), "test")
+    return UserDoor(users, audit or KeptAudit(), "test", Guesses(SystemClock()))
 
 
 _VERIFIERS: dict[str, ScramVerifier] = {}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from engine import cluster
 from engine.access.audit import NO_AUDIT
 from engine.access.door import UserDoor
+from engine.access.guesses import Guesses
 from engine.access.principal import EVERYBODY, Grant
 from engine.access.scram import ScramClient, ScramServer
 from engine.errors import AccessRefused, InvalidRequest, MetadataUnavailable
@@ -153,7 +154,7 @@ async def test_a_new_user_of_an_old_name_inherits_nothing(tmp_path: Path) -> Non
         await rows.add("ann", "ann's word")
         await rows.grant("ann", Grant("bucket", "letters", "read"))
         token, session = await rows.make_token("ann"), await known.session("ann")
-        caller = await UserDoor(known, NO_AUDIT, "barn").by_token(session, "")
+        caller = await UserDoor(known, NO_AUDIT, "barn", Guesses(clock)).by_token(session, "")
         await rows.remove("ann")
         clock.added_s += FRESH_S + 1
         await rows.add("ann", "another word", admin=True)

@@ -8,9 +8,8 @@ import pytest
 
 from engine.access.principal import EVERYBODY, Principal
 from engine.ports.clock import SystemClock
-from herdbook.http.errors import HttpError
 from herdbook.http.gate import TOKEN_HEADER
-from herdbook.http.sessions import COOKIE, Guesses, Sessions
+from herdbook.http.sessions import COOKIE, Sessions
 from herdbook.http.settings import WebSettings
 from tests.herdbook.http.yard import API, Asker, Node, Users
 
@@ -161,51 +160,6 @@ def test_what_is_kept_of_a_session_lets_nobody_in() -> None:
     cookie = sessions.begin(ANN)
     found = sessions.find(cookie)
     assert found is not None and cookie not in str(vars(sessions)) and found.csrf not in repr(found)
-
-
-def waits_s(guesses: Guesses, peer: str, user: str) -> int:
-    """How long somebody has to wait who tries now; 0: not at all."""
-    try:
-        guesses.begin(peer, user)
-    except HttpError as error:
-        assert error.status == 429
-        return error.retry_s
-    return 0
-
-
-def test_who_guesses_waits_ever_longer_and_others_do_not() -> None:
-    clock = HandClock()
-    guesses = Guesses(clock)
-    assert [waits_s(guesses, "a", "ann") for _ in range(7)] == [0, 0, 0, 0, 0, 1, 1]
-    assert waits_s(guesses, "b", "ann") == 0 and waits_s(guesses, "a", "bob") == 0
-    waited = []
-    for _ in range(8):
-        wait_s = waits_s(guesses, "a", "ann")
-        waited.append(wait_s)
-        clock.now_s += wait_s
-        assert waits_s(guesses, "a", "ann") == 0
-    assert waited == [1, 2, 4, 8, 16, 32, 60, 60]
-    guesses.right("a", "ann")
-    assert waits_s(guesses, "a", "ann") == 0
-    clock.now_s += 601.0
-    for number in range(25):
-        assert waits_s(guesses, "c", f"user-{number}") == 0
-        guesses.wrong("c")
-    assert waits_s(guesses, "c", "another") > 0, "one address may not try one name after the other"
-
-
-def test_strangers_behind_a_proxy_keep_nobody_out_who_was_let_in_there() -> None:
-    clock = HandClock()
-    guesses = Guesses(clock)
-    for number in range(100):
-        assert waits_s(guesses, "proxy", f"honest-{number}") == 0, "many at once are no guessers"
-        guesses.right("proxy", f"honest-{number}")
-    for number in range(25):
-        assert waits_s(guesses, "proxy", f"stranger-{number}") == 0
-        guesses.wrong("proxy")
-    assert waits_s(guesses, "proxy", "stranger-25") > 0
-    assert waits_s(guesses, "proxy", "honest-7") == 0
-    assert waits_s(guesses, "proxy", "") == 0, "nobody guesses a token"
 
 
 def test_wrong_logins_are_slowed_down_at_every_door(node: Node) -> None:

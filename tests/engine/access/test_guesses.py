@@ -1,0 +1,99 @@
+"""Who guesses at passwords waits, and keeps nobody else out."""
+
+import asyncio
+
+import pytest
+
+from engine.access.door import UserDoor
+from engine.access.guesses import Guesses
+from engine.errors import AccessRefused, TooManyTries
+from tests.engine.access.known_users import KeptAudit, KnownUsers, user
+
+
+class HandClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return int(self.now_s * 1000)
+
+
+def wrong(guesses: Guesses, peer: str, user: str) -> int:
+    """Guess wrong; how long somebody has to wait first, 0: not at all."""
+    try:
+        with guesses.trying(peer, user):
+            raise AccessRefused("no")
+    except TooManyTries as error:
+        return error.wait_s
+    except AccessRefused:
+        return 0
+
+
+def right(guesses: Guesses, peer: str, user: str) -> None:
+    with guesses.trying(peer, user):
+        pass
+
+
+def test_who_guesses_waits_ever_longer_and_others_do_not() -> None:
+    clock = HandClock()
+    guesses = Guesses(clock)
+    assert [wrong(guesses, "a", "ann") for _ in range(7)] == [0, 0, 0, 0, 0, 1, 1]
+    assert wrong(guesses, "b", "ann") == 0 and wrong(guesses, "a", "bob") == 0
+    waited = []
+    for _ in range(8):
+        wait_s = wrong(guesses, "a", "ann")
+        waited.append(wait_s)
+        clock.now_s += wait_s
+        assert wrong(guesses, "a", "ann") == 0
+    assert waited == [1, 2, 4, 8, 16, 32, 60, 60]
+    clock.now_s += 60
+    right(guesses, "a", "ann")
+    assert wrong(guesses, "a", "ann") == 0
+    clock.now_s += 601.0
+    for number in range(25):
+        assert wrong(guesses, "c", f"user-{number}") == 0
+    assert wrong(guesses, "c", "another") > 0, "one address may not try one name after the other"
+
+
+def test_strangers_behind_a_proxy_keep_nobody_out_who_was_let_in_there() -> None:
+    guesses = Guesses(HandClock())
+    for number in range(100):
+        right(guesses, "proxy", f"honest-{number}")
+    for number in range(25):
+        assert wrong(guesses, "proxy", f"stranger-{number}") == 0
+    assert wrong(guesses, "proxy", "stranger-25") > 0
+    right(guesses, "proxy", "honest-7")
+    right(guesses, "proxy", "")
+
+
+def test_a_login_that_could_not_be_judged_is_no_guess() -> None:
+    guesses = Guesses(HandClock())
+    for _ in range(30):
+        with pytest.raises(OSError), guesses.trying("a", "ann"):
+            raise OSError("the store is away")
+    right(guesses, "a", "ann")
+
+
+def test_a_door_counts_by_address_whatever_the_port_and_lets_tokens_in() -> None:
+    async def try_it() -> None:
+        door = UserDoor(KnownUsers(user("ann")), KeptAudit(), "test", Guesses(HandClock()))
+        peers = [f"10.0.0.7:{port}" for port in range(3)] + ["ipv4:10.0.0.7:8", "10.0.0.7:9"]
+        for peer in peers:
+            await door.verifier("ann", peer)
+            with pytest.raises(AccessRefused), door.judging("ann", peer):
+                raise AccessRefused("no")
+        for peer in ("10.0.0.7:10", "ipv4:10.0.0.7:11"):
+            with pytest.raises(TooManyTries, match="try again in 1 s"):
+                await door.verifier("ann", peer)
+        await door.verifier("ann", "10.0.0.8:1")
+        assert (await door.by_token("token-ann", "10.0.0.7:12")).principal.name == "ann"
+        assert (await door.by_call("token-ann")).principal.name == "ann"
+
+    asyncio.run(try_it())
