@@ -48,7 +48,10 @@ Progress = Callable[[int, int, int], None]
 
 
 class Backed(msgspec.Struct, frozen=True):
-    """What a backup did. Sizes in bytes: of entries in the store, and of files written now."""
+    """What a backup did. Sizes in bytes: of entries in the store, and of files written now.
+
+    `unreadable`: what is wrong with earlier backups that are kept; then nothing was removed.
+    """
 
     number: int
     ledgers: int
@@ -56,6 +59,7 @@ class Backed(msgspec.Struct, frozen=True):
     length: int
     written_bytes: int
     seconds: float
+    unreadable: tuple[str, ...] = ()
 
 
 async def back_up(
@@ -99,7 +103,7 @@ async def back_up(
             ledgers=tuple(kept),
         )
         await workers.run(partial(folder.finish, manifest))
-        await workers.run(partial(folder.forget, keep))
+        unreadable = await workers.run(partial(folder.forget, keep))
         return Backed(
             number=number,
             ledgers=len(kept),
@@ -107,6 +111,7 @@ async def back_up(
             length=manifest.length,
             written_bytes=copying.written_bytes,
             seconds=round(client.clock.monotonic() - begun_s, 3),
+            unreadable=tuple(unreadable),
         )
 
 

@@ -7,7 +7,8 @@
     unfinished               a backup is being written, or was and did not come to its end
 
 Invariants:
-- A manifest is written when all that it names is durable. What none names is of no backup.
+- A manifest is written when all that it names is durable, and has gone for ever before what it
+  names goes. What none names is of no backup.
 - A file of a ledger never changes: another backup that holds the same entries names it, too. One
   that is damaged is written again, the same.
 - A folder belongs to one store and one writer at a time.
@@ -22,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import CannotRead, FolderLocked, FolderMismatch
+from engine.errors import CannotRead, EngineError, FolderLocked, FolderMismatch
 from herdbook.archive.framing import END, FrameWriter, read_frames
 
 MAGIC: Final = b"HERDSTR"
@@ -159,24 +160,33 @@ class BackupFolder:
         (self.path / UNFINISHED).unlink()
         _sync_folder(self.path)
 
-    def forget(self, keep: int) -> int:
-        """Keep that many of the newest backups; remove what no other names. How many files went.
+    def forget(self, keep: int) -> list[str]:
+        """Keep that many of the newest backups and the files that they name; remove all others.
 
-        Nothing is removed where one that is kept cannot be read. Raises as `read`.
+        Nothing is removed where one that is kept cannot be read: what is wrong with such ones, in
+        words. Raises `OSError`.
         """
         assert keep >= 1
         numbers = self.numbers()
+        named: set[str] = set()
+        unreadable: list[str] = []
+        for number in numbers[-keep:]:
+            try:
+                ledgers = self.read(number).ledgers
+            except (EngineError, OSError) as error:
+                unreadable.append(str(error))
+            else:
+                named.update(self.ledger(kept.ledger_id, kept.last).name for kept in ledgers)
+        if unreadable:
+            return unreadable
         for number in numbers[:-keep]:
             self._manifest(number).unlink()
-        named = {
-            self.ledger(kept.ledger_id, kept.last).name
-            for number in numbers[-keep:]
-            for kept in self.read(number).ledgers
-        }
-        gone = [each for each in (self.path / _LEDGERS).iterdir() if each.name not in named]
-        for each in gone:
-            each.unlink()
-        return len(gone)
+        # No manifest comes back after a power cut that names files which have gone.
+        _sync_folder(self.path)
+        for each in (self.path / _LEDGERS).iterdir():
+            if each.name not in named:
+                each.unlink()
+        return []
 
     def _manifest(self, number: int) -> Path:
         return self.path / f"{number:06}{_SUFFIX}"

@@ -83,6 +83,10 @@ def backup(
     with _told(folder):
         kind = "cluster" if is_cluster(_run_find(url)) else "folder"
         made = with_store(url, lambda client: work(client, kind))
+    for wrong in made.unreadable:
+        typer.echo(
+            f"an earlier backup cannot be read, so no old one was removed: {wrong}", err=True
+        )
     if as_json:
         print_json([plain(made)])
         return

@@ -1,0 +1,90 @@
+"""The folder of backups: what is kept in it, what goes, in which order, and where it may lie."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import herdbook
+from herdbook.archive import BackupFolder, StoreManifest, manifest
+from herdbook.archive.ledger_file import LedgerFileWriter
+from herdbook.archive.manifest import KeptLedger
+from tests.herdbook.test_archive import call
+
+STORE = "store-1"
+
+
+def finished(folder: BackupFolder, *ledger_ids: int) -> None:
+    """One more backup in a folder, of ledgers of one entry each."""
+    with folder.writing(STORE) as number:
+        for ledger_id in ledger_ids:
+            with LedgerFileWriter(folder.ledger(ledger_id, 0), ledger_id) as file:
+                file.add([b"moo"])
+        kept = (KeptLedger(each, 0, 3, 1, 1, 1, 256, b"", 0, {}) for each in ledger_ids)
+        folder.finish(StoreManifest(number, STORE, "folder", "1", 0, 0, 0, 1, 99, {}, tuple(kept)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BackupFolder:
+    """Four backups: each has a ledger of its own, and one that all have."""
+    folder = BackupFolder(tmp_path / "backups")
+    for number in range(1, 5):
+        finished(folder, 7, 10 + number)
+    return folder
+
+
+def files_of(folder: BackupFolder) -> list[str]:
+    return sorted(each.name for each in (folder.path / "ledgers").iterdir())
+
+
+def names_of(ledger_ids: Sequence[int]) -> list[str]:
+    return sorted(f"{each}-0.ledger" for each in ledger_ids)
+
+
+def test_what_no_backup_that_is_kept_names_goes_with_the_old_ones(folder: BackupFolder) -> None:
+    folder.doubt(14, 0).touch()
+    assert folder.forget(2) == []
+    assert folder.numbers() == [3, 4]
+    assert files_of(folder) == names_of([7, 13, 14])
+
+
+@pytest.mark.parametrize("damaged", [3, 4])
+def test_nothing_is_removed_where_a_backup_that_is_kept_cannot_be_read(
+    folder: BackupFolder, damaged: int
+) -> None:
+    path = folder.path / f"{damaged:06}.manifest"
+    path.write_bytes(b"")
+    (told,) = folder.forget(2)
+    assert str(path) in told
+    assert folder.numbers() == [1, 2, 3, 4]
+    assert files_of(folder) == names_of([7, 11, 12, 13, 14])
+    finished(folder, 7, 15)
+    finished(folder, 7, 16)
+    assert folder.forget(2) == []
+    assert files_of(folder) == names_of([7, 15, 16])
+
+
+def test_files_go_when_the_manifests_that_named_them_have_gone_for_ever(
+    folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pulled(path: Path) -> None:
+        assert path == folder.path and folder.numbers() == [3, 4]
+        raise OSError("somebody pulls the plug")
+
+    monkeypatch.setattr(manifest, "_sync_folder", pulled)
+    with pytest.raises(OSError, match="plug"):
+        folder.forget(2)
+    assert files_of(folder) == names_of([7, 11, 12, 13, 14])
+
+
+def test_a_backup_beside_one_that_cannot_be_read_is_whole_and_says_so(tmp_path: Path) -> None:
+    with herdbook.open(tmp_path / "store"):
+        pass
+    command = ("store", "backup", tmp_path / "backups", "--url", tmp_path / "store", "--keep", 2)
+    for _ in range(2):
+        assert call(*command).exit_code == 0
+    (tmp_path / "backups" / "000002.manifest").write_bytes(b"")
+    made = call(*command)
+    assert made.exit_code == 0 and "backup 3 is whole" in made.stdout
+    assert "no old one was removed" in made.stderr and "000002.manifest" in made.stderr
+    assert BackupFolder(tmp_path / "backups").numbers() == [1, 2, 3]
