@@ -23,6 +23,7 @@ from typing import Final
 
 import msgspec
 
+from engine.cluster import Engine
 from engine.errors import CannotRead, EngineError, NoSuchEntry, NoSuchLedger, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
@@ -32,6 +33,7 @@ from engine.ports.workers import Workers
 from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
 from engine.run import NO_ENTRY
+from herdbook.archive.apart import check_apart
 from herdbook.archive.cut import Cut, Moved, beyond, reader_of, take_cut
 from herdbook.archive.ledger_file import LedgerFileWriter, check_end, read_blocks
 from herdbook.archive.manifest import BackupFolder, KeptLedger, StoreManifest
@@ -74,12 +76,15 @@ async def back_up(
     """Write a backup of all of a store into a folder, beside earlier ones; keeps the newest `keep`.
 
     `kind` says what it is a backup of, for people: a folder or a cluster. Raises `CannotRead`
-    for a ledger that no bookie can tell, `Unavailable`, `FolderLocked`, `FolderMismatch`,
-    `OSError`. What it copied before it failed the next one need not copy again.
+    for a ledger that no bookie can tell, `InvalidRequest` for a folder in the store's or around
+    it, `Unavailable`, `FolderLocked`, `FolderMismatch`, `OSError`. What it copied before it failed
+    the next one need not copy again.
     """
     workshop = Workshop(
         store=client.store, transport=client.transport, clock=client.clock, rng=client.rng
     )
+    if isinstance(client, Engine):
+        await workers.run(partial(check_apart, path, client.path))
     folder = BackupFolder(path)
     with contextlib.ExitStack() as stack:
         number = stack.enter_context(folder.writing(client.store.cluster_id))
@@ -88,20 +93,7 @@ async def back_up(
         found = await _all(workshop)
         await copying.copy(_closed(found))
         cut, kept = await copying.cut_and_copy(_logs_of(found))
-        manifest = StoreManifest(
-            number=number,
-            cluster_id=client.store.cluster_id,
-            kind=kind,
-            version=version("herdbook"),
-            begun_ms=begun_ms,
-            cut_ms=cut.at_ms,
-            finished_ms=client.clock.wall_ms(),
-            bookies=len(await Bookies(client.store).known()),
-            # Behind all copying: ledgers that came after the cut are in it, too.
-            next_id=await workshop.ledgers.new_id(),
-            keys=cut.keys,
-            ledgers=tuple(kept),
-        )
+        manifest = await _named(workshop, number, kind, begun_ms, cut, kept)
         await workers.run(partial(folder.finish, manifest))
         unreadable = await workers.run(partial(folder.forget, keep))
         return Backed(
@@ -113,6 +105,26 @@ async def back_up(
             seconds=round(client.clock.monotonic() - begun_s, 3),
             unreadable=tuple(unreadable),
         )
+
+
+async def _named(
+    workshop: Workshop, number: int, kind: str, begun_ms: int, cut: Cut, kept: list[KeptLedger]
+) -> StoreManifest:
+    """The manifest of what was copied."""
+    return StoreManifest(
+        number=number,
+        cluster_id=workshop.store.cluster_id,
+        kind=kind,
+        version=version("herdbook"),
+        begun_ms=begun_ms,
+        cut_ms=cut.at_ms,
+        finished_ms=workshop.clock.wall_ms(),
+        bookies=len(await Bookies(workshop.store).known()),
+        # Behind all copying: ledgers that came after the cut are in it, too.
+        next_id=await workshop.ledgers.new_id(),
+        keys=cut.keys,
+        ledgers=tuple(kept),
+    )
 
 
 class _Copying:

@@ -14,6 +14,7 @@ Invariants:
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from engine.metadata.ledgers import LEDGERS
 from engine.ports.workers import Workers
 from engine.repair.outlook import Workshop
 from herd.nodes.facts import NODES, SPACES, decode_space, encode_fact
+from herdbook.archive.apart import check_apart
 from herdbook.archive.checking import Progress, check_backup
 from herdbook.archive.ledger_file import read_blocks
 from herdbook.archive.manifest import BackupFolder, KeptLedger, StoreManifest
@@ -73,12 +75,11 @@ async def restore_folder(
     """Make a folder of a backup; it has its name when all of it is there.
 
     `bookies` (None: as many as the folder had, of a cluster one) are the copies that it keeps.
-    Raises `InvalidRequest` for a folder that is not empty, `CannotRead` for a backup that is not
-    whole, `FormatTooNew`, `FolderError`, `Unavailable`, `OSError`.
+    Raises `InvalidRequest` for a folder that is not empty or lies in the backup's, `CannotRead` for
+    a backup that is not whole, `FormatTooNew`, `FolderError`, `Unavailable`, `OSError`.
     """
-    await workers.run(partial(_check_empty, target))
+    target, part = await workers.run(partial(_places, backup, target))
     manifest = await _checked(workers, backup, number, checking)
-    part = target.with_name(target.name + FOLDER_SUFFIX)
     if bookies is None:
         bookies = max(1, manifest.bookies) if manifest.kind == "folder" else 1
     async with cluster.open(part, bookies=bookies) as client:
@@ -107,10 +108,16 @@ async def restore_cluster(
     return await _restore(client, workers, backup, manifest, replicas, progress)
 
 
-def _check_empty(target: Path) -> None:
+def _places(backup: Path, target: Path) -> tuple[Path, Path]:
+    """Where a new folder lies, behind all links, and where it is written; both as they must be."""
+    check_apart(backup, target)
+    target = Path(os.path.realpath(target))
+    part = target.with_name(target.name + FOLDER_SUFFIX)
+    check_apart(backup, part)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidRequest(f"{target} is not empty: name a folder that is not there yet")
     target.parent.mkdir(parents=True, exist_ok=True)
+    return target, part
 
 
 async def _checked(

@@ -8,7 +8,7 @@ import pytest
 import herdbook
 from herdbook.archive import BackupFolder, StoreManifest, manifest
 from herdbook.archive.ledger_file import LedgerFileWriter
-from herdbook.archive.manifest import KeptLedger
+from herdbook.archive.manifest import UNFINISHED, KeptLedger
 from tests.herdbook.test_archive import call
 
 STORE = "store-1"
@@ -88,3 +88,50 @@ def test_a_backup_beside_one_that_cannot_be_read_is_whole_and_says_so(tmp_path: 
     assert made.exit_code == 0 and "backup 3 is whole" in made.stdout
     assert "no old one was removed" in made.stderr and "000002.manifest" in made.stderr
     assert BackupFolder(tmp_path / "backups").numbers() == [1, 2, 3]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with a table; and a link to the folder around it."""
+    store = tmp_path / "farm" / "store"
+    with herdbook.open(store) as book, book.sql(autocommit=True) as connection:
+        connection.execute("CREATE TABLE cow (id INT PRIMARY KEY)")
+    (tmp_path / "linked").symlink_to(tmp_path / "farm")
+    return store
+
+
+@pytest.mark.parametrize(
+    "name", ["farm/store/backups", "farm/store", "farm", "linked/store/a/b", "farm/x/../store/y"]
+)
+def test_a_store_is_not_backed_up_into_its_own_folder_nor_into_one_around_it(
+    store: Path, tmp_path: Path, name: str
+) -> None:
+    for url in (store, tmp_path / "linked" / "store"):
+        refused = call("store", "backup", tmp_path / name, "--url", url)
+        assert refused.exit_code == 1 and "lie one in the other" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    assert not list(tmp_path.rglob(UNFINISHED))
+
+
+@pytest.mark.parametrize("name", ["bk/again", "bk", "linked/bk/again", "farm/../bk/x", "here"])
+def test_a_backup_is_not_restored_into_its_own_folder(
+    store: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "farm" / "bk").symlink_to(tmp_path / "bk")
+    (tmp_path / "here.restoring").symlink_to(tmp_path / "bk")
+    assert call("store", "backup", tmp_path / "bk", "--url", store).exit_code == 0
+    before = sorted(tmp_path.rglob("*"))
+    refused = call("store", "restore", tmp_path / "bk", "--url", tmp_path / name)
+    assert refused.exit_code == 1 and "lie one in the other" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_link_is_restored_to_where_it_leads(store: Path, tmp_path: Path) -> None:
+    assert call("store", "backup", tmp_path / "bk", "--url", store).exit_code == 0
+    (tmp_path / "disk" / "again").mkdir(parents=True)
+    (tmp_path / "again").symlink_to(tmp_path / "disk" / "again")
+    made = call("store", "restore", tmp_path / "bk", "--url", tmp_path / "again")
+    assert made.exit_code == 0, made.output
+    with herdbook.open(tmp_path / "disk" / "again") as book, book.sql() as connection:
+        assert connection.execute("SELECT count(*) FROM cow").fetchall() == [(0,)]
