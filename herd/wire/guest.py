@@ -112,6 +112,11 @@ class Guest:
         """A session of this guest, without a transaction, made room for another."""
         self._sessions.pop(number, None)
 
+    @property
+    def _user(self) -> str:
+        """Whose share counts here; "": nobody's, as of who came by the secret."""
+        return self.caller.principal.name if self.caller.passing else ""
+
     # Answers
 
     def _begun(self, call: messages.Call) -> Reply:
@@ -205,7 +210,8 @@ class Guest:
         session.client = call.client.hex()
         session.permits = permits
         self._next += 1
-        hosted = HostedSession(self, self._next, session, name, call.client)
+        user = self._user if call.whose is None else call.whose.user
+        hosted = HostedSession(self, self._next, session, name, call.client, user)
         goes = self.service.add(hosted)
         if goes is not None:
             goes.guest.evict(goes.number)
@@ -252,7 +258,7 @@ class Guest:
         return self._rows(session, result)
 
     async def _execute(self, call: messages.Execute) -> Answer:
-        session = self._session(call.session, call.mode)
+        session, user = self._session(call.session, call.mode), self._hosted(call.session).user
         result = await session.execute(call.text, call.parameters)
         table = result.table
         if table is None and call.mode & messages.ONLY_ARROW and result.columns:
@@ -271,7 +277,7 @@ class Guest:
             result.count,
             self.service.columns(result.columns),
             data,
-            self._keep(pieces) if pieces.more else 0,
+            self._keep(pieces, user) if pieces.more else 0,
             getattr(session, "position", None),
         )
 
@@ -353,7 +359,7 @@ class Guest:
             getattr(session, "position", None),
         )
 
-    def _keep(self, pieces: Pieces) -> int:
+    def _keep(self, pieces: Pieces, user: str) -> int:
         pieces.asked_s = now_s = asyncio.get_running_loop().time()
         for result, other in list(self._results.items()):
             # Whoever asked for it was cancelled before he heard that there is more.
@@ -361,7 +367,8 @@ class Guest:
                 self._drop(result)
         if len(self._results) >= _RESULTS_MAX:
             raise InterfaceError("too many results wait to be fetched", hint="fetch or drop some")
-        self.service.keep_result(pieces.size_bytes)
+        self.service.keep_result(pieces.size_bytes, user)
+        pieces.user = user
         self._next += 1
         self._results[self._next] = pieces
         return self._next
@@ -369,7 +376,7 @@ class Guest:
     def _drop(self, result: int) -> None:
         pieces = self._results.pop(result, None)
         if pieces is not None:
-            self.service.results_bytes -= pieces.size_bytes
+            self.service.drop_result(pieces.size_bytes, pieces.user)
 
     async def _fetch(self, call: messages.Fetch) -> Answer:
         pieces = self._results.get(call.result)

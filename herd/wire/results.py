@@ -72,6 +72,8 @@ class Pieces:
         self.size_bytes = int(table.nbytes)
         self.asked_s = 0.0
         """When somebody asked for a piece the last time."""
+        self.user = ""
+        """Whose share of the server's room it takes."""
         self._schema = table.schema
         rows = max(table.num_rows, 1)
         rows_max = max(1, piece_bytes * rows // max(self.size_bytes, 1))

@@ -4,9 +4,13 @@ Invariants:
 - There are at most `sessions_max` sessions. To make room the one goes that was used longest ago and
   has neither a transaction nor a statement under way; its client opens another when it needs one.
 - Results that wait to be fetched have at most `results_bytes_max` bytes together.
+- No user has more than a share of either, and all users together leave a part of both to those who
+  come by the secret: nodes look users up by such sessions. Where nobody logs in there are no users.
 """
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from engine.access.audit import NO_AUDIT, Audit
 from engine.ports.workers import Workers
@@ -21,22 +25,34 @@ if TYPE_CHECKING:
     from herd.table import AsyncTable
     from herd.wire.guest import Guest
 
-_TABLES_MAX = 10_000
+_TABLES_MAX: Final = 10_000
+_SESSIONS_SHARE: Final = 16
+_RESULTS_SHARE: Final = 4
+_KEPT_BACK: Final = 16
+"""A user may have one in so many of all sessions, and of all bytes of results; users leave one in
+so many."""
 
 
 class HostedSession:
-    """A session of a guest."""
+    """A session of a guest; `user` is whose it is, "" for who came by the secret."""
 
-    __slots__ = ("client", "guest", "number", "running", "session", "tablespace")
+    __slots__ = ("client", "guest", "number", "running", "session", "tablespace", "user")
 
     def __init__(
-        self, guest: "Guest", number: int, session: "Session", tablespace: str, client: bytes
+        self,
+        guest: "Guest",
+        number: int,
+        session: "Session",
+        tablespace: str,
+        client: bytes,
+        user: str = "",
     ) -> None:
         self.guest = guest
         self.number = number
         self.session = session
         self.tablespace = tablespace
         self.client = client
+        self.user = user
         self.running = 0
 
     @property
@@ -69,9 +85,10 @@ class HerdService:
         self.workers = workers
         self.settings = settings or WireSettings()
         self.columns = ColumnsPacked()
-        self.results_bytes = 0
         self._sessions: dict[HostedSession, None] = {}
         """In the order of their last use."""
+        self._sessions_of: Counter[str] = Counter()
+        self._results_of: Counter[str] = Counter()
         self._tables: dict[tuple[str, str], AsyncTable] = {}
 
     @property
@@ -79,18 +96,38 @@ class HerdService:
         """How many sessions there are."""
         return len(self._sessions)
 
+    @property
+    def results_bytes(self) -> int:
+        """The size of all results that wait to be fetched."""
+        return self._results_of.total()
+
     def add(self, hosted: HostedSession) -> HostedSession | None:
         """Count a session; returns the one that has to go for it. Raises `TooManySessions`."""
-        goes: HostedSession | None = None
-        if len(self._sessions) >= self.settings.sessions_max:
-            goes = next((one for one in self._sessions if one.idle), None)
-            if goes is None:
-                raise TooManySessions(
-                    f"{len(self._sessions)} sessions are open, all of them in transactions",
-                    hint="commit or roll back, or try again later",
-                )
-            del self._sessions[goes]
+        goes = self._too_many(hosted.user)
+        if goes is not None:
+            self.remove(goes)
         self._sessions[hosted] = None
+        self._sessions_of[hosted.user] += 1
+        return goes
+
+    def _too_many(self, user: str) -> HostedSession | None:
+        """The session that has to go for another one of a user. Raises `TooManySessions`."""
+        sessions_max, count, whose = self.settings.sessions_max, len(self._sessions), "open"
+        among: Iterable[HostedSession] = self._sessions
+        if user and self._sessions_of[user] >= _part(sessions_max, _SESSIONS_SHARE):
+            among = [one for one in self._sessions if one.user == user]
+            count, whose = len(among), f"{user}'s"
+        elif user and count - self._sessions_of[""] >= sessions_max - sessions_max // _KEPT_BACK:
+            among = [one for one in self._sessions if one.user]
+            count, whose = len(among), "users'"
+        elif count < sessions_max:
+            return None
+        goes = next((one for one in among if one.idle), None)
+        if goes is None:
+            raise TooManySessions(
+                f"{count} sessions are {whose}, all of them in transactions",
+                hint="commit or roll back, or try again later",
+            )
         return goes
 
     def used(self, hosted: HostedSession) -> None:
@@ -101,17 +138,28 @@ class HerdService:
 
     def remove(self, hosted: HostedSession) -> None:
         """It has ended."""
-        self._sessions.pop(hosted, None)
+        if hosted in self._sessions:
+            del self._sessions[hosted]
+            _less(self._sessions_of, hosted.user, 1)
 
-    def keep_result(self, size_bytes: int) -> None:
-        """Count a result that waits to be fetched. Raises `TooLarge`."""
-        limit = self.settings.results_bytes_max
-        if self.results_bytes + size_bytes > limit:
-            raise TooLarge(
-                f"the server keeps at most {limit} bytes of results that wait to be fetched",
-                hint="ask for fewer rows, or try again",
-            )
-        self.results_bytes += size_bytes
+    def keep_result(self, size_bytes: int, user: str) -> None:
+        """Count a result that waits for a user to fetch it. Raises `TooLarge`."""
+        limit, kept = self.settings.results_bytes_max, self._results_of
+        bounds = [(kept.total(), limit, "all")]
+        if user:
+            bounds.append((kept.total() - kept[""], limit - limit // _KEPT_BACK, "users"))
+            bounds.append((kept[user], _part(limit, _RESULTS_SHARE), user))
+        for held, most, whom in bounds:
+            if held + size_bytes > most:
+                raise TooLarge(
+                    f"the server keeps at most {most} bytes of results that wait, for {whom}",
+                    hint="ask for fewer rows, or try again",
+                )
+        kept[user] += size_bytes
+
+    def drop_result(self, size_bytes: int, user: str) -> None:
+        """It was fetched, or nobody will."""
+        _less(self._results_of, user, size_bytes)
 
     def known_table(self, name: str, tablespace: str) -> "AsyncTable | None":
         """A table that was asked for before."""
@@ -135,3 +183,13 @@ class HerdService:
         """A tablespace may run in another way from now on."""
         for key in [key for key in self._tables if key[0] == tablespace]:
             del self._tables[key]
+
+
+def _part(whole: int, parts: int) -> int:
+    return max(1, whole // parts)
+
+
+def _less(counts: Counter[str], user: str, by: int) -> None:
+    counts[user] -= by
+    if not counts[user]:
+        del counts[user]

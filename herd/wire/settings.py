@@ -12,10 +12,11 @@ class WireSettings:
     A server ends what a connection began if nothing was heard of it for `lease_ms`; its client
     says something at least three times in that time. It has at most `connections_max` connections
     and `sessions_max` sessions: the one that was used longest ago and is in no transaction goes
-    when another is opened, and is opened again by its client. One connection has at most
+    when another is opened, and is opened again by its client. A user has at most a sixteenth of
+    these sessions, all users together leave a sixteenth. One connection has at most
     `calls_max` calls running; beyond that nothing is read from it. `call_bytes_max` bounds one
     call, `calls_bytes_max` what has arrived of all. A result leaves in pieces of `piece_bytes`, and
-    all that wait to be fetched have at most `results_bytes_max`.
+    all that wait to be fetched have at most `results_bytes_max`, those of one user a quarter of it.
     A client goes on looking for a server for `patience_ms`. When a leader owes it an answer and has
     said nothing for `doubt_ms`, it looks whether another one leads by now.
     """

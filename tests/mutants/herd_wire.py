@@ -13,6 +13,7 @@ _SESSION: Final = "herd/wire/session.py"
 _LOST_TESTS: Final = "herd/wire/test_lost_answers.py"
 _HOSTILE_TESTS: Final = "herd/wire/test_hostile.py"
 _ROUTE_TESTS: Final = "herd/wire/test_route.py"
+_GUEST_TESTS: Final = "herd/wire/test_guest.py"
 
 HERD_WIRE_MUTANTS: Final = (
     Mutant(
@@ -80,9 +81,17 @@ HERD_WIRE_MUTANTS: Final = (
         "sessions-pile-up",
         "there are at most sessions_max sessions; one that is idle makes room",
         _SERVICE,
-        "        if len(self._sessions) >= self.settings.sessions_max:",
-        "        if len(self._sessions) < 0:",
+        "        elif count < sessions_max:",
+        "        elif count >= 0:",
         by_test(_ROUTE_TESTS, "test_idle_sessions_make_room_and_come_back"),
+    ),
+    Mutant(
+        "one-user-has-all-sessions",
+        "no user has more than a share of the sessions",
+        _SERVICE,
+        "        if user and self._sessions_of[user] >= _part(sessions_max, _SESSIONS_SHARE):",
+        "        if False:",
+        by_test(_GUEST_TESTS, "test_a_user_has_a_share_of_the_sessions_and_nodes_keep_some"),
     ),
     Mutant(
         "calls-arrive-without-bounds",

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from engine.access.door import BY_SECRET
 from herd.wire import guest as module
 from herd.wire import messages
 from herd.wire.guest import Guest
 from herd.wire.messages import Failed, Opened, Piece, Table
 from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
+from tests.engine.access.known_users import KnownUsers, door_of, user
 from tests.herd.wire.test_route import NodeOf
 from tests.herd.wire.wiring import embedded
 
@@ -63,6 +65,55 @@ async def test_results_have_a_bounded_size_together(tmp_path: Path) -> None:
         await guest.ask(messages.Fetch(first.result, drop=True))
         assert isinstance(await asked(guest, session), Table)
         await guest.close()
+
+
+async def users_of(service: HerdService, *names: str) -> list[Guest]:
+    """Guests that are users, and last one that came by the secret."""
+    read = [user(name, ("tablespace", "default", "read")) for name in names]
+    door = door_of(KnownUsers(*read))
+    callers = [await door.by_token(f"token-{name}", "") for name in names]
+    return [Guest(service, caller) for caller in (*callers, BY_SECRET)]
+
+
+async def test_a_user_has_a_share_of_the_sessions_and_nodes_keep_some(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd:
+        service = HerdService(NodeOf(herd), herd.workers, WireSettings(sessions_max=32))
+        names = [f"user-{number}" for number in range(16)]
+        *users, node = await users_of(service, *names)
+        first, last = users[0], users[-1]
+        for _ in range(2):
+            await first.ask(messages.Begin(await opened(first), 1))
+        refused = await first.ask(messages.Open("default"))
+        assert isinstance(refused, Failed) and refused.name == "TooManySessions"
+        idle = [await opened(last) for _ in range(3)]
+        assert isinstance(await last.ask(messages.Begin(idle[0], 1)), Failed), "the oldest one went"
+        for guest in users[1:-1]:
+            for _ in range(2):
+                await guest.ask(messages.Begin(await opened(guest), 1))
+        assert service.session_count == 30, "what is left is for nodes"
+        for _ in range(2):
+            await node.ask(messages.Begin(await opened(node), 1))
+        for guest in (*users, node):
+            await guest.close()
+        assert service.session_count == 0
+
+
+async def test_a_user_has_a_share_of_the_results_that_wait(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd:
+        share = WireSettings(results_bytes_max=12_000_000)
+        service = HerdService(NodeOf(herd), herd.workers, share)
+        ann, ben, node = await users_of(service, "ann", "ben")
+        session = await opened(ann)
+        first = await asked(ann, session)
+        refused = await asked(ann, session)
+        assert isinstance(refused, Failed) and refused.name == "TooLarge"
+        for other in (ben, node):
+            assert isinstance(await asked(other, await opened(other)), Table)
+        await ann.ask(messages.Fetch(first.result, drop=True))
+        assert isinstance(await asked(ann, session), Table)
+        for guest in (ann, ben, node):
+            await guest.close()
+        assert service.results_bytes == 0
 
 
 async def test_a_commit_under_way_outlives_its_guest(tmp_path: Path) -> None:
