@@ -11,7 +11,6 @@ Invariants:
 import asyncio
 import json
 import os
-import signal
 import sys
 import sysconfig
 import tempfile
@@ -102,12 +101,11 @@ def _story(source: Path, data: Path | None, limit: int, as_json: bool) -> None:
     from broker.errors import BrokerError
     from engine.ports.system_loop import new_event_loop
     from herd.errors import Error
+    from herdbook.mailing.ending import INTERRUPTED
     from herdbook.mailing.story import StorySettings, tell
 
     if data is not None and data.exists() and any(data.iterdir()):
         raise typer.BadParameter(f"{data} is not empty", param_hint="--data")
-    # Ended from outside, it ends what it has started, too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _aside() as (console, log):
         try:
             settings = StorySettings(source.absolute(), data, limit)
@@ -120,6 +118,8 @@ def _story(source: Path, data: Path | None, limit: int, as_json: bool) -> None:
             console.print(log(), markup=False)
             console.print(f"{type(error).__name__}: {error}", markup=False)
             raise typer.Exit(1) from error
+        except asyncio.CancelledError:
+            raise typer.Exit(INTERRUPTED) from None
         if not report.ok:
             console.print(log(), markup=False)
     if as_json:
@@ -163,7 +163,8 @@ def _progress(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    # What a thread of Spark's prints when its Java is gone belongs aside, too.
+    with Progress(*columns, console=console, redirect_stderr=False) as progress:
         shown: dict[str, TaskID] = {}
 
         def step(what: str, done: int, total: int) -> None:
@@ -175,13 +176,15 @@ def _progress(
 
 
 def _embedded(source: Path, data: Path | None, as_json: bool) -> None:
+    from herdbook.mailing.own_folder import own_folder
+
     if not source.is_dir():
         raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")
     if data is not None:
         report = _demonstrate(source, data, list_ids=True)
     else:
-        with tempfile.TemporaryDirectory(prefix="herdbook-demo-") as temporary:
-            report = _demonstrate(source, Path(temporary))
+        with own_folder() as folder:
+            report = _demonstrate(source, folder / "data")
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:

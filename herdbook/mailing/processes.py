@@ -18,6 +18,7 @@ import msgspec
 
 from engine.errors import Unavailable
 from herdbook.finding import URL_VARIABLE
+from herdbook.mailing.ending import children, end
 from herdbook.node.ending_with import ending_with
 from herdbook.node.status import read_status
 
@@ -33,6 +34,7 @@ class Processes:
     def __init__(self, folder: Path, data: Path | None, stack: ExitStack) -> None:
         self._folder = folder
         self._stack = stack
+        self._started: set[int] = set()
         kept = () if data is None else ("--data", str(data))
         with self._log("dev").open("wb") as log:
             self._dev = self._start(
@@ -76,6 +78,12 @@ class Processes:
                 return name
         raise Unavailable("no node to kill: they are not all up")
 
+    def cut_short(self) -> None:
+        """End what a thread may wait for: a cluster that is not up yet, and Spark's Java."""
+        if not self._facts:
+            self._dev.terminate()
+        end(children() - self._started)
+
     def nodes_up(self) -> int:
         """How many nodes serve."""
         members = read_status(Path(self._facts["folder"], ".node")).members
@@ -95,6 +103,7 @@ class Processes:
             start_new_session=True,
             preexec_fn=ending_with(os.getpid()),
         )
+        self._started.add(process.pid)
         self._stack.callback(_end, process)
         return process
 

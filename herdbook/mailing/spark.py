@@ -5,11 +5,13 @@ Invariants:
   on nothing that the workers have counted but what it compares.
 """
 
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import functions as F
 
 from herdbook.mailing.work import BUCKET
@@ -25,9 +27,11 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     # A short run on a small machine gains from a quick start more than from the best code.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
 }
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_FOLDER_CHARACTERS_MAX: Final = 60
+"""Spark's sockets lie in it, and a socket's path has an end."""
 
 
 class TenantLine(NamedTuple):
@@ -49,13 +53,19 @@ class SparkReport(NamedTuple):
 
 @contextmanager
 def spark_of(url: str) -> "Iterator[SparkSession]":
-    """A session of the cluster as long as the block lasts."""
-    spark = session(url, name="herdbook demo", settings=_SETTINGS)
+    """A session of the cluster as long as the block lasts; its Java may end before."""
+    options, folder = _JAVA_OPTIONS, tempfile.gettempdir()
+    if len(folder) <= _FOLDER_CHARACTERS_MAX:
+        # What Java leaves when it is killed goes with all else.
+        options += f" -Djava.io.tmpdir={folder}"
+    settings = _SETTINGS | {"spark.driver.extraJavaOptions": options}
+    spark = session(url, name="herdbook demo", settings=settings)
     try:
         spark.sparkContext.setLogLevel("OFF")
         yield spark
     finally:
-        spark.stop()
+        with suppress(Py4JError, OSError):
+            spark.stop()
 
 
 def load(spark: "SparkSession", url: str, folder: Path) -> LoadReport:

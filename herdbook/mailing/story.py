@@ -8,7 +8,6 @@ Invariants:
 """
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +26,9 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from herd.errors import Error
 from herdbook.connecting import AsyncCluster, connect_async
+from herdbook.mailing.ending import ending_by_signals
 from herdbook.mailing.gathering import TENANTS, Gathered, gather
+from herdbook.mailing.own_folder import own_folder
 from herdbook.mailing.processes import Processes, running
 from herdbook.mailing.report import StoryReport
 from herdbook.mailing.work import BUCKET, NEW, SENT, TABLES, send
@@ -55,12 +56,16 @@ class StorySettings:
 
 
 async def tell(settings: StorySettings, step: Step, say: Callable[[str], None]) -> StoryReport:
-    """Live it through. Raises `InvalidRequest`, `Unavailable`, and what its parts raise."""
+    """Live it through. Raises `InvalidRequest`, `Unavailable`, and what its parts raise.
+
+    SIGINT and SIGTERM cancel it, a second one ends this process.
+    """
     report = StoryReport(str(settings.source))
     began_s = SystemClock().monotonic()
     workers = ThreadWorkers(asyncio.get_running_loop())
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="herdbook-demo-")))
+        folder = stack.enter_context(own_folder())
+        ending = stack.enter_context(ending_by_signals(folder, say))
         step("gather", 0, 0)
         messages = folder / "messages"
         gathered = gather(settings.source, messages, settings.messages_max)
@@ -69,6 +74,7 @@ async def tell(settings: StorySettings, step: Step, say: Callable[[str], None]) 
         step("gather", 1, 1)
         # The cluster's processes start first: a thread's children would end with the thread.
         processes = stack.enter_context(running(folder, settings.data))
+        ending.also.append(processes.cut_short)
         try:
             story = _Story(gathered, report, processes, workers, step, say)
             await story.run(stack)
