@@ -34,7 +34,7 @@ from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
 from engine.run import NO_ENTRY
 from herdbook.archive.apart import check_apart
-from herdbook.archive.cut import Cut, Moved, beyond, reader_of, take_cut
+from herdbook.archive.cut import Cut, Moved, beyond, check_checkpoints, reader_of, take_cut
 from herdbook.archive.ledger_file import LedgerFileWriter, check_end, read_blocks
 from herdbook.archive.manifest import BackupFolder, KeptLedger, StoreManifest
 
@@ -146,7 +146,10 @@ class _Copying:
         for _ in range(CUTS_MAX):
             cut = await take_cut(self._workshop, logs)
             with contextlib.suppress(Moved):
-                return cut, await self.copy(_wanted(await _all(self._workshop), cut), cut.ends)
+                wanted = _wanted(await _all(self._workshop), cut)
+                # Behind the look at all ledgers: what is kept yet was there then.
+                await check_checkpoints(self._workshop.store, cut)
+                return cut, await self.copy(wanted, cut.ends)
         raise Unavailable("ledgers go faster than they can be copied: try again")
 
     async def copy(

@@ -27,6 +27,7 @@ from engine.metadata.ledgers import Held, LedgerMetadata
 from engine.repair.outlook import Workshop
 from engine.replica.snapshots import SnapshotRecord, decode_snapshot
 from engine.run import Entry
+from herd.checkpoint.manifest import decode_checkpoints
 from herd.nodes.facts import SPACES, decode_space
 from herd.reading_log import LOGS as HERD_LOGS
 from herd.reading_log import log_of
@@ -62,6 +63,15 @@ async def take_cut(workshop: Workshop, logs: Collection[str] = ()) -> Cut:
         except (Moved, NoSuchLedger):
             await asyncio.sleep(_PAUSE_S)
     raise Unavailable("the store's logs change faster than they can be looked at: try again")
+
+
+async def check_checkpoints(store: MetadataStore, cut: Cut) -> None:
+    """Raise `Moved` where a checkpoint of a cut is not kept any more: its ledgers may be gone."""
+    for key in [each for each in cut.keys if each.endswith(f"/{_CHECKPOINTS}")]:
+        found = await store.get(key)
+        kept = () if found is None else decode_checkpoints(found.value).kept
+        if not set(decode_checkpoints(cut.keys[key]).kept) <= set(kept):
+            raise Moved
 
 
 async def _look(workshop: Workshop, named: Collection[str]) -> Cut:

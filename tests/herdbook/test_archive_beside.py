@@ -13,9 +13,18 @@ from engine import cluster
 from engine.errors import CannotRead, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
+from engine.log import Position
 from engine.metadata.ledgers import LedgerMetadata
 from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
+from herd.checkpoint.manifest import (
+    Checkpoints,
+    Locator,
+    ManifestRecord,
+    decode_checkpoints,
+    encode_checkpoints,
+)
+from herd.nodes.facts import SPACES, SpaceFact, encode_fact
 from herdbook.archive import Backed, BackupFolder, back_up, check_backup, restore_folder
 from herdbook.archive import backup as backing
 from herdbook.archive import cut as cutting
@@ -159,6 +168,45 @@ def test_what_a_check_found_damaged_the_next_backup_copies_again(tmp_path: Path,
         assert check_backup(tmp_path / "backups", number).whole
     assert len(list((tmp_path / "backups" / "ledgers").iterdir())) == 3
     assert asyncio.run(backed_up_again(tmp_path)).ledgers_copied == 0
+
+
+async def checkpointed(client: LedgerClient, number: int) -> ManifestRecord:
+    """Name a checkpoint of a tablespace without rows, and drop the one before it."""
+    at = Position(number, 0)
+    record = ManifestRecord(number, at, 1, 0, Locator(await written(client, b"page"), 0, 4, 0))
+    key, value = f"{SPACES}/farm/checkpoints", encode_checkpoints(Checkpoints(kept=(record,)))
+    found = await client.store.get(key)
+    if found is None:
+        await client.store.create(f"{SPACES}/farm", encode_fact(SpaceFact("1", 0)))
+        await client.store.create(key, value)
+    else:
+        await client.store.set(key, value, found.version)
+        (dropped,) = decode_checkpoints(found.value).kept
+        await client.delete_ledger(dropped.locator.ledger_id)
+    return record
+
+
+def test_a_checkpoint_that_is_dropped_while_the_cut_is_taken_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with opened(tmp_path / "store") as (client, workers):
+            records = [await checkpointed(client, 1)]
+
+            async def cut(workshop: Workshop, logs: Collection[str]) -> Cut:
+                found = await take_cut(workshop, logs)
+                if len(records) == 1:
+                    records.append(await checkpointed(client, 2))
+                return found
+
+            monkeypatch.setattr(backing, "take_cut", cut)
+            await back_up(client, workers, tmp_path / "backups", kind="folder")
+            manifest = BackupFolder(tmp_path / "backups").read()
+            kept = decode_checkpoints(manifest.keys[f"{SPACES}/farm/checkpoints"]).kept
+            assert kept == (records[1],)
+            assert [each.ledger_id for each in manifest.ledgers] == [records[1].locator.ledger_id]
+
+    asyncio.run(work())
 
 
 class Naming:
