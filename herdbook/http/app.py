@@ -85,16 +85,18 @@ def create_app(
     settings: WebSettings | None = None,
     audit: Audit = NO_AUDIT,
     metrics: Callable[[], bytes] | None = None,
+    lacking: Callable[[], str] | None = None,
 ) -> "Shell":
     """The node's HTTP, as an ASGI application.
 
-    `authenticator` None: everybody may do everything. `metrics` gives Prometheus's text.
+    `authenticator` None: everybody may do everything. `metrics` gives Prometheus's text, `lacking`
+    what of this node does not serve.
     """
     settings = settings or WebSettings()
     gate = Gate(authenticator, settings, house.ledgers.clock, house.ledgers.rng, audit)
     door = Door(house, gate)
     places = [
-        *health.places_of(house, metrics, door),
+        *health.places_of(house, door, metrics, lacking),
         *_broker_places(door),
         *_places(door, ROUTES),
         *console_places(gate),

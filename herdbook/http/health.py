@@ -1,7 +1,8 @@
 """`/health/live`, `/health/ready`, `/metrics`: for machines that watch.
 
 Invariants:
-- Alive is who answers; ready is whose store answered a moment ago.
+- Alive is who answers; ready is whose store answered a moment ago, and of whose node all roles
+  serve.
 - Health tells nothing but that, and needs no login.
 """
 
@@ -26,7 +27,12 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _READY_TIMEOUT_S: Final = 2.0
 
 
-def places_of(house: House, metrics: Callable[[], bytes] | None, door: "Door") -> list[Place]:
+def places_of(
+    house: House,
+    door: "Door",
+    metrics: Callable[[], bytes] | None,
+    lacking: Callable[[], str] | None,
+) -> list[Place]:
     """The three, and `/healthz`, as the broker alone has it."""
     need = PUBLIC if door.gate.settings.open_metrics else ADMIN
 
@@ -34,7 +40,7 @@ def places_of(house: House, metrics: Callable[[], bytes] | None, door: "Door") -
         return json_reply({"alive": True})
 
     async def ready(request: Request) -> Response:
-        why = await _not_ready(house)
+        why = (lacking() if lacking is not None else "") or await _not_ready(house)
         return json_reply({"ready": not why, "why": why}, 503 if why else 200)
 
     async def measured(request: Request) -> Response:

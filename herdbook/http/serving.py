@@ -73,6 +73,7 @@ async def serve_http(
     authenticator: "Authenticator | Knowing | None" = users_of,
     *,
     audit: Audit | None = None,
+    lacking: Callable[[], str] | None = None,
     started: Callable[[Served], None] | None = None,
     ended: asyncio.Event | None = None,
 ) -> None:
@@ -80,8 +81,9 @@ async def serve_http(
 
     `url` names the store, as the one rule finds it. `authenticator` knows its users, or finds out
     who does once the store is open, as without one its own rows do; None: everybody may do
-    everything. `audit` None: what the configuration says. `started` hears when it serves. Raises
-    `InvalidRequest`, `StoreNotFound`, and what opening raises.
+    everything. `audit` None: what the configuration says. `lacking` tells what else of this node
+    does not serve. `started` hears when it serves. Raises `InvalidRequest`, `StoreNotFound`, and
+    what opening raises.
     """
     _check_certificate(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -105,6 +107,7 @@ async def serve_http(
             settings=_web(settings, address),
             audit=configured_audit("http") if audit is None else audit,
             metrics=metrics.text,
+            lacking=lacking,
         )
         await answer_at(stack, app, listening, settings.certificate, settings.private_key)
         if started is not None:

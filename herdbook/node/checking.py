@@ -210,6 +210,8 @@ def _limits(settings: NodeSettings) -> Iterator[str]:
     table = settings.supervisor
     if table.restart_pause_ms_max < table.restart_pause_ms:
         yield "supervisor.restart_pause_ms_max: it is less than restart_pause_ms"
+    if 0 < table.silence_ms_max < table.silence_ms:
+        yield "supervisor.silence_ms_max: it is less than silence_ms"
     if settings.memory.bytes_max and not settings.clustered:
         yield "memory.bytes_max: it divides the memory of a cluster's node, and this is a folder"
     try:

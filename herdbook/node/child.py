@@ -2,6 +2,8 @@
 
     {"settings": {...}, "roles": ["bookie"]}      the first line, from the supervisor
     {"end": "bookie"}                             end that role
+    {"others": {"herd": "silent"}}                who else of the node does not serve now
+    {}                                            a sign of life, from here: the loop turns
     {"role": "bookie", "at": "tcp:..."}           it serves, or
     {"role": "bookie", "ended": true}             it ended as it was told, from here
     {"error": "...", "wrong": true}               why this process ends; whether a retry may help
@@ -40,14 +42,15 @@ class Told(msgspec.Struct, frozen=True):
     once: str = ""
 
 
-class Command(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     """What each further line says."""
 
-    end: Role
+    end: Role | None = None
+    others: dict[str, str] | None = None
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a child says."""
+    """What a child says; each is a sign of life, one without anything in it no more than that."""
 
     role: Role | None = None
     at: str = ""
@@ -65,11 +68,12 @@ class _Child:
     def __init__(self, told: Told, reader: asyncio.StreamReader, writer: Any) -> None:
         self._reader = reader
         self._writer = writer
+        self._beat_s = told.settings.supervisor.beat_ms / 1000
         self._roles = Roles(told.settings, told.roles, self._serving, once=told.once)
 
     async def run(self) -> int:
         """Run to the end; the exit status."""
-        listening = asyncio.create_task(self._listen())
+        beside = [asyncio.create_task(work) for work in (self._listen(), self._beat())]
         try:
             await self._roles.run(ended_by_signals())
         except (EngineError, OSError) as error:
@@ -77,15 +81,24 @@ class _Child:
             await self._writer.drain()
             return 1
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         return 0
+
+    async def _beat(self) -> None:
+        while True:
+            self._say(Report())
+            await asyncio.sleep(self._beat_s)
 
     async def _listen(self) -> None:
         ending = []
         while line := await self._reader.readline():
-            role = msgspec.json.decode(line, type=Command).end
-            ending.append(asyncio.create_task(self._end(role)))
+            command = msgspec.json.decode(line, type=Command)
+            if command.others is not None:
+                self._roles.others = command.others
+            if command.end is not None:
+                ending.append(asyncio.create_task(self._end(command.end)))
         # Nobody is there any more who could want this.
         os._exit(1)
 

@@ -107,7 +107,8 @@ async def run_dev(settings: DevSettings, ending: Ending, ready: Ready) -> None:
         once = f"{random.SystemRandom().getrandbits(_ONCE_BITS):064x}"
         members = [_member(settings, number, folder, server.hosts) for number in _numbers(settings)]
         members[0] = members[0]._replace(once=once)
-        status = stack.enter_context(StatusFile(folder / ".node", members[0].settings.url))
+        first = members[0].settings
+        status = stack.enter_context(StatusFile(folder / ".node", first.url, first.supervisor))
         log = stack.enter_context((folder / LOG).open("a", encoding="utf-8"))
 
         def copy(name: str, line: str) -> None:
@@ -119,19 +120,20 @@ async def run_dev(settings: DevSettings, ending: Ending, ready: Ready) -> None:
 
         supervisor = Supervisor(
             members,
-            members[0].settings.supervisor,
+            first.supervisor,
             SystemClock(),
             say=copy,
             changed=lambda it: status.write(it.states),
         )
         cluster = DevCluster(
-            members[0].settings.url,
+            first.url,
             folder,
             tuple(f"http://{each.settings.http.listen}" for each in members),
-            f"http://{members[0].settings.http.listen}/login?once={once}",
+            f"http://{first.http.listen}/login?once={once}",
             lambda: supervisor.states,
         )
-        async with _beside(ending, _watch_zookeeper(server), _tell(supervisor, cluster, ready)):
+        told = _tell(supervisor, cluster, ready)
+        async with _beside(ending, _watch_zookeeper(server), status.beat(), told):
             await supervisor.run(ending)
 
 

@@ -63,6 +63,8 @@ class Roles:
         self._turns = {role: asyncio.Event() for role in self._roles}
         """Set when a role may begin, or need not any more."""
         self._serving: set[Role] = set()
+        self.others: dict[str, str] = {}
+        """Which processes of the node, beside this one, do not serve, and what they do instead."""
         self._tasks: dict[Role, asyncio.Task[None]] = {}
 
     async def run(self, ended: asyncio.Event) -> None:
@@ -102,9 +104,13 @@ class Roles:
 
         await self._turns[role].wait()
         if not self._ends[role].is_set():
-            service = Service(self._settings, serving, self._ends[role], self._once)
+            service = Service(self._settings, serving, self._ends[role], self._lacking, self._once)
             runs = OF_CLUSTER if self._settings.clustered else OF_FOLDER
             await runs[role](service)
+
+    def _lacking(self) -> str:
+        here = {role.value: "starting" for role in self._roles if role not in self._serving}
+        return ", ".join(f"{name} is {state}" for name, state in {**here, **self.others}.items())
 
     async def _until(self, waiting: asyncio.Task[bool]) -> None:
         """Wait for the end; raises why a role failed."""

@@ -37,6 +37,8 @@ class Service:
     settings: NodeSettings
     serving: Serving
     ended: asyncio.Event
+    lacking: Callable[[], str]
+    """Which roles of the node do not serve now; "": all do."""
     once: str = field(default="", repr=False)
     """A ticket for one login over HTTP."""
 
@@ -217,6 +219,7 @@ async def _http(service: Service) -> None:
             insecure=settings.insecure,
             web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=service.once),
         ),
+        lacking=service.lacking,
         started=lambda served: service.serving(served.url),
         ended=service.ended,
     )

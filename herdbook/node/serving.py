@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from engine.errors import FolderLocked
 from engine.folder.lock import FolderLock
@@ -38,13 +38,19 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     ending = Ending()
     ending.on_signals()
     folder = settings.own_folder
-    with locked(folder), StatusFile(folder, settings.url) as status, PassingOn(say) as told:
+    file = StatusFile(folder, settings.url, settings.supervisor)
+    with locked(folder), file as status, PassingOn(say) as told:
         watch = Watch(status, told.pass_on)
-        if settings.one_process or not settings.clustered:
-            await _here(settings, ending, watch)
-        else:
-            members = [Member(role.value, settings, (role,)) for role in settings.ordered_roles]
-            await supervised(members, settings, ending, watch)
+        async with _beside(status.beat()):
+            await _run(settings, ending, watch)
+
+
+async def _run(settings: NodeSettings, ending: Ending, watch: "Watch") -> None:
+    if settings.one_process or not settings.clustered:
+        await _here(settings, ending, watch)
+    else:
+        members = [Member(role.value, settings, (role,)) for role in settings.ordered_roles]
+        await supervised(members, settings, ending, watch)
 
 
 class Watch:
@@ -60,7 +66,8 @@ class Watch:
         """A state is another one."""
         self._status.write(members)
         for name, state in members.items():
-            if self._told.get(name) != state.state and state.state == "serving":
+            again = self._told.get(name) in ("serving", "silent")
+            if state.state == "serving" and not again:
                 for role, at in state.at.items():
                     self._say(f"{role} serves at {at}")
             self._told[name] = state.state
@@ -95,7 +102,7 @@ async def supervised(
             say=lambda name, line: log.pass_on(f"{name:<{width}} | {line}"),
             changed=lambda it: watch.note(it.states),
         )
-        async with _farewell(ending, watch):
+        async with _beside(_farewell(ending, watch)):
             await supervisor.run(ending)
 
 
@@ -110,7 +117,7 @@ async def _here(settings: NodeSettings, ending: Ending, watch: Watch) -> None:
         watch.note({HERE: state})
 
     roles = Roles(settings, settings.ordered_roles, serving)
-    async with _farewell(ending, watch), _cut_short(ending):
+    async with _beside(_farewell(ending, watch)), _beside(_cut_short(ending)):
         await roles.run(ending.asked)
 
 
@@ -119,34 +126,26 @@ def _write(line: str) -> None:
     os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
-@asynccontextmanager
-async def _farewell(ending: Ending, watch: Watch) -> AsyncIterator[None]:
+async def _farewell(ending: Ending, watch: Watch) -> None:
     """Say so when the first signal comes."""
+    await ending.asked.wait()
+    watch.leaving()
 
-    async def wait() -> None:
-        await ending.asked.wait()
-        watch.leaving()
 
-    waiting = asyncio.create_task(wait())
-    try:
-        yield
-    finally:
-        waiting.cancel()
+async def _cut_short(ending: Ending) -> None:
+    """The second signal ends this process: what it serves is durable."""
+    await ending.urged.wait()
+    os._exit(1)
 
 
 @asynccontextmanager
-async def _cut_short(ending: Ending) -> AsyncIterator[None]:
-    """The second signal ends this process: what it serves is durable."""
-
-    async def wait() -> None:
-        await ending.urged.wait()
-        os._exit(1)
-
-    waiting = asyncio.create_task(wait())
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do something as long as the block lasts."""
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
-        waiting.cancel()
+        task.cancel()
 
 
 @contextmanager

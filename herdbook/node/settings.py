@@ -114,7 +114,9 @@ class SupervisorTable(Table, frozen=True):
 
     A role that ends is started again after `restart_pause_ms`, doubled each time up to
     `restart_pause_ms_max`, and counts as well again after `steady_ms`; after `restarts_max` in a
-    row the node ends. Ending takes at most `stop_timeout_ms`, then what still runs is killed.
+    row the node ends. Ending takes at most `stop_timeout_ms`, then what still runs is killed. A
+    role whose event loop gives no sign of life for `silence_ms` counts as silent, and is killed and
+    started again after `silence_ms_max`; 0: never.
     """
 
     restart_pause_ms: Milliseconds = 500
@@ -122,6 +124,13 @@ class SupervisorTable(Table, frozen=True):
     restarts_max: Annotated[int, Meta(ge=0)] = 10
     steady_ms: Milliseconds = 60_000
     stop_timeout_ms: Milliseconds = 60_000
+    silence_ms: Annotated[int, Meta(ge=100)] = 5_000
+    silence_ms_max: Annotated[int, Meta(ge=0)] = 60_000
+
+    @property
+    def beat_ms(self) -> float:
+        """How often a loop gives a sign of life, milliseconds."""
+        return self.silence_ms / 5
 
 
 class SlowTable(Table, frozen=True):

@@ -3,8 +3,11 @@
 Invariants:
 - The file is there as long as the node is, and is replaced as a whole; where it cannot be written,
   on a full disk for example, it says what it said before, and the node goes on.
+- The file's time is the moment, by the monotonic clock, at which the node's own loop turned last:
+  nobody serves, as far as one can tell, below a loop that stands still.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -15,6 +18,8 @@ from typing import Final
 import msgspec
 
 from engine.errors import InvalidRequest, Unavailable
+from engine.ports.clock import SystemClock
+from herdbook.node.settings import SupervisorTable
 from herdbook.node.supervisor import MemberState
 
 FILE: Final = "node.json"
@@ -23,29 +28,42 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """A node as it was when something changed last. Empty `url`: it serves a folder."""
+    """A node as it was when something changed last. Empty `url`: it serves a folder.
+
+    A node that gives no sign of life for `silence_ms` milliseconds is silent.
+    """
 
     pid: int
     url: str
     members: dict[str, MemberState]
+    silence_ms: int
 
 
 class StatusFile:
     """The file of a node that runs in this process; a context manager."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, table: SupervisorTable) -> None:
         self._file = folder / FILE
         self._url = url
+        self._table = table
 
     def write(self, members: dict[str, MemberState]) -> None:
         """Say how it stands, if that can be written."""
-        status = NodeStatus(os.getpid(), self._url, members)
+        status = NodeStatus(os.getpid(), self._url, members, self._table.silence_ms)
         new = self._file.with_suffix(".new")
         try:
             new.write_bytes(msgspec.json.encode(status))
+            _mark(new)
             new.replace(self._file)
         except OSError as error:
             _logger.warning("%s says what was before: %s", self._file, error)
+
+    async def beat(self) -> None:
+        """Give signs of life, for as long as the caller's loop turns."""
+        while True:
+            with contextlib.suppress(OSError):
+                _mark(self._file)
+            await asyncio.sleep(self._table.beat_ms / 1000)
 
     def __enter__(self) -> "StatusFile":
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +82,7 @@ def read_status(folder: Path) -> NodeStatus:
     file = folder / FILE
     try:
         status = msgspec.json.decode(file.read_bytes(), type=NodeStatus)
+        silent_s = SystemClock().monotonic() - file.stat().st_mtime
     except FileNotFoundError as error:
         raise Unavailable(f"no node runs in {folder.parent}") from error
     except (OSError, msgspec.MsgspecError) as error:
@@ -75,7 +94,16 @@ def read_status(folder: Path) -> NodeStatus:
     except PermissionError:
         # It is another user's, and runs.
         pass
+    if silent_s * 1000 >= status.silence_ms:
+        for state in status.members.values():
+            state.state, state.error = "silent", f"the loop of process {status.pid} stands still"
     return status
+
+
+def _mark(file: Path) -> None:
+    """Note in a file's time that the loop turns. It takes no room on a disk that has none."""
+    now_s = SystemClock().monotonic()
+    os.utime(file, (now_s, now_s))
 
 
 def tell_systemd(text: str) -> None:

@@ -7,6 +7,8 @@ Invariants:
   that ending may take, kills what still runs.
 - What a process prints is read to its end, whether or not it can be passed on: one that nobody
   reads would come to a halt.
+- Whoever serves and gives no sign of life of its event loop is silent: that is told once, and ends
+  the process when it lasts too long. Only time in which this one looked counts.
 - No process is left behind, however this one ends.
 """
 
@@ -28,6 +30,8 @@ from herdbook.node.child import LINE_BYTES_MAX, Command, Report, Told
 from herdbook.node.settings import NodeSettings, Role, SupervisorTable
 
 _LAST_WORDS_S: Final = 2.0
+_PAUSE_COUNTED: Final = 1.5
+"""Of a pause of its own the supervisor counts no more looks than these as another's silence."""
 _COMMAND: Final = (sys.executable, "-m", "herdbook.node.child")
 
 
@@ -46,7 +50,8 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class MemberState:
-    """What is known of a process. `state` is starting, serving, waiting (to start again), ended."""
+    """What is known of a process. `state` is starting, serving, silent (its loop stands still),
+    waiting (to start again), ended."""
 
     state: str = "starting"
     pid: int = 0
@@ -92,6 +97,8 @@ class Supervisor:
         An `OSError` of `say` loses the line.
         """
         self._changed = changed
+        self._clock = clock
+        self._look_s = table.beat_ms / 1000
         self._watched = [_Watched(each, table, clock, say, self._note, command) for each in members]
         self._stop_s = table.stop_timeout_ms / 1000
         self.served = asyncio.Event()
@@ -105,18 +112,44 @@ class Supervisor:
     async def run(self, ending: Ending) -> None:
         """Run them until told to end. Raises `NodeFailed` where one cannot go on."""
         asked = asyncio.create_task(ending.asked.wait())
+        looking = asyncio.create_task(self._look())
         tasks = [asyncio.create_task(self._watch(each)) for each in self._watched]
         try:
             await asyncio.wait((asked, *tasks), return_when=asyncio.FIRST_COMPLETED)
         finally:
             asked.cancel()
+            looking.cancel()
             await self._end(ending)
             done = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome in done:
             if isinstance(outcome, BaseException):
                 raise outcome
 
+    def passed(self, seconds: float) -> None:
+        """So much time has passed in which processes could have given a sign of life."""
+        for watched in self._watched:
+            watched.passed(seconds)
+
+    async def _look(self) -> None:
+        before_s = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(self._look_s)
+            now_s = self._clock.monotonic()
+            self.passed(min(now_s - before_s, _PAUSE_COUNTED * self._look_s))
+            before_s = now_s
+
     def _note(self) -> None:
+        for watched in self._watched:
+            folder = watched.member.settings.own_folder
+            watched.tell_of(
+                {
+                    each.member.name: each.state.state
+                    for each in self._watched
+                    if each is not watched
+                    and each.member.settings.own_folder == folder
+                    and each.state.state != "serving"
+                }
+            )
         if all(each.state.state == "serving" for each in self._watched):
             self.served.set()
         self._changed(self)
@@ -176,6 +209,8 @@ class _Watched:
         self._writer: asyncio.StreamWriter | None = None
         self._ended = {role: asyncio.Event() for role in member.roles}
         self._wrong = self._served = False
+        self._silent_s = 0.0
+        self._told_of: dict[str, str] = {}
 
     async def run(self) -> None:
         """Run it until told to leave. Raises `NodeFailed`."""
@@ -203,6 +238,36 @@ class _Watched:
             return
         self._writer.write(msgspec.json.encode(Command(role)) + b"\n")
         await _first(self._ended[role], self.gone)
+
+    def tell_of(self, others: dict[str, str]) -> None:
+        """Tell it which others of its node do not serve, if it is asked that."""
+        asked = Role.HTTP in self.member.roles and not self._leaving.is_set()
+        if not asked or self.gone.is_set() or others == self._told_of:
+            return
+        assert self._writer is not None
+        self._told_of = others
+        self._writer.write(msgspec.json.encode(Command(others=others)) + b"\n")
+
+    def passed(self, seconds: float) -> None:
+        """So much time passed; what it said meanwhile has been taken down."""
+        if self.state.state not in ("serving", "silent") or self._leaving.is_set():
+            return
+        self._silent_s += seconds
+        silent_ms = round(self._silent_s * 1000)
+        if self.state.state == "serving" and silent_ms >= self._table.silence_ms:
+            self._say(self.member.name, f"it is silent for {silent_ms} ms: its loop stands still")
+            self._set("silent")
+        elif 0 < self._table.silence_ms_max <= silent_ms:
+            self.state.error = f"it was silent for {silent_ms} ms, and was killed"
+            self.kill()
+
+    def _heard(self) -> None:
+        """A sign of life."""
+        if self.state.state == "silent":
+            silent_ms = round(self._silent_s * 1000)
+            self._say(self.member.name, f"it is there again, after {silent_ms} ms")
+            self._set("serving")
+        self._silent_s = 0.0
 
     def kill(self) -> None:
         """End it at once."""
@@ -247,10 +312,11 @@ class _Watched:
         self._process, self._wrong = process, False
         self.gone.clear()
         self.state.pid, self.state.at, self.state.error = process.pid, {}, ""
-        self._set("starting")
+        self._silent_s, self._told_of = 0.0, {}
         member = self.member
         told = Told(member.settings, member.roles, os.getpid(), member.once)
         self._writer.write(msgspec.json.encode(told) + b"\n")
+        self._set("starting")
         hearing = [
             asyncio.create_task(self._hear(reader)),
             asyncio.create_task(self._copy(process)),
@@ -273,6 +339,7 @@ class _Watched:
         """Take down what the process reports."""
         try:
             while line := await reader.readline():
+                self._heard()
                 self._take(msgspec.json.decode(line, type=Report))
         except ConnectionError:
             # It ended with something of ours unread.

@@ -5,10 +5,11 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from engine.access.audit import LineAudit
 from engine.access.principal import ALL, Grant, Principal
-from herdbook.http.app import ROUTES, broker_needs
+from herdbook.http.app import ROUTES, broker_needs, create_app
 from herdbook.http.openapi import merged
 from herdbook.http.routes import Need, Route
 from herdbook.http.settings import WebSettings
@@ -139,6 +140,20 @@ def test_a_route_that_does_not_say_what_it_needs_cannot_be_made() -> None:
         (route.method, API + route.path) for route in ROUTES
     }
     assert all(route.need.public or route.need.text for route in ROUTES)
+
+
+def test_a_node_of_which_a_role_does_not_serve_is_not_ready_and_says_which(node: Node) -> None:
+    lacking = ["herd is silent"]
+
+    async def made() -> ASGIApp:
+        return create_app(node.house, lacking=lambda: ", ".join(lacking))
+
+    ask = Asker(node.loop, node.loop.run(made))
+    told = ask("GET", "/health/ready")
+    assert told.status_code == 503
+    assert told.json() == {"ready": False, "why": "herd is silent"}
+    lacking.clear()
+    assert ask("GET", "/health/ready").status_code == 200
 
 
 def test_health_the_login_page_and_the_consoles_files_need_no_login(node: Node) -> None:

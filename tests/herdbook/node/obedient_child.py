@@ -6,14 +6,18 @@
     crash once  serves, ends, and serves for good when it is started again
     deaf        serves, and does not end when it is told to
     talk        serves, and says more than a pipe holds
+    mute        serves without a sign of life, but when SIGUSR1 comes
 
 What comes about is written down, a line each, in the file `events` of the folder `data`.
 """
 
+import contextlib
 import os
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -40,6 +44,10 @@ def main() -> None:
         sys.exit(1)
     if what == "crash":
         sys.exit(3)
+    if what == "mute":
+        signal.signal(signal.SIGUSR1, lambda *_: say(Report()))
+    else:
+        threading.Thread(target=beat, args=(told, say), daemon=True).start()
     for role in told.roles:
         say(Report(role=role, at=f"{name}'s {role.value}"))
     print(f"{name} moos", flush=True)
@@ -49,13 +57,27 @@ def main() -> None:
         print("moo\n" * 100_000, flush=True)
         note(told, f"{name} talked")
     for line in lines:
-        role = msgspec.json.decode(line, type=Command).end
+        command = msgspec.json.decode(line, type=Command)
+        if command.others is not None:
+            note(told, f"{name} hears {command.others}")
+        if command.end is None:
+            continue
+        role = command.end
         note(told, f"{name} ended {role.value}")
         if what == "deaf":
             continue
         say(Report(role=role, ended=True))
         if role == told.roles[0]:
             return
+
+
+def beat(told: Told, say: Callable[[Report], None]) -> None:
+    """Give signs of life to the end."""
+    ended = threading.Event()
+    with contextlib.suppress(OSError):
+        while True:
+            say(Report())
+            ended.wait(told.settings.supervisor.beat_ms / 1000)
 
 
 def note(told: Told, line: str) -> None:

@@ -48,6 +48,7 @@ grpc = "{address()}"
 listen = "{self.http}"
 [supervisor]
 restart_pause_ms = 1
+silence_ms = 3000
 """
         )
 
@@ -117,6 +118,33 @@ def test_a_role_that_is_killed_comes_back_beside_the_others(node: Node, served: 
     assert after["herd"] != before["herd"] and not runs(before["herd"])
     assert {**after, "herd": 0} == {**before, "herd": 0}
     assert "herd   | it was ended by SIGKILL; it starts again in 1 ms" in served.errors()
+
+
+def test_a_role_whose_loop_stands_still_does_not_count_as_serving(
+    node: Node, served: Running
+) -> None:
+    pid = node.pids()["repair"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until_state(node, "repair", "silent")
+        shown = called("serve", "--config", str(node.file), "--status", "--json")
+        assert shown.returncode == 1
+        ready = httpx.get(f"http://{node.http}/health/ready", timeout=30)
+        assert (ready.status_code, ready.json()["why"]) == (503, "repair is silent")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until_state(node, "repair", "serving")
+    assert node.pids()["repair"] == pid
+
+
+def until_state(node: Node, role: str, state: str) -> None:
+    """Wait until the supervisor says this of a role."""
+    for _ in range(1_000):
+        if read_status(node.data / ".node").members[role].state == state:
+            return
+        # What it waits for is a process.
+        signal.sigtimedwait((), 0.02)
+    raise AssertionError(read_status(node.data / ".node"))
 
 
 def test_told_to_stop_it_leaves_in_order_and_no_process_behind(tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from engine.ports.clock import SystemClock
+from engine.ports.clock import Clock, SystemClock
 from herdbook.node.settings import NodeSettings, Role, SupervisorTable
 from herdbook.node.supervisor import Ending, Member, MemberState, NodeFailed, Supervisor
 from tests.acceptance.machines import until
 
 CHILD = (sys.executable, "-m", "tests.herdbook.node.obedient_child")
 QUICK = SupervisorTable(restart_pause_ms=1, restart_pause_ms_max=2, restarts_max=3)
+QUICK_LOOKS = msgspec.structs.replace(QUICK, silence_ms=1_000)
 
 
 def runs(pid: int) -> bool:
@@ -25,10 +27,30 @@ def runs(pid: int) -> bool:
         return False
 
 
+class Leaping(SystemClock):
+    """A clock that was stopped for a while, as whoever reads it was."""
+
+    leap_s = 0.0
+
+    def __init__(self) -> None:
+        self.looked = asyncio.Event()
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        self.looked.set()
+        return super().monotonic() + self.leap_s
+
+
 class Watching:
     """A supervisor that runs, and what has come about."""
 
-    def __init__(self, folder: Path, table: SupervisorTable, **members: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        table: SupervisorTable,
+        clock: Clock | None = None,
+        **members: tuple[str, ...],
+    ) -> None:
         self.folder = folder
         self.lines: list[str] = []
         self.seen: list[tuple[str, str]] = []
@@ -47,7 +69,7 @@ class Watching:
         self.supervisor = Supervisor(
             made,
             table,
-            SystemClock(),
+            clock or SystemClock(),
             say=self._say,
             changed=self._change,
             command=CHILD,
@@ -160,6 +182,75 @@ async def test_a_process_whose_lines_nobody_takes_is_not_held_up(tmp_path: Path)
     await until("it says what it has to say", talked)
     await watching.end()
     assert not watching.lines and watching.states["elsa"].restarts == 0
+
+
+async def test_who_gives_no_sign_of_life_is_silent_and_that_is_said_once(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("mute", "bookie"))
+    await watching.until("serving")
+    for _ in range(6):
+        watching.supervisor.passed(1.0)
+    assert watching.states["elsa"].state == "silent"
+    os.kill(watching.states["elsa"].pid, signal.SIGUSR1)
+    await watching.until("serving")
+    said = [line for line in watching.lines if "moos" not in line]
+    assert said == [
+        "elsa: it is silent for 5000 ms: its loop stands still",
+        "elsa: it is there again, after 6000 ms",
+    ]
+    watching.supervisor.passed(4.9)
+    assert watching.states["elsa"].state == "serving"
+    await watching.end()
+    assert watching.states["elsa"].restarts == 0
+
+
+async def test_who_is_silent_for_too_long_is_killed_and_started_again(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("mute", "bookie"))
+    await watching.until("serving")
+    watching.supervisor.passed(59.9)
+    watching.supervisor.passed(0.1)
+    await watching.until("serving", restarts=1)
+    said = "elsa: it was silent for 60000 ms, and was killed; it starts again in 1 ms"
+    assert said in watching.lines
+    await watching.end()
+
+
+async def test_who_is_silent_stays_so_where_that_is_wanted(tmp_path: Path) -> None:
+    table = msgspec.structs.replace(QUICK, silence_ms_max=0)
+    watching = Watching(tmp_path, table, elsa=("mute", "bookie"))
+    await watching.until("serving")
+    for _ in range(3):
+        watching.supervisor.passed(1e6)
+    os.kill(watching.states["elsa"].pid, signal.SIGUSR1)
+    await watching.until("serving")
+    await watching.end()
+    assert watching.states["elsa"].restarts == 0
+
+
+async def test_a_pause_of_the_supervisor_is_nobody_elses_silence(tmp_path: Path) -> None:
+    clock = Leaping()
+    watching = Watching(tmp_path, QUICK_LOOKS, clock, elsa=("mute", "bookie"))
+    await watching.until("serving")
+    clock.leap_s = 3_600.0
+    clock.looked.clear()
+    await clock.looked.wait()
+    assert watching.states["elsa"].state == "serving"
+    await watching.end()
+
+
+async def test_who_serves_http_hears_which_others_of_its_node_do_not_serve(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, herd=("mute", "herd"), http=("serve", "http"))
+    await watching.until("serving")
+    watching.supervisor.passed(5.0)
+
+    async def heard() -> bool:
+        return "http hears {'herd': 'silent'}" in watching.events()
+
+    await until("it hears of it", heard)
+    os.kill(watching.states["herd"].pid, signal.SIGUSR1)
+    await watching.until("serving")
+    await watching.end()
+    heard_at_last = [line for line in watching.events() if line.startswith("http hears")][-1]
+    assert heard_at_last == "http hears {}"
 
 
 async def test_a_second_signal_kills_what_does_not_end(tmp_path: Path) -> None:
