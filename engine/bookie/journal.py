@@ -65,8 +65,9 @@ class Journal:
         self._idle: asyncio.TimerHandle | None = None
         self._marked = True
         self._closing = False
-        lone_ms = settings.lone_sync_ms
-        self._batcher = workers.batcher("journal", writer.work, self._done, lone_ms=lone_ms)
+        self._batcher = workers.batcher(
+            "journal", writer.work, self._done, lone_ms=settings.lone_sync_ms, begin=writer.begin
+        )
 
     @property
     def active_segment(self) -> int:

@@ -2,6 +2,7 @@
 
 Invariants:
 - A batch is one write and one sync; offsets are noted in its jobs before either.
+- What was begun is synced by the call of `work` that follows, before anything else is written.
 - What was refused for want of room was never synced and is cut off; what was queued behind it, and
   stood on it, is refused too.
 - Zeros that stand ahead of the newest segment's end say nothing: they are written where batches
@@ -67,6 +68,14 @@ class Outcome(NamedTuple):
     syncs_s: list[float]
 
 
+class _Begun(NamedTuple):
+    """A batch that is written and not synced."""
+
+    number: int
+    end: int
+    rolled: bool
+
+
 class SegmentWriter:
     """The thread's side: files, offsets, rolls. Nothing of it is touched by the loop meanwhile."""
 
@@ -94,12 +103,44 @@ class SegmentWriter:
         self._left_bytes = 0
         self._ahead_bytes = settings.ahead_bytes
         self._failure: BaseException | None = None
+        self._begun: _Begun | None = None
         self._syncs_s: list[float] = []
 
     @property
     def position(self) -> Position:
         """The end of all that is durable."""
         return Position(self._segment, self._offset)
+
+    def begin(self, jobs: list[Job]) -> None:
+        """Write jobs and let the disk begin with them; `work` on the same jobs is to follow.
+
+        Whatever is out of the ordinary is left to `work` from the start.
+        """
+        size_bytes = sum(job.size_bytes for job in jobs)
+        self._asked = None
+        if self._failure is not None or not self._is_ordinary(jobs, size_bytes):
+            return
+        assert self._file is not None and self._begun is None
+        before = self.position
+        try:
+            try:
+                self._begun = self._put(jobs, size_bytes)
+                self._file.begin_sync()
+            except _DiskFull:
+                self._undo(before, must_roll=False)
+        except OSError as error:
+            self._failure = error
+
+    def _is_ordinary(self, jobs: list[Job], size_bytes: int) -> bool:
+        total = RECORD_HEADER_BYTES + size_bytes
+        return (
+            0 < size_bytes <= self._settings.journal_batch_bytes_max
+            and self._file is not None
+            and not self._must_roll
+            and self._offset + total <= self._settings.segment_bytes
+            and not any(self._stands_on_refused(job) for job in jobs)
+            and self._free_bytes(size_bytes) >= self._settings.reserve_bytes
+        )
 
     def work(self, jobs: list[Job]) -> Outcome:
         """Write jobs, sync, and note in each where it lies. Raises the first failure for ever."""
@@ -125,7 +166,12 @@ class SegmentWriter:
         batch: list[Job] = []
         size_bytes = 0
         refused = False
-        self._asked = None
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._sync(begun)
+            jobs = []
+        else:
+            self._asked = None
         for job in jobs:
             if self._stands_on_refused(job):
                 job.refused = refused = True
@@ -217,6 +263,9 @@ class SegmentWriter:
         self._seed = seed_of(self._salt, self._segment)
 
     def _write(self, batch: list[Job], size_bytes: int) -> None:
+        self._sync(self._put(batch, size_bytes))
+
+    def _put(self, batch: list[Job], size_bytes: int) -> _Begun:
         total = RECORD_HEADER_BYTES + size_bytes
         parts: list[bytes] = []
         rolled = self._roll(total, parts)
@@ -238,14 +287,17 @@ class SegmentWriter:
             self._file.write(parts, self._ahead(total, end))
         except OSError as error:
             raise _full_or(error) from error
-        # Whatever a sync says, "full" included, it leaves the file in a state nobody knows.
+        return _Begun(number, end, rolled)
+
+    def _sync(self, begun: _Begun) -> None:
+        """Whatever a sync says, "full" included, it leaves the file in a state nobody knows."""
+        assert self._file is not None
         begun_s = self._clock.monotonic()
         self._file.sync()
-        if rolled:
+        if begun.rolled:
             self._disk.sync_folder(FOLDER)
         self._syncs_s.append(self._clock.monotonic() - begun_s)
-        self._offset = end
-        self._batch = number
+        self._batch, self._offset = begun.number, begun.end
 
     def _trim(self, file: AppendFile) -> None:
         try:
@@ -265,6 +317,8 @@ class SegmentWriter:
         seed, segment, put = self._seed, self._segment, parts.append
         for job in batch:
             job.segment = segment
+            # What an attempt that met a full disk noted is void.
+            job.offsets.clear()
             note = job.offsets.append
             for record in job.records:
                 note(offset)

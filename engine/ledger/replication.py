@@ -11,6 +11,7 @@ Invariants:
   of the old bookie are gone before any confirmation is computed again.
 - A run is held until every live slot of its write set has it; what is held only for a straggler is
   bounded by `straggler_bytes_max`.
+- A lone request may pass bookies over (`engine.ledger.sparing`).
 """
 
 import asyncio
@@ -31,6 +32,8 @@ from engine.ledger.context import LedgerContext
 from engine.ledger.patience import Patience
 from engine.ledger.quorum import Quorums, confirmed, writable
 from engine.ledger.slot import Sent, Slot
+from engine.ledger.sparing import Sparing
+from engine.ledger.stragglers import Stragglers
 from engine.limits import ENTRY_BYTES_MAX
 from engine.run import Run
 from engine.transport.contract import AppendReply, LedgerFacts, Status
@@ -95,8 +98,8 @@ class Replication:
         self._measures = context.measures
         self._loop = asyncio.get_running_loop()
         self._unconfirmed: deque[Run] = deque()
-        self._lagging: deque[Run] = deque()
-        self._lagging_bytes = 0
+        self._stragglers = Stragglers(quorums, self.slots)
+        self._sparing = Sparing(self._stragglers, self._even_out, context.settings)
         self._changing: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._release: asyncio.TimerHandle | None = None
@@ -113,7 +116,7 @@ class Replication:
     @property
     def complete(self) -> bool:
         """Whether every replica of every confirmed entry is known to be stored."""
-        return not self._lagging and not any(slot.failed for slot in self.slots)
+        return not self._stragglers.runs and not any(slot.failed for slot in self.slots)
 
     @property
     def whole(self) -> bool:
@@ -146,13 +149,14 @@ class Replication:
             # However long nobody waited for bookies: this one has just begun to.
             self._patience.begin(waiting=False)
             self._retry.set()
+        spared = () if self._unconfirmed or self._changing else self._sparing.choose(runs)
         self._unconfirmed.extend(runs)
         before = self.pushed
         self.pushed = runs[-1].last
         if self._changing is not None:
             return
         for slot in self.slots:
-            if slot.failed:
+            if slot.failed or slot in spared:
                 continue
             if slot.sent == before:
                 self._send_to(slot, runs)
@@ -165,6 +169,8 @@ class Replication:
         """Tell the bookies the LAC now, since no run is about to carry it."""
         if self.lac > self._announced and self.error is None:
             self._announced = self.lac
+            self._sparing.end()
+            self._even_out()
             for slot in self.slots:
                 if slot.bookie is not None:
                     slot.bookie.confirm(self.ledger_id, self.lac)
@@ -177,7 +183,7 @@ class Replication:
 
     async def settled(self, timeout_ms: int) -> bool:
         """Wait until no replica lags any more, at most so long. Tell whether that is so."""
-        if self._lagging and self.error is None:
+        if self._stragglers.runs and self.error is None:
             self._idle = asyncio.Event()
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -191,6 +197,7 @@ class Replication:
         if self.error is not None:
             return
         self.error = error
+        self._sparing.end()
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
@@ -266,13 +273,19 @@ class Replication:
         """Send all that is held and that the slot was not sent yet."""
         runs = [
             run
-            for held in (self._lagging, self._unconfirmed)
+            for held in (self._stragglers.runs, self._unconfirmed)
             for run in held
             if run.first > slot.sent
         ]
         self._send_to(slot, runs)
         if self._ticker is None:
             self._arm()
+
+    def _even_out(self) -> None:
+        if self.error is None and self._changing is None:
+            for slot in self.slots:
+                if slot.sent < self.pushed and not slot.failed:
+                    self._catch_up(slot)
 
     # Replies
 
@@ -284,7 +297,8 @@ class Replication:
         elif reply.status is Status.OK:
             sent_at = slot.outstanding[0].sent_at if slot.outstanding else 0.0
             if slot.acknowledge(reply.first, reply.last):
-                self._measures.acknowledged(self._clock.monotonic() - sent_at, slot, self.ledger_id)
+                slot.note_latency(took_s := self._clock.monotonic() - sent_at)
+                self._measures.acknowledged(took_s, slot, self.ledger_id)
                 self._advance()
         elif reply.status is Status.FENCED:
             self._fail(LedgerFenced(f"ledger {self.ledger_id} was taken over by another client"))
@@ -327,11 +341,11 @@ class Replication:
             self.lac = lac
             self._patience.confirmed()
             self._retire(lac)
-        if self._lagging:
+        if self._stragglers.runs:
             self._drop_stored()
         if grown:
             self._owner.on_confirmed(lac)
-        if self._idle is not None and not self._lagging:
+        if self._idle is not None and not self._stragglers.runs:
             self._idle.set()
 
     def _retire(self, lac: int) -> None:
@@ -340,29 +354,13 @@ class Replication:
         while unconfirmed and unconfirmed[0].first <= lac:
             run = unconfirmed.popleft()
             assert run.last <= lac, "a mark stands only at the end of a run"
-            if self._lagging or not self._stored(run):
-                self._lagging.append(run)
-                self._lagging_bytes += run.size_bytes
+            self._stragglers.keep(run)
 
     def _drop_stored(self) -> None:
-        lagging = self._lagging
-        while lagging and self._stored(lagging[0]):
-            self._lagging_bytes -= lagging.popleft().size_bytes
-        if self._lagging_bytes > self._settings.straggler_bytes_max:
-            oldest = lagging[0]
-            for index in self.quorums.write_set(oldest.first):
-                slot = self.slots[index]
-                if not slot.failed and slot.mark < oldest.last:
-                    self._fail_slot(slot)
-
-    def _stored(self, run: Run) -> bool:
-        slots, last = self.slots, run.last
-        if self.quorums.ensemble == self.quorums.write:
-            return all(slot.mark >= last or slot.failed for slot in slots)
-        return all(
-            slots[index].mark >= last or slots[index].failed
-            for index in self.quorums.write_set(run.first)
-        )
+        self._stragglers.drop_stored()
+        if self._stragglers.size_bytes > self._settings.straggler_bytes_max:
+            for slot in self._stragglers.behind():
+                self._fail_slot(slot)
 
     # Time
 
@@ -409,6 +407,7 @@ class Replication:
             self._owner.on_failed(error)
 
     def _begin_change(self) -> None:
+        self._sparing.end()
         if self._changing is None and self.error is None:
             self._changing = self._loop.create_task(self._change())
 

@@ -7,9 +7,12 @@ Invariants:
 
 import asyncio
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.transport.contract import Bookie
+
+_LATEST_SHARE: Final = 0.1
+"""What the latest acknowledgement counts for in the mean of how long a bookie takes."""
 
 
 class Sent(NamedTuple):
@@ -33,6 +36,7 @@ class Slot:
         "index",
         "lost",
         "mark",
+        "mean_s",
         "outstanding",
         "retry",
         "sent",
@@ -52,6 +56,8 @@ class Slot:
         self.retry: asyncio.TimerHandle | None = None
         self.failed = False
         self.lost = False
+        # How long its bookie has lately taken to acknowledge a request.
+        self.mean_s = 0.0
 
     def acknowledge(self, first: int, last: int) -> bool:
         """Count one acknowledged range; tell whether the mark moved."""
@@ -70,6 +76,10 @@ class Slot:
             moved = True
         self.early = [early for early in self.early if early[1] > self.mark]
         return moved
+
+    def note_latency(self, took_s: float) -> None:
+        """The bookie has acknowledged a request after so long."""
+        self.mean_s += _LATEST_SHARE * (took_s - self.mean_s)
 
     def _covers(self, request: Sent) -> bool:
         """Whether acknowledged ranges, whatever their boundaries, cover a request."""

@@ -12,6 +12,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ from engine.ports.disk import Space
 _PARTS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_HANDLES_MAX: Final = 128
 _REPLACING: Final = ".replacing"
+_ADVISE: Final = getattr(os, "posix_fadvise", None)
+_NOT_NEEDED: Final[int] = getattr(os, "POSIX_FADV_DONTNEED", 0)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 
@@ -150,7 +153,7 @@ class SystemAppendFile:
     def __init__(self, name: str, descriptor: int) -> None:
         self._name = name
         self._descriptor = descriptor
-        self._end = self._reached = os.fstat(descriptor).st_size
+        self._end = self._reached = self._last = os.fstat(descriptor).st_size
         self._failed = False
 
     def write(self, parts: Sequence[bytes], ahead_bytes: int = 0) -> int:
@@ -168,8 +171,16 @@ class SystemAppendFile:
                 self._reached = self._end + written + ahead_bytes
             else:
                 _write_whole(self._descriptor, parts, self._end)
+        self._last = self._end
         self._end += written
         return written
+
+    def begin_sync(self) -> None:
+        """Let the disk begin with what was written last, without waiting for it."""
+        if _ADVISE is not None and self._descriptor >= 0:
+            # Linux begins to write what is dirty of pages that are said not to be needed.
+            with suppress(OSError):
+                _ADVISE(self._descriptor, self._last, self._end - self._last, _NOT_NEEDED)
 
     def sync(self) -> None:
         """Make all that was written durable. After one failure every later call fails."""

@@ -6,7 +6,7 @@ Invariants:
 - A loop that was closed meanwhile hears nothing more and harms no thread.
 - Threads are daemons: a forgotten batcher does not keep the process alive.
 - A batcher works in one place at a time: on the loop only while its thread has nothing. In one turn
-  at most one batcher works on the loop; those beside it wake their threads before.
+  at most two batchers work on the loop; those beside them wake their threads before.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ R = TypeVar("R")
 _POOL_THREADS_MAX: Final = 4
 _ALONE_TO_BEGIN: Final = 8
 """So many jobs in a row must have been alone before one is worked on the loop."""
+_HERE_MAX: Final = 2
+"""So many batchers work on the loop in one turn: what more would do there is quicker in threads."""
 _LATEST_SHARE: Final = 0.1
 """What the latest lone job counts for in the mean of how long they take."""
 
@@ -60,9 +62,10 @@ class ThreadWorkers:
         done: Callable[[list[T], R | None, BaseException | None], None],
         *,
         lone_ms: float = 0.0,
+        begin: Callable[[list[T]], None] | None = None,
     ) -> "ThreadBatcher[T]":
         """Start a batcher; see `Workers.batcher`. Its owner closes it."""
-        duty = _Duty(work, done, self._seconds)
+        duty = _Duty(work, done, begin, self._seconds)
         return ThreadBatcher(self._loop, name, duty, lone_ms / 1000, self._gather)
 
     def _gather(self, batcher: "ThreadBatcher[Any]") -> None:
@@ -73,12 +76,17 @@ class ThreadWorkers:
 
     def _begin(self) -> None:
         batchers, self._gathered = self._gathered, []
-        here = next((one for one in reversed(batchers) if one.may_work_here), None)
+        here: list[ThreadBatcher[Any]] = []
         for batcher in batchers:
-            if batcher is not here:
+            if len(here) < _HERE_MAX and batcher.may_work_here:
+                here.append(batcher)
+            else:
                 batcher.hand_over()
-        if here is not None:
-            here.work_here()
+        if len(here) > 1:
+            for batcher in here:
+                batcher.begin_here()
+        for batcher in here:
+            batcher.work_here()
 
     async def run(self, work: Callable[[], R]) -> R:
         """Run a function in a pool thread and wait for its result, or raise what it raised.
@@ -149,16 +157,18 @@ class _Call:
 class _Duty(Generic[T]):
     """What a batcher does with a batch, wherever it does it, and whom it tells."""
 
-    __slots__ = ("_seconds", "_work", "done")
+    __slots__ = ("_seconds", "_work", "begin", "done")
 
     def __init__(
         self,
         work: Callable[[list[T]], Any],
         done: Callable[[list[T], Any, BaseException | None], None],
+        begin: Callable[[list[T]], None] | None,
         seconds: Callable[[], float],
     ) -> None:
         self._work = work
         self.done = done
+        self.begin = begin
         self._seconds = seconds
 
     def do(self, jobs: list[T]) -> tuple[Any, BaseException | None, float]:
@@ -230,6 +240,11 @@ class ThreadBatcher(Generic[T]):
         self._in_thread += len(jobs)
         for job in jobs:
             self._queue.put(job)
+
+    def begin_here(self) -> None:
+        """Begin with the one job that waits; `work_here` follows in this turn."""
+        if self._duty.begin is not None:
+            self._duty.begin(self._waiting)
 
     def work_here(self) -> None:
         """Work the one job that waits, on the loop."""

@@ -35,6 +35,7 @@ class Workers(Protocol):
         done: "Callable[[list[T], R | None, BaseException | None], None]",
         *,
         lone_ms: float = 0.0,
+        begin: "Callable[[list[T]], None] | None" = None,
     ) -> Batcher[T]:
         """Start a batcher.
 
@@ -43,7 +44,9 @@ class Workers(Protocol):
         whether to stop is `done`'s and `work`'s decision.
 
         With `lone_ms` a job that is alone may be worked on the loop itself, which spares two hops
-        between threads: while the latest ones were alone, too, and took no longer than that.
+        between threads: while the latest ones were alone, too, and took no longer than that. Where
+        several batchers do so in one turn, `begin(jobs)` is called for each before `work(jobs)` is
+        for the first: what their disks are to do they do beside each other. It does not raise.
         """
         ...
 

@@ -12,7 +12,12 @@ from tests.mutants.broker_machine import BROKER_MACHINE_MUTANTS
 from tests.mutants.broker_rollouts import BROKER_ROLLOUT_MUTANTS
 from tests.mutants.broker_scheduling import BROKER_SCHEDULING_MUTANTS
 from tests.mutants.broker_workers import BROKER_WORKER_MUTANTS
-from tests.mutants.client import ENSEMBLE_MUTANTS, READER_MUTANTS, WRITER_MUTANTS
+from tests.mutants.client import (
+    ENSEMBLE_MUTANTS,
+    READER_MUTANTS,
+    SPARING_MUTANTS,
+    WRITER_MUTANTS,
+)
 from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.herd import HERD_MUTANTS
 from tests.mutants.herd_capture import HERD_CAPTURE_MUTANTS
@@ -46,6 +51,7 @@ from tests.mutants.wire import DIALING_MUTANTS, WIRE_MUTANTS
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *WRITER_MUTANTS,
+    *SPARING_MUTANTS,
     *ENSEMBLE_MUTANTS,
     *READER_MUTANTS,
     *PLACEMENT_MUTANTS,

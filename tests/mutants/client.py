@@ -11,6 +11,8 @@ _READING: Final = "engine/ledger/reading.py"
 _QUORUM: Final = "engine/ledger/quorum.py"
 _WRITING_TESTS: Final = "engine/ledger/test_writing.py"
 _CHANGE_TESTS: Final = "engine/ledger/test_ensemble_change.py"
+_SPARING: Final = "engine/ledger/sparing.py"
+_SPARING_TESTS: Final = "engine/ledger/test_sparing.py"
 _PENDING: Final = "test_a_pending_entry_moves_to_the_new_bookie_from_the_lac_on"
 _READING_TESTS: Final = "engine/ledger/test_reading.py"
 
@@ -104,8 +106,8 @@ WRITER_MUTANTS: Final = (
         "straggler-bytes-without-bound",
         "design 4.2-4: bytes held only for a straggler are bounded",
         _REPLICATION,
-        "if self._lagging_bytes > self._settings.straggler_bytes_max:",
-        "if self._lagging_bytes < 0:",
+        "if self._stragglers.size_bytes > self._settings.straggler_bytes_max:",
+        "if self._stragglers.size_bytes < 0:",
         by_test(_CHANGE_TESTS, "test_bytes_held_for_a_straggler_are_bounded"),
     ),
     Mutant(
@@ -270,5 +272,62 @@ READER_MUTANTS: Final = (
         by_test(
             _READING_TESTS, "test_a_slow_replica_costs_a_speculative_read_and_not_the_deadline"
         ),
+    ),
+)
+
+SPARING_MUTANTS: Final = (
+    Mutant(
+        "passed-over-for-ever",
+        "who was passed over gets what it lacks after a while",
+        _SPARING,
+        "        self._timer = None\n        self._even_out()\n",
+        "        self._timer = None\n",
+        by_test(
+            _SPARING_TESTS,
+            "test_a_bookie_that_stands_still_keeps_an_add_waiting_for_a_moment_only",
+        ),
+    ),
+    Mutant(
+        "passed-over-until-the-next-add",
+        "who was passed over gets what it lacks at once when nothing follows",
+        _REPLICATION,
+        "            self._sparing.end()\n            self._even_out()\n            for slot",
+        "            for slot",
+        by_test(_SPARING_TESTS, "test_it_gets_all_at_once_when_nothing_follows"),
+    ),
+    Mutant(
+        "an-add-now-and-then-passes-over",
+        "passing over begins only when lone requests follow one another",
+        _REPLICATION,
+        "            self._sparing.end()\n            self._even_out()\n            for slot",
+        "            self._even_out()\n            for slot",
+        by_test(_SPARING_TESTS, "test_one_add_now_and_then_goes_to_all_at_once"),
+    ),
+    Mutant(
+        "fewer-than-an-ack-quorum-are-asked",
+        "an ack quorum is never passed over",
+        _SPARING,
+        "alive[self._ack :]",
+        "alive[self._ack - 1 :]",
+        by_test(
+            _SPARING_TESTS,
+            "test_adds_that_follow_one_another_pass_one_bookie_over_and_no_more_than_that",
+        ),
+    ),
+    Mutant(
+        "passed-over-after-a-failure",
+        "nobody is passed over once a bookie has failed",
+        _REPLICATION,
+        "        self._sparing.end()\n        if self._changing is None and self.error is None:",
+        "        if self._changing is None and self.error is None:",
+        by_test(_SPARING_TESTS, "test_when_a_bookie_fails_the_others_get_everything"),
+    ),
+    Mutant(
+        "passed-over-without-bound",
+        "what a bookie that was passed over may lack is bounded",
+        _SPARING,
+        "if size_bytes > _REQUEST_BYTES_MAX or lacking_bytes > self._bytes_max:",
+        "if size_bytes > _REQUEST_BYTES_MAX:",
+        by_test(_SPARING_TESTS, "test_what_a_bookie_may_lack_is_bounded_in_bytes"),
     ),
 )

@@ -8,6 +8,7 @@ _JOURNAL: Final = "engine/bookie/journal.py"
 _WRITER: Final = "engine/bookie/segment_writer.py"
 _COMPACTION: Final = "engine/bookie/compaction.py"
 _GARBAGE: Final = "engine/bookie/garbage.py"
+_BEGUN_TESTS: Final = "engine/bookie/test_begun.py"
 _SCATTERED_TESTS: Final = "engine/bookie/test_scattered.py"
 _DISK_TESTS: Final = "engine/bookie/test_rules_storage.py"
 _DAMAGE_TESTS: Final = "engine/bookie/test_service_damage.py"
@@ -19,15 +20,16 @@ JOURNAL_MUTANTS: Final = (
         "acknowledged-without-a-sync",
         "NATS 2.12.1, design 4.3: nothing is acknowledged before its sync",
         _WRITER,
-        "        self._file.sync()\n        if rolled:",
-        "        if rolled:",
+        "        self._file.sync()\n        if begun.rolled:",
+        "        if begun.rolled:",
         by_test(_DISK_TESTS, "test_an_acknowledged_entry_survives_a_power_loss"),
     ),
     Mutant(
         "a-new-segments-name-is-not-durable",
         "design 4.3: a new segment's folder entry is synced before its first acknowledgement",
         _WRITER,
-        "        if rolled:\n            self._disk.sync_folder(FOLDER)\n        self._syncs_s",
+        "        if begun.rolled:\n            self._disk.sync_folder(FOLDER)\n"
+        "        self._syncs_s",
         "        self._syncs_s",
         by_test(_DISK_TESTS, "test_an_acknowledged_entry_survives_a_power_loss"),
     ),
@@ -35,10 +37,42 @@ JOURNAL_MUTANTS: Final = (
         "a-failed-sync-is-retried",
         "fsyncgate: a failed sync is never tried again",
         _WRITER,
-        "        self._file.sync()\n        if rolled:",
+        "        self._file.sync()\n        if begun.rolled:",
         "        try:\n            self._file.sync()\n        except OSError:\n"
-        "            self._file.sync()\n        if rolled:",
+        "            self._file.sync()\n        if begun.rolled:",
         by_test(_DISK_TESTS, "test_a_failed_sync_is_never_tried_again"),
+    ),
+    Mutant(
+        "what-was-begun-is-not-synced",
+        "what was begun is synced by the work that follows",
+        _WRITER,
+        "            self._sync(begun)\n            jobs = []",
+        "            self._batch, self._offset = begun.number, begun.end\n            jobs = []",
+        by_test(
+            _BEGUN_TESTS, "test_a_batch_that_was_begun_is_written_once_and_counts_after_its_sync"
+        ),
+    ),
+    Mutant(
+        "a-failed-write-is-tried-again",
+        "a write that failed when it was begun is not tried again",
+        _WRITER,
+        "        except OSError as error:\n            self._failure = error\n",
+        "        except OSError:\n            pass\n",
+        by_test(
+            _BEGUN_TESTS,
+            "test_a_write_that_fails_when_it_is_begun_is_told_by_the_work_and_not_tried_again",
+        ),
+    ),
+    Mutant(
+        "a-full-disk-keeps-what-was-begun",
+        "a batch that meets a full disk is cut off",
+        _WRITER,
+        "                self._undo(before, must_roll=False)\n",
+        "                pass\n",
+        by_test(
+            _BEGUN_TESTS,
+            "test_a_batch_that_meets_a_full_disk_when_it_is_begun_is_cut_off_and_refused",
+        ),
     ),
     Mutant(
         "zeros-ahead-hide-a-torn-batch",

@@ -3,6 +3,7 @@
 Invariants:
 - A batcher takes all that is queued when its thread is free; meanwhile the next batch gathers.
 - `work` runs at one instant, some disk time after the batch was taken; `done` follows later.
+- Half of the batches that may be begun are, when they are taken.
 - Jobs of a dead process call nothing. `cut_power` leaves the disk in the middle of a batch.
 """
 
@@ -32,8 +33,10 @@ class SimBatcher(Generic[T]):
         name: str,
         work: Callable[[list[T]], Any],
         done: Callable[[list[T], Any, BaseException | None], None],
+        begin: Callable[[list[T]], None] | None,
     ) -> None:
         self.name = name
+        self._begin = begin
         self._workers = workers
         self._work = work
         self._done = done
@@ -72,6 +75,8 @@ class SimBatcher(Generic[T]):
         jobs = list(self._queue)
         self._queue.clear()
         self._taken = jobs
+        if self._begin is not None and self._workers.rng.random() < 0.5:
+            self._begin(jobs)
         self._workers.after(self._workers.disk_time_s(SYNC_S), self._run, jobs)
 
     def _run(self, jobs: list[T]) -> None:
@@ -114,9 +119,10 @@ class SimWorkers:
         done: Callable[[list[T], R | None, BaseException | None], None],
         *,
         lone_ms: float = 0.0,
+        begin: Callable[[list[T]], None] | None = None,
     ) -> SimBatcher[T]:
         """Start an imagined thread."""
-        batcher = SimBatcher(self, name, work, done)
+        batcher = SimBatcher(self, name, work, done, begin)
         self._batchers.append(batcher)
         return batcher
 

@@ -87,6 +87,7 @@ class HouseWorkers:
         done: Callable[[list[Any], Any, BaseException | None], None],
         *,
         lone_ms: float = 0.0,
+        begin: Callable[[list[Any]], None] | None = None,
     ) -> HouseBatcher:
         self.batchers[name] = HouseBatcher(work, done)
         return self.batchers[name]

@@ -81,7 +81,9 @@ class HeldWorkers:
     def __init__(self) -> None:
         self.threads: dict[str, HeldBatcher] = {}
 
-    def batcher(self, name: str, work: Any, done: Any, *, lone_ms: float = 0.0) -> HeldBatcher:
+    def batcher(
+        self, name: str, work: Any, done: Any, *, lone_ms: float = 0.0, begin: Any = None
+    ) -> HeldBatcher:
         self.threads[name] = HeldBatcher(work, done)
         return self.threads[name]
 

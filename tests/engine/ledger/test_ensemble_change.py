@@ -219,7 +219,7 @@ async def test_bytes_held_for_a_straggler_are_bounded() -> None:
         await writer.append(b"x" * 1_000)
     await turns(50)
     assert slow.bookie_id not in ensemble_of(writer)
-    assert writer._replication._lagging_bytes == 0
+    assert writer._replication._stragglers.size_bytes == 0
 
 
 async def test_an_ensemble_change_that_meets_a_recovery_is_fenced() -> None:

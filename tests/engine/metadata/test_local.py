@@ -95,6 +95,9 @@ class _CountingFile:
     def trim(self) -> None:
         self._file.trim()
 
+    def begin_sync(self) -> None:
+        self._file.begin_sync()
+
     def sync(self) -> None:
         self._disk.syncs += 1
         if self._disk.fail_sync:

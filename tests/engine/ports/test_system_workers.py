@@ -216,9 +216,10 @@ async def test_a_slow_disk_sends_the_work_back_to_the_thread() -> None:
     await lone.batcher.close()
 
 
-async def test_of_several_batchers_in_one_turn_only_one_is_worked_on_the_loop() -> None:
+async def told_of_batchers(names: tuple[str, ...]) -> tuple[list[str], dict[str, bool]]:
+    """What batchers with one job each did in their last turn, and whether on the loop."""
     workers = ThreadWorkers(asyncio.get_running_loop(), seconds=lambda: 0.0)
-    loop_thread, threads = threading.get_ident(), dict[str, int]()
+    loop_thread, here, told = threading.get_ident(), dict[str, bool](), list[str]()
     left, all_done = [0], asyncio.Event()
 
     def done(jobs: list[str], result: None, error: BaseException | None) -> None:
@@ -226,21 +227,38 @@ async def test_of_several_batchers_in_one_turn_only_one_is_worked_on_the_loop() 
         if not left[0]:
             all_done.set()
 
-    def work(jobs: list[str]) -> None:
-        threads[jobs[0]] = threading.get_ident()
+    def begin(jobs: list[str]) -> None:
+        assert threading.get_ident() == loop_thread
+        told.append(f"begin {jobs[0]}")
 
-    batchers = {
-        name: workers.batcher(name, work, done, lone_ms=1.0) for name in ("one", "two", "three")
-    }
+    def work(jobs: list[str]) -> None:
+        here[jobs[0]] = threading.get_ident() == loop_thread
+        if here[jobs[0]]:
+            told.append(f"work {jobs[0]}")
+
+    batchers = [workers.batcher(name, work, done, lone_ms=1.0, begin=begin) for name in names]
     for _ in range(40):
         left[0] = len(batchers)
         all_done.clear()
-        for name, batcher in batchers.items():
+        told.clear()
+        for name, batcher in zip(names, batchers, strict=True):
             batcher.put(name)
         await all_done.wait()
-    assert [name for name, thread in threads.items() if thread == loop_thread] == ["three"]
-    for batcher in batchers.values():
+    for batcher in batchers:
         await batcher.close()
+    return told, here
+
+
+async def test_of_several_batchers_in_one_turn_two_are_worked_on_the_loop_and_begun_before() -> (
+    None
+):
+    told, here = await told_of_batchers(("one", "two", "three"))
+    assert told == ["begin one", "begin two", "work one", "work two"]
+    assert here == {"one": True, "two": True, "three": False}
+
+
+async def test_a_batcher_alone_on_the_loop_is_not_begun() -> None:
+    assert await told_of_batchers(("one",)) == (["work one"], {"one": True})
 
 
 async def test_what_waits_on_the_loop_is_worked_before_a_batcher_ends() -> None:
