@@ -13,10 +13,12 @@ from engine import cluster
 from engine.errors import CannotRead, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
+from engine.ledger.writer import LedgerWriter
 from engine.log import Position
 from engine.metadata.ledgers import LedgerMetadata
 from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
+from engine.run import Entry
 from herd.checkpoint.manifest import (
     Checkpoints,
     Locator,
@@ -28,7 +30,7 @@ from herd.nodes.facts import SPACES, SpaceFact, encode_fact
 from herdbook.archive import Backed, BackupFolder, back_up, check_backup, restore_folder
 from herdbook.archive import backup as backing
 from herdbook.archive import cut as cutting
-from herdbook.archive.cut import Cut, reader_of, take_cut
+from herdbook.archive.cut import Cut, end_of, reader_of, take_cut
 from herdbook.book import AsyncBook, open_async
 from tests.engine.ledger.scripted import Cluster
 
@@ -42,6 +44,12 @@ async def opened(folder: Path) -> AsyncIterator[tuple[LedgerClient, ThreadWorker
             yield client, workers
     finally:
         await workers.close()
+
+
+def workshop_of(client: LedgerClient) -> Workshop:
+    return Workshop(
+        store=client.store, transport=client.transport, clock=client.clock, rng=client.rng
+    )
 
 
 async def written(client: LedgerClient, body: bytes) -> int:
@@ -287,4 +295,61 @@ async def test_a_backup_fails_where_too_few_bookies_tell_the_end_of_an_open_ledg
     bookies.at(ensemble, 0).mute = False
     await back_up(client, workers, tmp_path / "backups", kind="cluster")
     assert [kept.last for kept in BackupFolder(tmp_path / "backups").read().ledgers] == [10]
+    await workers.close()
+
+
+async def unannounced(bookies: Cluster, client: LedgerClient, count: int) -> LedgerWriter:
+    """A writer of so many acknowledged entries, of which no bookie knows that they are."""
+    for bookie in bookies.bookies:
+        bookie.confirm = lambda *_: None  # type: ignore[method-assign]
+    writer = await client.create_ledger(3, 3, 2)
+    await writer.append_many([b"acknowledged %d" % number for number in range(count)])
+    return writer
+
+
+async def test_a_ledger_that_is_closed_while_it_is_copied_is_copied_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookies = await Cluster.of(3)
+    client, workers = bookies.client(), ThreadWorkers(asyncio.get_running_loop())
+    writer = await unannounced(bookies, client, 10)
+    for bookie in bookies.bookies:
+        bookie.lacs[writer.ledger_id] = 3
+    read_batches = LedgerReader.read_batches
+
+    async def closing(reader: LedgerReader, first: int, last: int) -> AsyncIterator[list[Entry]]:
+        async for batch in read_batches(reader, first, last):
+            yield batch
+        if not reader.closed:
+            await writer.close()
+            await reader.read_last_add_confirmed()
+
+    monkeypatch.setattr(LedgerReader, "read_batches", closing)
+    await back_up(client, workers, tmp_path / "backups", kind="cluster")
+    assert [kept.last for kept in BackupFolder(tmp_path / "backups").read().ledgers] == [9]
+    await workers.close()
+
+
+async def test_an_open_ledger_s_entries_that_nobody_has_announced_are_in_a_backup(
+    tmp_path: Path,
+) -> None:
+    bookies = await Cluster.of(3)
+    client, workers = bookies.client(), ThreadWorkers(asyncio.get_running_loop())
+    writer = await unannounced(bookies, client, 10)
+    assert await end_of(workshop_of(client), writer.ledger_id) == 9
+    await back_up(client, workers, tmp_path / "backups", kind="cluster")
+    assert [kept.last for kept in BackupFolder(tmp_path / "backups").read().ledgers] == [9]
+    await workers.close()
+
+
+async def test_an_entry_that_no_bookie_holds_ends_a_backup_by_its_ledger_s_name(
+    tmp_path: Path,
+) -> None:
+    bookies = await Cluster.of(3)
+    client, workers = bookies.client(), ThreadWorkers(asyncio.get_running_loop())
+    ledger_id = await written(client, b"lost")
+    for bookie in bookies.bookies:
+        bookie.entries.clear()
+    with pytest.raises(CannotRead, match=f"ledger {ledger_id}: no replica holds entry 0"):
+        await back_up(client, workers, tmp_path / "backups", kind="cluster")
     await workers.close()
