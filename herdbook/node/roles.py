@@ -7,8 +7,7 @@ Invariants:
 """
 
 import asyncio
-import contextlib
-import sys
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from herd.nodes import Node
 
 Serving = Callable[[str], None]
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,9 @@ async def _bookie(service: Service) -> None:
     settings = service.settings
     table, configuration = settings.bookie, _configuration(settings)
     folders, bounds = settings.bookie_folders(), settings.bounds
-    door = ClusterDoor(parse_url(settings.url), configuration.make_zookeeper(), folders, _say)
+    door = ClusterDoor(
+        parse_url(settings.url), configuration.make_zookeeper(), folders, _logger.info
+    )
 
     def started(server: "BookieServer") -> None:
         door.remember()
@@ -301,8 +303,3 @@ async def _measured(listen: str) -> AsyncIterator[Metrics]:
         yield metrics
     finally:
         await page.close()
-
-
-def _say(line: str) -> None:
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)

@@ -107,7 +107,6 @@ async def supervised(
 
 
 async def _here(settings: NodeSettings, ending: Ending, watch: Watch) -> None:
-    log_with_times()
     state = MemberState(pid=os.getpid())
 
     def serving(role: Role, at: str) -> None:
@@ -117,8 +116,10 @@ async def _here(settings: NodeSettings, ending: Ending, watch: Watch) -> None:
         watch.note({HERE: state})
 
     roles = Roles(settings, settings.ordered_roles, serving)
-    async with _beside(_farewell(ending, watch)), _beside(_cut_short(ending)):
-        await roles.run(ending.asked)
+    with PassingOn(_write) as log:
+        log_with_times(log.pass_on)
+        async with _beside(_farewell(ending, watch)), _beside(_cut_short(ending)):
+            await roles.run(ending.asked)
 
 
 def _write(line: str) -> None:
