@@ -22,6 +22,7 @@ from typing import Final
 from engine.errors import EngineError, InvalidRequest, Unavailable
 from engine.folder.naming import refuse_url
 from engine.ports.clock import SystemClock
+from herdbook.node.ports import Ports
 from herdbook.node.settings import (
     BookieTable,
     BrokerTable,
@@ -34,8 +35,7 @@ from herdbook.node.settings import (
 )
 from herdbook.node.status import StatusFile
 from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
-from herdbook.zookeeper_server import ZooKeeperFailed, ZooKeeperServer, find_jars, find_java
-from herdbook.zookeeper_server import free_port as checked_port
+from herdbook.zookeeper_server import ZooKeeperServer, find_jars, find_java
 
 HOST: Final = "127.0.0.1"
 NODES_MAX: Final = 9
@@ -98,14 +98,17 @@ async def run_dev(settings: DevSettings, ending: Ending, ready: Ready) -> None:
         raise InvalidRequest(f"a cluster for development has 1 to {NODES_MAX} nodes")
     check_java()
     with _folder(settings) as folder, ExitStack() as stack:
+        ports = stack.enter_context(Ports(HOST))
         server = ZooKeeperServer(
-            folder / "zookeeper", port=_port(_ZOOKEEPER_PORT), ends_with_parent=True
+            folder / "zookeeper", port=ports.take(_ZOOKEEPER_PORT), ends_with_parent=True
         )
         stack.callback(server.stop)
         # It starts beside the nodes, which wait for it: that is a second for all of them.
         server.start(wait=False)
         once = f"{random.SystemRandom().getrandbits(_ONCE_BITS):064x}"
-        members = [_member(settings, number, folder, server.hosts) for number in _numbers(settings)]
+        members = [
+            _member(settings, number, folder, server.hosts, ports) for number in _numbers(settings)
+        ]
         members[0] = members[0]._replace(once=once)
         first = members[0].settings
         status = stack.enter_context(StatusFile(folder / ".node", first.url, first.supervisor))
@@ -141,9 +144,11 @@ def _numbers(settings: DevSettings) -> range:
     return range(1, settings.nodes + 1)
 
 
-def _member(settings: DevSettings, number: int, folder: Path, zookeeper: str) -> Member:
+def _member(
+    settings: DevSettings, number: int, folder: Path, zookeeper: str, ports: Ports
+) -> Member:
     """A node with all roles in one process, at ports of its own."""
-    at = {name: f"{HOST}:{_port(port + number - 1)}" for name, port in _PORTS.items()}
+    at = {name: f"{HOST}:{ports.take(port + number - 1)}" for name, port in _PORTS.items()}
     data = folder / f"node-{number}"
     # Three copies need three bookies, however few the nodes are.
     each = -(-_BOOKIES_MIN // settings.nodes)
@@ -162,14 +167,6 @@ def _member(settings: DevSettings, number: int, folder: Path, zookeeper: str) ->
         supervisor=SupervisorTable(stop_timeout_ms=20_000),
     )
     return Member(f"node-{number}", node, ROLES)
-
-
-def _port(wanted: int) -> int:
-    """The port that people know, or a free one where somebody has it."""
-    try:
-        return checked_port(HOST, wanted)
-    except ZooKeeperFailed:
-        return checked_port(HOST)
 
 
 @contextmanager
