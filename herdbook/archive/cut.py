@@ -20,6 +20,7 @@ from blobit.naming import OWN_TABLESPACES
 from blobit.tables import REGISTRY
 from engine.errors import CannotRead, NoSuchLedger, Unavailable
 from engine.ledger.reader import LedgerReader
+from engine.limits import ENTRY_ID_MAX
 from engine.log.log_list import LOGS, LogList, decode_list
 from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
@@ -145,10 +146,27 @@ async def reader_of(workshop: Workshop, metadata: LedgerMetadata) -> LedgerReade
 async def beyond(reader: LedgerReader, first: int) -> AsyncGenerator[Entry, None]:
     """Entries that nobody has confirmed though an ack quorum may have them: as a recovery finds.
 
+    Where the writer goes on these end soon, at what was acknowledged before the call or later.
     Raises `CannotRead`, `Unavailable` where too few bookies answer to tell where they end.
     """
-    async for entry in reader.read_unconfirmed(first, acknowledged=True):
+    bound = await _not_acknowledged(reader, first)
+    async for entry in reader.read_unconfirmed(first, bound - 1, acknowledged=True):
         yield entry
+
+
+async def _not_acknowledged(reader: LedgerReader, first: int) -> int:
+    """An id above all that had been acknowledged when this was asked.
+
+    Each look is further ahead than the one before: no writer keeps up with that.
+    """
+    wanted, step = first, 1
+    try:
+        while [entry async for entry in reader.read_unconfirmed(wanted, wanted, acknowledged=True)]:
+            wanted, step = wanted + step, 2 * step
+    except (CannotRead, Unavailable):
+        # Those who would have that one are away; those who have the last one may be there.
+        return ENTRY_ID_MAX
+    return wanted
 
 
 async def _spaces(store: MetadataStore) -> dict[str, bytes]:
