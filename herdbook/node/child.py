@@ -146,6 +146,15 @@ def log_with_times(tell: Callable[[str], None] | None = None) -> None:
         logging.getLogger(name).setLevel(logging.INFO)
 
 
+def quiet_grpc() -> None:
+    """gRPC says nothing by itself, here and in processes that are started from here.
+
+    Called before it is imported: what went wrong its caller says, and of what did not nobody wants
+    to hear. Who says `GRPC_VERBOSITY` hears it.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def main() -> None:
     """The process, from its start to its end."""
     channel = socket.socket(fileno=os.dup(0))

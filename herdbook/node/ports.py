@@ -22,10 +22,10 @@ class Ports:
     def __init__(self, host: str) -> None:
         self._host = host
         self._stack = ExitStack()
-        self.moved: dict[int, int] = {}
-        """Ports that somebody else has, and those that were taken instead."""
+        self.moved: dict[str, tuple[int, int]] = {}
+        """Whose port somebody else has, which that is, and the one that was taken instead."""
 
-    def take(self, wanted: int) -> int:
+    def take(self, whose: str, wanted: int) -> int:
         """The port that people know, or a free one where somebody has it.
 
         Raises `ZooKeeperFailed` where none is free.
@@ -35,7 +35,7 @@ class Ports:
         for _ in range(_TRIES):
             port = free_port(self._host)
             if self._hold(port):
-                self.moved[wanted] = port
+                self.moved[whose] = wanted, port
                 return port
         raise ZooKeeperFailed(f"no port of {self._host} is free")
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from engine.errors import FolderLocked
 from engine.folder.lock import FolderLock
 from engine.ports.clock import SystemClock
-from herdbook.node.child import log_with_times
+from herdbook.node.child import log_with_times, quiet_grpc
 from herdbook.node.here import Roles
 from herdbook.node.passing_on import PassingOn
 from herdbook.node.settings import NodeSettings, Role
@@ -35,6 +35,7 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     Raises `FolderLocked` where the folder has a node, `NodeFailed` where a role cannot go on, and
     in one process what that role raised.
     """
+    quiet_grpc()
     ending = Ending()
     ending.on_signals()
     folder = settings.own_folder

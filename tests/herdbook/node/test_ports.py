@@ -12,20 +12,20 @@ def test_two_clusters_that_start_at_once_take_different_ports() -> None:
     """Nobody listens yet when the second one looks."""
     wanted = free_port(HOST)
     with Ports(HOST) as first:
-        assert first.take(wanted) == wanted
+        assert first.take("x", wanted) == wanted
         with Ports(HOST) as second:
-            other = second.take(wanted)
-            assert other != wanted and second.moved == {wanted: other}
-            assert first.take(other) not in (wanted, other)
-        assert first.take(other) == other
+            other = second.take("x", wanted)
+            assert other != wanted and second.moved == {"x": (wanted, other)}
+            assert first.take("x", other) not in (wanted, other)
+        assert first.take("x", other) == other
     with Ports(HOST) as third:
-        assert third.take(wanted) == wanted
+        assert third.take("x", wanted) == wanted
 
 
 def test_a_port_at_which_somebody_listens_is_not_taken() -> None:
     with socket.create_server((HOST, 0)) as listening, Ports(HOST) as ports:
         wanted = listening.getsockname()[1]
-        taken = ports.take(wanted)
-        assert ports.moved == {wanted: taken}
+        taken = ports.take("x", wanted)
+        assert ports.moved == {"x": (wanted, taken)}
         with socket.create_server((HOST, taken)):
             pass
