@@ -29,6 +29,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
+from engine.access.shown import ShownToken
 from engine.errors import EngineError, InvalidRequest, NoSuchCluster
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
@@ -198,4 +199,6 @@ def make_transport(
         dial = grpc_dial(security, clock)
     else:
         dial = framed_dial(security, clock)
-    return DialingTransport(bookies, dial=dial, clock=clock, rng=rng)
+    shown = security.read_token
+    token = shown if isinstance(shown, ShownToken) and not security.secret else None
+    return DialingTransport(bookies, dial=dial, clock=clock, rng=rng, token=token)

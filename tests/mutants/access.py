@@ -33,6 +33,17 @@ _USERS_TESTS: Final = "herdbook/access/test_users.py"
 
 ACCESS_MUTANTS: Final = (
     Mutant(
+        "a-connection-of-an-old-token-is-used-on",
+        "a connection that was made with a token of before is not used for what comes next",
+        "engine/transport/dialing.py",
+        "if known.token != self._shown:",
+        "if False:",
+        by_test(
+            _READERS_TESTS,
+            "test_a_renewed_token_counts_for_what_is_read_next[framed]",
+        ),
+    ),
+    Mutant(
         "a-port-of-their-own-for-each-guess",
         "whoever guesses at a password waits, at whatever door and from whatever port",
         "engine/access/door.py",
