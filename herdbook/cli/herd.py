@@ -20,6 +20,7 @@ from engine.errors import InvalidRequest
 from engine.ledger.client import LedgerClient
 from engine.ports.clock import SystemClock
 from herdbook.cli.bookie import MetricsAt, security_of
+from herdbook.cli.statuses import status_of
 from herdbook.cli.store import (
     AsJson,
     Url,
@@ -326,7 +327,7 @@ def _with_commands(url: str | None, work: Callable[["SpaceCommands"], Awaitable[
             return with_store(url, do)
     except Error as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 def _cluster(url: str | None) -> AbstractAsyncContextManager[LedgerClient]:

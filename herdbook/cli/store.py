@@ -20,8 +20,9 @@ from engine.errors import EngineError, InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.ports.system_loop import new_event_loop
+from herdbook.cli.statuses import status_of
 from herdbook.cli.working import aside
-from herdbook.finding import StoreNotFound, open_store
+from herdbook.finding import open_store
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -60,7 +61,7 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     except EngineError as error:
         with aside():
             typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, StoreNotFound) else 1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 def with_store(url: str | None, work: Callable[[LedgerClient], Awaitable[R]]) -> R:

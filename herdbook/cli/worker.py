@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from herdbook.cli.statuses import status_of
 from herdbook.cli.store import Url, run
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _work(choice: "WorkerChoice") -> None:
         whole = run(run_worker(choice, _say))
     except BrokerError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
     if not whole:
         typer.echo("the worker has left; tasks that ran too long were ended", err=True)
         raise typer.Exit(ENDED_TASKS)
