@@ -44,6 +44,17 @@ ACCESS_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "tasks-are-told-the-first-token",
+        "tasks are told the newest token as they are planned",
+        "engine/place.py",
+        "    place = msgspec.structs.replace(place, token=_shown_at(place).text)\n",
+        "",
+        by_test(
+            "spark/test_session.py",
+            "test_a_users_token_is_renewed_by_the_driver_for_all_processes",
+        ),
+    ),
+    Mutant(
         "a-port-of-their-own-for-each-guess",
         "whoever guesses at a password waits, at whatever door and from whatever port",
         "engine/access/door.py",
