@@ -268,7 +268,7 @@ class BucketsContract(Suite):
                 await bucket.put("cow", b"moo")
                 own = bucket.core.rows.tablespace
                 await blobs.delete_bucket(name, force=True)
-                for table in ("objects", "refs", "ledgers", "open_buckets", "homes"):
+                for table in ("objects", "refs", "ledgers", "open_buckets", "counts", "homes"):
                     async with bucket.core.rows.transaction() as transaction:
                         keys = [key_of(table, r) async for r in bucket.core.rows.scan(table)]
                         await transaction.write(dict.fromkeys(keys))

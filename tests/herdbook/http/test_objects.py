@@ -385,3 +385,20 @@ def test_a_large_object_goes_in_and_out_in_flat_memory(server: tuple[str, int]) 
         next(coming.iter_raw())
         assert httpx.get(f"{url}/health/live", timeout=10).status_code == 200
     assert peak_bytes(process) - before < GROWTH_BYTES_MAX
+
+
+def test_a_put_over_a_buckets_quota_is_refused_before_its_body_is_read(ask: Asker) -> None:
+    quota = f"{API}/buckets/alma/quota"
+    use = ask("GET", quota).json()
+    try:
+        told = ask("PUT", quota, json={"quota_bytes": use["bytes"] + 10})
+        assert told.json() == use | {"quota_bytes": use["bytes"] + 10}
+        reply = ask("PUT", f"{BUCKET}/much", content=b"x" * 11)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (507, "quota_exceeded")
+        reply = ask("PUT", f"{BUCKET}/much", content=pieces(b"x" * 11, 1))
+        assert reply.status_code == 507
+        put(ask, "little", b"x" * 10)
+        told = ask("GET", f"{API}/quotas").json()["buckets"]
+        assert [each["bytes"] for each in told if each["bucket"] == "alma"] == [use["bytes"] + 10]
+    finally:
+        assert ask("PUT", quota, json={"quota_bytes": 0}).status_code == 200
