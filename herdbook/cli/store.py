@@ -31,6 +31,9 @@ R = TypeVar("R")
 CUT_CHARACTERS_MIN: Final = 6
 """No column of a table is cut to less."""
 
+ID_CHARACTERS: Final = 8
+"""So much of an id tells it from others, beside a name."""
+
 Url = Annotated[
     str | None,
     typer.Option(
@@ -107,6 +110,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def called(host: str, identity: str) -> str:
+    """A node for people: its name, where that is known, and the beginning of its id."""
+    return f"{host} {identity[:ID_CHARACTERS]}" if host else identity
 
 
 def moment_of(wall_ms: int) -> str:

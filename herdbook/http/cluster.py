@@ -49,13 +49,15 @@ class BookieList(msgspec.Struct):
 
 
 class NodeFacts(msgspec.Struct):
-    """A process of the store: a bookie, a node of tablespaces or a broker."""
+    """A process of the store: a bookie, a node of tablespaces or a broker. `host` is what people
+    call it, where that is known; `name` is its id."""
 
     name: str
     role: str
     address: str
     up: bool
     leads: bool = False
+    host: str = ""
 
 
 class BookieCounts(msgspec.Struct):
@@ -150,7 +152,8 @@ async def show_cluster(house: House, ask: Ask) -> Told:
     facts = await bookies_now(house)
     up = [each for each in facts if each.state != "away"]
     nodes = [
-        NodeFacts(each.bookie_id, "bookie", each.address, each.state != "away") for each in facts
+        NodeFacts(each.bookie_id, "bookie", each.address, each.state != "away", host=each.host)
+        for each in facts
     ]
     nodes += await _herd_nodes(house, warnings)
     nodes += _broker_node(house)
@@ -187,8 +190,8 @@ def _disks(facts: list[BookieFacts]) -> DiskFacts:
 
 
 def _discreet(told: ClusterFacts) -> ClusterFacts:
-    """The same without addresses and paths, which are for administrators."""
-    nodes = [msgspec.structs.replace(each, address="") for each in told.nodes]
+    """The same without addresses, names of machines and paths, which are for administrators."""
+    nodes = [msgspec.structs.replace(each, address="", host="") for each in told.nodes]
     return msgspec.structs.replace(told, url="", nodes=nodes)
 
 
@@ -232,7 +235,7 @@ async def _herd_nodes(house: House, warnings: list[str]) -> list[NodeFacts]:
                 fact = decode_node(found.value)
                 leads = any(each.role == "leader" for each in fact.replicas.values())
                 address = fact.address.removeprefix(TCP)
-                told.append(NodeFacts(name, "herd", address, True, leads))
+                told.append(NodeFacts(name, "herd", address, True, leads, fact.host))
     except EngineError as error:
         warnings.append(f"the nodes of tablespaces are not known: {error}")
     return told

@@ -144,6 +144,7 @@ async def _herd(service: Service) -> None:
         grpc=table.grpc,
         advertise=settings.reached(table.listen, table.advertise),
         insecure=settings.insecure,
+        host=settings.name,
         node=HostSettings(grace_ms=table.replica_grace_ms),
         herd=HerdSettings(
             transaction_bytes_max=bounds.transaction_bytes,

@@ -45,6 +45,17 @@ def shown(page: Page, store: Served, name: str) -> None:
     page.wait("!document.body.innerText.includes('Loading…')")
 
 
+def test_a_node_is_called_by_its_name_and_the_beginning_of_its_id(
+    store: Served, page: Page
+) -> None:
+    page.open(store.url)
+    script = """import("/pages/overview.js").then(({ called }) => {
+        const words = (...of) => [called(...of)].flat().map((each) => each.textContent ?? each);
+        return [words("49fa42582fed", "node-1"), words("49fa42582fed", "")];
+    })"""
+    assert page.run(script) == [["node-1 ", "49fa4258"], ["49fa42582fed"]]
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_what_there_is_in_both_themes(
     store: Served, page: Page, pictures: Path, name: str

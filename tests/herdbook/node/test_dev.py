@@ -75,6 +75,9 @@ def write_through_each_way_in(facts: dict[str, Any]) -> None:
     assert made.returncode == 0, made.stderr
     api = f"{facts['console'][1]}/api/v1"
     assert httpx.post(f"{api}/buckets", json={"name": "photos"}, timeout=30).status_code < 300
+    nodes = httpx.get(f"{api}/cluster", timeout=30).json()["nodes"]
+    named = sorted(each["host"] for each in nodes if each["role"] in ("bookie", "herd"))
+    assert named == ["node-1", "node-1", "node-2", "node-2", "node-3", "node-3"]
     put = httpx.put(f"{api}/buckets/photos/objects/elsa", content=b"moo", timeout=30)
     assert put.status_code < 300, put.text
     with herdbook.connect(url) as cluster:
