@@ -25,6 +25,7 @@ from engine.log.log_list import LOGS, LogList, decode_list
 from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import Held, LedgerMetadata
+from engine.metadata.lost_logs import lost_logs
 from engine.repair.outlook import Workshop
 from engine.replica.snapshots import SnapshotRecord, decode_snapshot
 from engine.run import Entry
@@ -55,9 +56,14 @@ class Cut:
 async def take_cut(workshop: Workshop, logs: Collection[str] = ()) -> Cut:
     """What there is now, of tablespaces and of the `logs` named besides.
 
-    Raises `Unavailable`, and `CannotRead` for keys that are damaged and for logs whose end too few
-    bookies tell.
+    Raises `Unavailable`, and `CannotRead` for keys that are damaged, for logs whose list was lost,
+    and for those whose end too few bookies tell.
     """
+    for name in sorted(await lost_logs(workshop.store)):
+        raise CannotRead(
+            f"the list of log {name} was lost with the metadata: bring the metadata store back "
+            "from a backup, or let the log begin anew (`herdbook repair forget-log`)"
+        )
     for _ in range(_TRIES):
         try:
             return await _look(workshop, logs)

@@ -14,8 +14,10 @@ from engine.log import ReplicatedLog
 from engine.log.log_list import LogList
 from engine.metadata.contract import Versioned
 from engine.metadata.ledgers import LEDGERS
+from engine.metadata.lost_logs import forget_lost, note_lost
 from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
+from engine.repair.survey import survey
 from engine.replica.snapshots import SnapshotRecord
 from herd.checkpoint.manifest import Checkpoints, encode_checkpoints
 from herd.nodes.facts import SPACES, SpaceFact, encode_fact
@@ -48,6 +50,7 @@ async def logged(client: LedgerClient, name: str) -> ReplicatedLog:
     log = ReplicatedLog(client, name)
     leader = await log.lead()
     await leader.append(b"moo")
+    await leader.close()
     return log
 
 
@@ -82,7 +85,7 @@ async def test_a_snapshot_that_comes_while_a_log_is_looked_at_begins_another_loo
         async def found(key: str) -> Versioned | None:
             value = await get(key)
             asked.append(key)
-            if asked == [snapshot]:
+            if key == snapshot and asked.count(snapshot) == 1:
                 await client.store.create(snapshot, record)
             return value
 
@@ -136,6 +139,18 @@ async def test_a_ledger_whose_metadata_cannot_be_read_ends_a_backup_by_its_name(
         with pytest.raises(CannotRead, match=f"of {ledger_id} for one"):
             await back_up(client, workers, tmp_path / "backups", kind="cluster")
         assert BackupFolder(tmp_path / "backups").unfinished
+
+
+async def test_a_log_whose_list_was_lost_ends_a_backup_by_its_name(tmp_path: Path) -> None:
+    async with clustered() as (client, workers):
+        await logged(client, "herd/farm")
+        await client.store.delete("/logs/herd/farm/list")
+        ledgers = [held async for held in survey(workshop_of(client))]
+        assert await note_lost(client.store, ledgers) == {"herd/farm": 1}
+        with pytest.raises(CannotRead, match="the list of log herd/farm was lost"):
+            await back_up(client, workers, tmp_path / "backups", kind="cluster")
+        assert await forget_lost(client.store, "herd/farm")
+        assert (await backed_up(client, workers, tmp_path / "backups")).number == 1
 
 
 async def test_names_come_last_and_tablespaces_behind_their_logs(tmp_path: Path) -> None:

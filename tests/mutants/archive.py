@@ -355,4 +355,12 @@ ARCHIVE_MUTANTS: Final = (
         "    return ENTRY_ID_MAX\n",
         by_test(_BESIDE, "test_a_writer_that_never_pauses_is_not_followed_for_ever"),
     ),
+    Mutant(
+        "a-lost-log-is-left-out",
+        "a backup is of all logs, or fails",
+        "herdbook/archive/cut.py",
+        "    for name in sorted(await lost_logs(workshop.store)):",
+        "    for name in list[str]():",
+        by_test(_CUT, "test_a_log_whose_list_was_lost_ends_a_backup_by_its_name"),
+    ),
 )
