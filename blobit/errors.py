@@ -81,7 +81,7 @@ class BlobNotStored(BlobError):
 
 
 class BucketExists(BlobError):
-    """A bucket of that name is there. Take it with `bucket`, or choose another name."""
+    """A bucket of that name is there. Take it with `bucket` or `exist_ok`, or name another."""
 
 
 class BucketNotEmpty(BlobError):

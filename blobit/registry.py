@@ -350,7 +350,7 @@ def _uncounted(bucket_id: int) -> dict[RowKey, Row | None]:
 
 
 def _exists(name: str) -> BucketExists:
-    return BucketExists(f"there is a bucket {name} already")
+    return BucketExists(f"there is a bucket {name} already: exist_ok takes it as it is")
 
 
 def _not_empty(info: BucketInfo) -> BucketNotEmpty:

@@ -104,8 +104,9 @@ In another terminal:
 
   export HERDBOOK_URL={cluster.url}
   herdbook sql -c 'CREATE TABLE IF NOT EXISTS visit (at INT PRIMARY KEY, who TEXT)'
-  herdbook sql -c "INSERT INTO visit VALUES (1, 'Elsa')" -c 'SELECT * FROM visit'
-  herdbook blob mb letters && echo moo | herdbook blob put - letters/first
+  herdbook sql -c "INSERT INTO visit VALUES (1, 'Elsa') ON CONFLICT DO NOTHING"
+  herdbook sql -c 'SELECT * FROM visit'
+  herdbook blob mb letters --exist-ok && echo moo | herdbook blob put - letters/first
   herdbook blob ls letters
   herdbook bookie ls
 

@@ -37,7 +37,7 @@ class BucketsContract(Suite):
             assert await blobs.buckets() == []
             settings = BucketSettings(ttl_ms=5_000_000, ensemble=2, write_quorum=2, ack_quorum=1)
             made = await blobs.create_bucket("photos", settings)
-            with pytest.raises(BucketExists):
+            with pytest.raises(BucketExists, match="exist_ok takes it"):
                 await blobs.create_bucket("photos")
             same = await blobs.create_bucket("photos", exist_ok=True)
             assert same.bucket_id == made.bucket_id and same.settings == settings

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import tempfile
@@ -11,9 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 import herdbook
 from herdbook.cli.dev import say_what_to_try
+from herdbook.cli.main import app
 from herdbook.node.dev import DevCluster, DevSettings, Fates
 from herdbook.node.supervisor import MemberState
 from tests.herdbook.node.commands import Running, called, running
@@ -185,6 +188,27 @@ def test_ports_that_others_have_are_named_with_those_taken_instead(
     cluster = DevCluster(url, Path("there"), console, "", moved, dict)
     say_what_to_try(cluster, DevSettings(nodes=1))
     assert "\n  in use       ZooKeeper 2181 (now 28451)\n" in capsys.readouterr().out
+
+
+def test_what_a_cluster_prints_to_try_works_twice_and_beside_the_tutorial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = DevCluster("herdbook://127.0.0.1:2181/dev", tmp_path, ("http://there",), "", {}, dict)
+    say_what_to_try(cluster, DevSettings())
+    printed = capsys.readouterr().out.splitlines()
+    lines = [line.strip() for line in printed if "herdbook " in line and "bookie ls" not in line]
+    assert len(lines) == 5
+    tutorial = Path("docs/start/tutorial.md").read_text()
+    assert all(name not in tutorial for name in (" visit ", "letters"))
+    monkeypatch.chdir(tmp_path)
+    # A folder takes the same commands, and is there at once.
+    with herdbook.open(tmp_path / "data"):
+        monkeypatch.setenv("HERDBOOK_URL", str(tmp_path / "data"))
+        for command in [each for line in lines * 2 for each in line.split(" && ")]:
+            given, piped, told = command.partition(" | ")
+            words = shlex.split(told if piped else given)
+            answer = CliRunner().invoke(app, words[1:], input=given if piped else None)
+            assert answer.exit_code == 0, (command, answer.output)
 
 
 def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
