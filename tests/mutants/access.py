@@ -44,6 +44,14 @@ ACCESS_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "administrators-go-without-a-lock",
+        "as long as there are users there is an administrator among them",
+        _ROWS,
+        "rows = await users.lock_many(locked, transaction=transaction)",
+        "rows = [await users.get(each) for each in locked]",
+        by_test(_USERS_TESTS, "test_of_two_administrators_who_are_removed_at_once_one_stays"),
+    ),
+    Mutant(
         "tasks-are-told-the-first-token",
         "tasks are told the newest token as they are planned",
         "engine/place.py",
@@ -344,8 +352,8 @@ ACCESS_MUTANTS: Final = (
         "heirs-of-a-name",
         "a new user of an old name inherits nothing",
         _ROWS,
-        "            await self.revoke(name, grant.kind, grant.name)\n",
-        "            continue\n",
+        "                    await grants.delete(key, transaction=transaction)\n",
+        "                    continue\n",
         by_test(_USERS_TESTS, "test_a_new_user_of_an_old_name_inherits_nothing"),
     ),
 )
