@@ -12,6 +12,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,15 @@ _PARTS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_HANDLES_MAX: Final = 128
 _REPLACING: Final = ".replacing"
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+@cache
+def _machine() -> str:
+    """What tells this machine from others, for as long as it runs."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return os.uname().nodename
 
 
 class SystemDisk:
@@ -124,7 +134,8 @@ class SystemDisk:
     def space(self) -> Space:
         """How full the file system is, as an unprivileged user sees it."""
         state = os.statvfs(self.root)
-        return Space(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize)
+        name = f"{_machine()} {state.f_fsid:x}"
+        return Space(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize, name)
 
     def _open_read(self, name: str) -> "_ReadHandle":
         path = self._path(name)

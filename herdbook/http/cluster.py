@@ -27,7 +27,10 @@ _FULL_PERCENT: Final = 90
 
 
 class BookieFacts(msgspec.Struct):
-    """A bookie. `state` is writable, read-only or away; sizes are null while it does not answer."""
+    """A bookie. `state` is writable, read-only or away; sizes are null while it does not answer.
+
+    Bookies with the same `disk`, if it is known, share its room.
+    """
 
     bookie_id: str
     state: str
@@ -40,6 +43,7 @@ class BookieFacts(msgspec.Struct):
     total_bytes: int | None = None
     free_bytes: int | None = None
     problem: str = ""
+    disk: str = ""
 
 
 class BookieList(msgspec.Struct):
@@ -119,6 +123,7 @@ def _facts(name: str, found: Registration | None, leaving: bool) -> BookieFacts:
         None,
         None,
         problem,
+        found.disk,
     )
 
 
@@ -158,7 +163,7 @@ async def show_cluster(house: House, ask: Ask) -> Told:
     nodes += await _herd_nodes(house, warnings)
     nodes += _broker_node(house)
     warnings += [f"bookie {each.bookie_id}: {each.problem}" for each in facts if each.problem]
-    disk = _disks(up)
+    disk = disks_of(up)
     if disk.total_bytes and disk.used_bytes * 100 >= disk.total_bytes * _FULL_PERCENT:
         full = disk.used_bytes * 100 // disk.total_bytes
         warnings.append(f"the bookies' disks are {full} % full")
@@ -179,14 +184,19 @@ async def show_cluster(house: House, ask: Ask) -> Told:
     return Told(told if ask.who.admin else _discreet(told))
 
 
-def _disks(facts: list[BookieFacts]) -> DiskFacts:
-    """The disks that bookies told of. Several of one machine that are alike are one disk."""
+def disks_of(facts: list[BookieFacts]) -> DiskFacts:
+    """The disks that bookies told of, each once.
+
+    Of bookies that do not name theirs those of one machine are one if they are alike.
+    """
     disks = {}
     for each in facts:
         if each.total_bytes is not None and each.free_bytes is not None:
             machine = each.host or each.address.rpartition(":")[0]
-            disks[machine, each.total_bytes] = each.total_bytes - each.free_bytes
-    return DiskFacts(sum(total for _, total in disks), sum(disks.values()))
+            known = each.disk or (machine, each.total_bytes)
+            disks[known] = each.total_bytes, each.total_bytes - each.free_bytes
+    totals = [total for total, _ in disks.values()]
+    return DiskFacts(sum(totals), sum(used for _, used in disks.values()))
 
 
 def _discreet(told: ClusterFacts) -> ClusterFacts:
