@@ -84,6 +84,16 @@ def test_names_that_are_markup_are_shown_as_they_are(store: Served, page: Page) 
         assert page.run("document.title") != "it ran"
 
 
+def test_a_tenant_whose_tasks_no_worker_takes_is_not_called_served(
+    store: Served, page: Page
+) -> None:
+    shown(page, store, "tasks")
+    page.wait("document.querySelector('tr[data-key=acme]')")
+    assert "no worker takes letter" in page.run(
+        "document.querySelector('tr[data-key=acme]').innerText"
+    )
+
+
 def test_a_theme_that_was_chosen_is_remembered(store: Served, page: Page) -> None:
     page.theme("light")
     shown(page, store, "overview")
