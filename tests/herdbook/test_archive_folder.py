@@ -8,7 +8,7 @@ import pytest
 
 import herdbook
 from engine.errors import CannotRead
-from herdbook.archive import BackupFolder, StoreManifest, manifest
+from herdbook.archive import BackupFolder, StoreManifest, manifest, restore
 from herdbook.archive.framing import END, FrameWriter, read_frames
 from herdbook.archive.ledger_file import (
     _BLOCK,
@@ -20,7 +20,7 @@ from herdbook.archive.ledger_file import (
     read_blocks,
 )
 from herdbook.archive.manifest import UNFINISHED, KeptLedger
-from tests.herdbook.test_archive import call
+from tests.herdbook.test_archive import call, told
 
 STORE = "store-1"
 
@@ -82,7 +82,7 @@ def test_files_go_when_the_manifests_that_named_them_have_gone_for_ever(
         assert path == folder.path and folder.numbers() == [3, 4]
         raise OSError("somebody pulls the plug")
 
-    monkeypatch.setattr(manifest, "_sync_folder", pulled)
+    monkeypatch.setattr(manifest, "sync_folder", pulled)
     with pytest.raises(OSError, match="plug"):
         folder.forget(2)
     assert files_of(folder) == names_of([7, 11, 12, 13, 14])
@@ -155,7 +155,7 @@ def pulling_the_plug_at(monkeypatch: pytest.MonkeyPatch, wanted: Path) -> None:
         if path == wanted:
             raise OSError("somebody pulls the plug")
 
-    monkeypatch.setattr(manifest, "_sync_folder", pulled)
+    monkeypatch.setattr(manifest, "sync_folder", pulled)
 
 
 def test_a_backup_has_its_manifest_when_its_files_have_their_names_for_ever(
@@ -220,3 +220,43 @@ def test_a_manifest_that_names_fewer_ledgers_than_it_says_is_damaged(folder: Bac
                 file.frame(kind, blob)
     with pytest.raises(CannotRead, match="does not name all ledgers"):
         folder.read()
+
+
+def test_a_new_folder_of_backups_is_there_for_ever_before_anything_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(manifest, "sync_folder", synced.append)
+    folder = BackupFolder(tmp_path / "far" / "away" / "backups")
+    with folder.writing(STORE):
+        assert sorted(synced) == [tmp_path, tmp_path / "far", tmp_path / "far" / "away"]
+
+
+def test_a_restoration_that_ends_before_the_folder_has_its_name_is_gone_on_with(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pulled(part: Path, target: Path) -> None:
+        raise OSError("somebody pulls the plug")
+
+    command = ("store", "restore", tmp_path / "bk", "--url", tmp_path / "again", "--json")
+    assert call("store", "backup", tmp_path / "bk", "--url", store).exit_code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(restore, "_appear", pulled)
+        assert call(*command).exit_code == 1
+    assert not (tmp_path / "again").exists()
+    assert told(call(*command))["written"] == 0
+    with herdbook.open(tmp_path / "again") as book, book.sql() as connection:
+        assert connection.execute("SELECT count(*) FROM cow").fetchall() == [(0,)]
+
+
+def test_a_restored_folder_is_told_of_when_its_name_is_there_for_ever(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pulled(path: Path) -> None:
+        assert path == tmp_path and (path / "again").is_dir()
+        raise OSError("somebody pulls the plug")
+
+    assert call("store", "backup", tmp_path / "bk", "--url", store).exit_code == 0
+    monkeypatch.setattr(restore, "sync_folder", pulled)
+    made = call("store", "restore", tmp_path / "bk", "--url", tmp_path / "again")
+    assert made.exit_code == 1 and "plug" in made.stderr

@@ -126,7 +126,7 @@ ARCHIVE_MUTANTS: Final = (
         "a-manifest-comes-before-the-names-of-its-files",
         "a manifest is written when all that it names is durable",
         "herdbook/archive/manifest.py",
-        "        _sync_folder(self.path / _LEDGERS)\n",
+        "        sync_folder(self.path / _LEDGERS)\n",
         "",
         by_test(_FOLDER, "test_a_backup_has_its_manifest_when_its_files_have_their_names_for_ever"),
     ),
@@ -134,8 +134,8 @@ ARCHIVE_MUTANTS: Final = (
         "a-backup-is-finished-before-its-manifest-is",
         "a backup is unfinished until its manifest is durable",
         "herdbook/archive/manifest.py",
-        "        _sync_folder(self.path)\n        (self.path / UNFINISHED).unlink()\n",
-        "        (self.path / UNFINISHED).unlink()\n        _sync_folder(self.path)\n",
+        "        sync_folder(self.path)\n        (self.path / UNFINISHED).unlink()\n",
+        "        (self.path / UNFINISHED).unlink()\n        sync_folder(self.path)\n",
         by_test(_FOLDER, "test_a_backup_is_unfinished_until_its_manifest_is_there_for_ever"),
     ),
     Mutant(
@@ -159,7 +159,7 @@ ARCHIVE_MUTANTS: Final = (
         "a manifest has gone for ever before what it names goes",
         "herdbook/archive/manifest.py",
         "        # No manifest comes back after a power cut that names files which have gone.\n"
-        "        _sync_folder(self.path)\n",
+        "        sync_folder(self.path)\n",
         "",
         by_test(_FOLDER, "test_files_go_when_the_manifests_that_named_them_have_gone_for_ever"),
     ),
@@ -362,5 +362,33 @@ ARCHIVE_MUTANTS: Final = (
         "    for name in sorted(await lost_logs(workshop.store)):",
         "    for name in list[str]():",
         by_test(_CUT, "test_a_log_whose_list_was_lost_ends_a_backup_by_its_name"),
+    ),
+    Mutant(
+        "a-restored-folder-has-a-name-for-now",
+        "a restored folder has its name for ever when that is told",
+        "herdbook/archive/restore.py",
+        "    sync_folder(target.parent)\n",
+        "",
+        by_test(_FOLDER, "test_a_restored_folder_is_told_of_when_its_name_is_there_for_ever"),
+    ),
+    Mutant(
+        "a-folder-forgets-its-backup-before-it-has-its-name",
+        "what was cut short is gone on with until a folder has its name",
+        "herdbook/archive/restore.py",
+        "        await _name(client.store, key, value)\n    return Restored(\n",
+        "        await _name(client.store, key, value)\n"
+        "    await client.store.delete(MARK)\n"
+        "    return Restored(\n",
+        by_test(
+            _FOLDER, "test_a_restoration_that_ends_before_the_folder_has_its_name_is_gone_on_with"
+        ),
+    ),
+    Mutant(
+        "a-new-folder-of-backups-is-there-for-now",
+        "a new folder of backups is durable before anything is in it",
+        "herdbook/archive/manifest.py",
+        "            sync_folder(each.parent)\n",
+        "            pass\n",
+        by_test(_FOLDER, "test_a_new_folder_of_backups_is_there_for_ever_before_anything_is_in_it"),
     ),
 )
