@@ -24,7 +24,7 @@ from blobit.at_once import AtOnce, Batch, storing
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
 from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
 from herd.changing import Change, Changer
-from herd.errors import CommitUnknown, Error, NoSuchTable, ProgrammingError
+from herd.errors import AccessDenied, CommitUnknown, Error, NoSuchTable, ProgrammingError
 from herd.keys import successor
 from herd.rows import Row as StoredRow
 from herd.store import AsyncHerd
@@ -100,10 +100,10 @@ class Rows:
             try:
                 self._tables = await self._found()
             except NoSuchTable:
-                if not create and not await self._is_older():
+                older = await self._is_older()
+                if not create and not older:
                     raise
-                await self._make()
-                self._tables = await self._found()
+                await self._make_missing(older)
             if not any(isinstance(table, RemoteTable) for table in self._tables.values()):
                 self._at_once = AtOnce(self._tables)
 
@@ -269,8 +269,19 @@ class Rows:
         ending.add_done_callback(self._ending.discard)
         await asyncio.shield(ending)
 
-    async def _found(self) -> dict[str, AsyncTable]:
-        tables = {name: await self.herd.table(name, self.tablespace) for name in TABLES}
+    async def _make_missing(self, older: bool) -> None:
+        names: Iterable[str] = TABLES
+        try:
+            await self._make()
+        except AccessDenied:
+            if not older:
+                raise
+            # Who may only read needs nothing but what was always there.
+            names = [name for name in TABLES if name != "counts"]
+        self._tables = await self._found(names)
+
+    async def _found(self, names: Iterable[str] = TABLES) -> dict[str, AsyncTable]:
+        tables = {name: await self.herd.table(name, self.tablespace) for name in names}
         for name, table in tables.items():
             if _primary(table) != PRIMARY[name]:
                 raise ProgrammingError(

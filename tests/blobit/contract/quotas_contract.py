@@ -12,7 +12,9 @@ import pytest
 
 from blobit import AsyncBucket, BucketUse, NoSuchBucket, QuotaExceeded, SettingsInvalid
 from blobit.counting import SHARES, all_keys
+from blobit.rows import Rows
 from blobit.tables import Row, RowKey
+from herd.errors import AccessDenied
 from tests.blobit.contract.stores import SMALL, Store
 
 
@@ -188,6 +190,27 @@ class QuotasContract:
             assert (use.objects, use.bytes) == (50, 20 * 7 + 30 * 3)
             told = await store.blobs.set_quota("old", quota_objects=50, recount=True)
             assert told == BucketUse(50, 20 * 7 + 30 * 3, 50, 0)
+
+    async def test_a_bucket_of_a_version_that_did_not_count_is_read_written_and_counted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def denied(_: Rows) -> None:
+            raise AccessDenied("no user makes tables here")
+
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("old")
+            await bucket.put_many([("a", b"x" * 7), ("b", b"x" * 8)])
+            for tablespace in {"blobs", bucket.core.rows.tablespace}:
+                session = await store.blobs.herd.session(tablespace)
+                await session.execute("DROP TABLE counts")
+                await session.close()
+            async with store.another() as reading:
+                with monkeypatch.context() as patched:
+                    patched.setattr(Rows, "_make", denied)
+                    assert await (await reading.bucket("old")).get("a") == b"x" * 7
+            async with store.another() as newer:
+                await (await newer.bucket("old")).put("c", b"x" * 9)
+                assert await newer.use("old") == BucketUse(3, 24, 0, 0)
 
     async def test_a_deleted_bucket_has_no_counts_and_a_quota_is_a_number(
         self, tmp_path: Path
