@@ -44,6 +44,17 @@ ACCESS_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "staged-rows-of-anybody",
+        "nothing is read but what was staged for this tablespace, whatever ledgers an order names",
+        "herd/staging/registry.py",
+        '    if custom.get("owner") != OWNER or whose != tablespace.lower():',
+        "    if whose is None:",
+        by_test(
+            "herd/staging/test_ingesting.py",
+            "test_ledgers_that_were_not_staged_for_the_tablespace_are_not_read[row by row]",
+        ),
+    ),
+    Mutant(
         "administrators-go-without-a-lock",
         "as long as there are users there is an administrator among them",
         _ROWS,
