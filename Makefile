@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) has no venv module. Install it (Debian: apt-get install python3-venv)."; exit 1; }
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV) ..."
+	@echo "Installing into $(VENV): 1.2 GB, which takes some minutes ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 

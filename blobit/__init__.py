@@ -2,6 +2,7 @@
 
 from blobit.blobs import AsyncBlobs
 from blobit.bucket import AsyncBucket, NamedUpload
+from blobit.counting import BucketUse
 from blobit.errors import (
     BlobCorrupt,
     BlobError,
@@ -23,6 +24,7 @@ from blobit.errors import (
     ObjectChanged,
     ObjectExists,
     PartMissing,
+    QuotaExceeded,
     RangeInvalid,
     SettingsInvalid,
 )
@@ -55,6 +57,7 @@ __all__ = [
     "BucketInfo",
     "BucketNotEmpty",
     "BucketSettings",
+    "BucketUse",
     "CommitOutcomeUnknown",
     "ConditionFailed",
     "GarbageReport",
@@ -76,6 +79,7 @@ __all__ = [
     "ObjectInfo",
     "PartInfo",
     "PartMissing",
+    "QuotaExceeded",
     "RangeInvalid",
     "ReadableFile",
     "SettingsInvalid",

@@ -10,9 +10,11 @@ Invariants:
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 
+from blobit import quotas
 from blobit.bucket import AsyncBucket
 from blobit.bucket_core import BucketCore, PartEnded
 from blobit.committing import Committer
+from blobit.counting import SHARES, BucketUse
 from blobit.errors import BlobsClosed, MetadataUnavailable
 from blobit.garbage import Collector
 from blobit.garbage_report import GarbageReport
@@ -88,6 +90,30 @@ class AsyncBlobs:
         """All buckets, by name. Raises `MetadataUnavailable`."""
         self.check_open()
         return await self._registry.every()
+
+    async def use(self, bucket: str) -> BucketUse:
+        """What a bucket holds and what it may hold, without looking at each object.
+
+        One that an older version filled is counted once. Raises `NoSuchBucket`,
+        `MetadataUnavailable`.
+        """
+        return await quotas.use((await self.bucket(bucket)).core)
+
+    async def set_quota(
+        self,
+        bucket: str,
+        *,
+        quota_bytes: int | None = None,
+        quota_objects: int | None = None,
+        recount: bool = False,
+    ) -> BucketUse:
+        """Say what the named objects of a bucket may be; 0: anything, None: as it is said now.
+
+        It holds for what is put from now on; what is there stays. `recount` counts all objects
+        again. Raises `SettingsInvalid`, `NoSuchBucket`, `MetadataUnavailable`.
+        """
+        core = (await self.bucket(bucket)).core
+        return await quotas.set_quota(core, quota_objects, quota_bytes, recount=recount)
 
     async def delete_bucket(self, name: str, *, force: bool = False) -> None:
         """Delete a bucket: its name is free at once, `collect` gives back what it holds.
@@ -254,7 +280,8 @@ class AsyncBlobs:
                 await rows.open(create=create)
             except Error as error:
                 raise told(error) from error
-            fresh = Committer(rows, self.client.clock, self.settings)
+            first_count = self.client.rng.randrange(SHARES)
+            fresh = Committer(rows, self.client.clock, self.settings, first_count)
             found = self._committers.setdefault(tablespace, fresh)
         return found
 

@@ -33,6 +33,7 @@ from blobit.naming import (
 from blobit.object_id import ObjectId
 from blobit.parts import Parts
 from blobit.putting import put_small
+from blobit.quotas import check_more, check_put, known_length
 from blobit.renaming import copy, rename
 from blobit.settings import BucketSettings
 from blobit.slow import note_get
@@ -94,10 +95,13 @@ class AsyncBucket:
 
         `if_absent` refuses to replace any, `if_match` any but the version of this etag.
         `expires_ms` is a moment of the wall clock. Raises `ObjectExists`, `ConditionFailed`,
-        `BlobNotStored`, `CommitOutcomeUnknown`, `TypeError` for what is no source of bytes.
+        `QuotaExceeded`, `BlobNotStored`, `CommitOutcomeUnknown`, `TypeError` for what is no source
+        of bytes.
         """
         asked = self._asked(name, content_type, metadata, if_absent, if_match, expires_ms)
         core = self.core
+        if core.committer.limited.get(core.bucket_id, True):
+            await check_put(core, asked.name, known_length(source))
         pool = core.pool_for(asked.expires_ms)
         if type(source) is bytes and len(source) <= pool.settings.shared_object_bytes_max:
             return await put_small(core, asked, source, pool)
@@ -133,6 +137,13 @@ class AsyncBucket:
         asked = self._asked(name, content_type, metadata, if_absent, if_match, expires_ms)
         return NamedUpload(self.core, asked)
 
+    async def check_room(self, name: str, size_bytes: int) -> None:
+        """Raise `QuotaExceeded` if the bucket has no room for such an object now.
+
+        For who knows a length before the bytes have come; a put is refused anyway.
+        """
+        await check_put(self.core, check_object_name(name), size_bytes)
+
     async def put_unnamed(self, source: Source) -> ObjectId:
         """Store an object without a name; its id stays as it is until `delete_unnamed`."""
         return await put_unnamed(self.core, source)
@@ -147,6 +158,7 @@ class AsyncBucket:
         Raises `ConditionFailed`, `BlobNotStored`, `CommitOutcomeUnknown`.
         """
         name = check_object_name(name)
+        await check_more(self.core, source)
         return await self._parts.append(name, source, if_match)
 
     async def concat(
@@ -345,6 +357,7 @@ class AsyncBucket:
 
         Raises `NoSuchUpload`, `RangeInvalid`, `BlobNotStored`.
         """
+        await check_more(self.core, source)
         return await self._multipart.put_part(upload_id, number, source)
 
     async def complete_upload(
@@ -402,6 +415,7 @@ class AsyncBucket:
         self, to: "AsyncBucket", source: str, target: str, *, if_absent: bool
     ) -> ObjectInfo:
         info = await self.core.stat(source)
+        await to.check_room(target, info.length)
         # Whoever copies from a bucket whose objects expire may well do so to keep them.
         given = self.core.info.settings.ttl_ms is None
         async with aclosing(self.stream_version(info)) as pieces:

@@ -53,6 +53,7 @@ async def _remove_rows(scope: BucketScope, ledgers: Sequence[Row]) -> None:
     prefix = (scope.bucket_id,)
     for table in ("objects", "expiries"):
         await _remove_all(scope, table, scope.rows.scan(table, first=prefix, last=prefix))
+    await _remove_all(scope, "counts", scope.rows.scan("counts", first=prefix, last=prefix))
     uploads = scope.rows.scan("uploads", first=prefix, last=prefix)
     async for some in batches(uploads, scope.settings.batch_rows):
         for upload in some:

@@ -10,6 +10,7 @@ Invariants:
 - A change that is refused leaves the others of its batch alone.
 - A change is answered when it is durable. Where nobody can say whether a transaction was committed,
   the rows are read again: what carries the change's own mark has happened.
+- What a batch adds to a bucket is counted in its own transaction (`counting.py`).
 - Changes that wait or are on their way hold at most `commit_pending_bytes_max`.
 """
 
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from blobit.budget import ByteBudget
+from blobit.counting import SHARES, Counting, Crowded
 from blobit.errors import (
     BlobError,
     BlobNotStored,
@@ -113,7 +115,11 @@ class _Pending:
 class _Decided:
     """What the changes of a batch write, one after the other, and what each will hear."""
 
-    def __init__(self, batch: list[_Pending], found: dict[RowKey, Row | None]) -> None:
+    def __init__(
+        self, batch: list[_Pending], found: dict[RowKey, Row | None], counting: Counting
+    ) -> None:
+        """Raises `Crowded`."""
+        counting.begin(found)
         self.writes: dict[RowKey, Row | None] = {}
         self._made: list[tuple[_Pending, Any]] = []
         self._refused: list[tuple[_Pending, BlobError]] = []
@@ -121,6 +127,7 @@ class _Decided:
         for pending in batch:
             try:
                 effect = pending.change.decide(found)
+                counting.add(effect.writes)
             except BlobError as error:
                 self._refused.append((pending, error))
                 continue
@@ -130,6 +137,7 @@ class _Decided:
                     # The next one decides by what this one leaves.
                     found[key] = row
             made.append((pending, effect.answer))
+        writes.update(counting.writes())
 
     def answer(self) -> None:
         """Tell all of them."""
@@ -142,8 +150,13 @@ class _Decided:
 class Committer:
     """Commits changes to one tablespace. On one event loop."""
 
-    def __init__(self, rows: Rows, clock: Clock, settings: BlobSettings) -> None:
+    def __init__(
+        self, rows: Rows, clock: Clock, settings: BlobSettings, first_count: int = 0
+    ) -> None:
+        """Committers of other processes had better have another `first_count`."""
         self.rows = rows
+        self.limited: dict[int, bool] = {}
+        """Of the buckets that were changed here, whether they had a quota then."""
         self._clock = clock
         self._settings = settings
         self._budget = ByteBudget(settings.commit_pending_bytes_max)
@@ -151,6 +164,9 @@ class Committer:
         self._under_way: set[asyncio.Task[None]] = set()
         self._patience_ms = settings.commit_patience_ms
         self._closed = False
+        # One for each transaction that may be on its way.
+        taken = range(first_count, first_count + settings.commits_max)
+        self._counts = [1 + number % SHARES for number in taken]
 
     async def change(self, change: Deciding[T]) -> T:
         """Make a change, and return its answer once it is durable.
@@ -242,22 +258,43 @@ class Committer:
     async def _attempt(self, batch: list[_Pending]) -> None:
         """One transaction of a batch. Raises what is in `herd.errors`; then nobody is answered."""
         keys = dict.fromkeys(key for pending in batch for key in pending.change.keys)
-        if await self._attempt_at_once(batch, keys):
+        whole: set[int] = set()
+        number = self._counts.pop()
+        try:
+            while True:
+                counting = Counting(keys, number, whole)
+                try:
+                    await self._attempt_counting(batch, [*keys, *counting.keys], counting)
+                    return
+                except Crowded as crowded:
+                    whole.add(crowded.bucket_id)
+        finally:
+            self._counts.append(number)
+
+    async def _attempt_counting(
+        self, batch: list[_Pending], keys: Collection[RowKey], counting: Counting
+    ) -> None:
+        """Raises `Crowded`, too; then nothing was done."""
+        if await self._attempt_at_once(batch, keys, counting):
             return
         async with self.rows.transaction() as transaction:
-            decided = _Decided(batch, await transaction.lock(keys) if keys else {})
+            decided = _Decided(batch, await transaction.lock(keys) if keys else {}, counting)
+            self.limited.update(counting.limited())
             if decided.writes:
                 await transaction.write(decided.writes)
                 await transaction.commit()
         decided.answer()
 
-    async def _attempt_at_once(self, batch: list[_Pending], keys: Collection[RowKey]) -> bool:
+    async def _attempt_at_once(
+        self, batch: list[_Pending], keys: Collection[RowKey], counting: Counting
+    ) -> bool:
         """The same in one turn of the loop, where that is possible; else nothing was done."""
         short = self.rows.at_once(keys)
         if short is None:
             return False
         try:
-            decided = _Decided(batch, short.found)
+            decided = _Decided(batch, short.found, counting)
+            self.limited.update(counting.limited())
             logged = short.write(decided.writes) if decided.writes else None
             if logged is None and decided.writes:
                 return False

@@ -19,6 +19,7 @@
     │   └── ObjectExists      there is an object of that name already
     ├── ObjectChanged         the object was replaced while it was read: begin again
     ├── PartMissing           an upload lacks a part that was named: put it
+    ├── QuotaExceeded         the bucket may not hold so much: delete, or raise its quota
     ├── MetadataUnavailable   names cannot be looked up or changed now; nothing was changed: retry
     │   └── CommitOutcomeUnknown  the change may or may not have happened: look before you retry
     └── BlobsClosed           this handle is closed, forked, or called on its own loop's thread
@@ -80,7 +81,7 @@ class BlobNotStored(BlobError):
 
 
 class BucketExists(BlobError):
-    """A bucket of that name is there. Take it with `bucket`, or choose another name."""
+    """A bucket of that name is there. Take it with `bucket` or `exist_ok`, or name another."""
 
 
 class BucketNotEmpty(BlobError):
@@ -101,6 +102,10 @@ class ObjectChanged(BlobError):
 
 class PartMissing(BlobError):
     """The upload has no part of that number. Put it, then complete the upload."""
+
+
+class QuotaExceeded(BlobError):
+    """The bucket would hold more than it may. Nothing was changed: delete objects, or raise it."""
 
 
 class MetadataUnavailable(BlobError):

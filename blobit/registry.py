@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from blobit.committing import Change, Committer, Effect, Found
+from blobit.counting import BASE, count_key, count_row
 from blobit.errors import (
     BlobError,
     BucketExists,
@@ -78,7 +79,9 @@ class Registry:
             "settings": msgspec.json.encode(wanted),
             "created_ms": self._blobs.client.clock.wall_ms(),
         }
-        made = await committer.change(_making(row, _homes(bucket_id) if shared else {}))
+        made = await committer.change(
+            _making(row, _homes(bucket_id) | _uncounted(bucket_id) if shared else {})
+        )
         try:
             info = await self._usable(made)
         except MetadataUnavailable as error:
@@ -238,19 +241,23 @@ class Registry:
             return info
         await self._blobs.committer(info.tablespace, create=True)
         await self._place(info)
-        await self._open(info)
+        await self._open(info, new=True)
         await self._set_state(info, BucketState.ACTIVE)
         return info
 
-    async def _open(self, info: BucketInfo) -> None:
-        """See that a bucket lives in its tablespace and takes objects."""
-        rows = _homes(info.bucket_id)
+    async def _open(self, info: BucketInfo, *, new: bool = False) -> None:
+        """See that a bucket lives in its tablespace and takes objects; a new one holds none yet."""
+        homes, count = _homes(info.bucket_id), _uncounted(info.bucket_id) if new else {}
+
+        def decide(found: Found) -> Effect[bool]:
+            # Whoever else finishes it may have put objects, and counted them, by now.
+            return Effect(homes | {key: row for key, row in count.items() if not found[key]}, True)
 
         def confirm(found: Found) -> bool | None:
-            return True if all(found[key] for key in rows) else None
+            return True if all(found[key] for key in (*homes, *count)) else None
 
         own = await self._blobs.committer(info.tablespace, create=True)
-        await own.change(Change(tuple(rows), lambda _: Effect(dict(rows), True), confirm))
+        await own.change(Change((*homes, *count), decide, confirm))
 
     async def _set_state(self, info: BucketInfo, state: BucketState) -> None:
         """Raises `NoSuchBucket`, `MetadataUnavailable`."""
@@ -337,8 +344,13 @@ def _homes(bucket_id: int) -> dict[RowKey, Row | None]:
     return {(table, (bucket_id,)): {"bucket_id": bucket_id} for table in ("homes", "open_buckets")}
 
 
+def _uncounted(bucket_id: int) -> dict[RowKey, Row | None]:
+    """What says that nothing was there before its counts."""
+    return {count_key(bucket_id, BASE): count_row(bucket_id, BASE)}
+
+
 def _exists(name: str) -> BucketExists:
-    return BucketExists(f"there is a bucket {name} already")
+    return BucketExists(f"there is a bucket {name} already: exist_ok takes it as it is")
 
 
 def _not_empty(info: BucketInfo) -> BucketNotEmpty:

@@ -24,7 +24,7 @@ from blobit.at_once import AtOnce, Batch, storing
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
 from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
 from herd.changing import Change, Changer
-from herd.errors import CommitUnknown, Error, NoSuchTable, ProgrammingError
+from herd.errors import AccessDenied, CommitUnknown, Error, NoSuchTable, ProgrammingError
 from herd.keys import successor
 from herd.rows import Row as StoredRow
 from herd.store import AsyncHerd
@@ -46,6 +46,12 @@ _ATTEMPTS_MAX: Final = 50
 _PAUSE_S: Final = 0.05
 _ENTRIES_AT_ONCE: Final = 250
 _LEDGERS_OF: Final = "SELECT * FROM ledgers WHERE bucket_id = ? ORDER BY ledger_id"
+_COUNTED: Final = """
+    SELECT COUNT(*), CAST(COALESCE(SUM(length), 0) AS BIGINT) FROM objects WHERE bucket_id = ?
+    UNION ALL
+    SELECT CAST(COALESCE(-SUM(objects), 0) AS BIGINT),
+        CAST(COALESCE(-SUM(size_bytes), 0) AS BIGINT)
+    FROM counts WHERE bucket_id = ? AND number > 0"""
 _ORDER: Final = {table: number for number, table in enumerate(TABLES)}
 
 
@@ -94,10 +100,10 @@ class Rows:
             try:
                 self._tables = await self._found()
             except NoSuchTable:
-                if not create:
+                older = await self._is_older()
+                if not create and not older:
                     raise
-                await self._make()
-                self._tables = await self._found()
+                await self._make_missing(older)
             if not any(isinstance(table, RemoteTable) for table in self._tables.values()):
                 self._at_once = AtOnce(self._tables)
 
@@ -190,6 +196,23 @@ class Rows:
             # Nothing above has to wait, and others have work.
             await asyncio.sleep(0)
 
+    async def counts(self, bucket_id: int) -> list[Row]:
+        """Rows of `counts` of one bucket, of one moment."""
+        return await self.page("counts", first=(bucket_id,), last=(bucket_id,))
+
+    async def counted(self, bucket_id: int) -> tuple[int, int]:
+        """Objects of a bucket and their bytes, without what its counts say of the same moment.
+
+        However much is put and deleted meanwhile it is the same at every moment.
+        """
+        session = await self.herd.session(self.tablespace)
+        try:
+            result = await session.execute(_COUNTED, [bucket_id, bucket_id])
+        finally:
+            await self._end(session)
+        objects, size_bytes = zip(*result.rows, strict=True)
+        return sum(map(int, objects)), sum(map(int, size_bytes))
+
     async def _ledgers_elsewhere(self, bucket_id: int) -> list[Row]:
         session = await self.herd.session(self.tablespace)
         try:
@@ -246,8 +269,19 @@ class Rows:
         ending.add_done_callback(self._ending.discard)
         await asyncio.shield(ending)
 
-    async def _found(self) -> dict[str, AsyncTable]:
-        tables = {name: await self.herd.table(name, self.tablespace) for name in TABLES}
+    async def _make_missing(self, older: bool) -> None:
+        names: Iterable[str] = TABLES
+        try:
+            await self._make()
+        except AccessDenied:
+            if not older:
+                raise
+            # Who may only read needs nothing but what was always there.
+            names = [name for name in TABLES if name != "counts"]
+        self._tables = await self._found(names)
+
+    async def _found(self, names: Iterable[str] = TABLES) -> dict[str, AsyncTable]:
+        tables = {name: await self.herd.table(name, self.tablespace) for name in names}
         for name, table in tables.items():
             if _primary(table) != PRIMARY[name]:
                 raise ProgrammingError(
@@ -255,6 +289,14 @@ class Rows:
                     hint="give the bucket another tablespace",
                 )
         return tables
+
+    async def _is_older(self) -> bool:
+        """Whether buckets live here, of a version that had fewer tables."""
+        try:
+            await self.herd.table("homes", self.tablespace)
+        except NoSuchTable:
+            return False
+        return True
 
     async def _make(self) -> None:
         for attempt in range(_ATTEMPTS_MAX):

@@ -10,6 +10,7 @@ Invariants:
 from collections.abc import Iterator
 
 from blobit.blobs import AsyncBlobs
+from blobit.counting import BucketUse
 from blobit.garbage_report import GarbageReport
 from blobit.locations import Location
 from blobit.object_id import ObjectId
@@ -44,6 +45,25 @@ class Blobs:
     def buckets(self) -> list[BucketInfo]:
         """All buckets, by name. Raises `MetadataUnavailable`."""
         return self._run(self._blobs.buckets)
+
+    def use(self, bucket: str) -> BucketUse:
+        """What a bucket holds and what it may hold; see `AsyncBlobs.use`."""
+        return self._run(lambda: self._blobs.use(bucket))
+
+    def set_quota(
+        self,
+        bucket: str,
+        *,
+        quota_bytes: int | None = None,
+        quota_objects: int | None = None,
+        recount: bool = False,
+    ) -> BucketUse:
+        """Say what the objects of a bucket may be; see `AsyncBlobs.set_quota`."""
+        return self._run(
+            lambda: self._blobs.set_quota(
+                bucket, quota_bytes=quota_bytes, quota_objects=quota_objects, recount=recount
+            )
+        )
 
     def delete_bucket(self, name: str, *, force: bool = False) -> None:
         """Delete a bucket; see `AsyncBlobs.delete_bucket`."""

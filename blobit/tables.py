@@ -8,6 +8,7 @@ Invariants:
   names it, and `refs` names only ledgers that have their row: the database sees to both.
 - `homes` has a row for each bucket that lives in the tablespace; nothing is written for another.
 - `open_buckets` has a row for each bucket that takes objects; it goes only when there is no object.
+- What the rows of `counts` of a bucket say together is what its rows of `objects` are.
 - A bucket's id is never given to another bucket.
 """
 
@@ -94,6 +95,11 @@ TABLES: Final[dict[str, str]] = {
     "upload_parts": """CREATE TABLE IF NOT EXISTS upload_parts (
         upload_id VARCHAR NOT NULL, number BIGINT NOT NULL, object_id BLOB NOT NULL,
         length BIGINT NOT NULL, etag VARCHAR NOT NULL, PRIMARY KEY (upload_id, number))""",
+    "counts": """CREATE TABLE IF NOT EXISTS counts (
+        bucket_id BIGINT NOT NULL, number INT NOT NULL, objects BIGINT NOT NULL,
+        size_bytes BIGINT NOT NULL, objects_max BIGINT, bytes_max BIGINT,
+        PRIMARY KEY (bucket_id, number),
+        CONSTRAINT counts_home FOREIGN KEY (bucket_id) REFERENCES homes (bucket_id))""",
 }
 """How each table is made; parents come before their children."""
 
@@ -121,6 +127,7 @@ PRIMARY: Final[dict[str, tuple[str, ...]]] = {
     "refs": ("ledger_id", "bucket_id", "owner", "part"),
     "uploads": ("bucket_id", "upload_id"),
     "upload_parts": ("upload_id", "number"),
+    "counts": ("bucket_id", "number"),
 }
 """The columns of each table's primary key."""
 

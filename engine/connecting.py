@@ -29,6 +29,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
+from engine.access.shown import ShownToken
 from engine.errors import EngineError, InvalidRequest, NoSuchCluster
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
@@ -103,8 +104,8 @@ async def connect(
     through proxies; `zookeeper` has the session's time-outs and credentials; `metrics` hears what
     the client does. Meanwhile threads take turns every `switch_interval_s`, as in `engine.open`.
     `through` names servers of bookies that are asked for the metadata before ZooKeeper is.
-    Raises `InvalidRequest` for a malformed url, `MetadataUnavailable` when no ZooKeeper server
-    answers, `NoSuchCluster` when there is no cluster under the url's path.
+    Raises `InvalidRequest` for a malformed url, `NoZooKeeper` when no server of it answers,
+    `NoSuchCluster` when there is no cluster under the url's path.
     """
     where = parse_url(url)
     if wire not in ("framed", "grpc"):
@@ -144,7 +145,8 @@ async def _open_store(
         )
     except NoSuchCluster as error:
         raise NoSuchCluster(
-            f"no cluster at {where}: check the path behind the hosts, or start a bookie there first"
+            f"no cluster at {where}: check the path behind the hosts; a new cluster begins with "
+            "its first node (`herdbook serve`)"
         ) from error
 
 
@@ -197,4 +199,6 @@ def make_transport(
         dial = grpc_dial(security, clock)
     else:
         dial = framed_dial(security, clock)
-    return DialingTransport(bookies, dial=dial, clock=clock, rng=rng)
+    shown = security.read_token
+    token = shown if isinstance(shown, ShownToken) and not security.secret else None
+    return DialingTransport(bookies, dial=dial, clock=clock, rng=rng, token=token)

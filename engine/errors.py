@@ -32,6 +32,7 @@ EngineError
 │   │   └── AccessRefused     a certificate or the shared secret is not accepted
 │   │       └── TooManyTries  too many wrong logins: wait as long as it says
 │   └── MetadataUnavailable   the metadata store cannot be reached; a write may have happened
+│       └── NoZooKeeper       no server of an address answered: check host and port
 ├── CannotRead                an entry exists or may exist, and no intact copy answered
 ├── ReplicaFailed             a replica stopped for good: see why, then start it again
 │   ├── StateDiverged         its state is not what the others have: start it from a snapshot
@@ -93,7 +94,7 @@ class NotFound(EngineError):
 
 
 class NoSuchCluster(NotFound):
-    """Nothing of a cluster is under this address: check the url's path, or start a bookie there."""
+    """Nothing of a cluster is under this address: check the url's path, or start its first node."""
 
 
 class NoSuchLedger(NotFound):
@@ -199,6 +200,10 @@ class TooManyTries(AccessRefused):
 
 class MetadataUnavailable(Unavailable):
     """The metadata store did not answer. A write may have happened: read again, then decide."""
+
+
+class NoZooKeeper(MetadataUnavailable):
+    """No ZooKeeper server of a url answered. Check host and port, and whether one runs there."""
 
 
 class CannotRead(EngineError):

@@ -10,7 +10,8 @@ asks for the client of that place: the first call opens it, all later ones find 
 Invariants:
 - A place names files and never holds what is in them: it is pickled, logged and shown. A read
   token travels with it, which soon expires, and is not shown.
-- A process has at most one client of a place. A forked child opens its own.
+- A process has at most one client of a place, whose token is the newest that the process was told
+  of. A forked child opens its own.
 - A look makes nothing: a folder that is no store is an error.
 - Who plans has a session of ZooKeeper; those who are told of the place by `for_tasks` have none.
 """
@@ -27,9 +28,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from engine.access.shown import ShownToken
 from engine.errors import FolderError, InvalidRequest
 from engine.ledger.client import LedgerClient
 from engine.metadata.cluster_url import SCHEME
+from engine.ports.clock import SystemClock
 from engine.ports.system_loop import BackgroundLoop, background_loop
 
 if TYPE_CHECKING:
@@ -72,6 +75,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     password_file: str = ""
     token_file: str = ""
     token: str = ""
+    renewed: str = ""
+    """The file, on the driver's machine, in which it leaves newer ones; "": there are none."""
     through: Through | None = None
     """Where the metadata store is asked rather than in ZooKeeper; `for_tasks` tells."""
 
@@ -103,7 +108,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not named.startswith(SCHEME):
             named = str(Path(named).absolute())
-        return msgspec.structs.replace(self, url=named, token=token or self.token)
+        if not token:
+            return msgspec.structs.replace(self, url=named)
+        return msgspec.structs.replace(self, url=named, token=token, renewed="")
 
     def make_security(self, *, login: bool = False) -> "Security":
         """Secret, certificates and read token; with `login` what a user logs in by, too.
@@ -117,7 +124,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
             user=self.user if login else "",
             password=password,
             token=_content(self.token_file if login and not self.user else "").decode(),
-            read_token=self.token,
+            read_token=_shown_at(self) if self.renewed else self.token,
             secret=_content(self.secret_file),
             certificate=_path(self.certificate),
             private_key=_path(self.private_key),
@@ -216,16 +223,18 @@ class Holding(Generic[H]):
 
     def at(self, place: Place) -> H:
         """What is open at a place, opened if nothing is. Raises what opening raises."""
+        _shown_at(place)
         with self._opening:
-            found = self._held.get(place)
+            key = _without_token(place)
+            found = self._held.get(key)
             if found is None or not found.usable:
-                found = self._held[place] = self._open_held(place)
+                found = self._held[key] = self._open_held(place)
             return found
 
     def let_go(self, place: Place) -> None:
         """Close what is open at a place, if anything is. Who asks next opens it again."""
         with self._opening:
-            found = self._held.pop(place, None)
+            found = self._held.pop(_without_token(place), None)
         if found is not None:
             found.close()
 
@@ -234,6 +243,22 @@ class Holding(Generic[H]):
         self._opening = threading.Lock()
 
 
+def _without_token(place: Place) -> Place:
+    """What stays the same of a place whose token is renewed."""
+    return msgspec.structs.replace(place, token="") if place.renewed else place
+
+
+def _shown_at(place: Place) -> ShownToken:
+    """What this process shows at the bookies of a place: the newest token that it was told of."""
+    if not place.renewed:
+        return ShownToken(place.token, clock=SystemClock())
+    made = ShownToken(clock=SystemClock(), file=Path(place.renewed))
+    shown = _shown.setdefault(msgspec.structs.replace(place, token="", through=None), made)
+    shown.renew(place.token)
+    return shown
+
+
+_shown: Final[dict[Place, ShownToken]] = {}
 _clients: Final = Holding(lambda place: HeldClient(open_place(place)))
 
 
@@ -249,8 +274,9 @@ def for_tasks(place: Place) -> Place:
     """A place as tasks are told of it, which may be many: they need no session of ZooKeeper.
 
     They ask for metadata where bookies are, over the framed wire. Of a folder, and over gRPC, it is
-    the same place. Blocks; for who plans. Raises `MetadataUnavailable`.
+    the same place. They show the newest token. Blocks; for who plans. Raises `MetadataUnavailable`.
     """
+    place = msgspec.structs.replace(place, token=_shown_at(place).text)
     if not place.is_cluster or place.wire != "framed":
         return place
     held = held_client(place)

@@ -8,6 +8,7 @@ from engine.errors import (
     EntryTooLarge,
     InvalidRequest,
     NotLeader,
+    NoZooKeeper,
     OutcomeUnknown,
     ReplicaFailed,
     Unavailable,
@@ -17,6 +18,7 @@ from herd import errors as herd
 _KINDS: tuple[tuple[type[EngineError], type[herd.Error], str], ...] = (
     (OutcomeUnknown, herd.CommitUnknown, "read what it changed to know"),
     (NotLeader, herd.LeaderUnavailable, "try again: another replica leads, or soon will"),
+    (NoZooKeeper, herd.LeaderUnavailable, ""),
     (Unavailable, herd.LeaderUnavailable, "try again"),
     (EntryTooLarge, herd.TooLarge, "do it in parts"),
     (ReplicaFailed, herd.StorageFailed, "see the replica's log"),

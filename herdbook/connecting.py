@@ -4,7 +4,8 @@
         cluster.tasks.submit("resize", {"path": "elsa.jpg"}).wait()
 
 What the cluster asks for, a secret or certificates, is in the user's configuration file; so may be
-a login. Who comes as a user reads bytes with a token that tablespaces' nodes sign for them.
+a login. Who comes as a user reads bytes with tokens that tablespaces' nodes sign for them, for an
+hour each.
 
 Invariants:
 - Nothing runs here but the ways to others; after the block none of them is left.
@@ -18,16 +19,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from blobit import AsyncBlobs
-from engine.access.signing import LIFETIME_MS_MAX
 from engine.errors import InvalidRequest
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
+from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_workers import ThreadWorkers
 from herd.wire.herd import RemoteHerd
 from herdbook.finding import Login, is_cluster
 from herdbook.opened import AsyncOpened, Opened
 from herdbook.payload_store import BucketPayloads
+from herdbook.reading import shown_token
 from herdbook.task_api import read_configured
 
 if TYPE_CHECKING:
@@ -88,9 +90,10 @@ async def connect_async(
     try:
         async with (
             open_cluster(url, security=security, zookeeper=zookeeper) as herd,
+            _reading(security, herd) as reading,
             connect_ledgers(
                 url,
-                security=await _reading(security, herd),
+                security=reading,
                 wire=configuration.wire,
                 zookeeper=zookeeper,
                 metrics=metrics,
@@ -108,11 +111,14 @@ async def connect_async(
         await workers.close()
 
 
-async def _reading(security: "Security", herd: "ClusterHerd") -> "Security":
-    """The same with a token for bookies, for who comes as a user."""
+@asynccontextmanager
+async def _reading(security: "Security", herd: "ClusterHerd") -> AsyncIterator["Security"]:
+    """The same with tokens for bookies, for who comes as a user."""
     if security.secret or not security.logs_in:
-        return security
-    return replace(security, read_token=await herd.read_token(LIFETIME_MS_MAX))
+        yield security
+        return
+    async with shown_token(herd, SystemClock()) as shown:
+        yield replace(security, read_token=shown)
 
 
 class Cluster(Opened):

@@ -55,13 +55,21 @@ class HashedFile:
         return data
 
 
-async def demonstrate(folder: Path, data: Path, step: Step, *, list_ids: bool = False) -> Report:
-    """Store every file of `folder` in the store at `data` and read all of them back.
+async def demonstrate(
+    folder: Path,
+    data: Path,
+    step: Step,
+    *,
+    list_ids: bool = False,
+    files_max: int | None = None,
+) -> Report:
+    """Store every file of `folder`, or as many, in the store at `data` and read them back.
 
     `list_ids` leaves a list of the files and their ids beside the store's own files.
     """
     report = Report(str(folder), str(data), BOOKIES)
     files, report.skipped = walk(folder)
+    files = files[:files_max]
     sizes = {path: path.lstat().st_size for path in files}
     async with _opened(data) as (book, workers):
         storing = _Storing(book, workers, folder, report, step, sizes)

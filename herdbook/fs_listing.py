@@ -21,6 +21,7 @@ from blobit.errors import (
     NoSuchBucket,
     NoSuchObject,
     ObjectExists,
+    QuotaExceeded,
 )
 from blobit.file import ObjectVersion
 from herdbook.blob_store import parse_address
@@ -40,6 +41,8 @@ def as_of_files() -> Iterator[None]:
         raise FileExistsError(errno.EEXIST, str(error)) from error
     except InvalidName as error:
         raise OSError(errno.EINVAL, str(error)) from error
+    except QuotaExceeded as error:
+        raise OSError(errno.EDQUOT, str(error)) from error
     except BucketNotEmpty as error:
         raise OSError(errno.ENOTEMPTY, str(error)) from error
 

@@ -48,7 +48,8 @@ _BACKLOG: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class HerdNodeSettings:
-    """Where a node listens, what clients dial instead (`advertise`), and whom it serves.
+    """Where a node listens, what clients dial instead (`advertise`), whom it serves, and what
+    people call it (`host`).
 
     `grpc` is where it serves the public wire, "host:port"; empty: nowhere.
     """
@@ -61,6 +62,7 @@ class HerdNodeSettings:
     herd: HerdSettings = field(default_factory=HerdSettings)
     replica: ReplicaSettings = field(default_factory=ReplicaSettings)
     wire: WireSettings = field(default_factory=WireSettings)
+    host: str = ""
 
 
 async def serve_node(
@@ -127,6 +129,7 @@ async def _made(
         _address(settings),
         FolderStates(data, workers),
         workers,
+        host=settings.host,
         settings=settings.node,
         herd=settings.herd,
         replica=settings.replica,

@@ -14,6 +14,8 @@ Invariants:
 - No secret is part of what Spark carries to executors: files are named, never what is in them.
 - A folder's tablespaces are run by the application's driver, if by nobody else: workers come and
   go, and Spark ends them as it likes.
+- A token by which a user's application reads is renewed by its driver. Processes of its machine
+  find the newest one in a file; tasks anywhere are told the newest one as they are planned.
 - What an application has pinned is renewed from its driver and dropped when it ends; the pins of a
   driver that dies end by themselves.
 """
@@ -28,7 +30,9 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -53,6 +57,7 @@ from herdbook.finding import (
     read_configuration,
 )
 from herdbook.own_scans import keeps_scans_apart
+from herdbook.reading import READ_TOKEN_MS, RENEW_S
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -120,7 +125,7 @@ def register(spark: "SparkSession", store: "Store | None" = None) -> "Registrati
     that cannot be read, `FolderError` for a folder that holds no store. What the session says of
     push-down and Arrow stays as it is.
     """
-    registration = Registration(spark, with_token(place_of(store)))
+    registration = Registration(spark, place_of(store))
     try:
         _give_formats(spark, registration)
     except BaseException:
@@ -183,8 +188,10 @@ def place_of(store: "Store | None" = None) -> Place:
     return place.at(find(named, os.environ, configuration))
 
 
-def with_token(place: Place) -> Place:
+def with_token(place: Place, lifetime_ms: int = 0) -> Place:
     """A place with a read token, where its user has to have one: herd's nodes sign it.
+
+    `lifetime_ms` 0: as long as is usual.
 
     Raises `herd.errors.OperationalError` where it cannot be had, and as `register` does.
     """
@@ -194,7 +201,8 @@ def with_token(place: Place) -> Place:
     herd = held.herd
     if not isinstance(herd, RemoteHerd):
         return place
-    return msgspec.structs.replace(place, token=held.run(herd.read_token))
+    token = held.run(partial(herd.read_token, lifetime_ms))
+    return msgspec.structs.replace(place, token=token)
 
 
 def drop_pins(pins: Iterable[Renewable], application: str) -> None:
@@ -215,20 +223,27 @@ def drop_pins(pins: Iterable[Renewable], application: str) -> None:
 
 
 class Registration:
-    """An application's pins, renewed as long as its session lives. Made by `register`."""
+    """An application's pins and token, renewed as long as its session lives. Made by `register`."""
 
     def __init__(self, spark: "SparkSession", place: Place) -> None:
-        self.place = place
         self._process = os.getpid()
         self._context = _context_of(spark)
+        self._asking = place
+        # Tasks of this machine find newer ones; others read by what they were told as they began.
+        self._token_ms = READ_TOKEN_MS if self._is_local else 0
+        self.place = with_token(place, self._token_ms)
+        self._token_due_s = time.monotonic() + RENEW_S
         name, folder = uuid4().hex, ""
         if self._context is not None:
             name = self._context.applicationId or name
             # Workers begin with the interpreter that the context has named, not this session.
-            if _PYTHON not in os.environ and str(self._context.master).startswith("local"):
+            if _PYTHON not in os.environ and self._is_local:
                 self._context.pythonExec = sys.executable
             folder = tempfile.mkdtemp(prefix="herdbook-spark-")
         self.application = Application(name, folder)
+        if folder and self.place.token != place.token:
+            file = str(Path(folder, "token"))
+            self.place = msgspec.structs.replace(self.place, renewed=file)
         self._ended = threading.Event()
         self._closing = threading.Lock()
         if place.url and not place.is_cluster:
@@ -241,10 +256,15 @@ class Registration:
         if folder:
             self._thread.start()
 
-    def renew(self) -> None:
-        """Renew all pins now. What cannot be renewed now is tried again later.
+    @property
+    def _is_local(self) -> bool:
+        return self._context is not None and str(self._context.master).startswith("local")
 
-        Of more than `PINS_MAX` those go for which nobody has asked in the longest time.
+    def renew(self) -> None:
+        """Renew all pins now, and the token if it is time.
+
+        What cannot be renewed now is tried again later. Of more than `PINS_MAX` pins those go for
+        which nobody has asked in the longest time.
         """
         noted = list(self.application.noted())
         for place, (path, pin) in enumerate(noted):
@@ -262,6 +282,19 @@ class Registration:
                 path.unlink(missing_ok=True)
             except EngineError as error:
                 _logger.warning("a pin of %s is not renewed: %s", self.application.name, error)
+        if self.place.renewed and time.monotonic() >= self._token_due_s:
+            self._renew_token()
+
+    def _renew_token(self) -> None:
+        try:
+            token = with_token(self._asking, self._token_ms).token
+        except (Error, EngineError) as error:
+            _logger.warning("the token of %s is not renewed: %s", self.application.name, error)
+            return
+        self._token_due_s = time.monotonic() + RENEW_S
+        new = Path(self.application.folder, "token.new")
+        new.write_text(token)
+        new.replace(self.place.renewed)
 
     def close(self) -> None:
         """Drop all pins. Frames that were loaded before cannot be read any more, in the end.
@@ -284,6 +317,8 @@ class Registration:
         if all(other.place != self.place for other in _registered):
             herds.let_go(self.place)
             places.let_go(self.place)
+        if all(other._asking != self._asking for other in _registered):
+            herds.let_go(self._asking)
 
     def _run_tablespaces(self) -> None:
         """Run a folder's tablespaces here, unless there are none, or another process does."""

@@ -9,6 +9,7 @@ Invariants:
 """
 
 import contextlib
+import errno
 import importlib.util
 import os
 import random
@@ -325,7 +326,10 @@ def free_port(host: str, wanted: int = 0) -> int:
                 return port
         except OSError as error:
             refusal = error
-    raise ZooKeeperFailed(f"cannot listen on {host}:{port}: {refusal}") from refusal
+    why = f"cannot listen on {host}:{port}: {refusal}"
+    if refusal.errno == errno.EADDRINUSE:
+        why = f"{host}:{port} is in use: name another port, herdbook zookeeper by --port"
+    raise ZooKeeperFailed(why) from refusal
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -144,6 +144,7 @@ class Publisher:
                 rack=settings.rack,
                 grpc=settings.grpc,
                 host=settings.host,
+                disk=self.space.name,
             )
         )
         self._published = not full

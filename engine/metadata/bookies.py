@@ -50,7 +50,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `address` is the framed wire's ("unix:/path" or "tcp:host:port"), `grpc` the gRPC wire's
     ("host:port"); each is empty if it is not served. `host` names the machine and `rack` the rack:
-    bookies of one host, and of one rack, may fail together. Empty means not known.
+    bookies of one host, and of one rack, may fail together. `disk` names the file system: bookies
+    with the same one share its room. Empty means not known.
     """
 
     bookie_id: str
@@ -60,6 +61,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     rack: str = ""
     grpc: str = ""
     host: str = ""
+    disk: str = ""
 
 
 class Bookies:

@@ -11,6 +11,7 @@ Invariants:
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -26,6 +27,7 @@ from engine.errors import (
     MetadataUnavailable,
     NoSuchCluster,
     NotFound,
+    NoZooKeeper,
     VersionConflict,
 )
 from engine.metadata.contract import Versioned
@@ -34,11 +36,12 @@ from engine.metadata.tree import check_value
 from engine.metadata.zookeeper_client import ConnectionLost, Link, ZooKeeperClient
 from engine.metadata.zookeeper_numbers import Numbers
 from engine.metadata.zookeeper_paths import Layout, ancestors
-from engine.metadata.zookeeper_settings import ZooKeeperSettings
+from engine.metadata.zookeeper_settings import WAITING_LOG, ZooKeeperSettings
 from engine.metadata.zookeeper_watches import Watches
 
 FORMAT_MAJOR: Final = 1
 _GREET_AGAIN_S: Final = 0.5
+_WAITING_LOG: Final = logging.getLogger(WAITING_LOG)
 
 T = TypeVar("T")
 
@@ -95,7 +98,7 @@ class ZooKeeperStore:
         What is missing of the chroot is made, and the cluster's id with it: `cluster_id`, or one
         drawn from `rng`; unless `make` is false: then a chroot without a cluster raises
         `NoSuchCluster`. An id that a cluster there has already stands.
-        Raises `MetadataUnavailable` after `connect_timeout_ms`, `InvalidRequest`, `Unauthorized`,
+        Raises `NoZooKeeper` after `connect_timeout_ms`, `InvalidRequest`, `Unauthorized`,
         `FormatTooNew`.
         """
         if not hosts or "/" in hosts:
@@ -103,6 +106,9 @@ class ZooKeeperStore:
         settings = settings or ZooKeeperSettings()
         rng = rng or random.Random()
         store = ZooKeeperStore(hosts, Layout(chroot), settings, rng, make, cluster_id)
+        waiting = store._loop.call_later(
+            settings.patience_ms / 1000, _WAITING_LOG.warning, "waiting for ZooKeeper at %s", hosts
+        )
         try:
             store._client.start()
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
@@ -113,10 +119,13 @@ class ZooKeeperStore:
             if store._failure is not None:
                 raise store._failure from error
             if isinstance(error, TimeoutError):
-                raise MetadataUnavailable(
-                    f"no ZooKeeper answered in time at {hosts}{f': {words}' if words else ''}"
+                raise NoZooKeeper(
+                    f"no ZooKeeper answered in time at {hosts}{f': {words}' if words else ''}; "
+                    "check host and port, and whether it runs"
                 ) from error
             raise
+        finally:
+            waiting.cancel()
         return store
 
     @property

@@ -10,6 +10,8 @@ from engine.limits import KIB, MIB
 # request makes it drop the connection, for everybody who shares it, so none is ever sent.
 PACKET_BYTES_MAX: Final = 1 * MIB - 1
 PACKET_OVERHEAD_BYTES: Final = KIB // 2
+WAITING_LOG: Final = "engine.metadata.waiting"
+"""The logger of a line that says for whom a first connection waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class ZooKeeperSettings:
 
     session_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000
+    patience_ms: int = 2_000
+    """Who waits longer for the first connection is told so, by a line of the log."""
     request_timeout_ms: int = 10_000
     close_timeout_ms: int = 5_000
     reconnect_first_ms: int = 50

@@ -13,10 +13,11 @@ from typing import NamedTuple, Protocol
 
 
 class Space(NamedTuple):
-    """Bytes on the file system that holds a disk's root."""
+    """Bytes on the file system that holds a disk's root; `name` tells it from any other."""
 
     total_bytes: int
     free_bytes: int
+    name: str = ""
 
 
 class AppendFile(Protocol):

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,15 @@ _REPLACING: Final = ".replacing"
 _ADVISE: Final = getattr(os, "posix_fadvise", None)
 _NOT_NEEDED: Final[int] = getattr(os, "POSIX_FADV_DONTNEED", 0)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+@cache
+def _machine() -> str:
+    """What tells this machine from others, for as long as it runs."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return os.uname().nodename
 
 
 class SystemDisk:
@@ -127,7 +137,8 @@ class SystemDisk:
     def space(self) -> Space:
         """How full the file system is, as an unprivileged user sees it."""
         state = os.statvfs(self.root)
-        return Space(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize)
+        name = f"{_machine()} {state.f_fsid:x}"
+        return Space(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize, name)
 
     def _open_read(self, name: str) -> "_ReadHandle":
         path = self._path(name)

@@ -5,6 +5,8 @@ Invariants:
 - A connection is not used any more once its bookie is registered elsewhere; one that serves is not
   given up because the registration is gone, or because nobody can tell.
 - A connection to another bookie than the one asked for is closed and never handed out.
+- A connection that was made with a token of before is not used for what comes next; what is under
+  way over it goes on.
 - Dials of a bookie that could not be reached rest for a while, longer each time, with jitter; a new
   registration ends the rest.
 - A bookie of this process is reached without a wire.
@@ -18,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from engine.access.shown import ShownToken
 from engine.errors import AccessRefused, BookieUnavailable, EngineError, MetadataUnavailable
 from engine.metadata.bookies import Bookies, Registration
 from engine.ports.clock import Clock
@@ -63,10 +66,11 @@ class Ending(Protocol):
 
 @dataclass(slots=True)
 class _Known:
-    """A connected bookie, and the registration that it was dialled by."""
+    """A connected bookie, the registration that it was dialled by, and the token that it saw."""
 
     registration: Registration
     bookie: Bookie
+    token: str
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ class DialingTransport:
     """A `Transport` over registrations; `dial` makes a connection to a registered bookie.
 
     A bookie that `dial` gives may be `Ending`: then it is dialled again once it is gone, and closed
-    when it is not needed any more.
+    when it is not needed any more. `dial` shows `token`, if there is one.
     """
 
     def __init__(
@@ -94,14 +98,17 @@ class DialingTransport:
         clock: Clock,
         rng: random.Random,
         settings: DialingSettings | None = None,
+        token: ShownToken | None = None,
     ) -> None:
         self._bookies = bookies
         self._dial = dial
+        self._token = token
         self._clock = clock
         self._rng = rng
         self._settings = settings or DialingSettings()
         self._local: dict[str, Bookie] = {}
         self._known: dict[str, _Known] = {}
+        self._retired: dict[str, Bookie] = {}
         self._dials: dict[str, asyncio.Task[Bookie]] = {}
         self._rests: dict[str, _Rest] = {}
         self._registered: dict[str, Registration] = {}
@@ -167,6 +174,8 @@ class DialingTransport:
         await asyncio.gather(*tasks, return_exceptions=True)
         for bookie_id in list(self._known):
             self._drop(bookie_id)
+        for bookie in self._retired.values():
+            self._end(bookie)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     # Registrations
@@ -181,6 +190,9 @@ class DialingTransport:
         registration = self._registered.get(bookie_id, known.registration)
         if _is_gone(known.bookie) or not _same_place(known.registration, registration):
             self._drop(bookie_id)
+            return None
+        if known.token != self._shown:
+            self._retire(bookie_id)
             return None
         return known.bookie
 
@@ -244,7 +256,7 @@ class DialingTransport:
     # Connections
 
     async def _reach(self, registration: Registration) -> Bookie:
-        bookie_id = registration.bookie_id
+        bookie_id, token = registration.bookie_id, self._shown
         try:
             async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
                 bookie = await self._dial(registration)
@@ -262,7 +274,7 @@ class DialingTransport:
             other = f"at the address of bookie {bookie_id} answers {bookie.bookie_id}"
             raise self._rest(registration, BookieUnavailable(other))
         self._rests.pop(bookie_id, None)
-        self._known[bookie_id] = _Known(registration, bookie)
+        self._known[bookie_id] = _Known(registration, bookie, token)
         return bookie
 
     def _dialled(self, bookie_id: str, done: "asyncio.Task[Bookie]") -> None:
@@ -290,6 +302,17 @@ class DialingTransport:
                 f"bookie {registration.bookie_id} could not be reached a moment ago: {rest.reason}"
             ) from rest.reason
 
+    @property
+    def _shown(self) -> str:
+        return "" if self._token is None else self._token.text
+
+    def _retire(self, bookie_id: str) -> None:
+        """Let a connection end what is under way; it is closed when the next one retires."""
+        before = self._retired.pop(bookie_id, None)
+        if before is not None:
+            self._end(before)
+        self._retired[bookie_id] = self._known.pop(bookie_id).bookie
+
     def _drop(self, bookie_id: str) -> None:
         known = self._known.pop(bookie_id, None)
         if known is not None:
@@ -307,14 +330,13 @@ def framed_dial(security: Security, clock: Clock, settings: FramedSettings | Non
 
     Raises `InvalidRequest` for security that cannot be used.
     """
-    bounds, security = settings or FramedSettings(), security.at_bookies()
-    context = security.client_context()
+    bounds, context = settings or FramedSettings(), security.client_context()
 
     async def dial(registration: Registration) -> Bookie:
         if not registration.address:
             raise BookieUnavailable(f"bookie {registration.bookie_id} has no framed wire")
         connection = await ClientConnection.dial(
-            registration.address, {}, clock, bounds, security, context
+            registration.address, {}, clock, bounds, security.at_bookies(), context
         )
         try:
             return await FramedBookie.reach(connection, registration.bookie_id)

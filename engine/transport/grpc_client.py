@@ -277,7 +277,7 @@ def grpc_dial(
     security: Security, clock: Clock, settings: GrpcSettings | None = None
 ) -> Callable[[Registration], Awaitable[Bookie]]:
     """A way to dial bookies over gRPC, for `DialingTransport`."""
-    return GrpcDialer(security.at_bookies(), clock, settings or GrpcSettings()).dial
+    return GrpcDialer(security, clock, settings or GrpcSettings()).dial
 
 
 def _status_of(error: EngineError) -> Status:

@@ -71,7 +71,7 @@ class GrpcConnection:
 
         self.address = address
         self.over = False
-        self.metadata = call_metadata(security)
+        self._security = security
         self._wire = bookie_pb2
         self._channel = channel
         self._clock = clock
@@ -95,6 +95,11 @@ class GrpcConnection:
         self._heard = 0
         self._heard_before = 0
 
+    @property
+    def metadata(self) -> list[tuple[str, str | bytes]]:
+        """What each call carries: a token may be another one by now."""
+        return call_metadata(self._security.at_bookies())
+
     @classmethod
     async def dial(
         cls, address: str, security: Security, clock: Clock, settings: GrpcSettings
@@ -105,7 +110,7 @@ class GrpcConnection:
         """
         from grpc import aio
 
-        credentials = channel_credentials(security, address)
+        credentials = channel_credentials(security.at_bookies(), address)
         options = client_options(settings)
         if credentials is None:
             channel = aio.insecure_channel(address, options)

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from engine.access.shown import ShownToken
 from engine.errors import InvalidRequest
 
 CHALLENGE_BYTES: Final = 32
@@ -48,7 +49,8 @@ class Security:
     `authorities` is a PEM file of those who sign the other side's. `verify=False` encrypts without
     knowing to whom: for trials only. `user` and `password`, or `token`, are a client's login at the
     doors of tablespaces and tasks, where it counts more than the secret; `read_token` is what it
-    shows to bookies. Raises `InvalidRequest` for what does not go together.
+    shows to bookies, and a `ShownToken` where that is renewed. Raises `InvalidRequest` for what
+    does not go together.
     """
 
     secret: bytes = field(default=b"", repr=False)
@@ -59,7 +61,7 @@ class Security:
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    read_token: str = field(default="", repr=False)
+    read_token: str | ShownToken = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.secret and len(self.secret) < SECRET_BYTES_MIN:
@@ -79,8 +81,10 @@ class Security:
         return replace(self, user="", password="", token="", read_token="")
 
     def at_bookies(self) -> "Security":
-        """What a client shows at a bookie, where no user logs in."""
+        """What a client shows at a bookie now, where no user logs in."""
         token = "" if self.secret else self.read_token
+        if isinstance(token, ShownToken):
+            token = token.text
         return replace(self, user="", password="", token=token, read_token="")
 
     @property

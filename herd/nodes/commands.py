@@ -192,19 +192,22 @@ class SpaceCommands:
             ) from None
 
     async def node(self, named: str) -> str:
-        """The id of the node with an id, the beginning of one, or an address.
+        """The id of the node with an id, the beginning of one, an address, or a name.
 
         Raises `ProgrammingError` if no node that is there has it, or several have.
         """
         nodes = await self.nodes()
         if named in nodes:
             return named
-        found = [node_id for node_id, fact in nodes.items() if fact.address == named]
+        found = [key for key, fact in nodes.items() if named and named in (fact.address, fact.host)]
         found = found or [node_id for node_id in nodes if named and node_id.startswith(named)]
         if len(found) == 1:
             return found[0]
         what = "several nodes have" if found else "no node has"
-        known = ", ".join(f"{node_id} at {fact.address}" for node_id, fact in nodes.items())
+        known = ", ".join(
+            " ".join(filter(None, (fact.host, node_id, "at", fact.address)))
+            for node_id, fact in nodes.items()
+        )
         raise ProgrammingError(f"{what} {named!r}", hint=f"there are {known or 'none'}")
 
     async def _of_space(self, name: str, named: str) -> str:

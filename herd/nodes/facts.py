@@ -71,12 +71,14 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeFact(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node that runs. `address` is where clients reach it; `replicas` by tablespace."""
+    """A node that runs. `address` is where clients reach it; `replicas` by tablespace; `host` is
+    what people call it, "" for nothing."""
 
     address: str
     started_ms: int
     replicas: dict[str, ReplicaReport] = {}
     format_major: int = FORMAT_MAJOR
+    host: str = ""
 
 
 encode_fact: Final = msgspec.msgpack.Encoder().encode

@@ -59,14 +59,17 @@ class Node:
         states: States,
         workers: Workers | None,
         *,
+        host: str = "",
         settings: NodeSettings | None = None,
         herd: HerdSettings | None = None,
         replica: ReplicaSettings | None = None,
         log: LogSettings | None = None,
         metrics: Metrics = NO_METRICS,
     ) -> None:
-        """`address` is where clients reach it. Without `workers` it takes no checkpoints."""
+        """`address` is where clients reach it, `host` what people call it. Without `workers` it
+        takes no checkpoints."""
         self.node_id = node_id
+        self.host = host
         self.address = address
         self.settings = settings or NodeSettings()
         self.client = client
@@ -331,7 +334,7 @@ class Node:
 
     async def _publish(self) -> None:
         replicas = {name: hosted.report for name, hosted in self._hosted.items()}
-        fact = NodeFact(self.address, self._started_ms, replicas)
+        fact = NodeFact(self.address, self._started_ms, replicas, host=self.host)
         await self._registration.publish(fact)
         self.outlook.nodes[self.node_id] = fact
 

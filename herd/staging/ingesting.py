@@ -10,6 +10,7 @@ Invariants:
 - A job is written once: it is marked by the very command that makes its rows visible, and who asks
   again is answered.
 - Rows are taken only for the definition of which they were made.
+- Nothing is read but what was staged for this tablespace, whatever ledgers the order names.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from msgspec import structs
 from engine.ports.workers import Workers
 from herd.catalog import erasing
 from herd.changing import Changer
-from herd.checkpoint.blobs import read_blob
+from herd.checkpoint.blobs import read_from
 from herd.checkpoint.manifest import Locator
 from herd.errors import ForeignKeyViolation, ProgrammingError, TooLarge
 from herd.locks import SCHEMA
@@ -44,6 +45,7 @@ from herd.staging.layout import (
 from herd.staging.marks import JobMark
 from herd.staging.merging import StagedRows, taken
 from herd.staging.numbering import Parents, new_rows
+from herd.staging.registry import open_staged
 from herd.transaction import FRESH, Transaction
 from herd.translating import translating
 from herd.turns import ROWS_AT_ONCE
@@ -75,12 +77,11 @@ async def ingest(
     `CommitUnknown`: ask again.
     """
     with translating():
-        client = space.client
-        order = decode_order(await read_blob(client, locator))
+        order = decode_order(await _read(space, locator))
         mark = JobMark(space, order.table_id, identity)
         if await mark.is_written(order.former):
             return Written(0, True)
-        parts = [decode_staged(await read_blob(client, part)) for part in order.parts]
+        parts = [decode_staged(await _read(space, part)) for part in order.parts]
         ingesting = _Ingesting(space, workers, mark, order, parts)
         if ingesting.fits:
             try:
@@ -89,6 +90,10 @@ async def ingest(
                 # With entries of indexes it is more than the rows alone.
                 pass
         return await ingesting.in_bulk()
+
+
+async def _read(space: "Tablespace", locator: Locator) -> bytes:
+    return await read_from(await open_staged(space.client, space.name, locator.ledger_id), locator)
 
 
 class _Ingesting:
@@ -146,7 +151,9 @@ class _Ingesting:
                 return Written(0, True)
             if self._order.mode is Mode.OVERWRITE:
                 _check_unreferred(transaction, table)
-            staged = StagedRows(self._space.client, self._workers, table, self._parts)
+            staged = StagedRows(
+                self._space.client, self._workers, self._space.name, table, self._parts
+            )
             highest = max((part.highest for part in self._parts), default=0)
             await bulk.fill(transaction, table, self._order, staged)
             self._mark.write(transaction)
@@ -187,7 +194,7 @@ class _Ingesting:
         replace, prefix, plan = self._order.mode is Mode.UPSERT, table.prefix, Plan(table, [])
         set_row, get = transaction.set_row, self._space.get_applied
         parents = Parents(transaction, table)
-        staged = StagedRows(self._space.client, self._workers, table, self._parts)
+        staged = StagedRows(self._space.client, self._workers, self._space.name, table, self._parts)
         lists = new_rows(self._space, self._workers, transaction, plan, self._order, staged)
         async with aclosing(lists) as found:
             async for pairs in found:
@@ -212,7 +219,7 @@ class _Ingesting:
     async def _row_lists(
         self, transaction: Transaction, table: Table
     ) -> AsyncGenerator[list[Row], None]:
-        staged = StagedRows(self._space.client, self._workers, table, self._parts)
+        staged = StagedRows(self._space.client, self._workers, self._space.name, table, self._parts)
         auto, sequences = table.auto_column, sequences_of(self._space)
         async with aclosing(staged.lists(ordered=self._order.keyed)) as lists:
             async for pairs in lists:

@@ -26,6 +26,7 @@ from herd.errors import UniqueViolation
 from herd.rows import Row, row_decoder
 from herd.schema import Table
 from herd.staging.layout import Block, Pair, Staged, decode_pairs
+from herd.staging.registry import open_staged
 from herd.transaction import FRESH
 from herd.types import returning
 
@@ -39,13 +40,19 @@ class StagedRows:
     """The rows of some tasks."""
 
     def __init__(
-        self, client: LedgerClient, workers: Workers, table: Table, parts: Sequence[Staged]
+        self,
+        client: LedgerClient,
+        workers: Workers,
+        tablespace: str,
+        table: Table,
+        parts: Sequence[Staged],
     ) -> None:
         blocks = [block for part in parts for block in part.blocks]
         # Blocks whose keys are not known yet stay in their order.
         self._blocks = sorted(blocks, key=lambda block: block.first_key)
         self._at_once = max(_AT_ONCE[0], min(sum(part.runs for part in parts), _AT_ONCE[1]))
         self._client = client
+        self._tablespace = tablespace
         self._workers = workers
         self._table = table
         self._readers: dict[int, LedgerReader] = {}
@@ -112,7 +119,7 @@ class StagedRows:
     async def _reader(self, locator: Locator) -> LedgerReader:
         found = self._readers.get(locator.ledger_id)
         if found is None:
-            found = await self._client.open_ledger(locator.ledger_id, recover=False)
+            found = await open_staged(self._client, self._tablespace, locator.ledger_id)
             self._readers[locator.ledger_id] = found
         return found
 

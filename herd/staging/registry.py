@@ -22,8 +22,9 @@ import msgspec
 
 from engine.errors import KeyExists, LedgerClosed, NotFound
 from engine.ledger.client import Announce, LedgerClient
+from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
-from herd.errors import OperationalError
+from herd.errors import OperationalError, ProgrammingError
 from herd.staging.layout import Job
 
 KEPT_MS: Final = 2 * 24 * 3_600_000
@@ -67,6 +68,23 @@ async def create_staging_ledger(client: LedgerClient, label: Label) -> LedgerWri
         await _drop(client, label.tablespace, name, writer.ledger_id)
         raise OperationalError("the run that this task is of was given up")
     return writer
+
+
+async def open_staged(client: LedgerClient, tablespace: str, ledger_id: int) -> LedgerReader:
+    """A ledger of rows that were staged for a tablespace.
+
+    Raises `ProgrammingError` for any other ledger: whoever may write a table names what they like,
+    and it is read with the leader's rights. Raises what opening raises, too.
+    """
+    reader = await client.open_ledger(ledger_id, recover=False)
+    custom = reader.metadata.custom
+    whose = custom.get("tablespace", b"").decode(errors="replace").lower()
+    if custom.get("owner") != OWNER or whose != tablespace.lower():
+        raise ProgrammingError(
+            f"ledger {ledger_id} holds no rows that were staged for {tablespace}",
+            hint="rows are written from ledgers that the same tablespace's writers have made",
+        )
+    return reader
 
 
 async def give_up(client: LedgerClient, tablespace: str, run: str) -> None:

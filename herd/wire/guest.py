@@ -45,6 +45,8 @@ _LARGE_BYTES: Final = 256 * 1024
 _RESULTS_MAX: Final = 1_000
 _FORGOTTEN_S: Final = 300.0
 _CLIENT_BYTES: Final = 16
+_TOLD: Final = ("grantee", "owner", "id", "kind", "name", "level")
+"""Columns of users, grants and tokens that an audit may show."""
 Reply = bytes | Coroutine[Any, Any, bytes]
 
 
@@ -190,7 +192,7 @@ class Guest:
         """Tell the audit what was asked, and why it was not done if it was not."""
         self.service.audit.note(
             self.caller.principal.name,
-            type(call).__name__ if call is not None else "call",
+            "call" if call is None else _told_of(call, tablespace),
             f"tablespace {tablespace}" if tablespace else "tablespaces",
             allowed=refused is None,
             why="" if refused is None else refused.message,
@@ -444,7 +446,21 @@ def identity_of(client: bytes, sequence: int) -> bytes:
 def _touches_users(call: messages.Call, hosted: HostedSession | None) -> bool:
     """Whether users and grants may be changed by it."""
     tablespace = hosted.tablespace if hosted is not None else getattr(call, "tablespace", "")
-    return tablespace == SYSTEM and OF_A_TABLESPACE.get(type(call)) != "read"
+    return tablespace.lower() == SYSTEM and OF_A_TABLESPACE.get(type(call)) != "read"
+
+
+def _told_of(call: messages.Call, tablespace: str) -> str:
+    """What an audit says of a call: of users and grants whose they are, and never what proves."""
+    said = type(call).__name__
+    if tablespace.lower() != SYSTEM:
+        return said
+    if isinstance(call, messages.Put):
+        rows = ([str(row[name]) for name in _TOLD if name in row] for row in call.rows)
+        return f"{said} {call.table} {'; '.join(map(' '.join, rows))}"
+    if isinstance(call, messages.Update | messages.Delete):
+        key = call.key if isinstance(call.key, list | tuple) else [call.key]
+        return f"{said} {call.table} {' '.join(map(str, key))}"
+    return said
 
 
 def _decoded(data: bytes) -> messages.Call:

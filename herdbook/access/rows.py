@@ -9,6 +9,8 @@ Invariants:
 - "There is no such user" and "users cannot be looked up" are different answers.
 - What belonged to a user is gone before the user is: a new one of that name inherits nothing.
 - As long as there are users there is an administrator among them, if there ever was one.
+- Who changes what hangs together has locked the rows that it hangs on: the user's, and those of all
+  administrators where users come and go. They are always locked in one order.
 """
 
 import hashlib
@@ -16,14 +18,14 @@ import ssl
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from engine.access.principal import SYSTEM, Grant, Principal
 from engine.access.scram import SALT_BYTES, ScramVerifier, prepared_name
 from engine.errors import InvalidRequest, MetadataUnavailable, NotFound
 from engine.ports.clock import Clock
 from herd.binding import RowDict
-from herd.errors import Error, NameTaken, NoSuchTable, ProgrammingError
+from herd.errors import Error, NameTaken, NoSuchTable, ProgrammingError, UniqueViolation
 from herd.table import AsyncTable
 from herd.types import BIGINT, TEXT, ColumnType, Kind
 
@@ -74,6 +76,10 @@ class Tablespaces(Protocol):
 
     async def table(self, table: str, name: str) -> AsyncTable:
         """A table. Raises `NoSuchTable`, `ProgrammingError` without the tablespace."""
+        ...
+
+    async def session(self, name: str) -> Any:
+        """A session in one, which has transactions for its tables."""
         ...
 
     async def create_table(
@@ -170,37 +176,46 @@ class UserRows:
         await self._make_tables()
         row = {"name": name, "verifier": verifier, "admin": admin}
         with_time = {**row, "made_ms": self._clock.wall_ms()}
-        if await self.find(name) is not None:
-            raise InvalidRequest(f"there is a user {name} already")
-        async with self._table(_USERS) as users:
-            await users.put(with_time)
+        async with self._changing(_USERS) as (users, transaction):
+            await users.lock_many(await self._administrators(), transaction=transaction)
+            try:
+                await users.insert(with_time, transaction=transaction)
+            except UniqueViolation as error:
+                raise InvalidRequest(f"there is a user {name} already") from error
 
     async def set_password(self, name: str, password: str) -> None:
         """Give a user another password. Raises `UserUnknown`, `InvalidRequest`."""
         verifier = self._verifier(password)
-        await self._known(name)
         async with self._table(_USERS) as users:
-            await users.update(name, {"verifier": verifier})
+            if not await users.update(name, {"verifier": verifier}):
+                raise _unknown(name)
 
     async def remove(self, name: str) -> None:
         """Remove a user with all that was theirs. Raises `UserUnknown`, `InvalidRequest`."""
-        known = await self._known(name)
-        others = [each for each in await self.all() if each.name != name]
-        if known.admin and others and not any(each.admin for each in others):
-            raise InvalidRequest(f"{name} is the last administrator: make another one first")
-        for token in await self.tokens(name):
-            await self.revoke_token(token.id)
-        for grant in await self.grants(name):
-            await self.revoke(name, grant.kind, grant.name)
-        async with self._table(_USERS) as users:
-            await users.delete(name)
+        async with self._changing(_USERS) as (users, transaction):
+            locked = sorted({name, *await self._administrators()})
+            rows = await users.lock_many(locked, transaction=transaction)
+            found = {row["name"]: row["admin"] for row in rows if row is not None}
+            if name not in found:
+                raise _unknown(name)
+            if found.pop(name) and not any(found.values()):
+                if len(await self._scan(_USERS, limit=2)) > 1:
+                    raise InvalidRequest(
+                        f"{name} is the last administrator: make another one first"
+                    )
+            async with self._table(_TOKENS) as tokens, self._table(_GRANTS) as grants:
+                for token in await self.tokens(name):
+                    await tokens.delete(token.id, transaction=transaction)
+                for grant in await self.grants(name):
+                    key = (name, grant.kind, grant.name)
+                    await grants.delete(key, transaction=transaction)
+            await users.delete(name, transaction=transaction)
 
     async def grant(self, name: str, grant: Grant) -> None:
         """Grant a user a right, in place of one to the same thing. Raises `UserUnknown`."""
-        await self._known(name)
-        async with self._table(_GRANTS) as grants:
+        async with self._changing(_GRANTS, name) as (grants, transaction):
             row = {"grantee": name, "kind": grant.kind, "name": grant.name}
-            await grants.put({**row, "level": grant.right})
+            await grants.put({**row, "level": grant.right}, transaction=transaction)
 
     async def revoke(self, name: str, kind: str, thing: str) -> bool:
         """Take back what a user was granted to a thing; whether there was something."""
@@ -210,14 +225,13 @@ class UserRows:
 
     async def make_token(self, name: str, *, expires_ms: int = 0, note: str = "") -> str:
         """A new token of a user: shown this once, kept nowhere. Raises `UserUnknown`."""
-        await self._known(name)
         token_id = ssl.RAND_bytes(_ID_BYTES).hex()
         secret = urlsafe_b64encode(ssl.RAND_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
         token = f"{TOKEN_MARK}_{token_id}_{secret}"
-        async with self._table(_TOKENS) as tokens:
+        async with self._changing(_TOKENS, name) as (tokens, transaction):
             row = {"id": token_id, "owner": name, "digest": digest_of(token)}
             made = {"expires_ms": expires_ms, "note": note, "made_ms": self._clock.wall_ms()}
-            await tokens.put(row | made)
+            await tokens.insert(row | made, transaction=transaction)
         return token
 
     async def revoke_token(self, token_id: str) -> bool:
@@ -230,8 +244,12 @@ class UserRows:
     async def _known(self, name: str) -> Known:
         found = await self.find(name)
         if found is None:
-            raise UserUnknown(f"there is no user {name}")
+            raise _unknown(name)
         return found
+
+    async def _administrators(self) -> list[str]:
+        """Their names, in order."""
+        return [row["name"] for row in await self._scan(_USERS) if row["admin"]]
 
     @staticmethod
     def _verifier(password: str) -> str:
@@ -253,6 +271,23 @@ class UserRows:
                 return [row async for row in opened.scan(prefix=prefix, limit=limit or None)]
         except UserUnknown:
             return []
+
+    @asynccontextmanager
+    async def _changing(self, table: str, name: str = "") -> AsyncIterator[tuple[AsyncTable, Any]]:
+        """A table, and a transaction that is committed with the block. `name` is a user who stays.
+
+        Raises `UserUnknown`.
+        """
+        async with self._table(table) as opened, self._table(_USERS) as users:
+            session = await self._herd.session(SYSTEM)
+            try:
+                transaction = await session.begin()
+                if name and await users.lock_many([name], transaction=transaction) == [None]:
+                    raise _unknown(name)
+                yield opened, transaction
+                await session.commit()
+            finally:
+                await session.close()
 
     @asynccontextmanager
     async def _table(self, table: str) -> AsyncIterator[AsyncTable]:
@@ -289,6 +324,10 @@ class UserRows:
 def digest_of(token: str) -> bytes:
     """What is kept of a token: it is random enough for a plain hash."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _unknown(name: str) -> UserUnknown:
+    return UserUnknown(f"there is no user {name}")
 
 
 def _token(row: RowDict) -> Token:

@@ -27,6 +27,7 @@ from engine.cluster import Engine
 from engine.errors import CannotRead, EngineError, NoSuchEntry, NoSuchLedger, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
+from engine.limits import ENTRY_ID_MAX
 from engine.metadata.bookies import Bookies
 from engine.metadata.ledgers import LedgerMetadata
 from engine.ports.workers import Workers
@@ -192,8 +193,11 @@ class _Copying:
         try:
             async with await reader_of(self._workshop, metadata) as reader:
                 return await self._write(reader, metadata, last)
-        except (NoSuchLedger, NoSuchEntry) as error:
+        except NoSuchLedger as error:
             raise Moved from error
+        except NoSuchEntry as error:
+            # It is there yet: the reader has looked since.
+            raise CannotRead(str(error)) from error
 
     def _there(self, metadata: LedgerMetadata, last: int) -> KeptLedger | None:
         """A ledger that an earlier backup has, if that can be read. Blocks.
@@ -242,14 +246,16 @@ class _Copying:
 
 async def _batches(reader: LedgerReader, last: int | None) -> AsyncGenerator[list[bytes], None]:
     """A ledger's entries up to `last`, or as far as they are there."""
-    confirmed = reader.last_add_confirmed
-    known = confirmed if last is None else min(last, confirmed)
-    async with aclosing(reader.read_batches(0, known)) as batches:
-        async for batch in batches:
-            yield [entry.body for entry in batch]
-    if known == last or reader.closed:
+    done = NO_ENTRY
+    # Who reads may hear of a later end: of that of a ledger that was closed meanwhile.
+    while done < (known := min(reader.last_add_confirmed, ENTRY_ID_MAX if last is None else last)):
+        async with aclosing(reader.read_batches(done + 1, known)) as batches:
+            async for batch in batches:
+                yield [entry.body for entry in batch]
+        done = known
+    if done == last or reader.closed:
         return
-    async with aclosing(beyond(reader, known + 1)) as entries:
+    async with aclosing(beyond(reader, done + 1)) as entries:
         async for entry in entries:
             if last is not None and entry.entry_id > last:
                 return

@@ -20,10 +20,12 @@ from blobit.naming import OWN_TABLESPACES
 from blobit.tables import REGISTRY
 from engine.errors import CannotRead, NoSuchLedger, Unavailable
 from engine.ledger.reader import LedgerReader
+from engine.limits import ENTRY_ID_MAX
 from engine.log.log_list import LOGS, LogList, decode_list
 from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import Held, LedgerMetadata
+from engine.metadata.lost_logs import lost_logs
 from engine.repair.outlook import Workshop
 from engine.replica.snapshots import SnapshotRecord, decode_snapshot
 from engine.run import Entry
@@ -54,9 +56,14 @@ class Cut:
 async def take_cut(workshop: Workshop, logs: Collection[str] = ()) -> Cut:
     """What there is now, of tablespaces and of the `logs` named besides.
 
-    Raises `Unavailable`, and `CannotRead` for keys that are damaged and for logs whose end too few
-    bookies tell.
+    Raises `Unavailable`, and `CannotRead` for keys that are damaged, for logs whose list was lost,
+    and for those whose end too few bookies tell.
     """
+    for name in sorted(await lost_logs(workshop.store)):
+        raise CannotRead(
+            f"the list of log {name} was lost with the metadata: bring the metadata store back "
+            "from a backup, or let the log begin anew (`herdbook repair forget-log`)"
+        )
     for _ in range(_TRIES):
         try:
             return await _look(workshop, logs)
@@ -145,10 +152,27 @@ async def reader_of(workshop: Workshop, metadata: LedgerMetadata) -> LedgerReade
 async def beyond(reader: LedgerReader, first: int) -> AsyncGenerator[Entry, None]:
     """Entries that nobody has confirmed though an ack quorum may have them: as a recovery finds.
 
+    Where the writer goes on these end soon, at what was acknowledged before the call or later.
     Raises `CannotRead`, `Unavailable` where too few bookies answer to tell where they end.
     """
-    async for entry in reader.read_unconfirmed(first, acknowledged=True):
+    bound = await _not_acknowledged(reader, first)
+    async for entry in reader.read_unconfirmed(first, bound - 1, acknowledged=True):
         yield entry
+
+
+async def _not_acknowledged(reader: LedgerReader, first: int) -> int:
+    """An id above all that had been acknowledged when this was asked.
+
+    Each look is further ahead than the one before: no writer keeps up with that.
+    """
+    wanted, step = first, 1
+    try:
+        while [entry async for entry in reader.read_unconfirmed(wanted, wanted, acknowledged=True)]:
+            wanted, step = wanted + step, 2 * step
+    except (CannotRead, Unavailable):
+        # Those who would have that one are away; those who have the last one may be there.
+        return ENTRY_ID_MAX
+    return wanted
 
 
 async def _spaces(store: MetadataStore) -> dict[str, bytes]:

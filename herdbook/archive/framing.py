@@ -99,6 +99,15 @@ def read_last(path: Path, size_bytes: int) -> bytes:
     return blob
 
 
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable. Blocks."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _read_frame(file: BinaryIO, path: Path) -> tuple[bytes, bytes]:
     head = file.read(_FRAME.size)
     if len(head) < _FRAME.size:

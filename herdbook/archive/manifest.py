@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import CannotRead, EngineError, FolderLocked, FolderMismatch
-from herdbook.archive.framing import END, FrameWriter, read_frames
+from herdbook.archive.framing import END, FrameWriter, read_frames, sync_folder
 
 MAGIC: Final = b"HERDSTR"
 FORMAT_MAJOR: Final = 1
@@ -125,7 +125,10 @@ class BackupFolder:
         Raises `FolderLocked`, `FolderMismatch` for backups of another store, `CannotRead` for a
         folder that holds something else, `OSError`.
         """
+        new = [each for each in (self.path, *self.path.parents) if not each.exists()]
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in new:
+            sync_folder(each.parent)
         names = {each.name for each in self.path.iterdir()}
         if names and STORE not in names:
             raise CannotRead(f"{self.path} holds something else than backups: name another folder")
@@ -149,16 +152,16 @@ class BackupFolder:
 
     def finish(self, manifest: StoreManifest) -> None:
         """Name what is there: now it is a backup."""
-        _sync_folder(self.path / _LEDGERS)
+        sync_folder(self.path / _LEDGERS)
         with FrameWriter(self._manifest(manifest.number), MAGIC, FORMAT_MAJOR) as file:
             file.frame(_HEAD, msgspec.msgpack.encode(msgspec.structs.replace(manifest, ledgers=())))
             for start in range(0, len(manifest.ledgers), _LEDGERS_A_FRAME):
                 some = manifest.ledgers[start : start + _LEDGERS_A_FRAME]
                 file.frame(_KEPT, msgspec.msgpack.encode(some))
             file.frame(END, msgspec.msgpack.encode(len(manifest.ledgers)))
-        _sync_folder(self.path)
+        sync_folder(self.path)
         (self.path / UNFINISHED).unlink()
-        _sync_folder(self.path)
+        sync_folder(self.path)
 
     def forget(self, keep: int) -> list[str]:
         """Keep that many of the newest backups and the files that they name; remove all others.
@@ -182,7 +185,7 @@ class BackupFolder:
         for number in numbers[:-keep]:
             self._manifest(number).unlink()
         # No manifest comes back after a power cut that names files which have gone.
-        _sync_folder(self.path)
+        sync_folder(self.path)
         for each in (self.path / _LEDGERS).iterdir():
             if each.name not in named:
                 each.unlink()
@@ -212,11 +215,3 @@ def _read(path: Path, number: int) -> StoreManifest:
 
 def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

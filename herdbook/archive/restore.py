@@ -1,6 +1,8 @@
 """A new store of a backup: a folder, or a cluster in which there is nothing yet.
 
-    /restoring    which backup is being written; goes when all of it is there
+    /restoring    which backup is being written; in a cluster it goes when all of it is there
+
+A folder is whole when it has its name: until then it is known by that key which backup it is of.
 
 Ledgers keep their ids, so every object's id that was ever handed out goes on to be good. Names come
 last: first all ledgers are written, then the lists of logs, then the tablespaces.
@@ -33,6 +35,7 @@ from engine.repair.outlook import Workshop
 from herd.nodes.facts import NODES, SPACES, decode_space, encode_fact
 from herdbook.archive.apart import check_apart
 from herdbook.archive.checking import Progress, check_backup
+from herdbook.archive.framing import sync_folder
 from herdbook.archive.ledger_file import read_blocks
 from herdbook.archive.manifest import BackupFolder, KeptLedger, StoreManifest
 from herdbook.archive.writing_back import write_back
@@ -84,7 +87,7 @@ async def restore_folder(
         bookies = max(1, manifest.bookies) if manifest.kind == "folder" else 1
     async with cluster.open(part, bookies=bookies) as client:
         restored = await _restore(client, workers, backup, manifest, 0, progress)
-    await workers.run(partial(part.replace, target))
+    await workers.run(partial(_appear, part, target))
     return restored
 
 
@@ -105,7 +108,9 @@ async def restore_cluster(
     """
     assert replicas >= 1
     manifest = await _checked(workers, backup, number, checking)
-    return await _restore(client, workers, backup, manifest, replicas, progress)
+    restored = await _restore(client, workers, backup, manifest, replicas, progress)
+    await client.store.delete(MARK)
+    return restored
 
 
 def _places(backup: Path, target: Path) -> tuple[Path, Path]:
@@ -118,6 +123,11 @@ def _places(backup: Path, target: Path) -> tuple[Path, Path]:
         raise InvalidRequest(f"{target} is not empty: name a folder that is not there yet")
     target.parent.mkdir(parents=True, exist_ok=True)
     return target, part
+
+
+def _appear(part: Path, target: Path) -> None:
+    part.replace(target)
+    sync_folder(target.parent)
 
 
 async def _checked(
@@ -148,7 +158,6 @@ async def _restore(
     written = await _write_all(client, workshop, workers, BackupFolder(backup), manifest, progress)
     for key, value in _in_order(manifest, replicas):
         await _name(client.store, key, value)
-    await client.store.delete(MARK)
     return Restored(
         number=manifest.number,
         ledgers=len(manifest.ledgers),

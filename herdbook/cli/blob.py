@@ -17,6 +17,7 @@ from blobit import AsyncBlobs, BucketSettings, ObjectInfo
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
 from herdbook.cli.blob_objects import cat, concat, cp, mv, rm
+from herdbook.cli.blob_quota import list_use, quota
 from herdbook.cli.blob_store import (
     bucket_named,
     facts_of,
@@ -46,6 +47,8 @@ app.command("rm")(rm)
 app.command("cp")(cp)
 app.command("mv")(mv)
 app.command("concat")(concat)
+app.command("buckets")(list_use)
+app.command("quota")(quota)
 
 Buckets = Annotated[list[str], typer.Argument(help="The buckets' names.", metavar="BUCKET")]
 TtlMs = Annotated[

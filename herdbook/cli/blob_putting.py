@@ -167,6 +167,7 @@ class Putting:
 
     async def _put_big(self, item: LocalItem, name: str) -> ObjectInfo:
         asked = self._options.of(name, item.metadata)
+        await self._bucket.check_room(name, item.size_bytes)
         # An upload in parts has no condition, and its object expires counted from its beginning.
         expires = asked["expires_ms"] is not None or self._bucket.settings.ttl_ms is not None
         plain = asked.pop("if_absent") or expires

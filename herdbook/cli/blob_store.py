@@ -20,6 +20,7 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address, open_blobs, parse_address
 from herdbook.cli.sql_errors import harmless
+from herdbook.cli.statuses import status_of
 from herdbook.cli.store import moment_of, plain, run
 from herdbook.cli.working import Working, aside
 
@@ -64,7 +65,7 @@ def with_blobs(
         raise
     except (BlobError, Error, OSError) as error:
         say_error(f"{type(error).__name__}: {error}")
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 def say_error(text: str) -> None:

@@ -18,12 +18,22 @@ from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from engine.transport.address import TCP
 from engine.transport.contract import BookieInfo
 from herdbook.cli.ledger import read_all
-from herdbook.cli.store import AsJson, Url, print_facts, print_json, print_table, with_store
+from herdbook.cli.store import (
+    AsJson,
+    Url,
+    called,
+    print_facts,
+    print_json,
+    print_table,
+    with_store,
+)
 
 ANSWER_TIMEOUT_S: Final = 10.0
 NO_QUESTION: Final = GarbageAsk(0, 0)
 
-BookieId = Annotated[str, typer.Argument(help="The bookie's id, or its beginning.")]
+BookieId = Annotated[
+    str, typer.Argument(help="The bookie's id, the beginning of it, or its host's name.")
+]
 
 
 def list_bookies(url: Url = None, as_json: AsJson = False) -> None:
@@ -32,9 +42,10 @@ def list_bookies(url: Url = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(facts)
         return
-    columns = ("bookie", "state", "boot", "address", "gRPC", "host", "rack")
-    names = ("bookie", "state", "boot", "address", "grpc", "host", "rack")
-    print_table(columns, ([_cell(each[name]) for name in names] for each in facts))
+    columns = ("bookie", "state", "boot", "address", "gRPC", "rack")
+    names = ("state", "boot", "address", "grpc", "rack")
+    rows = ([_called(each), *(_cell(each[name]) for name in names)] for each in facts)
+    print_table(columns, rows)
 
 
 def show_bookie(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -> None:
@@ -79,7 +90,7 @@ def check_bookies(
     else:
         print_table(
             ("bookie", "state", "answer", "latency", "free"),
-            ([each["bookie"], each["state"], *_answer(each)] for each in checked),
+            ([_called(each), each["state"], *_answer(each)] for each in checked),
         )
     if any(each["problem"] for each in checked):
         raise typer.Exit(1)
@@ -98,14 +109,22 @@ async def _list(client: LedgerClient) -> list[dict[str, Any]]:
 
 
 async def find_bookie(client: LedgerClient, bookie_id: str) -> dict[str, Any]:
-    """The bookie whose id is this or begins so. Raises `InvalidRequest` if there is not one."""
+    """The bookie whose id is this or begins so, or whose host is called so.
+
+    Raises `InvalidRequest` if there is not one.
+    """
     facts = await _list(client)
     found = [each for each in facts if each["bookie"] == bookie_id]
     found = found or [each for each in facts if each["bookie"].startswith(bookie_id)]
+    found = found or [each for each in facts if each["host"] == bookie_id]
     if len(found) != 1:
         many = f"{len(found)} bookies begin with" if found else "there is no bookie"
         raise InvalidRequest(f"{many} {bookie_id!r}: `herdbook bookie ls` lists them")
     return found[0]
+
+
+def _called(facts: dict[str, Any]) -> str:
+    return called(facts["host"], facts["bookie"])
 
 
 def _cell(value: object) -> str:

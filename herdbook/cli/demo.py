@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -38,6 +38,9 @@ from herdbook.cli.store import refuse_url_as_data, run
 from herdbook.demo import demonstrate
 from herdbook.demo_report import Report
 
+if TYPE_CHECKING:
+    from herdbook.mailing.report import StoryReport
+
 Source = Annotated[
     Path | None,
     typer.Argument(
@@ -51,8 +54,15 @@ Data = Annotated[
 Embedded = Annotated[
     bool, typer.Option("--embedded", help="In this process, without ZooKeeper and Spark.")
 ]
-Limit = Annotated[int, typer.Option(help="Send at most so many messages.", min=1)]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Take at most so many. Default: 4,000; embedded, all.", min=1),
+]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Keep the cluster up after the report, until Ctrl-C.")
+]
 _LAST_CHARACTERS: Final = 2_000
+_ABOUT: Final = "two or three minutes on two processors; Ctrl-C ends it"
 LEFT_OUT: Final = (
     "left out: the cluster of three nodes, tasks of three tenants, the leader's end, Spark's report"
 )
@@ -63,7 +73,8 @@ def demo(
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     embedded: Embedded = False,
-    limit: Limit = 4_000,
+    limit: Limit = None,
+    keep: Keep = False,
 ) -> None:
     """Live through a mailing platform's day; two nodes are killed.
 
@@ -75,13 +86,15 @@ def demo(
         raise typer.BadParameter(f"{source} is not there", param_hint="FOLDER")
     if data is not None:
         refuse_url_as_data(data, "the demonstration stores into a folder")
+    if keep and embedded:
+        raise typer.BadParameter("embedded there is no cluster to keep", param_hint="--keep")
     missing = "" if embedded else _missing()
     if missing:
         typer.echo(f"{missing}: it runs embedded; {LEFT_OUT}", err=True)
     if embedded or missing:
-        _embedded(source, data, as_json)
+        _embedded(source, data, limit, as_json)
     else:
-        _story(source, data, limit, as_json)
+        _story(source, data, limit, keep, as_json)
 
 
 def _missing() -> str:
@@ -96,24 +109,30 @@ def _missing() -> str:
     return ""
 
 
-def _story(source: Path, data: Path | None, limit: int, as_json: bool) -> None:
+def _story(source: Path, data: Path | None, limit: int | None, keep: bool, as_json: bool) -> None:
     from blobit.errors import BlobError
     from broker.errors import BrokerError
     from engine.ports.system_loop import new_event_loop
     from herd.errors import Error
     from herdbook.mailing.ending import INTERRUPTED
-    from herdbook.mailing.story import StorySettings, tell
+    from herdbook.mailing.story import MESSAGES_MAX, StorySettings, tell
 
     if data is not None and data.exists() and any(data.iterdir()):
         raise typer.BadParameter(f"{data} is not empty", param_hint="--data")
     with _aside() as (console, log):
         try:
-            settings = StorySettings(source.absolute(), data, limit)
+            settings = StorySettings(source.absolute(), data, limit or MESSAGES_MAX, keep)
             with (
-                _progress(console) as (step, say),
+                _progress(console) as (step, say, end),
                 asyncio.Runner(loop_factory=new_event_loop) as runner,
             ):
-                report = runner.run(tell(settings, step, say))
+                say(_ABOUT)
+
+                def told(report: "StoryReport") -> None:
+                    end()
+                    _show(report, as_json)
+
+                report = runner.run(tell(settings, step, say, told))
         except (EngineError, BlobError, Error, BrokerError, OSError) as error:
             console.print(log(), markup=False)
             console.print(f"{type(error).__name__}: {error}", markup=False)
@@ -122,12 +141,14 @@ def _story(source: Path, data: Path | None, limit: int, as_json: bool) -> None:
             raise typer.Exit(INTERRUPTED) from None
         if not report.ok:
             console.print(log(), markup=False)
+            raise typer.Exit(1)
+
+
+def _show(report: "Report | StoryReport", as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
         report.show(Console())
-    if not report.ok:
-        raise typer.Exit(1)
 
 
 @contextmanager
@@ -153,8 +174,8 @@ def _aside() -> Iterator[tuple[Console, Callable[[], str]]]:
 @contextmanager
 def _progress(
     console: Console,
-) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[str], None]]]:
-    """A bar a step, and lines above them."""
+) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[str], None], Callable[[], None]]]:
+    """A bar a step, lines above them, and what ends both; where nobody looks, lines alone."""
     from herdbook.mailing.report import STEPS
 
     columns = (
@@ -164,43 +185,50 @@ def _progress(
         TimeElapsedColumn(),
     )
     # What a thread of Spark's prints when its Java is gone belongs aside, too.
-    with Progress(*columns, console=console, redirect_stderr=False) as progress:
+    seen = console.is_terminal
+    say = partial(console.print, soft_wrap=True, highlight=False)
+    with Progress(*columns, console=console, redirect_stderr=False, disable=not seen) as progress:
         shown: dict[str, TaskID] = {}
 
         def step(what: str, done: int, total: int) -> None:
             if what not in shown:
                 shown[what] = progress.add_task(STEPS[what], total=None)
+                if not seen:
+                    say(f"{STEPS[what]} ...")
             progress.update(shown[what], completed=done, total=total or None)
 
-        yield step, partial(console.print, soft_wrap=True, highlight=False)
+        yield step, say, progress.stop
 
 
-def _embedded(source: Path, data: Path | None, as_json: bool) -> None:
+def _embedded(source: Path, data: Path | None, limit: int | None, as_json: bool) -> None:
     from herdbook.mailing.own_folder import own_folder
 
     if not source.is_dir():
         raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")
     if data is not None:
-        report = _demonstrate(source, data, list_ids=True)
+        report = _demonstrate(source, data, limit, list_ids=True)
     else:
         with own_folder() as folder:
-            report = _demonstrate(source, folder / "data")
-    if as_json:
-        typer.echo(json.dumps(report.as_json()))
-    else:
-        report.show(Console())
+            report = _demonstrate(source, folder / "data", limit)
+    _show(report, as_json)
     if not report.ok:
         if not report.files:
             typer.echo(f"{source} holds no file that could be stored", err=True)
         raise typer.Exit(1)
 
 
-def _demonstrate(source: Path, data: Path, *, list_ids: bool = False) -> Report:
+def _demonstrate(source: Path, data: Path, limit: int | None, *, list_ids: bool = False) -> Report:
     columns = (TextColumn("{task.description:>12}"), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
-        tasks = {what: progress.add_task(what, total=None) for what in ("storing", "reading back")}
+        shown: dict[str, TaskID] = {}
 
         def step(what: str, done_bytes: int, total_bytes: int) -> None:
-            progress.update(tasks[what], completed=done_bytes, total=total_bytes)
+            # A bar begins with its first bytes: what fails at once shows none.
+            if what not in shown:
+                shown[what] = progress.add_task(what, total=None)
+            progress.update(shown[what], completed=done_bytes, total=total_bytes)
 
-        return run(demonstrate(source.absolute(), data.absolute(), step, list_ids=list_ids))
+        work = demonstrate(
+            source.absolute(), data.absolute(), step, list_ids=list_ids, files_max=limit
+        )
+        return run(work)

@@ -3,13 +3,15 @@
 Invariants:
 - What it prints on standard output comes when the cluster can be used: what to try. What nodes log
   goes to `dev.log` in its folder.
+- What becomes of a node, and of the whole, is a line on standard error.
 - Exit status 0: it was told to stop; 1: it could not run, or could not go on; 2: the call was
-  wrong.
+  wrong; 128 and the signal's number, 130 for Ctrl-C: it was told to before it was up.
 """
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -29,6 +31,7 @@ Grace = Annotated[
         help="How long a node may be away before what it held is made anew, milliseconds.", min=1
     ),
 ]
+_BY_SIGNAL: Final = 128
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what nodes log, too.")]
 
 
@@ -55,17 +58,24 @@ async def _serve(settings: "DevSettings", as_json: bool) -> None:
 
     ending = Ending()
     end_by_signals(ending)
+    up = False
 
     async def ready(cluster: "DevCluster") -> None:
+        nonlocal up
+        up = True
         if as_json:
             print_json([_facts(cluster)])
         else:
-            _say_what_to_try(cluster, settings)
+            say_what_to_try(cluster, settings)
 
     check_java()
     if not as_json:
         typer.echo(f"starting ZooKeeper, nodes: {settings.nodes} ...", err=True)
-    await run_dev(settings, ending, ready)
+    await run_dev(settings, ending, ready, partial(typer.echo, err=True))
+    kept = "what it held is removed" if settings.data is None else f"{settings.data} is kept"
+    typer.echo(f"ended{'' if up else ' before it was up'}; {kept}", err=True)
+    if not up:
+        raise typer.Exit(_BY_SIGNAL + ending.number)
 
 
 def _facts(cluster: "DevCluster") -> dict[str, object]:
@@ -79,23 +89,31 @@ def _facts(cluster: "DevCluster") -> dict[str, object]:
     }
 
 
-def _say_what_to_try(cluster: "DevCluster", settings: "DevSettings") -> None:
+def say_what_to_try(cluster: "DevCluster", settings: "DevSettings") -> None:
+    """What a person reads when the cluster is up."""
     kept = "kept" if settings.data is not None else "removed when this ends"
     typer.echo(f"""\
 The cluster is up. Nodes: {settings.nodes}, each with a bookie, tablespaces, tasks and HTTP.
 
-  console      {cluster.login}
-               (once; later {"  ".join(cluster.console)})
+  console      {"  ".join(cluster.console)}
   url          {cluster.url}
   data         {cluster.folder} ({kept})
+  log          {cluster.log}{_moved(cluster)}
 
 In another terminal:
 
   export HERDBOOK_URL={cluster.url}
   herdbook sql -c 'CREATE TABLE IF NOT EXISTS visit (at INT PRIMARY KEY, who TEXT)'
-  herdbook sql -c "INSERT INTO visit VALUES (1, 'Elsa')" -c 'SELECT * FROM visit'
-  herdbook blob mb letters && echo moo | herdbook blob put - letters/first
+  herdbook sql -c "INSERT INTO visit VALUES (1, 'Elsa') ON CONFLICT DO NOTHING"
+  herdbook sql -c 'SELECT * FROM visit'
+  herdbook blob mb letters --exist-ok && echo moo | herdbook blob put - letters/first
   herdbook blob ls letters
   herdbook bookie ls
 
 A node that dies is started again. Ctrl-C ends it.""")
+
+
+def _moved(cluster: "DevCluster") -> str:
+    """Ports that others had."""
+    told = [f"{whose} {was} (now {now})" for whose, (was, now) in cluster.moved.items()]
+    return f"\n  in use       {', '.join(told)}" if told else ""

@@ -115,6 +115,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "blob ls": ("herdbook blob ls", "herdbook blob ls -l photos/2024/"),
     "blob stat": ("herdbook blob stat photos", "herdbook blob stat photos/elsa.jpg --locations"),
     "blob du": ("herdbook blob du", "herdbook blob du photos/2024/"),
+    "blob buckets": ("herdbook blob buckets", "herdbook blob buckets --json"),
+    "blob quota": (
+        "herdbook blob quota photos",
+        "herdbook blob quota photos --bytes 10GiB --objects 1000000",
+    ),
     "blob gc": ("herdbook blob gc --dry-run", "herdbook blob gc photos"),
     # Ledgers
     "ledger": ("herdbook ledger ls --url ./data", "herdbook ledger show 7"),

@@ -20,9 +20,11 @@ from engine.errors import InvalidRequest
 from engine.ledger.client import LedgerClient
 from engine.ports.clock import SystemClock
 from herdbook.cli.bookie import MetricsAt, security_of
+from herdbook.cli.statuses import status_of
 from herdbook.cli.store import (
     AsJson,
     Url,
+    called,
     moment_of,
     plain,
     print_json,
@@ -49,7 +51,9 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="The tablespace.")]
 Grpc = Annotated[str, typer.Option(help="Where to serve gRPC, too: host:port; else nowhere.")]
-NodeId = Annotated[str, typer.Argument(help="A node: its id, the beginning of it, or its address.")]
+NodeId = Annotated[
+    str, typer.Argument(help="A node: its name, its id or the beginning of it, or its address.")
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has come about.")]
 Grace = Annotated[
     int | None,
@@ -148,12 +152,23 @@ def show_tablespaces(url: Url = None, as_json: AsJson = False) -> None:
             for name, fact in spaces.items()
         )
         return
-    rows = []
+    rows = rows_of(spaces, nodes, leaders)
+    print_table(("name", "leader", "should lead", "wanted", "replicas"), rows)
+
+
+def rows_of(
+    spaces: dict[str, "SpaceFact"], nodes: dict[str, "NodeFact"], leaders: dict[str, str]
+) -> list[tuple[str, ...]]:
+    """Tablespaces for people: a row each, nodes by their names."""
+    by_address = {node.address: _called(nodes, node_id) for node_id, node in nodes.items()}
+    rows: list[tuple[str, ...]] = []
     for name, fact in spaces.items():
-        replicas = ", ".join(f"{each} {_does(nodes, each, name)}" for each in fact.replicas)
+        leader = by_address.get(leaders[name], leaders[name]) or "nobody"
+        should = fact.leader and _called(nodes, fact.leader)
         wanted = "its folder's owner" if not fact.hosted else str(fact.expected)
-        rows.append((name, leaders[name] or "nobody", fact.leader, wanted, replicas))
-    print_table(("name", "leader", "should lead", "replicas wanted", "replicas"), rows)
+        replicas = [f"{_called(nodes, each)} {_does(nodes, each, name)}" for each in fact.replicas]
+        rows.append((name, leader, should, wanted, "\n".join(replicas)))
+    return rows
 
 
 @app.command("check")
@@ -192,7 +207,7 @@ def show_nodes(url: Url = None, as_json: AsJson = False) -> None:
         ("node", "address", "since", "replicas", "leads"),
         [
             (
-                node_id,
+                _called(nodes, node_id),
                 fact.address,
                 moment_of(fact.started_ms),
                 len(fact.replicas),
@@ -326,7 +341,7 @@ def _with_commands(url: str | None, work: Callable[["SpaceCommands"], Awaitable[
             return with_store(url, do)
     except Error as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 def _cluster(url: str | None) -> AbstractAsyncContextManager[LedgerClient]:
@@ -368,6 +383,10 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
 def _report(nodes: dict[str, "NodeFact"], node_id: str, name: str) -> "ReplicaReport | None":
     node = nodes.get(node_id)
     return node.replicas.get(name.lower()) if node is not None else None
+
+
+def _called(nodes: dict[str, "NodeFact"], node_id: str) -> str:
+    return called(nodes[node_id].host if node_id in nodes else "", node_id)
 
 
 def _does(nodes: dict[str, "NodeFact"], node_id: str, name: str) -> str:

@@ -6,13 +6,16 @@ Invariants:
 - An error is a line, never a traceback, unless one is asked for.
 """
 
+import logging
 import os
+import sys
 from importlib.metadata import version
 from typing import Annotated, Final
 
 import typer
 
 from engine.errors import InvalidRequest
+from engine.metadata.zookeeper_settings import WAITING_LOG
 from engine.ports.clock import SystemClock
 from engine.slow import configure_from
 from herdbook.cli.examples import epilog_of
@@ -170,6 +173,8 @@ def main() -> None:
     except InvalidRequest as error:
         typer.echo(str(error), err=True)
         raise SystemExit(2) from None
+    if "--json" in sys.argv:
+        logging.getLogger(WAITING_LOG).setLevel(logging.ERROR)
     try:
         app()
     except Exception as error:

@@ -18,9 +18,9 @@ import typer
 
 from engine.errors import EngineError
 from herdbook.cli.sql_errors import harmless
+from herdbook.cli.statuses import status_of
 from herdbook.finding import (
     FILE_VARIABLE,
-    StoreNotFound,
     check_store,
     configuration_file,
     find,
@@ -75,13 +75,10 @@ def job_of(
         store = _found(url)
         with _session(store, master, settings) as job, _watched(job.spark, what):
             yield job
-    except StoreNotFound as error:
-        typer.echo(f"StoreNotFound: {error}", err=True)
-        raise typer.Exit(2) from error
     except (EngineError, BlobError, Error, OSError, PipelineError, PySparkException) as error:
         sys.stdout.flush()
         typer.echo(one_line(error), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 def one_line(error: Exception) -> str:

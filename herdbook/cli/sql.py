@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engine.errors import EngineError
+from herdbook.cli.statuses import status_of
 from herdbook.finding import (
     FILE_VARIABLE,
-    StoreNotFound,
     check_store,
     configuration_file,
     find,
@@ -136,12 +136,9 @@ def opened(store: str | None, *, create: bool = False) -> "Iterator[Herd]":
 
         with open_herd(found, security=security) as herd:
             yield herd
-    except StoreNotFound as error:
-        typer.echo(f"StoreNotFound: {error}", err=True)
-        raise typer.Exit(2) from error
     except (EngineError, Error) as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 @contextmanager

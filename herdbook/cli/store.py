@@ -20,8 +20,9 @@ from engine.errors import EngineError, InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.ports.system_loop import new_event_loop
+from herdbook.cli.statuses import status_of
 from herdbook.cli.working import aside
-from herdbook.finding import StoreNotFound, open_store
+from herdbook.finding import open_store
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 CUT_CHARACTERS_MIN: Final = 6
 """No column of a table is cut to less."""
+
+ID_CHARACTERS: Final = 8
+"""So much of an id tells it from others, beside a name."""
 
 Url = Annotated[
     str | None,
@@ -60,7 +64,7 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     except EngineError as error:
         with aside():
             typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, StoreNotFound) else 1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 def with_store(url: str | None, work: Callable[[LedgerClient], Awaitable[R]]) -> R:
@@ -106,6 +110,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def called(host: str, identity: str) -> str:
+    """A node for people: its name, where that is known, and the beginning of its id."""
+    return f"{host} {identity[:ID_CHARACTERS]}" if host else identity
 
 
 def moment_of(wall_ms: int) -> str:

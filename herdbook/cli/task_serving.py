@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from herdbook.cli.statuses import status_of
 from herdbook.cli.store import Url, run
 
 Certificate = Annotated[Path | None, typer.Option(help="Of this server, PEM.")]
@@ -89,7 +90,7 @@ def serve(
         run(work())
     except BrokerError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 def _commands(given: list[str] | None) -> dict[str, tuple[str, ...]]:

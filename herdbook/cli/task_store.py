@@ -15,6 +15,7 @@ import typer
 from broker.connection import ANY_MODULE
 from broker.errors import BrokerError
 from herdbook.cli.sql_errors import harmless
+from herdbook.cli.statuses import status_of
 from herdbook.cli.store import moment_of, print_facts, print_table, run
 from herdbook.cli.working import aside
 from herdbook.task_api import TaskApi, open_tasks
@@ -62,7 +63,7 @@ def with_tasks(
         return run(opened())
     except BrokerError as error:
         say_error(f"{type(error).__name__}: {error}")
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 async def why_waiting(api: TaskApi, task: dict[str, Any]) -> str:

@@ -38,7 +38,9 @@ Priority = Annotated[int, typer.Option(help="Higher ones go first.")]
 Delay = Annotated[int, typer.Option(help="Not before so long.", min=0)]
 Timeout = Annotated[int, typer.Option(help="It must have ended by then.", min=0)]
 TimeLimit = Annotated[int, typer.Option(help="For one attempt.", min=0)]
-AttemptsMax = Annotated[int, typer.Option(help="0: without limit.", min=0)]
+AttemptsMax = Annotated[
+    int, typer.Option(help="How often it may be begun. 0: without limit.", min=0)
+]
 AtMostOnce = Annotated[bool, typer.Option("--at-most-once", help="Never begin it a second time.")]
 Slot = Annotated[str, typer.Option(help="One task at a time has it.")]
 UniqueKey = Annotated[str, typer.Option(help="A second task with it is refused.")]
@@ -70,7 +72,11 @@ def submit(
     broker: BrokerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a task; prints its id."""
+    """Submit a task; prints its id.
+
+    What a function's decorator says, @task(attempts_max=3), counts where a program submits the
+    function itself. Here the type is only a name, and these options are all that is known.
+    """
     wanted: dict[str, Any] = {
         "type": type_,
         "tenant": tenant,

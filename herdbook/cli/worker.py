@@ -7,11 +7,13 @@ Invariants:
 """
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from herdbook.cli.statuses import status_of
 from herdbook.cli.store import Url, run
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 ENDED_TASKS: Final = 3
 _MIB: Final = 1024 * 1024
 _PLACES_A_PROCESS: Final = 20
+_PROBE_S: Final = 2.0
+_HTTP: Final = b"HTTP/1"
+# What begins each connection of gRPC, with empty settings. Servers of HTTP/1 refuse it in words.
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 
 Tasks = Annotated[
@@ -104,7 +110,7 @@ def worker(
     from herdbook.worker_process import WorkerChoice
 
     for address in broker or ():
-        _check_address(address)
+        _check_wire(address, *_host_port(address))
     many = processes or os.cpu_count() or 1
     limits = WorkerLimits(
         (places or many * _PLACES_A_PROCESS) + ahead,
@@ -138,7 +144,7 @@ def _work(choice: "WorkerChoice") -> None:
         whole = run(run_worker(choice, _say))
     except BrokerError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(status_of(error)) from error
     if not whole:
         typer.echo("the worker has left; tasks that ran too long were ended", err=True)
         raise typer.Exit(ENDED_TASKS)
@@ -154,14 +160,31 @@ def _say(worker: "Worker", pool: "Pool") -> None:
     )
 
 
-def _check_address(address: str) -> None:
+def _host_port(address: str) -> tuple[str, int]:
     from engine.errors import InvalidRequest
     from engine.transport.address import parse_host_port
 
     try:
-        parse_host_port(address)
+        return parse_host_port(address)
     except InvalidRequest as error:
         raise typer.BadParameter(str(error), param_hint="--broker") from error
+
+
+def _check_wire(address: str, host: str, port: int) -> None:
+    """End the command if HTTP is spoken there; who does not answer may do so later."""
+    try:
+        with socket.create_connection((host, port), _PROBE_S) as probe:
+            probe.settimeout(_PROBE_S)
+            probe.sendall(_PREFACE)
+            answer = probe.recv(len(_HTTP))
+    except OSError:
+        return
+    if answer == _HTTP:
+        raise typer.BadParameter(
+            f"{address} speaks HTTP: name the broker's gRPC address, which herdbook serve --status "
+            "shows beside it",
+            param_hint="--broker",
+        )
 
 
 def _module(name: str) -> str:

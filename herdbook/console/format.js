@@ -31,6 +31,26 @@ export function bytes(size) {
   return `${value.toFixed(digits)} ${UNITS[at]}`;
 }
 
+// How many bytes a size says, as "10GiB" or "1.5 MB"; null for none.
+export function bytesOf(text) {
+  const found = /^\s*([0-9]+(?:[.][0-9]+)?)\s*(?:([kmgtp]?)(i?)b?)?\s*$/i.exec(text);
+  if (!found) return null;
+  const [, number, unit, binary] = found;
+  const power = unit ? "kmgtp".indexOf(unit.toLowerCase()) + 1 : 0;
+  return Math.round(Number(number) * (binary ? 1_024 : 1_000) ** power);
+}
+
+// The same the other way, without loss: "10GiB", "1500"; nothing for 0.
+export function exactly(size) {
+  let at = 0;
+  let value = size;
+  while (value && value % 1_024 === 0 && at < UNITS.length - 1) {
+    value /= 1_024;
+    at += 1;
+  }
+  return size ? `${value}${at ? UNITS[at] : ""}` : "";
+}
+
 export function rate(perSecond, unit = "") {
   if (unit === "B") return `${bytes(Math.round(perSecond))}/s`;
   const value = perSecond >= 100 ? short.format(Math.round(perSecond)) : decimals(perSecond);

@@ -12,7 +12,9 @@ const places = {
   b: ["Bookies and repair", "#/bookies"],
   s: ["Tables and SQL", "#/tables"],
   u: ["Buckets", "#/buckets"],
+  q: ["Quotas", "#/quotas"],
   t: ["Tasks", "#/tasks"],
+  c: ["Schedules", "#/schedules"],
   w: ["Workers", "#/workers"],
   r: ["Roll-outs", "#/rollouts"],
 };

@@ -8,8 +8,17 @@ import { recognise, signOut, user } from "./session.js";
 import { empty, problem } from "./showing.js";
 import { drawSide, hideSide, markPlace, tellHealth, turn } from "./side.js";
 
-const PAGES =
-  new Set(["ledgers", "bookies", "tables", "buckets", "tasks", "workers", "rollouts"]);
+const PAGES = new Set([
+  "ledgers",
+  "bookies",
+  "tables",
+  "buckets",
+  "quotas",
+  "tasks",
+  "schedules",
+  "workers",
+  "rollouts",
+]);
 const main = document.getElementById("main");
 let leaving = new AbortController();
 let shown = null;

@@ -7,10 +7,18 @@ import { theme, turnTheme, watchTheme } from "./theme.js";
 
 const PLACES = [
   ["Cluster", [["", "Overview"], ["ledgers", "Ledgers"], ["bookies", "Bookies"]]],
-  ["Data", [["tables", "Tables"], ["buckets", "Buckets"]]],
-  ["Work", [["tasks", "Tasks"], ["workers", "Workers"], ["rollouts", "Roll-outs"]]],
+  ["Data", [["tables", "Tables"], ["buckets", "Buckets"], ["quotas", "Quotas"]]],
+  [
+    "Work",
+    [
+      ["tasks", "Tasks"],
+      ["schedules", "Schedules"],
+      ["workers", "Workers"],
+      ["rollouts", "Roll-outs"],
+    ],
+  ],
 ];
-const FOR_ADMINISTRATORS = new Set(["ledgers", "bookies", "rollouts"]);
+const FOR_ADMINISTRATORS = new Set(["ledgers", "bookies", "schedules", "rollouts"]);
 const side = document.getElementById("side");
 const health = h("span", {}, "");
 

@@ -27,7 +27,10 @@ _FULL_PERCENT: Final = 90
 
 
 class BookieFacts(msgspec.Struct):
-    """A bookie. `state` is writable, read-only or away; sizes are null while it does not answer."""
+    """A bookie. `state` is writable, read-only or away; sizes are null while it does not answer.
+
+    Bookies with the same `disk`, if it is known, share its room.
+    """
 
     bookie_id: str
     state: str
@@ -40,6 +43,7 @@ class BookieFacts(msgspec.Struct):
     total_bytes: int | None = None
     free_bytes: int | None = None
     problem: str = ""
+    disk: str = ""
 
 
 class BookieList(msgspec.Struct):
@@ -49,13 +53,15 @@ class BookieList(msgspec.Struct):
 
 
 class NodeFacts(msgspec.Struct):
-    """A process of the store: a bookie, a node of tablespaces or a broker."""
+    """A process of the store: a bookie, a node of tablespaces or a broker. `host` is what people
+    call it, where that is known; `name` is its id."""
 
     name: str
     role: str
     address: str
     up: bool
     leads: bool = False
+    host: str = ""
 
 
 class BookieCounts(msgspec.Struct):
@@ -117,6 +123,7 @@ def _facts(name: str, found: Registration | None, leaving: bool) -> BookieFacts:
         None,
         None,
         problem,
+        found.disk,
     )
 
 
@@ -150,12 +157,13 @@ async def show_cluster(house: House, ask: Ask) -> Told:
     facts = await bookies_now(house)
     up = [each for each in facts if each.state != "away"]
     nodes = [
-        NodeFacts(each.bookie_id, "bookie", each.address, each.state != "away") for each in facts
+        NodeFacts(each.bookie_id, "bookie", each.address, each.state != "away", host=each.host)
+        for each in facts
     ]
     nodes += await _herd_nodes(house, warnings)
     nodes += _broker_node(house)
     warnings += [f"bookie {each.bookie_id}: {each.problem}" for each in facts if each.problem]
-    disk = _disks(up)
+    disk = disks_of(up)
     if disk.total_bytes and disk.used_bytes * 100 >= disk.total_bytes * _FULL_PERCENT:
         full = disk.used_bytes * 100 // disk.total_bytes
         warnings.append(f"the bookies' disks are {full} % full")
@@ -176,19 +184,24 @@ async def show_cluster(house: House, ask: Ask) -> Told:
     return Told(told if ask.who.admin else _discreet(told))
 
 
-def _disks(facts: list[BookieFacts]) -> DiskFacts:
-    """The disks that bookies told of. Several of one machine that are alike are one disk."""
+def disks_of(facts: list[BookieFacts]) -> DiskFacts:
+    """The disks that bookies told of, each once.
+
+    Of bookies that do not name theirs those of one machine are one if they are alike.
+    """
     disks = {}
     for each in facts:
         if each.total_bytes is not None and each.free_bytes is not None:
             machine = each.host or each.address.rpartition(":")[0]
-            disks[machine, each.total_bytes] = each.total_bytes - each.free_bytes
-    return DiskFacts(sum(total for _, total in disks), sum(disks.values()))
+            known = each.disk or (machine, each.total_bytes)
+            disks[known] = each.total_bytes, each.total_bytes - each.free_bytes
+    totals = [total for total, _ in disks.values()]
+    return DiskFacts(sum(totals), sum(used for _, used in disks.values()))
 
 
 def _discreet(told: ClusterFacts) -> ClusterFacts:
-    """The same without addresses and paths, which are for administrators."""
-    nodes = [msgspec.structs.replace(each, address="") for each in told.nodes]
+    """The same without addresses, names of machines and paths, which are for administrators."""
+    nodes = [msgspec.structs.replace(each, address="", host="") for each in told.nodes]
     return msgspec.structs.replace(told, url="", nodes=nodes)
 
 
@@ -232,7 +245,7 @@ async def _herd_nodes(house: House, warnings: list[str]) -> list[NodeFacts]:
                 fact = decode_node(found.value)
                 leads = any(each.role == "leader" for each in fact.replicas.values())
                 address = fact.address.removeprefix(TCP)
-                told.append(NodeFacts(name, "herd", address, True, leads))
+                told.append(NodeFacts(name, "herd", address, True, leads, fact.host))
     except EngineError as error:
         warnings.append(f"the nodes of tablespaces are not known: {error}")
     return told

@@ -57,6 +57,7 @@ _STATUSES: Final[_Statuses] = (
     (blob.BucketNotEmpty, 409),
     (blob.ConditionFailed, 412),
     (blob.ObjectChanged, 409),
+    (blob.QuotaExceeded, 507),
     (blob.CommitOutcomeUnknown, 504),
     (blob.BlobCorrupt, 500),
     (blob.MetadataUnavailable, 503),

@@ -179,6 +179,8 @@ async def put_object(house: House, ask: Ask) -> Response:
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > transfers.settings.object_bytes_max:
             raise too_long(transfers.settings)
+        if announced.isdecimal():
+            await bucket.check_room(name, int(announced))
         info = await _taken(request, transfers, bucket, name, options)
     return json_reply(object_facts(info), 201, {"ETag": f'"{info.etag}"'})
 
@@ -289,7 +291,7 @@ ROUTES: Final = (
         body_optional=True,
         reply=ObjectFacts,
         status=201,
-        other_statuses=(400, 404, 408, 412, 413, 504),
+        other_statuses=(400, 404, 408, 412, 413, 504, 507),
     ),
     Route(
         "DELETE",

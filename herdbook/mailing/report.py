@@ -20,9 +20,9 @@ STEPS: Final = {
     "gather": "messages laid out",
     "cluster": "ZooKeeper and three nodes up",
     "spark": "a session of Spark begun",
-    "load": "loaded into the bucket by Spark, a row each",
+    "load": "loaded into the bucket by Spark, in tasks",
     "tasks": "sent by tasks of three tenants on two workers",
-    "report": "read again by Spark, every byte hashed",
+    "report": "read again by Spark and hashed, in tasks",
 }
 
 

@@ -75,6 +75,18 @@ def load(spark: "SparkSession", url: str, folder: Path) -> LoadReport:
     return load_files(job, str(folder), Target(BUCKET, table=TABLE))
 
 
+def tasks_of(spark: "SparkSession") -> tuple[int, int]:
+    """How many of its tasks Spark has done, and how many there are as far as it has planned."""
+    tracker, done, planned = spark.sparkContext.statusTracker(), 0, 0
+    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup())
+    for stage in {stage for job in jobs if job is not None for stage in job.stageIds}:
+        info = tracker.getStageInfo(stage)
+        if info is not None:
+            done += info.numCompletedTasks
+            planned += info.numTasks
+    return done, planned
+
+
 def report(spark: "SparkSession") -> SparkReport:
     """By tenant, of the objects' bytes and the table's snapshot."""
     objects = (

@@ -9,7 +9,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from herd.errors import Error
 from herdbook.connecting import AsyncCluster, connect_async
+from herdbook.finding import URL_VARIABLE
 from herdbook.mailing.ending import ending_by_signals
 from herdbook.mailing.gathering import TENANTS, Gathered, gather
 from herdbook.mailing.own_folder import own_folder
@@ -40,6 +41,7 @@ MESSAGES_MAX: Final = 4_000
 _TASKS_ABOUT: Final = 200
 _NAMES_MAX: Final = 50
 _LOOK_S: Final = 0.25
+_COUNT_S: Final = 0.5
 _TRIES: Final = 200
 _SUBMITTED_AT_ONCE: Final = 500
 _PAGE: Final = 500
@@ -53,12 +55,20 @@ class StorySettings:
     source: Path
     data: Path | None = None
     messages_max: int = MESSAGES_MAX
+    keep: bool = False
+    """Whether the cluster stays up, once all is told, until a signal comes."""
 
 
-async def tell(settings: StorySettings, step: Step, say: Callable[[str], None]) -> StoryReport:
+async def tell(
+    settings: StorySettings,
+    step: Step,
+    say: Callable[[str], None],
+    told: Callable[[StoryReport], None] = lambda report: None,
+) -> StoryReport:
     """Live it through. Raises `InvalidRequest`, `Unavailable`, and what its parts raise.
 
-    SIGINT and SIGTERM cancel it, a second one ends this process.
+    The report is `told` at the end; while the cluster is up, if that is kept. SIGINT and SIGTERM
+    cancel it, a second one ends this process.
     """
     report = StoryReport(str(settings.source))
     began_s = SystemClock().monotonic()
@@ -77,12 +87,25 @@ async def tell(settings: StorySettings, step: Step, say: Callable[[str], None]) 
         ending.also.append(processes.cut_short)
         try:
             story = _Story(gathered, report, processes, workers, step, say)
-            await story.run(stack)
+            with ExitStack() as sessions:
+                await story.run(sessions)
+            if settings.keep:
+                report.whole_s = SystemClock().monotonic() - began_s
+                told(report)
+                await _until_interrupted(say, processes)
+                return report
         finally:
             await workers.close()
     # With the end of everything that was started.
     report.whole_s = SystemClock().monotonic() - began_s
+    told(report)
     return report
+
+
+async def _until_interrupted(say: Callable[[str], None], processes: Processes) -> None:
+    say(f"the cluster stays up until Ctrl-C: export {URL_VARIABLE}={processes.url}")
+    with suppress(asyncio.CancelledError):
+        await asyncio.get_running_loop().create_future()
 
 
 class _Story:
@@ -107,7 +130,7 @@ class _Story:
         """All of it."""
         report, processes = self._report, self._processes
         await self._timed("cluster", self._workers.run(processes.wait_until_up))
-        self._say(f"the console: {processes.login}")
+        self._say(f"the console, while it runs: {processes.login}")
         processes.start_workers()
         from herdbook.mailing import spark as with_spark
 
@@ -116,7 +139,7 @@ class _Story:
         async with connect_async(processes.url) as cluster:
             await self._load(cluster, spark)
             await self._timed("tasks", self._send(cluster))
-            told = await self._timed("report", self._workers.run(lambda: with_spark.report(spark)))
+            told = await self._by_spark("report", spark, lambda: with_spark.report(spark))
             report.lines, report.different = told
             await self._check(cluster)
 
@@ -125,9 +148,30 @@ class _Story:
 
         await cluster.blobs.create_bucket(BUCKET)
         url = self._processes.url
-        loading = self._workers.run(lambda: load(spark, url, self._gathered.folder))
-        loaded = await self._timed("load", loading)
+        folder = self._gathered.folder
+        loaded = await self._by_spark("load", spark, lambda: load(spark, url, folder))
         self._report.loaded = loaded.objects
+
+    async def _by_spark(self, what: str, spark: Any, work: Callable[[], T]) -> T:
+        """Let Spark do it; meanwhile its tasks are counted."""
+        from herdbook.mailing.spark import tasks_of
+
+        _, before = await self._workers.run(lambda: tasks_of(spark))
+
+        async def count() -> None:
+            while True:
+                await asyncio.sleep(_COUNT_S)
+                done, planned = await self._workers.run(lambda: tasks_of(spark))
+                self._step(what, done - before, planned - before)
+
+        counting = asyncio.ensure_future(count())
+        try:
+            result = await self._timed(what, self._workers.run(work))
+        finally:
+            counting.cancel()
+        _, planned = await self._workers.run(lambda: tasks_of(spark))
+        self._step(what, planned - before, planned - before)
+        return result
 
     async def _send(self, cluster: AsyncCluster) -> None:
         """Submit the tasks, and look on until all messages are sent."""

@@ -17,6 +17,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,12 +125,34 @@ async def _main(channel: socket.socket) -> int:
         writer.close()
 
 
-def log_with_times() -> None:
-    """What happens goes to standard error, each line with its moment."""
-    handler = logging.StreamHandler()
+class _Telling(logging.Handler):
+    """Tells somebody each line."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(self.format(record))
+
+
+def log_with_times(tell: Callable[[str], None] | None = None) -> None:
+    """What happens goes to whom it is to be told, or to standard error, each line with its
+    moment."""
+    handler = logging.StreamHandler() if tell is None else _Telling(tell)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("engine").setLevel(logging.INFO)
+    for name in ("engine", "herdbook"):
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
+def quiet_grpc() -> None:
+    """gRPC says nothing by itself, here and in processes that are started from here.
+
+    Called before it is imported: what went wrong its caller says, and of what did not nobody wants
+    to hear. Who says `GRPC_VERBOSITY` hears it.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def main() -> None:

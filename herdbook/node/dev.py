@@ -11,9 +11,8 @@ import asyncio
 import random
 import shutil
 import signal
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,9 @@ from typing import Final
 from engine.errors import EngineError, InvalidRequest, Unavailable
 from engine.folder.naming import refuse_url
 from engine.ports.clock import SystemClock
+from herdbook.node.child import quiet_grpc
+from herdbook.node.passing_on import PassingOn
+from herdbook.node.ports import Ports
 from herdbook.node.settings import (
     BookieTable,
     BrokerTable,
@@ -34,8 +36,7 @@ from herdbook.node.settings import (
 )
 from herdbook.node.status import StatusFile
 from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
-from herdbook.zookeeper_server import ZooKeeperFailed, ZooKeeperServer, find_jars, find_java
-from herdbook.zookeeper_server import free_port as checked_port
+from herdbook.zookeeper_server import ZooKeeperServer, find_jars, find_java
 
 HOST: Final = "127.0.0.1"
 NODES_MAX: Final = 9
@@ -75,8 +76,15 @@ class DevCluster:
     """Each node's HTTP."""
     login: str
     """Where a browser is logged in, once; "" for no HTTP."""
+    moved: Mapping[str, tuple[int, int]]
+    """What listens elsewhere than people know, for somebody else does there: both ports."""
     states: Callable[[], dict[str, MemberState]]
     """Each node's process."""
+
+    @property
+    def log(self) -> Path:
+        """What its nodes say."""
+        return self.folder / LOG
 
 
 Ready = Callable[[DevCluster], Awaitable[None]]
@@ -88,62 +96,109 @@ def check_java() -> None:
     find_jars()
 
 
-async def run_dev(settings: DevSettings, ending: Ending, ready: Ready) -> None:
+class Fates:
+    """Tells what becomes of nodes once all of them have served, a line each."""
+
+    def __init__(self, tell: Callable[[str], None], log: Path) -> None:
+        self._tell = tell
+        self._log = log
+        self._before: dict[str, str] = {}
+
+    def note(self, states: dict[str, MemberState]) -> None:
+        """A state is another one."""
+        now = {name: each.state for name, each in states.items()}
+        if not self._before and set(now.values()) != {"serving"}:
+            return
+        for name, state in states.items():
+            if self._before.get(name, state.state) == state.state:
+                continue
+            if state.state == "waiting":
+                self._tell(f"{name} died: {state.error}. It is started again; see {self._log}")
+            elif state.state == "silent":
+                self._tell(f"{name} is silent: its event loop stands still; see {self._log}")
+            elif state.state == "serving":
+                self._tell(f"{name} is back")
+        self._before = now
+
+
+async def run_dev(
+    settings: DevSettings, ending: Ending, ready: Ready, tell: Callable[[str], None]
+) -> None:
     """Run a cluster until told to end; `ready` is called when it can be used, and may go on.
 
-    Raises `InvalidRequest`, `ZooKeeperMissing`, `ZooKeeperFailed`, `NodeFailed`, and what `ready`
-    raises.
+    `tell` hears what becomes of nodes, and what they log unless that is to be quiet. Raises
+    `InvalidRequest`, `ZooKeeperMissing`, `ZooKeeperFailed`, `NodeFailed`, and what `ready` raises.
     """
     if not 1 <= settings.nodes <= NODES_MAX:
         raise InvalidRequest(f"a cluster for development has 1 to {NODES_MAX} nodes")
     check_java()
+    quiet_grpc()
     with _folder(settings) as folder, ExitStack() as stack:
+        ports = stack.enter_context(Ports(HOST))
         server = ZooKeeperServer(
-            folder / "zookeeper", port=_port(_ZOOKEEPER_PORT), ends_with_parent=True
+            folder / "zookeeper",
+            port=ports.take("ZooKeeper", _ZOOKEEPER_PORT),
+            ends_with_parent=True,
         )
         stack.callback(server.stop)
         # It starts beside the nodes, which wait for it: that is a second for all of them.
         server.start(wait=False)
         once = f"{random.SystemRandom().getrandbits(_ONCE_BITS):064x}"
-        members = [_member(settings, number, folder, server.hosts) for number in _numbers(settings)]
+        members = [
+            _member(settings, number, folder, server.hosts, ports) for number in _numbers(settings)
+        ]
         members[0] = members[0]._replace(once=once)
         first = members[0].settings
         status = stack.enter_context(StatusFile(folder / ".node", first.url, first.supervisor))
+        shown = stack.enter_context(PassingOn(tell))
         log = stack.enter_context((folder / LOG).open("a", encoding="utf-8"))
+        fates = Fates(shown.pass_on, folder / LOG)
 
         def copy(name: str, line: str) -> None:
             with suppress(OSError):
                 log.write(f"{name} | {line}\n")
                 log.flush()
             if not settings.quiet:
-                print(f"{name} | {line}", file=sys.stderr, flush=True)
+                shown.pass_on(f"{name} | {line}")
 
-        supervisor = Supervisor(
-            members,
-            first.supervisor,
-            SystemClock(),
-            say=copy,
-            changed=lambda it: status.write(it.states),
-        )
-        cluster = DevCluster(
-            first.url,
-            folder,
-            tuple(f"http://{each.settings.http.listen}" for each in members),
-            f"http://{first.http.listen}/login?once={once}",
-            lambda: supervisor.states,
-        )
+        def changed(supervisor: Supervisor) -> None:
+            status.write(supervisor.states)
+            fates.note(supervisor.states)
+
+        supervisor = Supervisor(members, first.supervisor, SystemClock(), say=copy, changed=changed)
+        cluster = _cluster(members, folder, ports, supervisor)
         told = _tell(supervisor, cluster, ready)
         async with _beside(ending, _watch_zookeeper(server), status.beat(), told):
             await supervisor.run(ending)
+
+
+def _cluster(
+    members: list[Member], folder: Path, ports: Ports, supervisor: Supervisor
+) -> DevCluster:
+    """What there is to tell of it."""
+    console = tuple(f"http://{each.settings.http.listen}" for each in members)
+    return DevCluster(
+        members[0].settings.url,
+        folder,
+        console,
+        f"{console[0]}/login?once={members[0].once}",
+        ports.moved,
+        lambda: supervisor.states,
+    )
 
 
 def _numbers(settings: DevSettings) -> range:
     return range(1, settings.nodes + 1)
 
 
-def _member(settings: DevSettings, number: int, folder: Path, zookeeper: str) -> Member:
+def _member(
+    settings: DevSettings, number: int, folder: Path, zookeeper: str, ports: Ports
+) -> Member:
     """A node with all roles in one process, at ports of its own."""
-    at = {name: f"{HOST}:{_port(port + number - 1)}" for name, port in _PORTS.items()}
+    at = {
+        name: f"{HOST}:{ports.take(f'node-{number} {name}', port + number - 1)}"
+        for name, port in _PORTS.items()
+    }
     data = folder / f"node-{number}"
     # Three copies need three bookies, however few the nodes are.
     each = -(-_BOOKIES_MIN // settings.nodes)
@@ -162,14 +217,6 @@ def _member(settings: DevSettings, number: int, folder: Path, zookeeper: str) ->
         supervisor=SupervisorTable(stop_timeout_ms=20_000),
     )
     return Member(f"node-{number}", node, ROLES)
-
-
-def _port(wanted: int) -> int:
-    """The port that people know, or a free one where somebody has it."""
-    try:
-        return checked_port(HOST, wanted)
-    except ZooKeeperFailed:
-        return checked_port(HOST)
 
 
 @contextmanager
@@ -253,4 +300,4 @@ async def _answered(cluster: DevCluster) -> None:
 def end_by_signals(ending: Ending) -> None:
     """Let SIGTERM, SIGINT and the end of the terminal end it."""
     ending.on_signals()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, ending.tell)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, ending.tell, signal.SIGHUP)

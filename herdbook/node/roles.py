@@ -7,8 +7,7 @@ Invariants:
 """
 
 import asyncio
-import contextlib
-import sys
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from herd.nodes import Node
 
 Serving = Callable[[str], None]
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,9 @@ async def _bookie(service: Service) -> None:
     settings = service.settings
     table, configuration = settings.bookie, _configuration(settings)
     folders, bounds = settings.bookie_folders(), settings.bounds
-    door = ClusterDoor(parse_url(settings.url), configuration.make_zookeeper(), folders, _say)
+    door = ClusterDoor(
+        parse_url(settings.url), configuration.make_zookeeper(), folders, _logger.info
+    )
 
     def started(server: "BookieServer") -> None:
         door.remember()
@@ -142,6 +144,7 @@ async def _herd(service: Service) -> None:
         grpc=table.grpc,
         advertise=settings.reached(table.listen, table.advertise),
         insecure=settings.insecure,
+        host=settings.name,
         node=HostSettings(grace_ms=table.replica_grace_ms),
         herd=HerdSettings(
             transaction_bytes_max=bounds.transaction_bytes,
@@ -301,8 +304,3 @@ async def _measured(listen: str) -> AsyncIterator[Metrics]:
         yield metrics
     finally:
         await page.close()
-
-
-def _say(line: str) -> None:
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)

@@ -8,20 +8,23 @@ Invariants:
 
 import asyncio
 import contextlib
+import errno
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from engine.errors import FolderLocked
+from engine.errors import FolderLocked, InvalidRequest
 from engine.folder.lock import FolderLock
 from engine.ports.clock import SystemClock
-from herdbook.node.child import log_with_times
+from engine.transport.address import parse_host_port
+from herdbook.node.child import log_with_times, quiet_grpc
 from herdbook.node.here import Roles
 from herdbook.node.passing_on import PassingOn
-from herdbook.node.settings import NodeSettings, Role
+from herdbook.node.settings import NodeSettings, Role, listeners
 from herdbook.node.status import StatusFile, tell_systemd
 from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
 
@@ -32,14 +35,19 @@ HERE: Final = "node"
 async def serve_node(settings: NodeSettings, say: Say) -> None:
     """Serve until SIGTERM or SIGINT; a second one ends it at once.
 
-    Raises `FolderLocked` where the folder has a node, `NodeFailed` where a role cannot go on, and
-    in one process what that role raised.
+    Raises `FolderLocked` where the folder has a node, `InvalidRequest` where somebody else listens
+    at its ports, `NodeFailed` where a role cannot go on, and in one process what that role raised.
     """
+    quiet_grpc()
     ending = Ending()
     ending.on_signals()
     folder = settings.own_folder
     file = StatusFile(folder, settings.url, settings.supervisor)
+    if not folder.exists():
+        # Of a node that cannot be nothing stays.
+        refuse_taken(settings)
     with locked(folder), file as status, PassingOn(say) as told:
+        refuse_taken(settings)
         watch = Watch(status, told.pass_on)
         async with _beside(status.beat()):
             await _run(settings, ending, watch)
@@ -51,6 +59,25 @@ async def _run(settings: NodeSettings, ending: Ending, watch: "Watch") -> None:
     else:
         members = [Member(role.value, settings, (role,)) for role in settings.ordered_roles]
         await supervised(members, settings, ending, watch)
+
+
+def refuse_taken(settings: NodeSettings) -> None:
+    """Raise `InvalidRequest` where somebody else listens at a port of it; all of them are named.
+
+    Any other reason why one cannot listen somewhere its role finds out.
+    """
+    taken = []
+    for key, _, address in listeners(settings):
+        host, port = parse_host_port(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            if port:
+                socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                taken.append(f"{address} is in use: name another, --set {key}=HOST:PORT")
+    if taken:
+        raise InvalidRequest("; ".join(taken))
 
 
 class Watch:
@@ -107,7 +134,6 @@ async def supervised(
 
 
 async def _here(settings: NodeSettings, ending: Ending, watch: Watch) -> None:
-    log_with_times()
     state = MemberState(pid=os.getpid())
 
     def serving(role: Role, at: str) -> None:
@@ -117,8 +143,10 @@ async def _here(settings: NodeSettings, ending: Ending, watch: Watch) -> None:
         watch.note({HERE: state})
 
     roles = Roles(settings, settings.ordered_roles, serving)
-    async with _beside(_farewell(ending, watch)), _beside(_cut_short(ending)):
-        await roles.run(ending.asked)
+    with PassingOn(_write) as log:
+        log_with_times(log.pass_on)
+        async with _beside(_farewell(ending, watch)), _beside(_cut_short(ending)):
+            await roles.run(ending.asked)
 
 
 def _write(line: str) -> None:

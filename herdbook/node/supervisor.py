@@ -67,15 +67,18 @@ class Ending:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.urged = asyncio.Event()
+        self.number = 0
+        """Which signal asked first; 0: none did."""
 
     def on_signals(self) -> None:
         """Let SIGTERM and SIGINT tell."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.tell)
+            loop.add_signal_handler(number, self.tell, number)
 
-    def tell(self) -> None:
+    def tell(self, number: int = 0) -> None:
         """As a signal does."""
+        self.number = self.number or number
         (self.urged if self.asked.is_set() else self.asked).set()
 
 

@@ -91,7 +91,7 @@ def committer_of(table: Table, settings: BlobSettings = SETTINGS) -> Committer:
 
 
 def key(name: str) -> RowKey:
-    return "objects", (1, name)
+    return "uploads", (1, name)
 
 
 def put(name: str, etag: str = "x", if_etag: str | None = None) -> Change[str]:

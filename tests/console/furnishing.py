@@ -6,8 +6,8 @@ from typing import Final
 
 from broker.rollouts.record import State
 from broker.rollouts.rollouts import AsyncRollouts
-from broker.settings import Pause
-from broker.spec import Spec
+from broker.settings import Pause, Quota
+from broker.spec import Schedule, Spec
 from broker.task import Mode
 from tests.broker.service.yard import FakeWorker, submitted
 from tests.console.serving import Served
@@ -56,6 +56,7 @@ async def _tables(store: Served) -> None:
 async def _objects(store: Served) -> None:
     blobs = store.book.blobs
     letters = await blobs.create_bucket("letters")
+    await blobs.set_quota("letters", quota_bytes=2**20)
     await blobs.create_bucket("photos")
     for name in ("2025/may/elsa.txt", "2025/june/bella.txt", "2026/readme.txt"):
         await letters.put(name, name.encode() * 100, content_type="text/plain", metadata=PASTURE)
@@ -89,6 +90,11 @@ async def _tasks(store: Served) -> None:
     waiting = [Spec("letter", "acme", priority=each) for each in range(3)]
     waiting += [Spec("letter", "borden", mode=Mode.AT_MOST_ONCE), Spec("letter", MARKED)]
     await submitted(broker, *waiting)
+    await broker.set("quota", "acme", Quota(tasks=1_000, payload_bytes=2**20), "ann")
+    await broker.set("quota", "", Quota(tasks=9_000), "ann")
+    nightly = Schedule("clean", Spec("sweep", "acme"), "0 4 * * *")
+    await broker.set_schedule(nightly, "ann")
+    await broker.set_schedule(Schedule(MARKED, Spec(MARKED, "acme"), "", "UTC", 3_600_000), "ann")
     await broker.set("pause", "tenant:borden", Pause("the post office is shut"), "ann")
 
 

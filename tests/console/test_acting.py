@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from broker.settings import Pause
+from broker.settings import Pause, Quota
 from broker.spec import Spec
 from broker.task import Status
 from engine.metadata.repairs import RepairQueue
@@ -256,3 +256,60 @@ def test_a_ledger_that_belongs_to_something_is_not_deleted_by_mistake(
         sorted(before)
     )
     page.complaints.clear()
+
+
+def test_a_schedule_is_paused_and_fires_again(store: Served, page: Page) -> None:
+    async def paused() -> bool:
+        found = {each.name: each.paused for each in await store.broker.schedules()}
+        return found["clean"]
+
+    page.open(f"{store.url}/#/tasks")
+    page.key("g")
+    page.key("c")
+    page.sees("every 1 h")
+    page.click("Pause", "tr[data-key=clean]")
+    page.click("Keep as it is", "dialog")
+    page.wait("!document.querySelector('dialog')")
+    assert not store.run(paused)
+    page.click("Pause", "tr[data-key=clean]")
+    page.click("Pause the schedule", "dialog")
+    page.sees("The schedule clean is paused.")
+    assert store.run(paused)
+    page.click("Resume", "tr[data-key=clean]")
+    page.click("Resume the schedule", "dialog")
+    page.sees("The schedule clean fires again.")
+    assert not store.run(paused)
+
+
+def test_quotas_of_buckets_and_of_tenants_are_changed_and_removed(
+    store: Served, page: Page
+) -> None:
+    async def quotas() -> dict[str, Any]:
+        return {name: value for _, name, value in await store.broker.settings_of("quota")}
+
+    page.open(f"{store.url}/#/tasks")
+    page.key("g")
+    page.key("q")
+    page.sees("of 1.0 MiB")
+    page.click("Change", "tr[data-key=letters]")
+    assert page.run("document.querySelector('dialog input[name=bytes]').value") == "1MiB"
+    page.fill("dialog input[name=objects]", "50")
+    page.fill("dialog input[name=bytes]", "1.5 MB")
+    page.click("Change the quota", "dialog")
+    page.sees("The quota of the bucket letters is changed.")
+    use = store.run(lambda: store.book.blobs.use("letters"))
+    assert (use.quota_objects, use.quota_bytes) == (50, 1_500_000)
+    page.click("Change", "tr[data-key=acme]")
+    page.fill("dialog input[name=tasks]", "2000")
+    page.fill("dialog input[name=bytes]", "")
+    page.click("Change the quota", "dialog")
+    page.sees("The quota of the tenant acme is set.")
+    page.click("Remove", "tr[data-key=acme]")
+    page.click("Remove the quota", "dialog")
+    page.sees("The quota of the tenant acme is removed.")
+    page.click("Set a quota")
+    page.fill("dialog input[name=name]", "casey")
+    page.fill("dialog input[name=tasks]", "7")
+    page.click("Set the quota", "dialog")
+    page.sees("The quota of the tenant casey is set.")
+    assert store.run(quotas) == {"": Quota(tasks=9_000), "casey": Quota(tasks=7)}

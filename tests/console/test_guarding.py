@@ -97,7 +97,7 @@ def test_who_may_not_is_told_so_and_sees_what_they_may(store: Served, page: Page
     sign_in(page, store, "bob")
     page.sees("Signed in as bob")
     links = page.run("[...document.querySelectorAll('nav a')].map((each) => each.innerText)")
-    assert links == ["Overview", "Tables", "Buckets", "Tasks", "Workers"]
+    assert links == ["Overview", "Tables", "Buckets", "Quotas", "Tasks", "Workers"]
     page.run("location.hash = '#/ledgers'")
     page.sees("An administrator can grant it.")
     page.run("location.hash = '#/buckets'")

@@ -20,6 +20,8 @@ PAGES: Final = {
     "bucket": ("#/buckets/letters", "2025"),
     "folder": ("#/buckets/letters?prefix=hostile%2F", "drawing.svg"),
     "object": ("#/buckets/letters/2026%2Freadme.txt", "the upper one"),
+    "quotas": ("#/quotas", "all others"),
+    "schedules": ("#/schedules", "0 4 * * *"),
     "tasks": ("#/tasks", "the post office is shut"),
     "task": ("#/tasks/3", "dead letter"),
     "workers": ("#/workers", "shed-1"),
@@ -45,6 +47,17 @@ def shown(page: Page, store: Served, name: str) -> None:
     page.wait("!document.body.innerText.includes('Loading…')")
 
 
+def test_a_node_is_called_by_its_name_and_the_beginning_of_its_id(
+    store: Served, page: Page
+) -> None:
+    page.open(store.url)
+    script = """import("/pages/overview.js").then(({ called }) => {
+        const words = (...of) => [called(...of)].flat().map((each) => each.textContent ?? each);
+        return [words("49fa42582fed", "node-1"), words("49fa42582fed", "")];
+    })"""
+    assert page.run(script) == [["node-1 ", "49fa4258"], ["49fa42582fed"]]
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_what_there_is_in_both_themes(
     store: Served, page: Page, pictures: Path, name: str
@@ -66,11 +79,36 @@ def test_a_page_shows_what_there_is_in_both_themes(
 
 
 def test_names_that_are_markup_are_shown_as_they_are(store: Served, page: Page) -> None:
-    for name in ("folder", "object", "tasks", "task", "workers"):
+    for name in ("folder", "object", "tasks", "task", "workers", "schedules"):
         shown(page, store, name)
         page.sees(MARKED)
         assert page.run("document.querySelectorAll('main img, main script').length") == 0
         assert page.run("document.title") != "it ran"
+
+
+def test_a_tenant_whose_tasks_no_worker_takes_is_not_called_served(
+    store: Served, page: Page
+) -> None:
+    shown(page, store, "tasks")
+    page.wait("document.querySelector('tr[data-key=acme]')")
+    assert "no worker takes letter" in page.run(
+        "document.querySelector('tr[data-key=acme]').innerText"
+    )
+
+
+def test_the_page_of_workers_says_how_one_is_started_with_the_stores_own_url(
+    store: Served, page: Page
+) -> None:
+    shown(page, store, "overview")
+    none = "new Response('{\"workers\": []}', {headers: {'Content-Type': 'application/json'}})"
+    page.run(
+        "(() => { const real = window.fetch; window.fetch = (at, ...rest) =>"
+        f" String(at).includes('/workers') ? Promise.resolve({none}) : real(at, ...rest); }})()"
+    )
+    page.run("location.hash = '#/workers'")
+    page.sees(store.book.url)
+    told = page.run("document.querySelector('.empty code').innerText")
+    assert told == f"herdbook worker --tasks your.module --url {store.book.url}"
 
 
 def test_a_theme_that_was_chosen_is_remembered(store: Served, page: Page) -> None:

@@ -3,13 +3,18 @@
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 import engine
+from engine.access.tokens import READ, Claims, sign
 from engine.errors import FolderError, InvalidRequest
-from engine.place import Place, held_client, let_go
+from engine.place import Holding, Place, held_client, let_go
 from engine.ports.system_loop import background_loop
+from engine.transport.security import Security
+from tests.engine.access.known_users import KEY
 
 
 def made(folder: Path) -> Place:
@@ -31,6 +36,38 @@ def test_a_process_has_one_client_of_a_place(tmp_path: Path) -> None:
     let_go(place)
     assert held_client(place) is not held
     let_go(place)
+
+
+def test_a_client_of_a_place_has_the_newest_token_that_its_process_was_told_of() -> None:
+    opened: list[Security] = []
+
+    class Opened:
+        """Something held, that needs no loop."""
+
+        usable = True
+
+        def close(self) -> None:
+            """See `Held`."""
+
+    def open_it(place: Place) -> Any:
+        opened.append(place.make_security())
+        return Opened()
+
+    def token(ends_ms: int) -> str:
+        return sign(Claims(READ, "ann", ends_ms), KEY)
+
+    holding: Holding[Any] = Holding(open_it)
+    first = Place(url="herdbook://host:2181/prod", token=token(1), renewed="/elsewhere/token")
+    held = holding.at(first)
+    [security] = opened
+    assert security.at_bookies().token == token(1)
+    assert holding.at(msgspec.structs.replace(first, token=token(3))) is held
+    assert holding.at(msgspec.structs.replace(first, token=token(2))) is held
+    assert security.at_bookies().token == token(3)
+    assert holding.at(first.at(None, token(2))) is not held, "an option counts by itself"
+    assert opened[-1].at_bookies().token == token(2)
+    holding.let_go(first)
+    assert holding.at(first) is not held
 
 
 def test_a_forked_child_opens_its_own(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ async def test_each_folder_is_a_bookie_with_the_addresses_and_the_place_of_the_s
             assert registration.grpc == server.grpc_address != ""
             assert (registration.host, registration.rack) == ("barn", "/row/2")
             assert registration.writable
+            assert registration.disk == SystemDisk(tmp_path).space().name
 
 
 async def test_what_was_written_is_read_after_a_restart_under_the_same_id(tmp_path: Path) -> None:

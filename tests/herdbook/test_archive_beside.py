@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,13 @@ from engine import cluster
 from engine.errors import CannotRead, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
+from engine.ledger.writer import LedgerWriter
 from engine.log import Position
 from engine.metadata.ledgers import LedgerMetadata
 from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
+from engine.run import Entry
+from engine.transport.contract import ReadReply, ReadRequest
 from herd.checkpoint.manifest import (
     Checkpoints,
     Locator,
@@ -28,9 +32,9 @@ from herd.nodes.facts import SPACES, SpaceFact, encode_fact
 from herdbook.archive import Backed, BackupFolder, back_up, check_backup, restore_folder
 from herdbook.archive import backup as backing
 from herdbook.archive import cut as cutting
-from herdbook.archive.cut import Cut, reader_of, take_cut
+from herdbook.archive.cut import Cut, end_of, reader_of, take_cut
 from herdbook.book import AsyncBook, open_async
-from tests.engine.ledger.scripted import Cluster
+from tests.engine.ledger.scripted import QUICK, Cluster, ScriptedBookie
 
 
 @asynccontextmanager
@@ -42,6 +46,12 @@ async def opened(folder: Path) -> AsyncIterator[tuple[LedgerClient, ThreadWorker
             yield client, workers
     finally:
         await workers.close()
+
+
+def workshop_of(client: LedgerClient) -> Workshop:
+    return Workshop(
+        store=client.store, transport=client.transport, clock=client.clock, rng=client.rng
+    )
 
 
 async def written(client: LedgerClient, body: bytes) -> int:
@@ -209,6 +219,9 @@ def test_a_checkpoint_that_is_dropped_while_the_cut_is_taken_is_not_named(
     asyncio.run(work())
 
 
+Reading = Callable[[ReadRequest], Coroutine[None, None, ReadReply]]
+
+
 class Naming:
     """A writer that stores an object, names it in a row and in a task with a large payload."""
 
@@ -288,3 +301,105 @@ async def test_a_backup_fails_where_too_few_bookies_tell_the_end_of_an_open_ledg
     await back_up(client, workers, tmp_path / "backups", kind="cluster")
     assert [kept.last for kept in BackupFolder(tmp_path / "backups").read().ledgers] == [10]
     await workers.close()
+
+
+async def unannounced(bookies: Cluster, client: LedgerClient, count: int) -> LedgerWriter:
+    """A writer of so many acknowledged entries, of which no bookie knows that they are."""
+    for bookie in bookies.bookies:
+        bookie.confirm = lambda *_: None  # type: ignore[method-assign]
+    writer = await client.create_ledger(3, 3, 2)
+    await writer.append_many([b"acknowledged %d" % number for number in range(count)])
+    return writer
+
+
+async def test_a_ledger_that_is_closed_while_it_is_copied_is_copied_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookies = await Cluster.of(3)
+    client, workers = bookies.client(), ThreadWorkers(asyncio.get_running_loop())
+    writer = await unannounced(bookies, client, 10)
+    for bookie in bookies.bookies:
+        bookie.lacs[writer.ledger_id] = 3
+    read_batches = LedgerReader.read_batches
+
+    async def closing(reader: LedgerReader, first: int, last: int) -> AsyncIterator[list[Entry]]:
+        async for batch in read_batches(reader, first, last):
+            yield batch
+        if not reader.closed:
+            await writer.close()
+            await reader.read_last_add_confirmed()
+
+    monkeypatch.setattr(LedgerReader, "read_batches", closing)
+    await back_up(client, workers, tmp_path / "backups", kind="cluster")
+    assert [kept.last for kept in BackupFolder(tmp_path / "backups").read().ledgers] == [9]
+    await workers.close()
+
+
+async def test_an_open_ledger_s_entries_that_nobody_has_announced_are_in_a_backup(
+    tmp_path: Path,
+) -> None:
+    bookies = await Cluster.of(3)
+    client, workers = bookies.client(), ThreadWorkers(asyncio.get_running_loop())
+    writer = await unannounced(bookies, client, 10)
+    assert await end_of(workshop_of(client), writer.ledger_id) == 9
+    await back_up(client, workers, tmp_path / "backups", kind="cluster")
+    assert [kept.last for kept in BackupFolder(tmp_path / "backups").read().ledgers] == [9]
+    await workers.close()
+
+
+async def test_an_entry_that_no_bookie_holds_ends_a_backup_by_its_ledger_s_name(
+    tmp_path: Path,
+) -> None:
+    bookies = await Cluster.of(3)
+    client, workers = bookies.client(), ThreadWorkers(asyncio.get_running_loop())
+    ledger_id = await written(client, b"lost")
+    for bookie in bookies.bookies:
+        bookie.entries.clear()
+    with pytest.raises(CannotRead, match=f"ledger {ledger_id}: no replica holds entry 0"):
+        await back_up(client, workers, tmp_path / "backups", kind="cluster")
+    await workers.close()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_writer_that_never_pauses_is_not_followed_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    bookies = await Cluster.of(3)
+    client, workers = bookies.client(), ThreadWorkers(asyncio.get_running_loop())
+    writer = await unannounced(bookies, client, 10)
+    reads: list[ReadRequest] = []
+
+    def appending(bookie: ScriptedBookie) -> Reading:
+        read = bookie.read
+
+        async def called(request: ReadRequest) -> ReadReply:
+            assert len(reads) < 200, "it goes after the writer"
+            reads.append(request)
+            await writer.append_many([b"more"] * 3)
+            return await read(request)
+
+        return called
+
+    for bookie in bookies.bookies:
+        monkeypatch.setattr(bookie, "read", appending(bookie))
+    if ended:
+        assert await end_of(workshop_of(client), writer.ledger_id) >= 9
+    else:
+        await back_up(client, workers, tmp_path / "backups", kind="cluster")
+        (kept,) = BackupFolder(tmp_path / "backups").read().ledgers
+        assert kept.last >= 9
+    await workers.close()
+
+
+async def test_an_end_is_told_where_bookies_of_later_entries_are_away() -> None:
+    bookies = await Cluster.of(4)
+    client = bookies.client(replace(QUICK, stripe_entries=2))
+    for bookie in bookies.bookies:
+        bookie.confirm = lambda *_: None  # type: ignore[method-assign]
+    writer = await client.create_ledger(4, 2, 2)
+    for number in range(4):
+        await writer.append(b"%d" % number)
+    ensemble = (await client.ledger_metadata(writer.ledger_id)).fragments[0].ensemble
+    for index in (3, 0):
+        bookies.at(ensemble, index).mute = True
+    assert await end_of(workshop_of(client), writer.ledger_id) == 3

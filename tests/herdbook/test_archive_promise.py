@@ -60,6 +60,8 @@ class Acknowledged:
         while min(self.counts.values()) < count:
             self._more.clear()
             await self._more.wait()
+            for writer in self._writers:
+                assert not writer.done(), writer.exception()
 
     async def end(self) -> None:
         """Let each writer have the answer that it waits for."""
@@ -86,10 +88,13 @@ class Acknowledged:
 
     async def _write(self, step: Callable[[int], Awaitable[None]]) -> None:
         number = 0
-        while not self._ending:
-            await step(number)
-            number += 1
-            self._more.set()
+        try:
+            while not self._ending:
+                await step(number)
+                number += 1
+                self._more.set()
+        finally:
+            asyncio.get_running_loop().call_soon(self._more.set)
 
 
 def test_all_that_was_acknowledged_before_a_backup_began_is_in_it(tmp_path: Path) -> None:

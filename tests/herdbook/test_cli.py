@@ -61,6 +61,24 @@ def test_the_demo_of_a_few_files_kills_a_bookie_before_the_last_one(
     assert json.loads(answer.stdout)["files_after_kill"] == max(1, files // 2)
 
 
+def test_the_demo_takes_no_more_files_than_it_may(folder: Path) -> None:
+    answer = call("demo", "--embedded", str(folder), "--limit", "5", "--json")
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["files"] == 5
+
+
+def test_a_demo_that_fails_at_once_shows_no_bars(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "file").touch()
+    answer = call("demo", "--embedded", str(folder), "--data", str(tmp_path / "file"))
+    assert answer.exit_code == 1 and "storing" not in answer.output
+    assert "Error" in answer.stderr or "Mismatch" in answer.stderr
+
+
+def test_an_embedded_demo_has_no_cluster_to_keep(folder: Path) -> None:
+    answer = call("demo", "--embedded", str(folder), "--keep")
+    assert answer.exit_code == 2 and "--keep" in answer.stderr
+
+
 def test_the_demo_shows_a_table_to_people(folder: Path) -> None:
     answer = call("demo", "--embedded", str(folder))
     assert answer.exit_code == 0, answer.output

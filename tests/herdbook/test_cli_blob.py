@@ -312,3 +312,21 @@ def test_bad_names_and_missing_stores_are_told_apart(
     for command in (["ls"], ["put", "-", "cows/a"], ["get", "cows/a"], ["gc"], ["du"]):
         assert "StoreNotFound" in failed(*command, status=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_bucket_may_hold_is_said_shown_and_kept_to(blobs: Blobs) -> None:
+    said("put", "-", "cows/elsa", typed=b"x" * 600)
+    assert rows("quota", "cows", "--bytes", "1kB", "--objects", "2") == [
+        {"bucket": "cows", "objects": 1, "bytes": 600, "quota_objects": 2, "quota_bytes": 1000}
+    ]
+    assert "QuotaExceeded: " in failed("put", "-", "cows/alma", typed=b"x" * 401)
+    said("quota", "cows", "--bytes", "0")
+    said("put", "-", "cows/alma", typed=b"x" * 401)
+    assert "QuotaExceeded: " in failed("put", "-", "cows/bella", typed=b"")
+    assert rows("buckets") == [
+        {"bucket": "cows", "objects": 2, "bytes": 1001, "quota_objects": 2, "quota_bytes": 0}
+    ]
+    assert "holds 2 objects, at most 2" in said("quota", "cows", "--recount")
+    assert "cows" in said("buckets")
+    for wrong in ("ten", "-1", "1 GiBit", ""):
+        failed("quota", "cows", f"--bytes={wrong}", status=2)

@@ -97,6 +97,10 @@ def test_bookies_of_a_cluster_say_where_they_are(cluster: tuple[str, list[str]])
     listed = objects(call("bookie", "ls", "--url", url, "--json"))
     assert {each["bookie"] for each in listed} == set(bookies)
     assert {(each["host"], each["rack"]) for each in listed} == {("here", "r1")}
+    people = call("bookie", "ls", "--url", url).stdout
+    checked_by_people = call("bookie", "check", "--url", url).stdout
+    for each in bookies:
+        assert f"here {each[:8]} " in people and f"here {each[:8]} " in checked_by_people
     assert all(each["address"].startswith("tcp:127.0.0.1:") for each in listed)
     assert all(each["grpc"].startswith("127.0.0.1:") for each in listed)
     checked = objects(call("bookie", "check", "--url", url, "--json"))
@@ -144,12 +148,27 @@ def test_a_bookie_of_a_cluster_is_emptied_by_the_others(cluster: tuple[str, list
     assert call("bookie", "decommission", leaving, "--cancel", "--url", url).exit_code == 0
 
 
-def test_a_path_without_a_cluster_is_one_line(cluster: tuple[str, list[str]]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ledger", "ls"),
+        ("sql", "-c", "SELECT 1"),
+        ("blob", "ls"),
+        ("task", "ls"),
+        ("herd", "nodes"),
+        ("store", "check"),
+        ("worker", "--tasks", "farm"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_path_without_a_cluster_is_one_line_and_a_status_of_its_own(
+    cluster: tuple[str, list[str]], words: tuple[str, ...]
+) -> None:
     url, _ = cluster
-    answer = call("ledger", "ls", "--url", url + "-not")
-    assert answer.exit_code == 1 and answer.stdout == ""
-    assert answer.stderr.startswith(f"NoSuchCluster: no cluster at {url}-not: ")
-    assert len(answer.stderr.splitlines()) == 1
+    answer = call(*words, "--url", url + "-not")
+    assert answer.exit_code == 2 and answer.stdout == ""
+    [line] = answer.stderr.splitlines()
+    assert f": no cluster at {url}-not: check the path" in line and "`herdbook serve`" in line
 
 
 def test_a_bookie_process_shows_its_metrics(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 import herd
 from engine.log import Position
 from herd.checking import Difference, Verdict
+from herd.nodes.facts import NodeFact, ReplicaReport, SpaceFact
+from herdbook.cli.herd import rows_of
 from herdbook.cli.main import app
 
 RUNNER = CliRunner()
@@ -34,6 +36,23 @@ def test_a_folders_tablespaces_are_listed_as_its_owners(folder: Path) -> None:
     assert "farm" in shown.stdout and "owner" in shown.stdout
     nodes = RUNNER.invoke(app, ["herd", "nodes", "--url", str(folder), "--json"])
     assert nodes.exit_code == 0 and nodes.stdout == ""
+
+
+def test_tablespaces_are_listed_with_the_names_of_their_nodes() -> None:
+    ids = ("49fa42582fed", "b005f2bdb7a9", "ca70f63add58")
+    does = {"farm": ReplicaReport("u", "follower", 1, 12, 7)}
+    nodes = {
+        ids[0]: NodeFact("tcp:127.0.0.1:7180", 1, does, host="node-1"),
+        ids[1]: NodeFact("tcp:127.0.0.1:7181", 1, does),
+    }
+    fact = SpaceFact("u", 1, 3, ids, ids[0])
+    [row] = rows_of({"farm": fact}, nodes, {"farm": "tcp:127.0.0.1:7180"})
+    assert row[:4] == ("farm", "node-1 49fa4258", "node-1 49fa4258", "3")
+    assert row[4].splitlines() == [
+        "node-1 49fa4258 (follower at 12/7)",
+        "b005f2bdb7a9 (follower at 12/7)",
+        "ca70f63add58 (away)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -283,3 +283,9 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     told = failed("ls", "--url", str(tmp_path / "nowhere"), status=2)
     assert told.startswith("StoreNotFound")
     assert "nobody answers" in failed("ls", "--broker", "127.0.0.1:1")
+
+
+def test_the_help_of_submit_says_that_it_knows_nothing_of_a_functions_decorator() -> None:
+    told = " ".join(call("submit", "--help").stdout.split())
+    assert "@task(attempts_max=3), counts where a program submits the function itself" in told
+    assert "--attempts-max" in told and "How often it may be begun" in told

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from broker.task import Status
 from broker.wire.grpc_server import GrpcBrokerServer
 from engine.ports.clock import SystemClock
 from herdbook.cli.main import app
+from herdbook.http_listening import answer_at, listening_at
 from tests.broker.service.yard import opened, submitted
 from tests.broker.worker.looking import began, gone, until
 
@@ -146,3 +147,19 @@ def test_a_call_that_cannot_work_says_why(words: list[str], status: int, says: s
     found = CliRunner().invoke(app, ["worker", *words, "--processes", "1"])
     assert found.exit_code == status
     assert says in " ".join(found.output.replace("│", " ").split())
+
+
+async def test_an_address_at_which_http_is_spoken_is_named_before_anything_begins() -> None:
+    async def page(scope: object, receive: object, send: object) -> None:
+        raise AssertionError("nobody asks for a page")
+
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(listening_at("127.0.0.1:0"))
+        await answer_at(stack, page, listening)
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        words = ["worker", "--tasks", MODULE, "--broker", address]
+        asked = asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, words)
+        answer = await asked
+    assert answer.exit_code == 2 and answer.stdout == ""
+    [line] = answer.stderr.splitlines()
+    assert f"{address} speaks HTTP: name the broker's gRPC address" in line

@@ -85,7 +85,9 @@ def test_the_command_ends_with_its_server(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_an_error_and_leaves_no_process(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = ZooKeeperServer(tmp_path, port=taken.getsockname()[1])
-        with pytest.raises(ZooKeeperFailed, match="Address already in use"):
+        with pytest.raises(
+            ZooKeeperFailed, match="is in use: name another port, herdbook zookeeper by --port"
+        ):
             server.start()
         with pytest.raises(ZooKeeperFailed, match="does not run"):
             _ = server.pid

@@ -33,6 +33,47 @@ _USERS_TESTS: Final = "herdbook/access/test_users.py"
 
 ACCESS_MUTANTS: Final = (
     Mutant(
+        "a-connection-of-an-old-token-is-used-on",
+        "a connection that was made with a token of before is not used for what comes next",
+        "engine/transport/dialing.py",
+        "if known.token != self._shown:",
+        "if False:",
+        by_test(
+            _READERS_TESTS,
+            "test_a_renewed_token_counts_for_what_is_read_next[framed]",
+        ),
+    ),
+    Mutant(
+        "staged-rows-of-anybody",
+        "nothing is read but what was staged for this tablespace, whatever ledgers an order names",
+        "herd/staging/registry.py",
+        '    if custom.get("owner") != OWNER or whose != tablespace.lower():',
+        "    if whose is None:",
+        by_test(
+            "herd/staging/test_ingesting.py",
+            "test_ledgers_that_were_not_staged_for_the_tablespace_are_not_read[row by row]",
+        ),
+    ),
+    Mutant(
+        "administrators-go-without-a-lock",
+        "as long as there are users there is an administrator among them",
+        _ROWS,
+        "rows = await users.lock_many(locked, transaction=transaction)",
+        "rows = [await users.get(each) for each in locked]",
+        by_test(_USERS_TESTS, "test_of_two_administrators_who_are_removed_at_once_one_stays"),
+    ),
+    Mutant(
+        "tasks-are-told-the-first-token",
+        "tasks are told the newest token as they are planned",
+        "engine/place.py",
+        "    place = msgspec.structs.replace(place, token=_shown_at(place).text)\n",
+        "",
+        by_test(
+            "spark/test_session.py",
+            "test_a_users_token_is_renewed_by_the_driver_for_all_processes",
+        ),
+    ),
+    Mutant(
         "a-port-of-their-own-for-each-guess",
         "whoever guesses at a password waits, at whatever door and from whatever port",
         "engine/access/door.py",
@@ -322,8 +363,8 @@ ACCESS_MUTANTS: Final = (
         "heirs-of-a-name",
         "a new user of an old name inherits nothing",
         _ROWS,
-        "            await self.revoke(name, grant.kind, grant.name)\n",
-        "            continue\n",
+        "                    await grants.delete(key, transaction=transaction)\n",
+        "                    continue\n",
         by_test(_USERS_TESTS, "test_a_new_user_of_an_old_name_inherits_nothing"),
     ),
 )

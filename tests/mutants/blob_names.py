@@ -10,9 +10,36 @@ _PARTS: Final = "blobit/contract/test_parts.py::TestEmbedded"
 _BUCKETS: Final = "blobit/contract/test_buckets.py::TestEmbedded"
 _LISTING: Final = "blobit/contract/test_listing.py::TestEmbedded"
 _OWNERSHIP: Final = "blobit/test_ownership.py"
+_QUOTAS: Final = "blobit/contract/test_quotas.py::TestEmbedded"
 _LOST: Final = "blobit/contract/test_lost_answers.py"
 
 BLOB_NAME_MUTANTS: Final = (
+    Mutant(
+        "a-share-of-a-quota-is-no-limit",
+        "no change takes a count above its share",
+        "blobit/counting.py",
+        "            raise Crowded(bucket_id)\n",
+        "            return\n",
+        by_test(_QUOTAS, "test_many_who_put_at_once_fill_a_bucket_to_its_quota_and_never_over_it"),
+    ),
+    Mutant(
+        "what-a-put-replaces-is-counted-on",
+        "the counts are what the rows of objects are",
+        "blobit/counting.py",
+        '                objects, size_bytes = objects - 1, size_bytes - before["length"]\n',
+        "                objects = objects - 1\n",
+        by_test(_QUOTAS, "test_overwriting_counts_the_difference_and_deleting_gives_back_at_once"),
+    ),
+    Mutant(
+        "what-was-counted-on-the-way-that-failed-is-counted-twice",
+        "what a batch adds is counted anew by whoever decides it anew",
+        "blobit/counting.py",
+        "        self._found = found\n        self._added = {}\n",
+        "        self._found = found\n",
+        by_test(
+            _QUOTAS, "test_random_operations_leave_the_counts_that_looking_at_each_object_gives"
+        ),
+    ),
     Mutant(
         "an-overwritten-object-keeps-what-it-had",
         "what a row of objects named before is let go in the transaction that replaces it",

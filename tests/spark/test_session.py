@@ -1,24 +1,28 @@
 """What a session of Spark is given, and what becomes of it."""
 
 import os
+import pickle
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 import herdbook
 import herdbook.spark
+from engine.access.tokens import READ, Claims, sign
 from engine.folder.lock import FolderLock
-from engine.place import Place, held_client
+from engine.place import Place, for_tasks, held_client
 from herd.checkpoint.record import CheckpointList
 from herd.snapshot.opening import open_snapshot
 from herd.snapshot.pinning import CheckpointPin
 from herd.snapshot.wanted import parse_wanted
 from herdbook import own_scans
 from herdbook.book import Book
+from tests.engine.access.known_users import KEY
 
 
 def test_a_session_runs_this_interpreter_and_pushes_filters(spark: SparkSession) -> None:
@@ -133,6 +137,34 @@ def test_a_forked_child_leaves_the_pins_to_its_parent(
     finally:
         registration.close()
     assert not noted.exists()
+
+
+def test_a_users_token_is_renewed_by_the_driver_for_all_processes(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed: list[str] = []
+
+    def sign_another(place: Place, lifetime_ms: int = 0) -> Place:
+        assert not place.token and lifetime_ms == 3_600_000
+        signed.append(sign(Claims(READ, "ben", 1_000 + len(signed)), KEY))
+        return msgspec.structs.replace(place, token=signed[-1])
+
+    monkeypatch.setattr(herdbook.spark, "with_token", sign_another)
+    before = herdbook.spark.place_of(book)
+    registration = registered(before)
+    try:
+        carried = pickle.loads(pickle.dumps(registration.place))
+        registration.renew()
+        assert len(signed) == 1, "it is good for a while"
+        registration._token_due_s = 0.0
+        registration.renew()
+        registration.renew()
+        assert len(signed) == 2 and signed[-1] not in repr(registration.place)
+        assert for_tasks(carried).token == signed[-1]
+        assert for_tasks(carried.at(None, "another")).token == "another"
+    finally:
+        registration.close()
+    assert not Path(registration.place.renewed).exists()
 
 
 def test_who_ends_a_session_does_not_wait_for_each_pin_of_a_store_that_is_away(

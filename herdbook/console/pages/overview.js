@@ -124,13 +124,18 @@ function shortened(series) {
   return Object.fromEntries(named);
 }
 
+// Its name comes first, where it has one: people know a node by it.
+export function called(name, host) {
+  return host ? [`${host} `, h("code", { title: name }, name.slice(0, 8))] : h("code", {}, name);
+}
+
 function nodesTable() {
   return new Table({
     label: "Nodes",
     key: (node) => `${node.role} ${node.name}`,
     empty: empty("No node is known."),
     columns: [
-      { title: "Node", kind: "id", cell: ({ name }) => h("code", {}, name) },
+      { title: "Node", kind: "id", cell: ({ name, host }) => called(name, host) },
       { title: "Role", cell: ({ role }) => role },
       { title: "State", cell: ({ up }) => (up ? state("up") : state("down")) },
       { title: "Leads", cell: ({ leads }) => (leads ? "yes" : "") },

@@ -34,7 +34,7 @@ export function showTenants(signal) {
       { title: "The first since", cell: (tenant) => ago(tenant.sinceMs) },
       {
         title: "State",
-        cell: ({ paused }) => (paused === null ? state("served", "good") : halted(paused)),
+        cell: stateOf,
       },
       { title: "", kind: "acts", cell: (tenant) => act(tenant, () => shown.refresh()) },
     ],
@@ -43,11 +43,12 @@ export function showTenants(signal) {
     signal,
     everyMs: LIVE_MS,
     load: async () => {
-      const [{ queues }, { settings }] = await Promise.all([
+      const [{ queues }, { settings }, { workers }] = await Promise.all([
         get("/queues", {}, signal),
         get("/settings", { kind: "pause" }, signal),
+        get("/workers", {}, signal),
       ]);
-      return gathered(queues, settings);
+      return gathered(queues, settings, workers.filter((each) => each.state === "connected"));
     },
     draw: (tenants, content) => {
       table.show(tenants);
@@ -61,11 +62,18 @@ function tasksOf({ name }) {
   return `#/tasks?${new URLSearchParams({ tenant: name })}`;
 }
 
+function stateOf({ paused, unserved }) {
+  if (paused !== null) return halted(paused);
+  if (!unserved.length) return state("served", "good");
+  return h("span", {}, state("no worker", "warn"), ` takes ${unserved.join(", ")}`);
+}
+
 function halted(reason) {
   return h("span", {}, state("paused", "warn"), reason && `: ${reason}`);
 }
 
-function gathered(queues, settings) {
+// A worker without types takes any.
+function gathered(queues, settings, workers) {
   const tenants = new Map();
   const of = (name) => {
     const fresh = { name, waiting: 0, types: new Set(), sinceMs: 0, paused: null };
@@ -81,6 +89,9 @@ function gathered(queues, settings) {
   for (const { name, value } of settings) {
     if (name.startsWith("tenant:")) of(name.slice("tenant:".length)).paused = value.reason ?? "";
   }
+  const takes = (type) => workers.some(({ types }) => !types.length || types.includes(type));
+  for (const tenant of tenants.values())
+    tenant.unserved = [...tenant.types].filter((type) => !takes(type)).sort();
   return [...tenants.values()].sort(
     (one, other) => other.waiting - one.waiting || (one.name < other.name ? -1 : 1)
   );

@@ -5,17 +5,23 @@ import { ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { ago, count, many } from "../format.js";
 import { heading } from "../heading.js";
+import { watch } from "../health.js";
 import { live } from "../live.js";
 import { user } from "../session.js";
 import { button, empty, meter, say, state } from "../showing.js";
 import { Table } from "../table.js";
 
 const LIVE_MS = 2_000;
+const START = "herdbook worker --tasks your.module --url";
 
 export function show({ main, signal }) {
   heading(main, "Workers", {
     says: "Processes that run tasks. A drained one keeps what it runs and takes nothing more.",
   });
+  const start = h("code", {}, `${START} STORE`);
+  watch((cluster) => {
+    if (cluster?.url) start.textContent = `${START} ${cluster.url}`;
+  }, signal);
   const table = new Table({
     label: "Workers",
     key: (worker) => worker.worker_id,
@@ -23,7 +29,7 @@ export function show({ main, signal }) {
     empty: empty(
       "No worker has connected.",
       "Start one with ",
-      h("code", {}, "herdbook worker --tasks your.module --broker HOST:PORT"),
+      start,
       ".",
     ),
     columns: columns(() => shown.refresh()),

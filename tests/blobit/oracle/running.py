@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from blobit import NoSuchObject
+from blobit import NoSuchObject, quotas
 from tests.blobit.oracle.model import FEW_MS, Key, Model, Object, Operation
 from tests.blobit.oracle.operations import Draw
 from tests.blobit.oracle.store import HOUR_MS, Store
@@ -249,6 +249,8 @@ class Run:
         for bucket in self.store.buckets.values():
             usage = await bucket.usage()
             assert not any((usage.objects, usage.bytes, usage.ledgers, usage.stored_bytes)), usage
+            use = await quotas.use(bucket.core)
+            assert (use.objects, use.bytes) == (0, 0), use
 
 
 async def _attempt(operation: Operation) -> None:

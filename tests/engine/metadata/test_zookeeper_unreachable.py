@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from engine.connecting import connect
-from engine.errors import ExtraMissing, MetadataUnavailable
+from engine.errors import ExtraMissing, MetadataUnavailable, NoZooKeeper
 from engine.extras import needing_cluster
 from engine.metadata.zookeeper import ZooKeeperStore
-from engine.metadata.zookeeper_settings import ZooKeeperSettings
+from engine.metadata.zookeeper_settings import WAITING_LOG, ZooKeeperSettings
 
 HASTY = ZooKeeperSettings(connect_timeout_ms=1_500)
 
@@ -35,6 +35,16 @@ def test_another_missing_module_is_a_fault_of_ours() -> None:
 async def test_a_host_that_does_not_exist_is_named() -> None:
     with pytest.raises(MetadataUnavailable, match=r"at nowhere\.invalid:2181: .*resolve"):
         await ZooKeeperStore.connect("nowhere.invalid:2181", settings=HASTY)
+
+
+async def test_who_waits_for_long_is_told_for_whom_and_in_the_end_what_to_check(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hasty = ZooKeeperSettings(connect_timeout_ms=300, patience_ms=1)
+    with pytest.raises(NoZooKeeper, match="refused; check host and port, and whether it runs"):
+        await ZooKeeperStore.connect("127.0.0.1:1", settings=hasty)
+    said = [record.getMessage() for record in caplog.records if record.name == WAITING_LOG]
+    assert said == ["waiting for ZooKeeper at 127.0.0.1:1"]
 
 
 async def test_a_server_that_is_no_zookeeper_costs_no_traceback(

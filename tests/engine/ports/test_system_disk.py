@@ -26,6 +26,13 @@ def test_the_root_is_made_with_its_parents(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b").is_dir()
 
 
+def test_disks_of_one_file_system_have_one_name(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    names = {SystemDisk(folder).space().name for folder in (tmp_path, tmp_path / "other")}
+    assert len(names) == 1 and all(names)
+    assert SystemDisk(Path("/proc")).space().name not in names
+
+
 def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def short(descriptor: int, parts: list[bytes]) -> int:
         return os.write(descriptor, b"".join(parts)[:5])

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from engine.access.shown import ShownToken
+from engine.access.tokens import READ, Claims, sign
 from engine.errors import AccessRefused, BookieUnavailable, FormatTooNew, MetadataUnavailable
 from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.memory import MemoryTree
@@ -18,6 +20,7 @@ from engine.transport.framed_bookie import FramedBookie
 from engine.transport.framed_server import FramedServer
 from engine.transport.listening import listen_tcp
 from engine.transport.security import NO_SECURITY
+from tests.engine.access.known_users import KEY
 from tests.engine.transport.bookie_contract import BookieContract, Scenario, append, runs_of
 from tests.engine.transport.model_bookie import ModelBookie
 
@@ -311,3 +314,31 @@ async def test_a_bookie_that_stops_behind_a_living_server_is_dialled_again() -> 
         second = await transport.connect("a")
         assert isinstance(second, FramedBookie) and second is not first
         assert (await append(second, runs_of(7, 0, [[b"moo"]]))).boot == 2
+
+
+async def test_a_renewed_token_is_for_what_comes_next_and_ends_nothing_under_way() -> None:
+    def token(ends_ms: int) -> str:
+        return sign(Claims(READ, "ann", ends_ms), KEY)
+
+    house = House()
+    shown = ShownToken(token(1_000), clock=house)
+    house.transport = DialingTransport(
+        house.bookies, dial=house.dial, clock=house, rng=random.Random(1), token=shown
+    )
+    await house.register("a", "tcp:a")
+    first = await house.connect()
+    assert await house.connect() is first
+    shown.renew(token(999))
+    assert await house.connect() is first, "what ends earlier is no newer one"
+    shown.renew(token(2_000))
+    second = await house.connect()
+    assert second is not first and await house.connect() is second
+    made = [first, second]
+    await settled()
+    assert [each.closed for each in made] == [False, False]
+    shown.renew(token(3_000))
+    made.append(await house.connect())
+    await settled()
+    assert [each.closed for each in made] == [True, False, False]
+    await house.transport.close()
+    assert all(each.closed for each in made)

@@ -1,6 +1,7 @@
 """Holders of read tokens at bookies: what they may read, and that they may do nothing else."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -11,8 +12,12 @@ import pytest
 from grpc import aio
 
 from engine.access.door import ReaderDoor
+from engine.access.shown import ShownToken
 from engine.access.tokens import READ, SESSION, Claims, sign
+from engine.connecting import Wire, make_transport
 from engine.errors import AccessRefused, BookieUnavailable
+from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
 from engine.transport import server_connection
 from engine.transport.contract import Bookie, LedgerFacts, ReadRequest, Status
@@ -20,7 +25,7 @@ from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_server import FramedServer
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.frames import ErrorCode, Kind, decode_error
-from engine.transport.grpc_generated import bookie_pb2 as wire
+from engine.transport.grpc_generated import bookie_pb2
 from engine.transport.grpc_server import GrpcServer
 from engine.transport.messages import Connect
 from engine.transport.readable import ReadableBookie
@@ -38,7 +43,7 @@ BARN: Final = 2
 NOBODYS: Final = 3
 UNKNOWN: Final = 4
 OWNERS: Final = {SHOP: {"owner": b"herd:shop"}, BARN: {"owner": b"herd:barn"}, NOBODYS: {}}
-METHODS: Final = [each.name for each in wire.DESCRIPTOR.services_by_name["Bookie"].methods]
+METHODS: Final = [each.name for each in bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].methods]
 CLOCK: Final = SystemClock()
 
 
@@ -176,6 +181,25 @@ async def test_a_token_that_expires_reads_no_more(
             assert (await bookie.read(read(SHOP))).status is not Status.OK
         except (AccessRefused, BookieUnavailable):
             pass
+
+
+@pytest.mark.parametrize("wire", ["framed", "grpc"])
+async def test_a_renewed_token_counts_for_what_is_read_next(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wired() as made:
+        bookies = Bookies(MemoryTree("c").session())
+        address, over_grpc = f"tcp:127.0.0.1:{made.house.port}", f"localhost:{made.grpc.port}"
+        await bookies.register(Registration("a", 1, address, grpc=over_grpc))
+        now_ms = CLOCK.wall_ms()
+        shown = ShownToken(token(READ, now_ms + 60_000), clock=CLOCK)
+        security = Security(read_token=shown)
+        transport = make_transport(bookies, security, wire, CLOCK, random.Random(1))
+        assert (await (await transport.connect("a")).read(read(SHOP))).status is Status.OK
+        shown.renew(token(READ, now_ms + 120_000))
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: now_ms + 60_000)
+        assert (await (await transport.connect("a")).read(read(SHOP))).status is Status.OK
+        await transport.close()
 
 
 def test_a_bookie_that_does_not_know_whose_a_ledger_is_hands_nothing_out() -> None:

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from engine.errors import MetadataUnavailable
 from engine.metadata.memory import FaultyStore, MemoryTree
+from engine.ports.clock import SystemClock
 from herd.errors import NameTaken, OperationalError, ProgrammingError
+from herd.nodes.commands import SpaceCommands
 from herd.nodes.directory import Directory
 from herd.nodes.facts import NODES, NodeFact, ReplicaReport, SpaceFact, decode_node
 from herd.nodes.registration import Registration
@@ -132,6 +134,21 @@ async def test_a_registration_outlives_lost_replies_and_lost_sessions() -> None:
     await registration.close()
     assert await other.get(f"{NODES}/a") is None
     assert not registration.registered
+
+
+async def test_a_node_is_found_by_its_name_its_address_and_the_beginning_of_its_id() -> None:
+    store = MemoryTree("c").session()
+    for number, name in enumerate(("node-1", "node-2", "")):
+        registration = Registration(store, f"{number}fa42582fed")
+        await registration.publish(NodeFact(f"tcp:a:{number}", 1, host=name))
+    commands = SpaceCommands(store, SystemClock(), random.Random(1))
+    for named in ("node-2", "tcp:a:1", "1fa4", "1fa42582fed"):
+        assert await commands.node(named) == "1fa42582fed"
+    with pytest.raises(ProgrammingError, match="no node has 'node-3'") as refused:
+        await commands.node("node-3")
+    assert "node-1 0fa42582fed at tcp:a:0, " in str(refused.value.hint)
+    with pytest.raises(ProgrammingError):
+        await commands.node("")
 
 
 async def test_a_registration_replaces_the_one_of_an_earlier_life() -> None:

@@ -22,18 +22,20 @@ from herd.staging.layout import (
     encode_staged,
 )
 from herd.staging.marks import JobMark
+from herd.staging.registry import Label
 from herd.tablespace import Tablespace
 from tests.herd.crashing import Machine, at_every_step
 from tests.herd.spaces import index_is_right, insert, made, rows_of
 from tests.herd.test_crash_points import INDEXES, row, settled
 
 JOB = Job("nightly").identity
+STAGED = Label(tablespace="farm", job=Job("nightly")).metadata
 OLD, NEW = range(0, 30, 2), range(1, 41, 2)
 
 
 async def staged(client: LedgerClient, table: Table, mode: Mode) -> Locator:
     """An order for rows that lie among those of the table."""
-    blobs = BlobWriter(await client.create_ledger())
+    blobs = BlobWriter(await client.create_ledger(metadata=STAGED))
     blocks, numbers = [], list(NEW)
     for start in range(0, len(numbers), 4):
         some = numbers[start : start + 4]

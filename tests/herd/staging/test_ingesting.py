@@ -257,6 +257,30 @@ async def test_an_index_that_is_made_meanwhile_has_the_rows(farm: Farm) -> None:
         assert await rows_of(herd, "SELECT id FROM kuh WHERE name = 'Zora'") == [(1,)]
 
 
+async def test_ledgers_that_were_not_staged_for_the_tablespace_are_not_read(farm: Farm) -> None:
+    async with farm as herd:
+        writing = await begun(herd, "cow")
+        part = await writing.stage(cows(1))
+        assert part.index is not None
+        staged = await herd.client.open_ledger(part.index.ledger_id)
+        custom = staged.metadata.custom
+        copies = {}
+        for name, other in (("barn", {"tablespace": b"barn"}), ("log", {"owner": b"log:broker"})):
+            writer = await herd.client.create_ledger(metadata={**custom, **other})
+            async for entry in staged.read(0, staged.last_add_confirmed):
+                await writer.append(entry.body)
+            await writer.close()
+            copies[name] = msgspec.structs.replace(part.index, ledger_id=writer.ledger_id)
+        for copy in copies.values():
+            writing.parts = [Part(copy)]
+            with pytest.raises(ProgrammingError, match="no rows that were staged"):
+                await writing.commit()
+        assert [row[0] for row in await all_cows(herd)] == [3, 5]
+        writing.parts = [part]
+        await writing.commit()
+        assert [row[0] for row in await all_cows(herd)] == [1, 3, 5]
+
+
 async def test_staged_rows_that_are_damaged_or_gone_are_an_error(farm: Farm) -> None:
     async with farm as herd:
         writing = await begun(herd, "cow")

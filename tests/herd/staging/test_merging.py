@@ -15,12 +15,14 @@ from herd.checkpoint.blobs import BlobWriter
 from herd.errors import UniqueViolation
 from herd.rows import encode_row
 from herd.schema import Column, Table
-from herd.staging.layout import Block, Pair, Staged, encode_pairs
+from herd.staging.layout import Block, Job, Pair, Staged, encode_pairs
 from herd.staging.merging import StagedRows, among
+from herd.staging.registry import Label
 from herd.store import AsyncHerd, open_folder
 from herd.types import BIGINT
 
 COW = Table(1, "cow", 1, (Column(0, "id", BIGINT, nullable=False),), (0,), next_column=1)
+STAGED = Label(tablespace="default", job=Job("nightly")).metadata
 NUMBERS = st.lists(st.integers(0, 60), unique=True)
 
 
@@ -30,7 +32,7 @@ def pair(number: int, *, old: bool = False) -> Pair:
 
 async def staged(herd: AsyncHerd, runs: Sequence[Sequence[int]], cut: int) -> Staged:
     """Runs in blocks of so many rows."""
-    writer = BlobWriter(await herd.client.create_ledger())
+    writer = BlobWriter(await herd.client.create_ledger(metadata=STAGED))
     blocks = []
     for run in runs:
         pairs = [pair(number) for number in sorted(run)]
@@ -43,7 +45,7 @@ async def staged(herd: AsyncHerd, runs: Sequence[Sequence[int]], cut: int) -> St
 
 
 async def merged(herd: AsyncHerd, parts: Sequence[Staged]) -> list[Pair]:
-    rows = StagedRows(herd.client, herd.workers, COW, parts)
+    rows = StagedRows(herd.client, herd.workers, "default", COW, parts)
     async with aclosing(rows.lists()) as lists:
         return [one async for some in lists for one in some]
 

@@ -187,6 +187,65 @@ async def test_the_last_administrator_stays_while_there_are_others(tmp_path: Pat
             await rows.remove("ann")
 
 
+async def test_of_two_users_who_are_added_at_once_under_one_name_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with users(tmp_path) as (rows, known, _clock):
+        await rows.add("root", "root's word", admin=True)
+        words = ["one word", "another word"]
+        told = await asyncio.gather(
+            *(rows.add("twin", word) for word in words), return_exceptions=True
+        )
+        assert sorted(type(each).__name__ for each in told) == ["InvalidRequest", "NoneType"]
+        assert (await known.password("twin", words[told.index(None)])).name == "twin"
+
+
+async def test_of_two_administrators_who_are_removed_at_once_one_stays(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, _, _clock):
+        for name in ("ann", "ben"):
+            await rows.add(name, f"{name}'s word", admin=True)
+        await rows.add("cat", "cat's word")
+        told = await asyncio.gather(rows.remove("ann"), rows.remove("ben"), return_exceptions=True)
+        assert sorted(type(each).__name__ for each in told) == ["InvalidRequest", "NoneType"]
+        assert [each.admin for each in await rows.all()] == [True, False]
+
+
+async def test_what_is_given_to_a_user_who_is_removed_meanwhile_is_given_to_nobody(
+    tmp_path: Path,
+) -> None:
+    async with users(tmp_path) as (rows, _, _clock):
+        await rows.add("root", "root's word", admin=True)
+        for _ in range(5):
+            await rows.add("ann", "ann's word")
+            given = rows.grant("ann", Grant("bucket", "letters", "read"))
+            told = await asyncio.gather(
+                rows.remove("ann"), given, rows.make_token("ann"), return_exceptions=True
+            )
+            assert told[0] is None and {type(each) for each in told[1:]} <= {
+                type(None),
+                str,
+                UserUnknown,
+            }
+            assert await rows.grants("ann") == () and await rows.tokens("ann") == []
+
+
+async def test_a_removal_that_fails_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with users(tmp_path) as (rows, _, _clock):
+        await rows.add("ann", "ann's word", admin=True)
+        await rows.grant("ann", Grant("bucket", "letters", "read"))
+        await rows.make_token("ann")
+
+        async def away(name: str) -> tuple[Grant, ...]:
+            raise MetadataUnavailable(f"grants of {name} cannot be looked up")
+
+        with monkeypatch.context() as broken, pytest.raises(MetadataUnavailable):
+            broken.setattr(rows, "grants", away)
+            await rows.remove("ann")
+        assert len(await rows.grants("ann")) == 1 and len(await rows.tokens("ann")) == 1
+
+
 async def test_users_that_cannot_be_looked_up_are_not_unknown(tmp_path: Path) -> None:
     async with users(tmp_path) as (rows, known, clock):
         await rows.add("ann", "ann's word")

@@ -19,7 +19,7 @@ EXEMPT = {("post", f"{API}/login")}
 """Of the document; beside it: health, the console's files, and metrics where that is set."""
 OF_ANYBODY_KNOWN = {
     *("me", "log_in", "log_out", "openapi", "show_rates", "show_cluster"),
-    *("list_tablespaces", "list_buckets", "list_tasks", "list_dead_letters", "begin"),
+    *("list_tablespaces", "list_buckets", "list_use", "list_tasks", "list_dead_letters", "begin"),
     *("status", "list_workers", "list_resources"),
 }
 """By their names in the document."""
@@ -96,7 +96,7 @@ def test_who_has_no_grant_sees_no_names(node: Node) -> None:
     nobody = node.closed("nobody")
     told = nobody.json("GET", "/cluster")
     assert told["buckets"] == [] and told["tablespaces"] == [] and told["url"] == ""
-    assert not any(each["address"] for each in told["nodes"])
+    assert not any(each["address"] or each["host"] for each in told["nodes"])
     assert nobody.json("GET", "/buckets") == {"buckets": []}
     assert nobody.json("GET", "/rates")["appends"] == {}
     for path in ("/tasks", "/status", "/ledgers", "/bookies"):

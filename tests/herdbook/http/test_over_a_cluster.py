@@ -1,6 +1,7 @@
 """The same over a cluster: what HTTP answers does not depend on where its store runs."""
 
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,8 @@ def test_the_glance_shows_every_kind_of_node(client: httpx.Client) -> None:
     assert told["bookies"] == {"total": 3, "up": 3, "read_only": 0}
     roles = [each["role"] for each in told["nodes"]]
     assert roles.count("bookie") == 3 and "herd" in roles
+    named = [each["host"] for each in told["nodes"] if each["role"] in ("bookie", "herd")]
+    assert set(named) == {socket.gethostname()}
     assert told["warnings"] == [] and told["url"].startswith("herdbook://")
     assert len(asked(client, "GET", "/bookies")["bookies"]) == 3
 

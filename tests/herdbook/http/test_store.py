@@ -9,6 +9,7 @@ import pytest
 
 from broker.access import Asking
 from herd.sql import parsing
+from herdbook.http.cluster import BookieFacts, DiskFacts, disks_of
 from herdbook.http.rates import Sample, Sampler, rates_of
 from herdbook.http.tablespaces import RESULT_BYTES_MAX
 from tests.herdbook.http.yard import API, Asker, Node
@@ -273,6 +274,18 @@ def test_rates_are_what_happened_between_looks(node: Node, ask: Asker) -> None:
     [appends], [written] = told["appends"].values(), told["bytes"].values()
     assert appends[0] > 0 and written[0] > 0 and told["tasks"]["rates"][0] > 0
     assert set(node.closed("alma").json("GET", "/rates")["tasks"]) <= {"alma"}
+
+
+def test_a_disk_that_bookies_share_is_counted_once() -> None:
+    def bookie(name: str, host: str, total: int, disk: str = "") -> BookieFacts:
+        where = (f"{host}:1", "", host, "", total, total // 2, "", disk)
+        return BookieFacts(name, "writable", False, 1, *where)
+
+    alike = [bookie(name, name, 100, "boot 1") for name in "abc"]
+    assert disks_of(alike) == DiskFacts(100, 50)
+    assert disks_of([*alike, bookie("d", "d", 100, "boot 2")]) == DiskFacts(200, 100)
+    unnamed = [bookie(name, "barn", 100) for name in "ab"]
+    assert disks_of([*unnamed, bookie("c", "barn", 60)]) == DiskFacts(160, 80)
 
 
 def test_what_is_not_known_is_a_gap_and_no_nought() -> None:

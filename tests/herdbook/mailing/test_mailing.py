@@ -1,19 +1,30 @@
 """The parts of the demonstration on a cluster; `make demo` runs the whole."""
 
+import asyncio
+import io
 import mailbox
+import os
+import signal
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from email.message import EmailMessage
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from engine.errors import InvalidRequest
+from herdbook.cli.demo import _progress
+from herdbook.mailing import story as telling
+from herdbook.mailing.ending import SAID
 from herdbook.mailing.gathering import TENANTS, gather
-from herdbook.mailing.report import StoryReport
-from herdbook.mailing.spark import TenantLine
-from herdbook.mailing.story import _wanted
+from herdbook.mailing.report import STEPS, StoryReport
+from herdbook.mailing.spark import TenantLine, tasks_of
+from herdbook.mailing.story import StorySettings, _wanted, tell
 from herdbook.mailing.work import look_into
 
 
@@ -134,3 +145,57 @@ def test_the_tables_for_people_say_what_holds_and_what_does_not() -> None:
     text = console.export_text()
     assert "✓ every message was sent" in text and "✗ every task is finished" in text
     assert "4 of 4" in text
+
+
+def test_a_cluster_that_is_kept_is_up_when_the_report_is_told_until_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mail").write_text("moo")
+    seen: list[str] = []
+
+    @contextmanager
+    def cluster(folder: Path, data: Path | None) -> Iterator[Any]:
+        yield SimpleNamespace(url="herdbook://there/dev", cut_short=lambda: None)
+        seen.append("down")
+
+    async def nothing(story: object, sessions: AbstractContextManager[object]) -> None:
+        """It went well."""
+
+    def say(line: str) -> None:
+        seen.append(line)
+        if line.startswith("the cluster stays up"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(telling, "running", cluster)
+    monkeypatch.setattr(telling._Story, "run", nothing)
+    settings = StorySettings(tmp_path, keep=True)
+    told = partial(tell, settings, lambda *step: None, say, lambda report: seen.append("told"))
+    assert asyncio.run(told()).messages == 1
+    first, kept, ending, last = seen
+    assert (first, ending, last) == ("told", SAID, "down")
+    assert "until Ctrl-C: export HERDBOOK_URL=herdbook://there/dev" in kept
+
+
+def test_what_spark_has_done_is_counted_in_its_tasks() -> None:
+    stages = {
+        1: SimpleNamespace(numTasks=4, numCompletedTasks=4),
+        2: SimpleNamespace(numTasks=8, numCompletedTasks=3),
+        3: None,
+    }
+    jobs = {7: SimpleNamespace(stageIds=[1, 2]), 8: SimpleNamespace(stageIds=[2, 3]), 9: None}
+    tracker = SimpleNamespace(
+        getJobIdsForGroup=lambda: list(jobs), getJobInfo=jobs.get, getStageInfo=stages.get
+    )
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    assert tasks_of(spark) == (7, 12)
+
+
+def test_where_nobody_looks_each_step_is_a_line_when_it_begins() -> None:
+    out = io.StringIO()
+    with _progress(Console(file=out, width=100)) as (step, say, end):
+        step("gather", 0, 0)
+        step("gather", 1, 1)
+        assert out.getvalue().splitlines() == [f"{STEPS['gather']} ..."]
+        end()
+        say("moo")
+    assert out.getvalue().split("\n")[1:2] == ["moo"]

@@ -1,8 +1,10 @@
 """`herdbook serve` as a real process: a node of a cluster with all roles, and a folder alone."""
 
+import asyncio
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,21 @@ import httpx
 import pytest
 
 import herdbook
+from engine.errors import InvalidRequest
+from herdbook.node.serving import serve_node
+from herdbook.node.settings import BrokerTable, HttpTable, NodeSettings, Role
 from herdbook.node.status import read_status
 from herdbook.zookeeper_server import free_port
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
 from tests.herdbook.node.commands import Running, called, running
 from tests.herdbook.node.test_supervisor import runs
 
+HOST = "127.0.0.1"
+
 
 def address() -> str:
     """One that nobody listens at."""
-    return f"127.0.0.1:{free_port('127.0.0.1')}"
+    return f"{HOST}:{free_port(HOST)}"
 
 
 class Node:
@@ -171,6 +178,34 @@ def test_a_role_that_cannot_serve_ends_the_node_with_one_line(tmp_path: Path) ->
     refused = called("serve", "--config", str(node.file), *roles, "--url", elsewhere)
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].startswith("NodeFailed: bookie: FolderMismatch: ")
+
+
+@pytest.mark.parametrize("url", ["", "herdbook://127.0.0.1:9/x"])
+def test_ports_that_somebody_has_are_named_with_what_moves_them_and_nothing_is_made(
+    tmp_path: Path, url: str
+) -> None:
+    data = tmp_path / "data"
+    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
+        taken = [f"{HOST}:{each.getsockname()[1]}" for each in (one, other)]
+        told = NodeSettings(
+            data=str(data),
+            url=url,
+            roles=(Role.BROKER, Role.HTTP),
+            broker=BrokerTable(listen=address(), grpc=taken[0]),
+            http=HttpTable(listen=taken[1]),
+        )
+        said = (
+            f"{taken[0]} is in use: name another, --set broker.grpc=HOST:PORT; "
+            f"{taken[1]} is in use: name another, --set http.listen=HOST:PORT"
+        )
+        with pytest.raises(InvalidRequest) as refused:
+            asyncio.run(serve_node(told, print))
+        assert str(refused.value) == said
+        assert not data.exists()
+        # Nor does it begin where a node was before.
+        told.own_folder.mkdir(parents=True)
+        with pytest.raises(InvalidRequest):
+            asyncio.run(serve_node(told, print))
 
 
 def test_a_folder_alone_is_served_in_one_process(tmp_path: Path) -> None:

@@ -1,0 +1,201 @@
+"""What a bucket holds, counted in the transactions that change it, and what it may hold.
+
+A bucket's objects and bytes stand in several rows of `counts`, and are what these add up to. A
+transaction adds what it changes to one of them, so that two need not wait for each other. The row
+`BASE` has what was there before anybody counted, and the bucket's quota. With a quota each of the
+other rows has a share: `objects_max` and `bytes_max` say up to where it may count.
+
+Invariants:
+- A transaction that changes rows of `objects` changes the counts by the same.
+- With a quota the shares add up to it, less what `BASE` has. No change takes a row above its share:
+  who needs more takes all rows of the bucket and divides what is left anew. So a bucket never
+  holds more than its quota, but for what it held when the quota was set.
+- What gives back is never refused.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from blobit.errors import QuotaExceeded
+from blobit.tables import Row, RowKey
+
+BASE: Final = 0
+SHARES: Final = 16
+"""Rows 1 to 16 count. Another number in another program would divide a quota otherwise."""
+_DIMENSIONS: Final = (("objects", "objects_max"), ("size_bytes", "bytes_max"))
+
+
+class BucketUse(msgspec.Struct, frozen=True):
+    """The named objects of a bucket and their bytes, and what these may be at most; 0: no limit."""
+
+    objects: int
+    bytes: int
+    quota_objects: int
+    quota_bytes: int
+
+
+class Crowded(Exception):
+    """A change needs more than the share of one row: it is decided again over all of them."""
+
+    def __init__(self, bucket_id: int) -> None:
+        super().__init__(f"bucket {bucket_id} is near its quota")
+        self.bucket_id = bucket_id
+
+
+def count_key(bucket_id: int, number: int) -> RowKey:
+    """The key of one of a bucket's counts."""
+    return "counts", (bucket_id, number)
+
+
+def all_keys(bucket_id: int) -> list[RowKey]:
+    """The keys of all counts of a bucket."""
+    return [count_key(bucket_id, number) for number in range(SHARES + 1)]
+
+
+def count_row(bucket_id: int, number: int, objects: int = 0, size_bytes: int = 0) -> Row:
+    """One of a bucket's counts, without a share or a quota."""
+    return {
+        "bucket_id": bucket_id,
+        "number": number,
+        "objects": objects,
+        "size_bytes": size_bytes,
+        "objects_max": None,
+        "bytes_max": None,
+    }
+
+
+def use_of(rows: Iterable[Row]) -> BucketUse:
+    """What the counts of one bucket say together."""
+    objects = size_bytes = quota_objects = quota_bytes = 0
+    for row in rows:
+        objects, size_bytes = objects + row["objects"], size_bytes + row["size_bytes"]
+        if row["number"] == BASE:
+            quota_objects, quota_bytes = row["objects_max"] or 0, row["bytes_max"] or 0
+    return BucketUse(objects, size_bytes, quota_objects, quota_bytes)
+
+
+def divided(rows: Iterable[Row]) -> list[Row]:
+    """All counts of a bucket with shares that add up to the quota that `BASE` has, made anew."""
+    given = {row["number"]: dict(row) for row in rows}
+    bucket_id = given[BASE]["bucket_id"]
+    made = [given.get(number) or count_row(bucket_id, number) for number in range(SHARES + 1)]
+    for count, most in _DIMENSIONS:
+        quota = made[BASE][most]
+        left = None if quota is None else quota - sum(row[count] for row in made)
+        for row in made[1:]:
+            # The first ones get what does not divide; what is over is missing in all alike.
+            extra = 0 if left is None else left // SHARES + (row["number"] <= left % SHARES)
+            row[most] = None if left is None else row[count] + extra
+    return made
+
+
+def check_room(bucket: str, use: BucketUse, objects: int, size_bytes: int) -> None:
+    """Raise `QuotaExceeded` if a bucket may not hold so much more."""
+    if size_bytes > 0 and use.quota_bytes and use.bytes + size_bytes > use.quota_bytes:
+        raise QuotaExceeded(
+            f"{bucket} holds {use.bytes:,} of {use.quota_bytes:,} bytes: {size_bytes:,} more "
+            "do not fit; delete objects, or raise its quota"
+        )
+    if objects > 0 and use.quota_objects and use.objects + objects > use.quota_objects:
+        raise QuotaExceeded(
+            f"{bucket} holds {use.objects:,} of {use.quota_objects:,} objects: {objects:,} more "
+            "do not fit; delete objects, or raise its quota"
+        )
+
+
+class Counting:
+    """What a batch of changes adds to the counts of the buckets whose objects it changes."""
+
+    def __init__(self, keys: Iterable[RowKey], number: int, whole: Iterable[int]) -> None:
+        """For objects of `keys`, with row `number` of each bucket, all rows of those in `whole`."""
+        self._number = number
+        self._whole = frozenset(whole)
+        self._buckets = dict.fromkeys(key[0] for table, key in keys if table == "objects")
+        self._found: Mapping[RowKey, Row | None] = {}
+        self._added: dict[int, tuple[int, int]] = {}
+
+    @property
+    def keys(self) -> list[RowKey]:
+        """The counts that have to be locked."""
+        keys = list[RowKey]()
+        for bucket_id in self._buckets:
+            if bucket_id in self._whole:
+                keys += all_keys(bucket_id)
+            else:
+                keys.append(count_key(bucket_id, self._number))
+        return keys
+
+    def begin(self, found: Mapping[RowKey, Row | None]) -> None:
+        """The rows that were locked; nothing is added yet."""
+        self._found = found
+        self._added = {}
+
+    def limited(self) -> dict[int, bool]:
+        """Which of the buckets have a quota."""
+        return {bucket_id: _has_share(self._own(bucket_id)) for bucket_id in self._buckets}
+
+    def add(self, writes: Mapping[RowKey, Row | None]) -> None:
+        """Count what a change is about to write. Raises `QuotaExceeded`, and `Crowded`."""
+        objects, size_bytes, bucket_id = 0, 0, None
+        for key, row in writes.items():
+            # What nobody has looked at belongs to a bucket that was deleted, whose counts go, too.
+            if key[0] != "objects" or key not in self._found:
+                continue
+            bucket_id, before = key[1][0], self._found[key]
+            if before is not None:
+                objects, size_bytes = objects - 1, size_bytes - before["length"]
+            if row is not None:
+                objects, size_bytes = objects + 1, size_bytes + row["length"]
+        if bucket_id is None or not (objects or size_bytes):
+            return
+        added = self._added.get(bucket_id, (0, 0))
+        self._check(bucket_id, added, objects, size_bytes)
+        self._added[bucket_id] = added[0] + objects, added[1] + size_bytes
+
+    def writes(self) -> dict[RowKey, Row | None]:
+        """The counts that change."""
+        writes = dict[RowKey, Row | None]()
+        for bucket_id, (objects, size_bytes) in self._added.items():
+            if not (objects or size_bytes):
+                continue
+            row = dict(self._own(bucket_id))
+            row["objects"] += objects
+            row["size_bytes"] += size_bytes
+            rows = [row]
+            if bucket_id in self._whole and _has_share(row):
+                others = self._rows(bucket_id)
+                rows = divided([*(each for each in others if each["number"] != self._number), row])
+            writes.update({count_key(bucket_id, each["number"]): each for each in rows})
+        return writes
+
+    def _check(self, bucket_id: int, added: tuple[int, int], objects: int, size_bytes: int) -> None:
+        own = self._own(bucket_id)
+        if not _has_share(own):
+            return
+        if bucket_id in self._whole:
+            use = use_of([*self._rows(bucket_id), count_row(bucket_id, -1, *added)])
+            check_room("the bucket", use, objects, size_bytes)
+            return
+        over_objects = objects > 0 and _over(own, "objects", "objects_max", added[0] + objects)
+        over_bytes = size_bytes > 0 and _over(own, "size_bytes", "bytes_max", added[1] + size_bytes)
+        if over_objects or over_bytes:
+            raise Crowded(bucket_id)
+
+    def _own(self, bucket_id: int) -> Row:
+        found = self._found.get(count_key(bucket_id, self._number))
+        return found if found is not None else count_row(bucket_id, self._number)
+
+    def _rows(self, bucket_id: int) -> list[Row]:
+        rows = [self._found.get(key) for key in all_keys(bucket_id)]
+        return [row for row in rows if row is not None]
+
+
+def _has_share(row: Mapping[str, Any]) -> bool:
+    return row["objects_max"] is not None or row["bytes_max"] is not None
+
+
+def _over(row: Row, count: str, share: str, more: int) -> bool:
+    most: int | None = row[share]
+    return most is not None and bool(row[count] + more > most)

@@ -1,0 +1,153 @@
+"""What a bucket may hold: looked at, and changed while others put and delete.
+
+Invariants:
+- A quota is changed under the locks of all counts of its bucket: what is put later keeps to it.
+- A bucket that was never counted is counted once, and nobody waits: what there is at one moment,
+  less what its counts say of the same moment, is what was there before them.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from blobit.bucket_core import BucketCore
+from blobit.counting import (
+    BASE,
+    BucketUse,
+    all_keys,
+    check_room,
+    count_key,
+    count_row,
+    divided,
+    use_of,
+)
+from blobit.errors import NoSuchBucket, QuotaExceeded, SettingsInvalid
+from blobit.rows import told
+from blobit.sources import Source
+from blobit.tables import Row
+from herd.errors import CommitUnknown, Error, ForeignKeyViolation
+
+_ATTEMPTS_MAX: Final = 20
+_PAUSE_S: Final = 0.05
+_QUOTA_MAX: Final = 2**62
+
+
+async def use(core: BucketCore) -> BucketUse:
+    """What a bucket holds and may hold. Raises `NoSuchBucket`, `MetadataUnavailable`."""
+    core.check()
+    try:
+        rows = await core.rows.counts(core.bucket_id)
+        if all(row["number"] != BASE for row in rows):
+            return await _change(core, None, None, anew=False)
+    except Error as error:
+        raise await core.rows.why(error) from error
+    return use_of(rows)
+
+
+async def set_quota(
+    core: BucketCore, quota_objects: int | None, quota_bytes: int | None, *, recount: bool
+) -> BucketUse:
+    """Say what a bucket may hold; None leaves it as it is, 0 takes the limit away.
+
+    Raises `SettingsInvalid`, `NoSuchBucket`, `MetadataUnavailable`.
+    """
+    core.check()
+    given = [quota for quota in (quota_objects, quota_bytes) if quota is not None]
+    if any(not 0 <= quota <= _QUOTA_MAX for quota in given):
+        raise SettingsInvalid("a quota is a number of objects or bytes; 0 takes it away")
+    try:
+        return await _change(core, quota_objects, quota_bytes, anew=recount)
+    except Error as error:
+        raise await core.rows.why(error) from error
+
+
+async def check_put(core: BucketCore, name: str, size_bytes: int) -> None:
+    """Raise `QuotaExceeded` if an object of so many bytes does not fit now, by what is known here.
+
+    What is decided is decided when it gets its name; this saves writing bytes in vain.
+    """
+    found = await _limited(core)
+    if found is None:
+        return
+    try:
+        check_room(f"bucket {core.info.name}", found, 1, size_bytes)
+    except QuotaExceeded:
+        try:
+            before = await core.rows.get(*core.object_key(name))
+        except Error as error:
+            raise told(error) from error
+        if before is None:
+            raise
+        check_room(f"bucket {core.info.name}", found, 0, size_bytes - before["length"])
+
+
+async def check_more(core: BucketCore, source: Source) -> None:
+    """The same for bytes that are added to what is there, where their number is known."""
+    size_bytes = known_length(source)
+    if size_bytes and (found := await _limited(core)) is not None:
+        check_room(f"bucket {core.info.name}", found, 0, size_bytes)
+
+
+def known_length(source: Source) -> int:
+    """How many bytes a source has; 0 where nobody knows before they have come."""
+    return memoryview(source).nbytes if isinstance(source, bytes | bytearray | memoryview) else 0
+
+
+async def _limited(core: BucketCore) -> BucketUse | None:
+    """What a bucket holds that has a quota; None: as far as is known here it has none."""
+    limited = core.committer.limited
+    if limited.get(core.bucket_id) is False:
+        return None
+    try:
+        found = use_of(await core.rows.counts(core.bucket_id))
+    except Error as error:
+        raise told(error) from error
+    limited[core.bucket_id] = bool(found.quota_objects or found.quota_bytes)
+    return found if limited[core.bucket_id] else None
+
+
+async def _change(
+    core: BucketCore, quota_objects: int | None, quota_bytes: int | None, *, anew: bool
+) -> BucketUse:
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            counted = None
+            if anew or await core.rows.get(*count_key(core.bucket_id, BASE)) is None:
+                counted = await core.rows.counted(core.bucket_id)
+            return await _changed(core, counted, quota_objects, quota_bytes)
+        except ForeignKeyViolation as error:
+            raise NoSuchBucket(f"bucket {core.info.name} was deleted") from error
+        except Error as error:
+            # Done again it comes to the same, whether it was done before or not.
+            again = error.retryable or isinstance(error, CommitUnknown)
+            if not again or attempt == _ATTEMPTS_MAX - 1:
+                raise told(error) from error
+        await asyncio.sleep(_PAUSE_S)
+    raise AssertionError("the last attempt raises")
+
+
+async def _changed(
+    core: BucketCore,
+    counted: tuple[int, int] | None,
+    quota_objects: int | None,
+    quota_bytes: int | None,
+) -> BucketUse:
+    """One transaction. Raises what is in `herd.errors`."""
+    async with core.rows.transaction() as transaction:
+        found = await transaction.lock(all_keys(core.bucket_id))
+        there = {row["number"]: row for row in found.values() if row is not None}
+        base = dict(there.get(BASE) or count_row(core.bucket_id, BASE))
+        if counted is not None:
+            base["objects"], base["size_bytes"] = counted
+        for column, quota in (("objects_max", quota_objects), ("bytes_max", quota_bytes)):
+            if quota is not None:
+                base[column] = quota or None
+        rows = divided(_with_base(there.values(), base))
+        await transaction.write({count_key(core.bucket_id, row["number"]): row for row in rows})
+        await transaction.commit()
+    core.committer.limited[core.bucket_id] = bool(base["objects_max"] or base["bytes_max"])
+    return use_of(rows)
+
+
+def _with_base(rows: Iterable[Row], base: Row) -> list[Row]:
+    return [base, *(row for row in rows if row["number"] != BASE)]
