@@ -100,8 +100,7 @@ class AsyncBucket:
         """
         asked = self._asked(name, content_type, metadata, if_absent, if_match, expires_ms)
         core = self.core
-        if core.committer.limited.get(core.bucket_id, True):
-            await check_put(core, asked.name, known_length(source))
+        await check_put(core, asked.name, known_length(source))
         pool = core.pool_for(asked.expires_ms)
         if type(source) is bytes and len(source) <= pool.settings.shared_object_bytes_max:
             return await put_small(core, asked, source, pool)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from blobit.budget import ByteBudget
-from blobit.counting import SHARES, Counting, Crowded
+from blobit.counting import NO_ROOM, SHARES, Counting, Crowded, Room
 from blobit.errors import (
     BlobError,
     BlobNotStored,
@@ -155,8 +155,7 @@ class Committer:
     ) -> None:
         """Committers of other processes had better have another `first_count`."""
         self.rows = rows
-        self.limited: dict[int, bool] = {}
-        """Of the buckets that were changed here, whether they had a quota then."""
+        self._room: dict[int, Room] = {}
         self._clock = clock
         self._settings = settings
         self._budget = ByteBudget(settings.commit_pending_bytes_max)
@@ -188,6 +187,15 @@ class Committer:
             return await answered
         finally:
             self._budget.give_back(size_bytes)
+
+    def may_lack_room(self, bucket_id: int, size_bytes: int) -> bool:
+        """Whether an object might be over its bucket's quota, by what changes here have shown."""
+        objects, room_bytes = self._room.get(bucket_id, NO_ROOM)
+        return objects < 1 or room_bytes < size_bytes
+
+    def learn_room(self, bucket_id: int, room: Room) -> None:
+        """What was found out of a bucket's room elsewhere."""
+        self._room[bucket_id] = room
 
     def hurry(self) -> None:
         """The end is near: whoever cannot be reached is not waited for as long as else."""
@@ -279,7 +287,7 @@ class Committer:
             return
         async with self.rows.transaction() as transaction:
             decided = _Decided(batch, await transaction.lock(keys) if keys else {}, counting)
-            self.limited.update(counting.limited())
+            self._room.update(counting.room())
             if decided.writes:
                 await transaction.write(decided.writes)
                 await transaction.commit()
@@ -294,7 +302,7 @@ class Committer:
             return False
         try:
             decided = _Decided(batch, short.found, counting)
-            self.limited.update(counting.limited())
+            self._room.update(counting.room())
             logged = short.write(decided.writes) if decided.writes else None
             if logged is None and decided.writes:
                 return False

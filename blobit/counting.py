@@ -13,6 +13,7 @@ Invariants:
 - What gives back is never refused.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ from blobit.tables import Row, RowKey
 BASE: Final = 0
 SHARES: Final = 16
 """Rows 1 to 16 count. Another number in another program would divide a quota otherwise."""
+Room = tuple[float, float]
+"""So many more objects and bytes."""
+NO_ROOM: Final[Room] = (0, 0)
 _DIMENSIONS: Final = (("objects", "objects_max"), ("size_bytes", "bytes_max"))
 
 
@@ -74,6 +78,12 @@ def use_of(rows: Iterable[Row]) -> BucketUse:
         if row["number"] == BASE:
             quota_objects, quota_bytes = row["objects_max"] or 0, row["bytes_max"] or 0
     return BucketUse(objects, size_bytes, quota_objects, quota_bytes)
+
+
+def room_of(use: BucketUse) -> Room:
+    """What a bucket may hold beside what it holds."""
+    objects = use.quota_objects - use.objects if use.quota_objects else math.inf
+    return objects, use.quota_bytes - use.bytes if use.quota_bytes else math.inf
 
 
 def divided(rows: Iterable[Row]) -> list[Row]:
@@ -132,9 +142,15 @@ class Counting:
         self._found = found
         self._added = {}
 
-    def limited(self) -> dict[int, bool]:
-        """Which of the buckets have a quota."""
-        return {bucket_id: _has_share(self._own(bucket_id)) for bucket_id in self._buckets}
+    def room(self) -> dict[int, Room]:
+        """What the buckets may hold beside this batch, at least."""
+        room = dict[int, Room]()
+        for bucket_id in self._buckets:
+            (objects, size_bytes), added = _left(self._own(bucket_id)), self._added.get(bucket_id)
+            if added is not None:
+                objects, size_bytes = objects - added[0], size_bytes - added[1]
+            room[bucket_id] = objects, size_bytes
+        return room
 
     def add(self, writes: Mapping[RowKey, Row | None]) -> None:
         """Count what a change is about to write. Raises `QuotaExceeded`, and `Crowded`."""
@@ -194,6 +210,13 @@ class Counting:
 
 def _has_share(row: Mapping[str, Any]) -> bool:
     return row["objects_max"] is not None or row["bytes_max"] is not None
+
+
+def _left(row: Mapping[str, Any]) -> Room:
+    objects, size_bytes = (
+        math.inf if row[most] is None else row[most] - row[count] for count, most in _DIMENSIONS
+    )
+    return objects, size_bytes
 
 
 def _over(row: Row, count: str, share: str, more: int) -> bool:

@@ -93,10 +93,8 @@ def check_content_type(content_type: object) -> str:
     """The type as rows keep it. Raises `InvalidName` for what is no content type."""
     if not isinstance(content_type, str) or len(content_type) > CONTENT_TYPE_CHARACTERS_MAX:
         raise InvalidName(f"a content type has at most {CONTENT_TYPE_CHARACTERS_MAX} characters")
-    try:
-        content_type.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidName("the content type is no Unicode text") from error
+    if not (content_type.isascii() and content_type.isprintable()):
+        raise InvalidName("a content type is a line of ASCII, as HTTP has it")
     return _exact(content_type)
 
 

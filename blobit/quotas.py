@@ -19,6 +19,7 @@ from blobit.counting import (
     count_key,
     count_row,
     divided,
+    room_of,
     use_of,
 )
 from blobit.errors import NoSuchBucket, QuotaExceeded, SettingsInvalid
@@ -66,9 +67,9 @@ async def check_put(core: BucketCore, name: str, size_bytes: int) -> None:
 
     What is decided is decided when it gets its name; this saves writing bytes in vain.
     """
-    found = await _limited(core)
-    if found is None:
+    if not core.committer.may_lack_room(core.bucket_id, size_bytes):
         return
+    found = await _looked(core)
     try:
         check_room(f"bucket {core.info.name}", found, 1, size_bytes)
     except QuotaExceeded:
@@ -84,8 +85,8 @@ async def check_put(core: BucketCore, name: str, size_bytes: int) -> None:
 async def check_more(core: BucketCore, source: Source) -> None:
     """The same for bytes that are added to what is there, where their number is known."""
     size_bytes = known_length(source)
-    if size_bytes and (found := await _limited(core)) is not None:
-        check_room(f"bucket {core.info.name}", found, 0, size_bytes)
+    if core.committer.may_lack_room(core.bucket_id, size_bytes):
+        check_room(f"bucket {core.info.name}", await _looked(core), 0, size_bytes)
 
 
 def known_length(source: Source) -> int:
@@ -93,17 +94,13 @@ def known_length(source: Source) -> int:
     return memoryview(source).nbytes if isinstance(source, bytes | bytearray | memoryview) else 0
 
 
-async def _limited(core: BucketCore) -> BucketUse | None:
-    """What a bucket holds that has a quota; None: as far as is known here it has none."""
-    limited = core.committer.limited
-    if limited.get(core.bucket_id) is False:
-        return None
+async def _looked(core: BucketCore) -> BucketUse:
     try:
         found = use_of(await core.rows.counts(core.bucket_id))
     except Error as error:
         raise told(error) from error
-    limited[core.bucket_id] = bool(found.quota_objects or found.quota_bytes)
-    return found if limited[core.bucket_id] else None
+    core.committer.learn_room(core.bucket_id, room_of(found))
+    return found
 
 
 async def _change(
@@ -145,8 +142,9 @@ async def _changed(
         rows = divided(_with_base(there.values(), base))
         await transaction.write({count_key(core.bucket_id, row["number"]): row for row in rows})
         await transaction.commit()
-    core.committer.limited[core.bucket_id] = bool(base["objects_max"] or base["bytes_max"])
-    return use_of(rows)
+    use_now = use_of(rows)
+    core.committer.learn_room(core.bucket_id, room_of(use_now))
+    return use_now
 
 
 def _with_base(rows: Iterable[Row], base: Row) -> list[Row]:

@@ -11,6 +11,7 @@ SHA-256 of it), so that nobody who stands between can pass proofs on.
                                              <-      v=signature
 
 Invariants:
+- Who judges passwords keeps none: what is in a server's memory lets nobody in.
 - Both nonces are in every proof: a recorded exchange is worth nothing.
 - An unknown user's exchange has the same steps and the same end as one with a wrong password.
 - Proofs are compared in constant time; what cannot be read is refused like what is wrong.
@@ -72,7 +73,7 @@ class ScramVerifier:
 
         Raises `InvalidRequest` for a password that none can be.
         """
-        salted = _salted(prepared(password), salt, iterations)
+        salted = _hashed(prepared(password), salt, iterations)
         return ScramVerifier(salt, iterations, _stored_key(salted), _server_key(salted))
 
     @staticmethod
@@ -109,7 +110,7 @@ class ScramVerifier:
             text = prepared(password)
         except InvalidRequest:
             text = ""
-        salted = _salted(text, self.salt, self.iterations)
+        salted = _hashed(text, self.salt, self.iterations)
         return hmac.compare_digest(_stored_key(salted), self.stored_key) and bool(text)
 
 
@@ -246,7 +247,12 @@ def _prepared(given: str) -> str:
 
 @lru_cache(maxsize=64)
 def _salted(password: str, salt: bytes, iterations: int) -> bytes:
-    """Costly on purpose; who connects again and again pays once."""
+    """For clients alone, who have the password anyway: who connects again and again pays once."""
+    return _hashed(password, salt, iterations)
+
+
+def _hashed(password: str, salt: bytes, iterations: int) -> bytes:
+    """Costly on purpose."""
     return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
 
 

@@ -126,7 +126,7 @@ def _headers(info: ObjectInfo) -> dict[str, str]:
     shown = quote(name, safe="")
     headers = {
         "ETag": f'"{info.etag}"',
-        "Content-Type": info.content_type or _BYTES,
+        "Content-Type": _type_of(info),
         "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{shown}",
         "Content-Security-Policy": _POLICY,
         "X-Content-Type-Options": "nosniff",
@@ -139,6 +139,12 @@ def _headers(info: ObjectInfo) -> dict[str, str]:
         if len(told) <= _METADATA_CHARACTERS_MAX:
             headers[METADATA] = told
     return headers
+
+
+def _type_of(info: ObjectInfo) -> str:
+    """What it is said to be, unless that is from before types were looked at and is no header."""
+    said = info.content_type
+    return said if said and said.isascii() and said.isprintable() else _BYTES
 
 
 def _is_wanted(request: Request, info: ObjectInfo) -> bool:

@@ -67,6 +67,10 @@ class QuotasContract:
             with pytest.raises(QuotaExceeded):
                 await bucket.check_room("b", 41)
             assert written.calls == 0
+            await bucket.put("b", b"y" * 30)
+            with pytest.raises(QuotaExceeded, match="90 of 100 bytes"):
+                await bucket.put("c", b"y" * 11)
+            assert written.calls == 1
             await bucket.put("b", b"y" * 40)
             assert await store.blobs.use("full") == BucketUse(2, 100, 0, 100)
 

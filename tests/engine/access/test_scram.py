@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.access import scram
 from engine.access.scram import (
     ITERATIONS_MIN,
     NOT_PROVED,
@@ -165,6 +166,13 @@ def test_a_verifier_is_kept_as_text_and_shows_no_key() -> None:
     for wrong in ("", "SCRAM-SHA-256$x", str(known).replace("256", "1"), str(known) + "AAAA"):
         with pytest.raises(InvalidRequest):
             ScramVerifier.parse(wrong)
+
+
+def test_who_judges_a_password_keeps_none() -> None:
+    scram._salted.cache_clear()
+    known = ScramVerifier.of("ann's word", salt=bytes(16), iterations=ITERATIONS_MIN)
+    assert known.fits("ann's word") and not known.fits("another word")
+    assert scram._salted.cache_info().currsize == 0
 
 
 def test_names_and_passwords_are_prepared_as_the_rfc_wants() -> None:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from blobit.errors import BlobUnreadable
+from blobit.errors import BlobUnreadable, InvalidName
 from blobit.tables import ObjectInfo
 from engine.ports.clock import SystemClock
 from herdbook.http.errors import HttpError
@@ -47,6 +47,26 @@ def put(ask: Asker, name: str, body: object, headers: dict[str, str] | None = No
     reply = ask("PUT", f"{BUCKET}/{quote(name, safe='')}", content=body, headers=headers)
     assert reply.status_code == 201, reply.text
     return reply.headers["etag"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain\r\nx-herd: elsa", "text/\u4e66"])
+def test_an_object_whose_type_is_no_header_is_got_as_bytes(
+    node: Node, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    node.open()
+
+    async def put_as_before() -> None:
+        bucket = await node.house.blobs.bucket("alma")
+        await bucket.put("odd", BODY, content_type=kind)
+
+    with pytest.raises(InvalidName, match="content type"):
+        node.loop.run(put_as_before)
+    monkeypatch.setattr("blobit.bucket.check_content_type", str)
+    node.loop.run(put_as_before)
+    reply = httpx.get(f"{node.url}{BUCKET}/odd")
+    assert (reply.status_code, reply.content) == (200, BODY)
+    assert reply.headers["content-type"] == "application/octet-stream"
+    assert "x-herd" not in reply.headers
 
 
 def test_what_was_put_is_got_with_its_type_and_metadata(ask: Asker) -> None:
