@@ -314,6 +314,9 @@ class _Watched:
             )
         self._process, self._wrong = process, False
         self.gone.clear()
+        if self._leaving.is_set():
+            # Nobody will tell it to end: whoever was to do so looked before it was there.
+            self.kill()
         self.state.pid, self.state.at, self.state.error = process.pid, {}, ""
         self._silent_s, self._told_of = 0.0, {}
         member = self.member

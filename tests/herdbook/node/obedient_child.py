@@ -4,6 +4,7 @@
     wrong       cannot be, and says so
     crash       ends at once, each time
     crash once  serves, ends, and serves for good when it is started again
+    wrong once  serves, ends because it cannot be, and serves for good when it is started again
     deaf        serves, and does not end when it is told to
     talk        serves, and says more than a pipe holds
     mute        serves without a sign of life, but when SIGUSR1 comes
@@ -53,6 +54,9 @@ def main() -> None:
     print(f"{name} moos", flush=True)
     if what == "crash once" and not before:
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "wrong once" and not before:
+        say(Report(error="InvalidRequest: no such rack", wrong=True))
+        sys.exit(1)
     if what == "talk":
         print("moo\n" * 100_000, flush=True)
         note(told, f"{name} talked")

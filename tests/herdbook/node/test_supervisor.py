@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,6 +32,8 @@ class Leaping(SystemClock):
     """A clock that was stopped for a while, as whoever reads it was."""
 
     leap_s = 0.0
+    stride_s = 0.0
+    """So much more each time."""
 
     def __init__(self) -> None:
         self.looked = asyncio.Event()
@@ -38,6 +41,7 @@ class Leaping(SystemClock):
     def monotonic(self) -> float:
         """See `Clock`."""
         self.looked.set()
+        self.leap_s += self.stride_s
         return super().monotonic() + self.leap_s
 
 
@@ -53,7 +57,8 @@ class Watching:
     ) -> None:
         self.folder = folder
         self.lines: list[str] = []
-        self.seen: list[tuple[str, str]] = []
+        self.begun: dict[str, list[str]] = {}
+        """Who has begun, and who served at that moment."""
         self.ending = Ending()
         self.lost: OSError | None = None
         """Why no line of theirs can be passed on."""
@@ -75,6 +80,7 @@ class Watching:
             command=CHILD,
         )
         self.running = asyncio.create_task(self.supervisor.run(self.ending))
+        self.running.add_done_callback(lambda _: self._moved.set())
 
     def _say(self, name: str, line: str) -> None:
         if self.lost is not None:
@@ -82,18 +88,23 @@ class Watching:
         self.lines.append(f"{name}: {line}")
 
     def _change(self, supervisor: Supervisor) -> None:
-        self.seen += [(name, each.state) for name, each in supervisor.states.items()]
+        states = supervisor.states
+        serving = [name for name, each in states.items() if each.state == "serving"]
+        for name in (name for name, each in states.items() if each.pid):
+            self.begun.setdefault(name, serving)
         self._moved.set()
 
     async def until(self, state: str, *, restarts: int = 0) -> None:
         """Wait until all of them are in that state, started again so often in all."""
-        while True:
-            states = self.states.values()
-            if all(each.state == state for each in states):
-                if sum(each.restarts for each in states) == restarts:
-                    return
-            self._moved.clear()
-            await self._moved.wait()
+        async with asyncio.timeout(20):
+            while True:
+                states = self.states.values()
+                if all(each.state == state for each in states):
+                    if sum(each.restarts for each in states) == restarts:
+                        return
+                assert not self.running.done(), self.running
+                self._moved.clear()
+                await self._moved.wait()
 
     @property
     def states(self) -> dict[str, MemberState]:
@@ -130,7 +141,8 @@ async def test_what_needs_a_bookie_begins_when_that_one_serves(tmp_path: Path) -
     )
     await watching.until("serving")
     await watching.end()
-    assert watching.events()[0] == "bookie began"
+    assert watching.begun["bookie"] == []
+    assert all("bookie" in watching.begun[name] for name in ("herd", "http"))
     assert watching.events()[-3:] == ["http ended http", "herd ended herd", "bookie ended bookie"]
 
 
@@ -160,6 +172,50 @@ async def test_what_cannot_be_ends_the_node_with_what_it_said(tmp_path: Path) ->
         await watching.running
     assert watching.events()[-1] == "elsa ended bookie"
     assert watching.events().count("bert began") == 1
+
+
+async def test_what_has_served_is_started_again_whatever_it_says(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("wrong once", "bookie"))
+    await watching.until("serving", restarts=1)
+    await watching.end()
+    assert "elsa: InvalidRequest: no such rack; it starts again in 1 ms" in watching.lines
+
+
+async def test_who_ran_for_long_before_it_ended_is_started_again_as_if_for_the_first_time(
+    tmp_path: Path,
+) -> None:
+    clock = Leaping()
+    clock.stride_s = QUICK.steady_ms / 1000
+    watching = Watching(tmp_path, QUICK, clock, elsa=("crash", "bookie"))
+    await watching.until("waiting", restarts=QUICK.restarts_max + 1)
+    await watching.end()
+    pauses = {line.split()[-2] for line in watching.lines}
+    assert pauses == {"1"}
+
+
+async def test_a_signal_that_comes_while_a_process_is_being_made_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is there is told to end before that one is there."""
+    begun, goes_on, make = asyncio.Event(), asyncio.Event(), asyncio.create_subprocess_exec
+
+    async def slow(*words: Any, **more: Any) -> asyncio.subprocess.Process:
+        begun.set()
+        await goes_on.wait()
+        return await make(*words, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+    watching = Watching(tmp_path, QUICK, elsa=("deaf", "bookie"))
+    await begun.wait()
+    watching.ending.tell()
+    # The second one ends the wait for the first one's order.
+    watching.ending.tell()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    goes_on.set()
+    async with asyncio.timeout(10):
+        await watching.running
+    assert watching.states["elsa"].state == "ended"
 
 
 async def test_a_process_is_started_again_only_so_often(tmp_path: Path) -> None:
