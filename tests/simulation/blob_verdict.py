@@ -3,10 +3,12 @@
 Invariants checked:
 - Every name, and every id that was kept, reads whole; what was appended is all there.
 - A row of `refs` belongs to something that is there, and everything that is there has its rows.
+- What each bucket has counted is what it holds.
 - Every ledger of a bucket has its row, every row its ledger; none is left of which nothing is live.
 """
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from blobit.bucket_core import owner_of
@@ -67,6 +69,7 @@ class BlobVerdict:
         await self._judge_kept()
         rows = await self._node.blobs.rows(REGISTRY)
         await self._judge_refs(rows)
+        await self._judge_counts(rows)
         await self._judge_ledgers(rows)
         await self._judge_deleted(rows)
         self._world.trace.event("judged")
@@ -119,6 +122,18 @@ class BlobVerdict:
             if is_of_a_bucket(await self._node.client.ledger_metadata(_ledger_of(kept))):
                 raise Violation(f"nothing holds {kept}")
 
+    async def _judge_counts(self, rows: Rows) -> None:
+        """What a bucket counted is what it holds."""
+        wanted, counted = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+        async for row in rows.scan("objects"):
+            wanted[row["bucket_id"], "objects"] += 1
+            wanted[row["bucket_id"], "size_bytes"] += row["length"]
+        async for row in rows.scan("counts"):
+            for what in ("objects", "size_bytes"):
+                counted[row["bucket_id"], what] += row[what]
+        if wanted != counted:
+            raise Violation(f"buckets counted {counted} and hold {wanted}")
+
     async def _judge_ledgers(self, rows: Rows) -> None:
         recorded = {row["ledger_id"]: row async for row in rows.scan("ledgers")}
         held = {row["ledger_id"] async for row in rows.scan("refs")}
@@ -149,7 +164,7 @@ class BlobVerdict:
         if left := [row["name"] async for row in rows.scan("deleted_buckets")]:
             raise Violation(f"deleted buckets are still remembered: {left}")
         live = {info.bucket_id for info in await self._node.blobs.buckets()}
-        for table in ("homes", "objects", "expiries", "ledgers", "refs", "uploads"):
+        for table in ("homes", "objects", "expiries", "ledgers", "refs", "uploads", "counts"):
             async for row in rows.scan(table):
                 if row["bucket_id"] not in live:
                     raise Violation(f"{table} still has {row} of a bucket that is gone")
