@@ -48,6 +48,7 @@ from tests.mutants.replica import REPLICA_MUTANTS
 from tests.mutants.sessions import SESSION_MUTANTS
 from tests.mutants.state import STATE_MUTANTS
 from tests.mutants.storage import JOURNAL_MUTANTS, UPKEEP_MUTANTS
+from tests.mutants.supervisor import SUPERVISOR_MUTANTS
 from tests.mutants.wire import DIALING_MUTANTS, WIRE_MUTANTS
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -86,6 +87,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *HERD_STAGING_MUTANTS,
     *HERD_STORAGE_MUTANTS,
     *NODE_MUTANTS,
+    *SUPERVISOR_MUTANTS,
     *HERD_WIRE_MUTANTS,
     *BLOB_GARBAGE_MUTANTS,
     *OPERATIONS_MUTANTS,
