@@ -98,7 +98,7 @@ def create_app(
     gate = Gate(authenticator, settings, house.ledgers.clock, house.ledgers.rng, audit)
     door = Door(house, gate)
     places = [
-        *health.places_of(house, door, metrics, lacking),
+        *health.places_of(house, metrics, door, lacking),
         *_broker_places(door),
         *_places(door, ROUTES),
         *console_places(gate),
@@ -147,7 +147,7 @@ class Shell:
             await send(message)
 
         try:
-            self.gate.check_host(request.headers)
+            self.gate.check_host(request)
             _check_path(scope)
         except HttpError as error:
             await error.reply(scope, receive, guarded)

@@ -29,9 +29,9 @@ _READY_TIMEOUT_S: Final = 2.0
 
 def places_of(
     house: House,
-    door: "Door",
     metrics: Callable[[], bytes] | None,
-    lacking: Callable[[], str] | None,
+    door: "Door",
+    lacking: Callable[[], str] | None = None,
 ) -> list[Place]:
     """The three, and `/healthz`, as the broker alone has it."""
     need = PUBLIC if door.gate.settings.open_metrics else ADMIN
