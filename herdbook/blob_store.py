@@ -13,9 +13,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from blobit import AsyncBlobs
 from engine.ports.system_loop import BackgroundLoop, background_loop
 from engine.ports.system_workers import ThreadWorkers
 from herdbook.finding import (
@@ -27,6 +26,9 @@ from herdbook.finding import (
     is_cluster,
     read_configuration,
 )
+
+if TYPE_CHECKING:
+    from blobit import AsyncBlobs
 
 R = TypeVar("R")
 SCHEME: Final = "blobit://"
@@ -72,7 +74,7 @@ def _found(argument: str | None, *, create: bool = False) -> tuple[str, Configur
 @asynccontextmanager
 async def open_blobs(
     argument: str | None = None, *, create: bool = False
-) -> AsyncIterator[AsyncBlobs]:
+) -> "AsyncIterator[AsyncBlobs]":
     """The blobs of the store that the rule finds, as long as the block lasts.
 
     With `create` a folder that is named and is not there, or holds no store, becomes one. Raises
@@ -90,9 +92,10 @@ async def open_blobs(
 
 
 @asynccontextmanager
-async def _opened(folder: Path) -> AsyncIterator[AsyncBlobs]:
+async def _opened(folder: Path) -> "AsyncIterator[AsyncBlobs]":
     """The blobs of a folder, over tablespaces that nobody else of this process ends."""
     # A client of a cluster needs neither RocksDB nor a folder's lock.
+    from blobit import AsyncBlobs
     from engine import cluster
     from herd.store import AsyncHerd
 
@@ -110,8 +113,9 @@ async def _opened(folder: Path) -> AsyncIterator[AsyncBlobs]:
 
 
 @asynccontextmanager
-async def _connected(url: str, configuration: Configuration) -> AsyncIterator[AsyncBlobs]:
+async def _connected(url: str, configuration: Configuration) -> "AsyncIterator[AsyncBlobs]":
     # What a cluster needs loads when one is reached.
+    from blobit import AsyncBlobs
     from engine.connecting import connect
     from herd.wire.cluster import open_cluster
 
@@ -156,11 +160,11 @@ class HeldStore:
         if self.usable:
             self.loop.run(self._end)
 
-    async def _hold(self) -> AsyncIterator[AsyncBlobs]:
+    async def _hold(self) -> "AsyncIterator[AsyncBlobs]":
         async with open_blobs(self.url) as blobs:
             yield blobs
 
-    async def _begin(self) -> AsyncBlobs:
+    async def _begin(self) -> "AsyncBlobs":
         return await anext(self._opening)
 
     async def _end(self) -> None:

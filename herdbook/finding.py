@@ -39,12 +39,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from engine.connecting import connect
 from engine.errors import InvalidRequest
-from engine.ledger.client import LedgerClient
 from engine.metadata.cluster_url import SCHEME, parse_url
 
 if TYPE_CHECKING:
+    from engine.ledger.client import LedgerClient
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
     from engine.transport.security import Security
 
@@ -252,7 +251,7 @@ def is_cluster(url: str) -> bool:
 
 
 @asynccontextmanager
-async def open_store(argument: str | None = None) -> AsyncIterator[LedgerClient]:
+async def open_store(argument: str | None = None) -> "AsyncIterator[LedgerClient]":
     """Open the store that the rule finds, as long as the block lasts.
 
     Raises `StoreNotFound` and what `engine.open` or `engine.connect` raise.
@@ -260,7 +259,10 @@ async def open_store(argument: str | None = None) -> AsyncIterator[LedgerClient]
     needed = bool(os.environ.get(FILE_VARIABLE))
     configuration = read_configuration(configuration_file(os.environ), needed=needed)
     url = find(argument, os.environ, configuration)
+    # Who only asks for help needs nothing of a store.
     if is_cluster(url):
+        from engine.connecting import connect
+
         async with connect(
             url,
             security=configuration.make_security(),

@@ -16,13 +16,13 @@ import msgspec
 import typer
 
 from engine.errors import EngineError
-from engine.ledger.client import LedgerClient
-from engine.log import START, Position, ReplicatedLog
 from herdbook.cli.sql import Create, Tablespace, ending_quietly, opened
 from herdbook.cli.store import AsJson, moment_of, print_facts, print_table, with_store
 from herdbook.cli.working import Working, aside
 
 if TYPE_CHECKING:
+    from engine.ledger.client import LedgerClient
+    from engine.log import Position
     from herd.changes import CommittedTransaction
     from herd.checkpoint.manifest import Manifest
 
@@ -104,13 +104,14 @@ def changes(
 
     It ends with what is committed now.
     """
+    from engine.log import START, ReplicatedLog
     from herd.changes import changes as following
     from herd.errors import Error
     from herd.reading_log import log_of
 
     begin = START if after is None else position_of(after)
 
-    async def follow(client: LedgerClient) -> None:
+    async def follow(client: "LedgerClient") -> None:
         log = ReplicatedLog(client, log_of(tablespace.lower()))
         last = await log.end()
         read = following(client, tablespace.lower(), begin, last=last, tables=table or ())
@@ -125,11 +126,13 @@ def changes(
         _fail(f"{type(error).__name__}: {error}")
 
 
-def position_of(text: str) -> Position:
+def position_of(text: str) -> "Position":
     """A position as people write it. Ends the command for anything else."""
     ledger, slash, entry = text.partition("/")
     if not (slash and ledger.isdecimal() and entry.isdecimal()):
         raise typer.BadParameter(f"{text!r} is no position: ledger/entry, as in 12/345")
+    from engine.log import Position
+
     return Position(int(ledger), int(entry))
 
 

@@ -8,12 +8,11 @@ Invariants:
 
 import sys
 from heapq import merge
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
-from blobit import AsyncBlobs, BucketSettings, ObjectInfo
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
 from herdbook.cli.blob_objects import cat, concat, cp, mv, rm
@@ -32,6 +31,9 @@ from herdbook.cli.sql import ending_quietly
 from herdbook.cli.sql_errors import harmless
 from herdbook.cli.store import AsJson, Url, moment_of, plain, print_facts
 from herdbook.cli.working import aside
+
+if TYPE_CHECKING:
+    from blobit import AsyncBlobs, ObjectInfo
 
 PAGE_NAMES: Final = 1_000
 
@@ -81,6 +83,8 @@ def make_buckets(
     as_json: AsJson = False,
 ) -> None:
     """Make buckets."""
+    from blobit import BucketSettings
+
     told: dict[str, Any] = {
         "ensemble": ensemble,
         "write_quorum": write_quorum,
@@ -97,7 +101,7 @@ def make_buckets(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
-    async def make(blobs: AsyncBlobs, _: Workers) -> None:
+    async def make(blobs: "AsyncBlobs", _: Workers) -> None:
         for name in buckets:
             bucket = await blobs.create_bucket(name, settings, exist_ok=exist_ok)
             if as_json:
@@ -119,7 +123,7 @@ def remove_buckets(
 ) -> None:
     """Remove buckets: empty ones, or any with --force."""
 
-    async def remove(blobs: AsyncBlobs, _: Workers) -> None:
+    async def remove(blobs: "AsyncBlobs", _: Workers) -> None:
         for name in buckets:
             await blobs.delete_bucket(name, force=force)
             if as_json:
@@ -162,7 +166,7 @@ def list_names(
     if (limit or token) and address is None:
         raise typer.BadParameter("all buckets are listed at once: --limit needs a bucket")
 
-    async def look(blobs: AsyncBlobs, _: Workers) -> None:
+    async def look(blobs: "AsyncBlobs", _: Workers) -> None:
         if address is None:
             await _list_buckets(blobs, long=long, as_json=as_json)
             return
@@ -173,7 +177,7 @@ def list_names(
         with_blobs(url, look)
 
 
-async def _list_buckets(blobs: AsyncBlobs, *, long: bool, as_json: bool) -> None:
+async def _list_buckets(blobs: "AsyncBlobs", *, long: bool, as_json: bool) -> None:
     for info in await blobs.buckets():
         if as_json:
             write_json({"bucket": info.name, "created_ms": info.created_ms})
@@ -184,7 +188,7 @@ async def _list_buckets(blobs: AsyncBlobs, *, long: bool, as_json: bool) -> None
 
 
 async def _list_objects(
-    blobs: AsyncBlobs,
+    blobs: "AsyncBlobs",
     address: Address,
     delimiter: str,
     limit: int | None,
@@ -218,18 +222,18 @@ async def _list_objects(
         say_error(f"there is more: --token {token}")
 
 
-def _json_line(bucket: str, name: str, info: ObjectInfo | None) -> str:
+def _json_line(bucket: str, name: str, info: "ObjectInfo | None") -> str:
     facts = {"bucket": bucket, "prefix": name} if info is None else facts_of(bucket, info)
     return msgspec.json.encode(facts).decode() + "\n"
 
 
-def _long_line(bucket: str, name: str, info: ObjectInfo | None) -> str:
+def _long_line(bucket: str, name: str, info: "ObjectInfo | None") -> str:
     if info is None:
         return f"{'-':>14}  {'':25}  {harmless(name)}\n"
     return f"{info.length:>14,}  {moment_of(info.created_ms)}  {harmless(name)}\n"
 
 
-def _short_line(bucket: str, name: str, info: ObjectInfo | None) -> str:
+def _short_line(bucket: str, name: str, info: "ObjectInfo | None") -> str:
     return f"{harmless(name)}\n"
 
 
@@ -247,14 +251,14 @@ def stat(
     """Show what is known of objects or of buckets."""
     addresses = [bucket_named(place) for place in places]
 
-    async def look(blobs: AsyncBlobs, _: Workers) -> list[dict[str, Any]]:
+    async def look(blobs: "AsyncBlobs", _: Workers) -> list[dict[str, Any]]:
         return [await _facts(blobs, address, locations) for address in addresses]
 
     for facts in with_blobs(url, look, what="looking"):
         write_json(facts) if as_json else print_facts(readable(facts))
 
 
-async def _facts(blobs: AsyncBlobs, address: Address, locations: bool) -> dict[str, Any]:
+async def _facts(blobs: "AsyncBlobs", address: Address, locations: bool) -> dict[str, Any]:
     bucket = await blobs.bucket(address.bucket)
     if address.name:
         facts = facts_of(address.bucket, await bucket.stat(address.name))
@@ -289,7 +293,7 @@ def disk_usage(
     """
     addresses = [bucket_named(place) for place in places or []]
 
-    async def count(blobs: AsyncBlobs, _: Workers) -> list[dict[str, Any]]:
+    async def count(blobs: "AsyncBlobs", _: Workers) -> list[dict[str, Any]]:
         wanted = addresses or [Address(info.name, "") for info in await blobs.buckets()]
         return [await _usage(blobs, address) for address in wanted]
 
@@ -303,7 +307,7 @@ def disk_usage(
         typer.echo(harmless(line))
 
 
-async def _usage(blobs: AsyncBlobs, address: Address) -> dict[str, Any]:
+async def _usage(blobs: "AsyncBlobs", address: Address) -> dict[str, Any]:
     bucket = await blobs.bucket(address.bucket)
     if not address.name:
         return {"place": address.bucket, **plain(await bucket.usage())}
@@ -336,7 +340,7 @@ def collect(
     if unpin and dry_run:
         raise typer.BadParameter("--unpin changes something, and --dry-run nothing: take one")
 
-    async def work(blobs: AsyncBlobs, _: Workers) -> dict[str, Any]:
+    async def work(blobs: "AsyncBlobs", _: Workers) -> dict[str, Any]:
         if unpin is not None and not await blobs.unpin(unpin):
             say_error(f"there is no pin {unpin}")
             raise typer.Exit(1)

@@ -12,11 +12,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
-from typing import BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import google_crc32c
 
-from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
 from blobit.errors import BlobCorrupt, BlobNotFound, NoSuchObject, ObjectChanged, RangeInvalid
 from engine.ports.workers import Workers
 from herdbook.cli.blob_folders import LINK, Destination, UnsafeName, checksum_of, length_of
@@ -32,6 +31,9 @@ from herdbook.cli.blob_moving import (
     told,
 )
 
+if TYPE_CHECKING:
+    from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
+
 _ATTEMPTS_MAX: Final = 3
 """How often an object that is overwritten meanwhile is begun again."""
 _extend = google_crc32c.extend
@@ -40,7 +42,7 @@ _extend = google_crc32c.extend
 class Wanted(NamedTuple):
     """An object and the path of its file."""
 
-    info: ObjectInfo
+    info: "ObjectInfo"
     path: str
 
 
@@ -56,8 +58,8 @@ class Getting:
 
     def __init__(
         self,
-        blobs: AsyncBlobs,
-        bucket: AsyncBucket,
+        blobs: "AsyncBlobs",
+        bucket: "AsyncBucket",
         workers: Workers,
         telling: Telling,
         jobs: int,
@@ -91,7 +93,7 @@ class Getting:
         later = Batches(each_of(links), lambda each: each.info.length)
         await in_parallel(later, get, 1)
 
-    async def get_one(self, info: ObjectInfo, path: str) -> None:
+    async def get_one(self, info: "ObjectInfo", path: str) -> None:
         """Get one object into a file. Raises what would fail for others, too."""
         self._telling.expect(info.length)
         folder, name = os.path.split(path)

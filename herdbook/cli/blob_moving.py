@@ -8,7 +8,7 @@ Invariants:
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import contextmanager
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -20,7 +20,6 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from blobit import ObjectInfo
 from blobit.errors import (
     BlobNotFound,
     BlobUnreadable,
@@ -31,6 +30,9 @@ from blobit.errors import (
 )
 from engine.limits import MIB
 from herdbook.cli.blob_folders import UnsafeName
+
+if TYPE_CHECKING:
+    from blobit import ObjectInfo
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ class Outcome(NamedTuple):
     name: str
     path: str
     size_bytes: int
-    info: ObjectInfo | None = None
+    info: "ObjectInfo | None" = None
     error: str = ""
 
     def as_json(self) -> dict[str, Any]:

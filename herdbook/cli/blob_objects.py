@@ -10,11 +10,10 @@ import asyncio
 import sys
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
 from blobit.errors import ConditionFailed, NoSuchObject
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
@@ -38,6 +37,9 @@ from herdbook.cli.sql_errors import harmless
 from herdbook.cli.store import AsJson, Url
 from herdbook.cli.working import aside
 
+if TYPE_CHECKING:
+    from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
+
 DELETED_AT_ONCE: Final = 1_000
 
 Names = Annotated[list[str], typer.Argument(help="Objects.", metavar="BUCKET/NAME")]
@@ -60,7 +62,7 @@ def cat(
     """Write objects' bytes to standard output."""
     addresses = [object_named(name) for name in names]
 
-    async def write(blobs: AsyncBlobs, workers: Workers) -> None:
+    async def write(blobs: "AsyncBlobs", workers: Workers) -> None:
         for address in addresses:
             bucket = await blobs.bucket(address.bucket)
             await write_out(bucket, workers, address.name, offset, length)
@@ -70,7 +72,7 @@ def cat(
 
 
 async def write_out(
-    bucket: AsyncBucket, workers: Workers, name: str, offset: int = 0, length: int | None = None
+    bucket: "AsyncBucket", workers: Workers, name: str, offset: int = 0, length: int | None = None
 ) -> None:
     """An object's bytes to standard output."""
     out = sys.stdout.buffer
@@ -90,7 +92,7 @@ def rm(
     """
     addresses = [bucket_named(name) if recursive else object_named(name) for name in names]
 
-    async def remove(blobs: AsyncBlobs, _: Workers) -> int:
+    async def remove(blobs: "AsyncBlobs", _: Workers) -> int:
         missing = 0
         for address in addresses:
             bucket = await blobs.bucket(address.bucket)
@@ -111,13 +113,13 @@ def rm(
         raise typer.Exit(1)
 
 
-async def _what_is_there(bucket: AsyncBucket, name: str) -> str:
+async def _what_is_there(bucket: "AsyncBucket", name: str) -> str:
     """Why there is no object of a name to delete."""
     below = await bucket.list(folder_prefix(name), limit=1)
     return "is a folder: -r deletes all that lies below it" if below.objects else "does not exist"
 
 
-async def _remove_below(bucket: AsyncBucket, prefix: str) -> int:
+async def _remove_below(bucket: "AsyncBucket", prefix: str) -> int:
     # Onwards only: who puts meanwhile does not keep it busy for ever.
     deleted, token = 0, ""
     while True:
@@ -173,7 +175,7 @@ class _Way(NamedTuple):
 class _Carrying:
     """Copies or moves objects from one bucket to one bucket."""
 
-    def __init__(self, source: AsyncBucket, target: AsyncBucket, way: _Way) -> None:
+    def __init__(self, source: "AsyncBucket", target: "AsyncBucket", way: _Way) -> None:
         self._source = source
         self._target = target
         self._way = way
@@ -233,7 +235,7 @@ def _carry(source: str, target: str, url: str | None, way: _Way) -> None:
     first = bucket_named(source) if way.recursive else object_named(source)
     second = bucket_named(target)
 
-    async def work(blobs: AsyncBlobs, _: Workers) -> int:
+    async def work(blobs: "AsyncBlobs", _: Workers) -> int:
         bucket = await blobs.bucket(first.bucket)
         same = first.bucket == second.bucket
         carrying = _Carrying(bucket, bucket if same else await blobs.bucket(second.bucket), way)
@@ -266,7 +268,7 @@ def concat(
     if any(part.bucket != made.bucket for part in parts):
         raise typer.BadParameter(f"all of them must be in bucket {made.bucket}: cp brings them")
 
-    async def work(blobs: AsyncBlobs, _: Workers) -> dict[str, Any]:
+    async def work(blobs: "AsyncBlobs", _: Workers) -> dict[str, Any]:
         bucket = await blobs.bucket(made.bucket)
         info = await bucket.concat(made.name, [part.name for part in parts], keep=keep)
         return facts_of(made.bucket, info)

@@ -12,20 +12,16 @@ import asyncio
 import threading
 from contextlib import closing
 from functools import partial
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from blobit import (
-    AsyncBucket,
-    ConditionFailed,
-    NoSuchUpload,
-    ObjectInfo,
-    PartInfo,
-    PartMissing,
-)
+from blobit.errors import ConditionFailed, NoSuchUpload, PartMissing
 from engine.limits import MIB
 from engine.ports.workers import Workers
 from herdbook.cli.blob_folders import checksum_of
 from herdbook.cli.blob_moving import Moving, first_error
+
+if TYPE_CHECKING:
+    from blobit import AsyncBucket, ObjectInfo, PartInfo
 
 PARTED_BYTES_MIN: Final = 256 * MIB
 """Files of at least so many bytes are put in parts."""
@@ -90,12 +86,14 @@ class Slice:
 class PartedPut:
     """Puts one big file."""
 
-    def __init__(self, bucket: AsyncBucket, workers: Workers, telling: Moving) -> None:
+    def __init__(self, bucket: "AsyncBucket", workers: Workers, telling: Moving) -> None:
         self._bucket = bucket
         self._workers = workers
         self._telling = telling
 
-    async def put(self, path: str, size_bytes: int, name: str, asked: dict[str, Any]) -> ObjectInfo:
+    async def put(
+        self, path: str, size_bytes: int, name: str, asked: dict[str, Any]
+    ) -> "ObjectInfo":
         """Put a file; `asked` is what `create_upload` takes. Raises what a put raises."""
         upload_id = await self._begun(name, asked)
         for _ in range(ATTEMPTS_MAX - 1):
@@ -107,7 +105,7 @@ class PartedPut:
                 upload_id = await self._bucket.create_upload(name, **asked)
         return await self._go_on(upload_id, path, size_bytes)
 
-    async def _go_on(self, upload_id: str, path: str, size_bytes: int) -> ObjectInfo:
+    async def _go_on(self, upload_id: str, path: str, size_bytes: int) -> "ObjectInfo":
         """Put the parts that an upload has not, and make the object of those seen here alone."""
         part_bytes = _part_bytes(size_bytes)
         starts = range(0, size_bytes, part_bytes)

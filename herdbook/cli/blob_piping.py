@@ -7,17 +7,19 @@ Invariants:
 import os
 import select
 import sys
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import typer
 
-from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
 from herdbook.cli.blob_moving import Bar
 from herdbook.cli.blob_putting import ClosingFile, Counted, PutOptions
 from herdbook.cli.blob_store import facts_of, target_name, with_blobs, write_json
 from herdbook.cli.sql_errors import harmless
+
+if TYPE_CHECKING:
+    from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
 
 STDIO: Final = "-"
 _LOOK_S: Final = 0.2
@@ -35,7 +37,7 @@ def put_piped(
     """Put or append what a file, or standard input, has until its end."""
     name = target_name(address, source)
 
-    async def work(blobs: AsyncBlobs, workers: Workers) -> ObjectInfo:
+    async def work(blobs: "AsyncBlobs", workers: Workers) -> "ObjectInfo":
         bucket = await blobs.bucket(address.bucket)
         begun = options.begun(blobs.client.clock)
         file: ClosingFile = (
@@ -80,8 +82,8 @@ class StandardInput:
 
 
 async def _take(
-    bucket: AsyncBucket, name: str, file: Counted, options: PutOptions, *, append: bool
-) -> ObjectInfo:
+    bucket: "AsyncBucket", name: str, file: Counted, options: PutOptions, *, append: bool
+) -> "ObjectInfo":
     if append:
         return await bucket.append(name, file)
     return await bucket.put(name, file, **options.of(name, {}))

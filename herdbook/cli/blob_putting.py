@@ -11,11 +11,10 @@ import mimetypes
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from pathlib import PurePosixPath
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import google_crc32c
 
-from blobit import AsyncBucket, ObjectInfo
 from blobit.errors import BlobNotFound
 from engine.ports.clock import Clock
 from engine.ports.workers import Workers
@@ -32,6 +31,9 @@ from herdbook.cli.blob_moving import (
     is_of_one,
     told,
 )
+
+if TYPE_CHECKING:
+    from blobit import AsyncBucket, ObjectInfo
 
 LOOKED_UP_MAX: Final = 1_000
 """For more files than this the bucket is listed once instead of asked for each name."""
@@ -99,7 +101,7 @@ class Putting:
 
     def __init__(
         self,
-        bucket: AsyncBucket,
+        bucket: "AsyncBucket",
         workers: Workers,
         telling: Telling,
         options: PutOptions,
@@ -165,7 +167,7 @@ class Putting:
             return
         self._telling.tell(Outcome("put", name, item.path, info.length, info))
 
-    async def _put_big(self, item: LocalItem, name: str) -> ObjectInfo:
+    async def _put_big(self, item: LocalItem, name: str) -> "ObjectInfo":
         asked = self._options.of(name, item.metadata)
         await self._bucket.check_room(name, item.size_bytes)
         # An upload in parts has no condition, and its object expires counted from its beginning.
@@ -246,5 +248,5 @@ def _common(names: list[str]) -> str:
     return low[: min(count, len(high))]
 
 
-def _known(info: ObjectInfo) -> _Known:
+def _known(info: "ObjectInfo") -> _Known:
     return _Known(info.length, info.object_id.checksum, info.metadata.get(LINK))

@@ -6,14 +6,16 @@ Invariants:
 """
 
 import re
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from blobit import AsyncBlobs, BucketUse
 from engine.ports.workers import Workers
 from herdbook.cli.blob_store import size_of, with_blobs, write_json
 from herdbook.cli.store import AsJson, Url, plain, print_table
+
+if TYPE_CHECKING:
+    from blobit import AsyncBlobs, BucketUse
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgtp]?)(i?)b?)?", re.IGNORECASE | re.ASCII)
 _POWERS: Final = "kmgtp"
@@ -39,7 +41,7 @@ def bytes_of(text: str) -> int:
 def list_use(url: Url = None, as_json: AsJson = False) -> None:
     """List buckets with what they hold and what they may hold."""
 
-    async def look(blobs: AsyncBlobs, _: Workers) -> list[tuple[str, BucketUse]]:
+    async def look(blobs: "AsyncBlobs", _: Workers) -> list[tuple[str, "BucketUse"]]:
         return [(info.name, await blobs.use(info.name)) for info in await blobs.buckets()]
 
     found = with_blobs(url, look, what="counting")
@@ -73,7 +75,7 @@ def quota(
     """
     size_bytes = None if size is None else bytes_of(size)
 
-    async def work(blobs: AsyncBlobs, _: Workers) -> BucketUse:
+    async def work(blobs: "AsyncBlobs", _: Workers) -> "BucketUse":
         if size_bytes is None and objects is None and not recount:
             return await blobs.use(bucket)
         return await blobs.set_quota(
@@ -89,7 +91,7 @@ def quota(
     typer.echo(f"and {held_bytes} in them, at most {most_bytes or 'any size'}")
 
 
-def _shown(use: BucketUse) -> tuple[Any, ...]:
+def _shown(use: "BucketUse") -> tuple[Any, ...]:
     return (
         f"{use.objects:,}",
         f"{use.quota_objects:,}" if use.quota_objects else "",

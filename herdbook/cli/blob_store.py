@@ -9,12 +9,11 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 import typer
 
-from blobit import AsyncBlobs, ObjectInfo
 from blobit.errors import BlobError
 from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
@@ -23,6 +22,9 @@ from herdbook.cli.sql_errors import harmless
 from herdbook.cli.statuses import status_of
 from herdbook.cli.store import moment_of, plain, run
 from herdbook.cli.working import Working, aside
+
+if TYPE_CHECKING:
+    from blobit import AsyncBlobs, ObjectInfo
 
 R = TypeVar("R")
 
@@ -39,7 +41,7 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 def with_blobs(
     url: str | None,
-    work: Callable[[AsyncBlobs, Workers], Awaitable[R]],
+    work: Callable[["AsyncBlobs", Workers], Awaitable[R]],
     *,
     create: bool = False,
     what: str = "",
@@ -103,7 +105,7 @@ def target_name(target: Address, source: str) -> str:
     return target.name + source.rstrip("/").rpartition("/")[2]
 
 
-def facts_of(bucket: str, info: ObjectInfo) -> dict[str, Any]:
+def facts_of(bucket: str, info: "ObjectInfo") -> dict[str, Any]:
     """What is known of an object, for JSON."""
     return {
         "bucket": bucket,

@@ -10,11 +10,10 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from blobit import AsyncBlobs
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
 from herdbook.cli.blob_folders import LeftOut, Links, item_of, walk
@@ -39,6 +38,9 @@ from herdbook.cli.blob_store import (
 from herdbook.cli.sql import ending_quietly
 from herdbook.cli.sql_errors import harmless
 from herdbook.cli.store import AsJson, Url
+
+if TYPE_CHECKING:
+    from blobit import AsyncBlobs
 
 _STDIO: Final = "-"
 
@@ -117,7 +119,7 @@ def put(
     follow = _links(links)
     told = _Told("putting", as_json)
 
-    async def work(blobs: AsyncBlobs, workers: Workers) -> None:
+    async def work(blobs: "AsyncBlobs", workers: Workers) -> None:
         bucket = await blobs.bucket(address.bucket)
         planned, left_out = await workers.run(
             lambda: _planned(sources, address, recursive=recursive, links=follow)
@@ -188,7 +190,7 @@ def get(
         if recursive or as_json:
             raise typer.BadParameter("standard output takes one object's bytes and nothing else")
 
-        async def write(blobs: AsyncBlobs, workers: Workers) -> None:
+        async def write(blobs: "AsyncBlobs", workers: Workers) -> None:
             await write_out(await blobs.bucket(address.bucket), workers, address.name)
 
         with ending_quietly():
@@ -196,7 +198,7 @@ def get(
         return
     told = _Told("getting", as_json)
 
-    async def work(blobs: AsyncBlobs, workers: Workers) -> None:
+    async def work(blobs: "AsyncBlobs", workers: Workers) -> None:
         bucket = await blobs.bucket(address.bucket)
         getting = Getting(blobs, bucket, workers, told, jobs, again=again)
         if recursive:

@@ -4,14 +4,16 @@ Invariants:
 - Nothing is confirmed that no bookie asks for: a yes given beforehand would let anything go.
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engine.ledger.client import LedgerClient
 from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from herdbook.cli.bookies import find_bookie
 from herdbook.cli.store import AsJson, Url, plain, print_json, print_table, with_store
+
+if TYPE_CHECKING:
+    from engine.ledger.client import LedgerClient
 
 
 def gc(
@@ -34,7 +36,7 @@ def gc(
     if confirm and bookie_id is None:
         raise typer.BadParameter("name the bookie that asks", param_hint="--confirm")
 
-    async def work(client: LedgerClient) -> dict[str, GarbageAsk]:
+    async def work(client: "LedgerClient") -> dict[str, GarbageAsk]:
         asks = GarbageAsks(client.store)
         if bookie_id is None:
             return await asks.all()

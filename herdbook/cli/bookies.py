@@ -6,13 +6,12 @@ Invariants:
 """
 
 import asyncio
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.filesize import decimal
 
 from engine.errors import EngineError, InvalidRequest
-from engine.ledger.client import LedgerClient
 from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from engine.transport.address import TCP
@@ -27,6 +26,9 @@ from herdbook.cli.store import (
     print_table,
     with_store,
 )
+
+if TYPE_CHECKING:
+    from engine.ledger.client import LedgerClient
 
 ANSWER_TIMEOUT_S: Final = 10.0
 NO_QUESTION: Final = GarbageAsk(0, 0)
@@ -51,7 +53,7 @@ def list_bookies(url: Url = None, as_json: AsJson = False) -> None:
 def show_bookie(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -> None:
     """Ask one bookie who it is and how full its disk is, and count its ledgers."""
 
-    async def show(client: LedgerClient) -> dict[str, Any]:
+    async def show(client: "LedgerClient") -> dict[str, Any]:
         facts = await find_bookie(client, bookie_id)
         facts.update(await _ask(client, facts))
         facts["ledgers"] = await _count_ledgers(client, facts["bookie"])
@@ -76,7 +78,7 @@ def check_bookies(
     Their folders, byte by byte, are checked by `python -m engine.bookie check DIR`.
     """
 
-    async def check(client: LedgerClient) -> list[dict[str, Any]]:
+    async def check(client: "LedgerClient") -> list[dict[str, Any]]:
         if bookie_ids:
             facts = [await find_bookie(client, bookie_id) for bookie_id in bookie_ids]
         else:
@@ -96,7 +98,7 @@ def check_bookies(
         raise typer.Exit(1)
 
 
-async def _list(client: LedgerClient) -> list[dict[str, Any]]:
+async def _list(client: "LedgerClient") -> list[dict[str, Any]]:
     bookies = Bookies(client.store)
     registered = await bookies.available()
     leaving = set(await bookies.decommissioning())
@@ -108,7 +110,7 @@ async def _list(client: LedgerClient) -> list[dict[str, Any]]:
     ]
 
 
-async def find_bookie(client: LedgerClient, bookie_id: str) -> dict[str, Any]:
+async def find_bookie(client: "LedgerClient", bookie_id: str) -> dict[str, Any]:
     """The bookie whose id is this or begins so, or whose host is called so.
 
     Raises `InvalidRequest` if there is not one.
@@ -164,7 +166,7 @@ def _facts(name: str, found: Registration | None, leaving: bool, ask: GarbageAsk
     }
 
 
-async def _ask(client: LedgerClient, facts: dict[str, Any]) -> dict[str, Any]:
+async def _ask(client: "LedgerClient", facts: dict[str, Any]) -> dict[str, Any]:
     """What a bookie says of itself, and what is wrong with that."""
     answer: dict[str, Any] = {"latency_ms": None, "total_bytes": None, "free_bytes": None}
     if not facts["registered"]:
@@ -183,7 +185,7 @@ async def _ask(client: LedgerClient, facts: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "problem": _problem(client, facts, info)}
 
 
-def _problem(client: LedgerClient, facts: dict[str, Any], info: BookieInfo) -> str:
+def _problem(client: "LedgerClient", facts: dict[str, Any], info: BookieInfo) -> str:
     if info.bookie_id != facts["bookie"]:
         return f"bookie {info.bookie_id} answered in its place"
     if info.cluster_id != client.store.cluster_id:
@@ -202,5 +204,5 @@ def _answer(each: dict[str, Any]) -> tuple[str, str, str]:
     return (each["problem"] or serves, latency, free)
 
 
-async def _count_ledgers(client: LedgerClient, bookie_id: str) -> int:
+async def _count_ledgers(client: "LedgerClient", bookie_id: str) -> int:
     return sum(bookie_id in metadata.bookies() for metadata in await read_all(client))

@@ -35,10 +35,9 @@ from rich.progress import (
 
 from engine.errors import EngineError
 from herdbook.cli.store import refuse_url_as_data, run
-from herdbook.demo import demonstrate
-from herdbook.demo_report import Report
 
 if TYPE_CHECKING:
+    from herdbook.demo_report import Report
     from herdbook.mailing.report import StoryReport
 
 Source = Annotated[
@@ -217,7 +216,11 @@ def _embedded(source: Path, data: Path | None, limit: int | None, as_json: bool)
         raise typer.Exit(1)
 
 
-def _demonstrate(source: Path, data: Path, limit: int | None, *, list_ids: bool = False) -> Report:
+def _demonstrate(
+    source: Path, data: Path, limit: int | None, *, list_ids: bool = False
+) -> "Report":
+    from herdbook.demo import demonstrate
+
     columns = (TextColumn("{task.description:>12}"), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
         shown: dict[str, TaskID] = {}

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from engine.errors import InvalidRequest
-from engine.ledger.client import LedgerClient
 from engine.ports.clock import SystemClock
 from herdbook.cli.bookie import MetricsAt, security_of
 from herdbook.cli.statuses import status_of
@@ -36,6 +35,7 @@ from herdbook.cli.store import (
 from herdbook.cli.working import Working
 
 if TYPE_CHECKING:
+    from engine.ledger.client import LedgerClient
     from herd.nodes import Node, SpaceCommands
     from herd.nodes.facts import NodeFact, ReplicaReport, SpaceFact
 
@@ -333,7 +333,7 @@ def _with_commands(url: str | None, work: Callable[["SpaceCommands"], Awaitable[
     from herd.errors import Error
     from herd.nodes import SpaceCommands
 
-    async def do(client: LedgerClient) -> R:
+    async def do(client: "LedgerClient") -> R:
         return await work(SpaceCommands(client.store, client.clock, client.rng))
 
     try:
@@ -344,7 +344,7 @@ def _with_commands(url: str | None, work: Callable[["SpaceCommands"], Awaitable[
         raise typer.Exit(status_of(error)) from error
 
 
-def _cluster(url: str | None) -> AbstractAsyncContextManager[LedgerClient]:
+def _cluster(url: str | None) -> AbstractAsyncContextManager["LedgerClient"]:
     """The cluster that the rule finds. Raises `InvalidRequest` for a folder."""
     from herdbook.finding import find, is_cluster, open_store
 

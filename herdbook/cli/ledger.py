@@ -13,12 +13,11 @@ import json
 import sys
 from collections.abc import Container
 from operator import itemgetter
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from engine.errors import CannotRead, FormatTooNew, InvalidRequest, NoSuchLedger
-from engine.ledger.client import LedgerClient
 from engine.ledger.spreading import Flaw, flaws_of
 from engine.metadata.bookies import Bookies
 from engine.metadata.ledgers import LedgerMetadata
@@ -34,6 +33,9 @@ from herdbook.cli.store import (
     with_store,
 )
 from herdbook.cli.working import Working
+
+if TYPE_CHECKING:
+    from engine.ledger.client import LedgerClient
 
 ASKED_AT_ONCE: Final = 64
 _UNREADABLE: Final = "UNREADABLE"
@@ -68,7 +70,7 @@ def list_ledgers(
     """
     unreadable: dict[int, str] = {}
 
-    async def look(client: LedgerClient) -> tuple[list[LedgerMetadata], frozenset[str]]:
+    async def look(client: "LedgerClient") -> tuple[list[LedgerMetadata], frozenset[str]]:
         up = frozenset(await Bookies(client.store).available())
         return await read_all(client, unreadable), up
 
@@ -98,7 +100,7 @@ def list_ledgers(
 def show_ledger(ledger_id: LedgerId, url: Url = None, as_json: AsJson = False) -> None:
     """Show all that the metadata store knows of one ledger, and replicas that may fail together."""
 
-    async def show(client: LedgerClient) -> dict[str, Any]:
+    async def show(client: "LedgerClient") -> dict[str, Any]:
         metadata = await client.ledger_metadata(ledger_id)
         where = await Bookies(client.store).available()
         up = bookies_up(metadata, where)
@@ -126,7 +128,7 @@ def read_ledger(
 ) -> None:
     """Write the entries' bytes to standard output; with --json, one object with base64 a line."""
 
-    async def read(client: LedgerClient) -> None:
+    async def read(client: "LedgerClient") -> None:
         opening = client.open_ledger(ledger_id, password=password.encode(), recover=False)
         async with await opening as reader:
             if not reader.closed:
@@ -150,7 +152,7 @@ def recover_ledger(
 ) -> None:
     """Fence a ledger's writer, find the ledger's end, and close it there."""
 
-    async def recover(client: LedgerClient) -> LedgerMetadata:
+    async def recover(client: "LedgerClient") -> LedgerMetadata:
         async with await client.open_ledger(ledger_id, password=password.encode()):
             return await client.ledger_metadata(ledger_id)
 
@@ -184,7 +186,7 @@ def delete_ledgers(
         numbers = ", ".join(map(str, ledger_ids))
         typer.confirm(f"Delete {numbers} for ever?", abort=True, err=True)
 
-    async def delete(client: LedgerClient) -> list[dict[str, Any]]:
+    async def delete(client: "LedgerClient") -> list[dict[str, Any]]:
         done: list[dict[str, Any]] = []
         if not force:
             await _refuse_owned(client, ledger_ids)
@@ -208,7 +210,7 @@ def delete_ledgers(
         raise typer.Exit(1)
 
 
-async def _refuse_owned(client: LedgerClient, ledger_ids: list[int]) -> None:
+async def _refuse_owned(client: "LedgerClient", ledger_ids: list[int]) -> None:
     """End the command before any is deleted, if one belongs to somebody."""
     for ledger_id in ledger_ids:
         try:
@@ -229,7 +231,7 @@ async def _refuse_owned(client: LedgerClient, ledger_ids: list[int]) -> None:
 
 
 async def read_all(
-    client: LedgerClient, unreadable: dict[int, str] | None = None
+    client: "LedgerClient", unreadable: dict[int, str] | None = None
 ) -> list[LedgerMetadata]:
     """The metadata of every ledger, some at a time; one deleted meanwhile is left out.
 

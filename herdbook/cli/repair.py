@@ -12,23 +12,13 @@ Invariants:
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.progress import Progress
 
 from engine.errors import InvalidRequest
-from engine.ledger.client import LedgerClient
-from engine.metadata.lost_logs import forget_lost, lost_logs
-from engine.metadata.repairs import RepairQueue
 from engine.ports.clock import SystemClock
-from engine.repair.decommission import Decommission, DecommissionProgress
-from engine.repair.forgetting import forget as forget_bookie
-from engine.repair.node import RepairNode
-from engine.repair.outlook import Workshop
-from engine.repair.scrub import Found, Scrub, ScrubMark
-from engine.repair.settings import RepairSettings
-from engine.repair.status import RepairStatus, repair_status
 from herdbook.cli.bookies import BookieId, find_bookie
 from herdbook.cli.store import (
     AsJson,
@@ -42,8 +32,15 @@ from herdbook.cli.store import (
     with_store,
 )
 
+if TYPE_CHECKING:
+    from engine.ledger.client import LedgerClient
+    from engine.repair.decommission import Decommission, DecommissionProgress
+    from engine.repair.outlook import Workshop
+    from engine.repair.scrub import Found, ScrubMark
+    from engine.repair.settings import RepairSettings
+    from engine.repair.status import RepairStatus
+
 LOOK_INTERVAL_S: Final = 0.2
-_EAGER: Final = RepairSettings(look_interval_ms=1_000, scrub_interval_ms=0, copy_bytes_a_second=0)
 
 app = typer.Typer(
     help="See what is being repaired, and have it checked.",
@@ -61,6 +58,8 @@ def show_status(
     as_json: AsJson = False,
 ) -> None:
     """Show whether repair is on, which bookies are lost, and which ledgers wait for what."""
+    from engine.repair.status import repair_status
+
     status = with_store(url, lambda client: repair_status(client.store, limit))
     if as_json:
         print_json([plain(status)])
@@ -75,6 +74,8 @@ def switch_off(
     as_json: AsJson = False,
 ) -> None:
     """Repair nothing until it is switched on again. What waits goes on waiting."""
+    from engine.metadata.repairs import RepairQueue
+
     with_store(url, lambda client: RepairQueue(client.store).disable(reason))
     _say_switch(False, as_json)
 
@@ -82,6 +83,8 @@ def switch_off(
 @app.command("on")
 def switch_on(url: Url = None, as_json: AsJson = False) -> None:
     """Let repair go on."""
+    from engine.metadata.repairs import RepairQueue
+
     with_store(url, lambda client: RepairQueue(client.store).enable())
     _say_switch(True, as_json)
 
@@ -97,11 +100,13 @@ def forget_log(
 
     Its ledgers are deleted once it does.
     """
+    from engine.metadata.lost_logs import forget_lost, lost_logs
+
     if not yes:
         question = f"log {name} begins anew, without what only its ledgers hold; go on?"
         typer.confirm(question, abort=True)
 
-    async def work(client: LedgerClient) -> None:
+    async def work(client: "LedgerClient") -> None:
         if not await forget_lost(client.store, name):
             known = ", ".join(sorted(await lost_logs(client.store))) or "none"
             raise InvalidRequest(f"the list of log {name} was not lost; lost are: {known}")
@@ -129,13 +134,14 @@ def scrub(
 
     Exit status 1 if anything was, or a bookie did not answer; with --wait only if it still is.
     """
+    from engine.repair.scrub import Scrub
 
-    async def work(client: LedgerClient) -> tuple[ScrubMark, list[int], str]:
+    async def work(client: "LedgerClient") -> tuple["ScrubMark", list[int], str]:
         workshop = _workshop(client)
         with progress() as bar:
             task = bar.add_task("scrubbing", total=None)
 
-            def step(mark: ScrubMark, total: int) -> None:
+            def step(mark: "ScrubMark", total: int) -> None:
                 bar.update(task, completed=mark.ledgers, total=total)
 
             reader = Scrub(workshop)
@@ -182,8 +188,9 @@ def decommission(
     Exit status 0 when no ledger names it any more, or when nobody was to wait for that; 1 when
     the time was up first. The others go on emptying it then.
     """
+    from engine.repair.decommission import Decommission
 
-    async def work(client: LedgerClient) -> DecommissionProgress | None:
+    async def work(client: "LedgerClient") -> "DecommissionProgress | None":
         name = (await find_bookie(client, bookie_id))["bookie"]
         leaving = Decommission(_workshop(client), name)
         if cancel:
@@ -214,8 +221,9 @@ def decommission(
 
 def forget(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -> None:
     """Take a bookie that will not come back out of all lists, if no ledger names it."""
+    from engine.repair.forgetting import forget as forget_bookie
 
-    async def work(client: LedgerClient) -> str:
+    async def work(client: "LedgerClient") -> str:
         name: str = (await find_bookie(client, bookie_id))["bookie"]
         await forget_bookie(_workshop(client), name)
         return name
@@ -224,11 +232,11 @@ def forget(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -> Non
     typer.echo(f"bookie {name} is forgotten" if not as_json else '{"forgotten": true}')
 
 
-async def _emptied(client: LedgerClient, leaving: Decommission) -> DecommissionProgress:
+async def _emptied(client: "LedgerClient", leaving: "Decommission") -> "DecommissionProgress":
     """Wait until a bookie is empty, and tell each time when what keeps it changes."""
     told = ""
 
-    def step(found: DecommissionProgress) -> None:
+    def step(found: "DecommissionProgress") -> None:
         nonlocal told
         bar.update(task, completed=found.total - found.left, total=found.total)
         why = found.trouble or (found.blocking[0].why if found.blocking else "")
@@ -244,9 +252,10 @@ async def _emptied(client: LedgerClient, leaving: Decommission) -> DecommissionP
 
 
 @asynccontextmanager
-async def _repairing(client: LedgerClient) -> AsyncIterator[None]:
+async def _repairing(client: "LedgerClient") -> AsyncIterator[None]:
     """In a folder, repair meanwhile; in a cluster others do."""
     from engine.cluster import Engine
+    from engine.repair.node import RepairNode
 
     if not isinstance(client, Engine):
         yield
@@ -256,7 +265,7 @@ async def _repairing(client: LedgerClient) -> AsyncIterator[None]:
         transport=client.transport,
         clock=client.clock,
         rng=client.rng,
-        settings=_EAGER,
+        settings=_eager(),
     )
     await node.start()
     try:
@@ -265,7 +274,7 @@ async def _repairing(client: LedgerClient) -> AsyncIterator[None]:
         await node.close()
 
 
-async def _settled(workshop: Workshop, ledger_ids: list[int], bar: Progress) -> list[int]:
+async def _settled(workshop: "Workshop", ledger_ids: list[int], bar: Progress) -> list[int]:
     """Wait until the ledgers have left the queue, or each was tried in vain; those that have not.
 
     Ledgers that are not tried at all, since repair is off or nobody does, are left too.
@@ -287,14 +296,22 @@ async def _settled(workshop: Workshop, ledger_ids: list[int], bar: Progress) -> 
     return left
 
 
-def _workshop(client: LedgerClient) -> Workshop:
+def _workshop(client: "LedgerClient") -> "Workshop":
+    from engine.repair.outlook import Workshop
+
     return Workshop(
         store=client.store,
         transport=client.transport,
         clock=client.clock,
         rng=client.rng,
-        settings=_EAGER,
+        settings=_eager(),
     )
+
+
+def _eager() -> "RepairSettings":
+    from engine.repair.settings import RepairSettings
+
+    return RepairSettings(look_interval_ms=1_000, scrub_interval_ms=0, copy_bytes_a_second=0)
 
 
 def _say_switch(on: bool, as_json: bool) -> None:
@@ -304,7 +321,7 @@ def _say_switch(on: bool, as_json: bool) -> None:
         typer.echo(f"repair is {'on' if on else 'off'}")
 
 
-def _absences(status: RepairStatus, now_ms: int) -> list[str]:
+def _absences(status: "RepairStatus", now_ms: int) -> list[str]:
     """Who is away, and how long the auditor will wait; its grace counts, not the bookie's own."""
     found = []
     for name, due_ms in status.away_bookies.items():
@@ -314,7 +331,7 @@ def _absences(status: RepairStatus, now_ms: int) -> list[str]:
     return found
 
 
-def _show(status: RepairStatus, now_ms: int) -> None:
+def _show(status: "RepairStatus", now_ms: int) -> None:
     switch = "on" if status.disabled is None else f"off: {status.disabled}"
     if status.disabled is None and status.auditor is None:
         switch = "on, but nobody is there to repair"
@@ -341,7 +358,7 @@ def _show(status: RepairStatus, now_ms: int) -> None:
         _show_findings(status.scrub.findings)
 
 
-def _show_findings(findings: Sequence[Found]) -> None:
+def _show_findings(findings: Sequence["Found"]) -> None:
     if findings:
         print_table(
             ("ledger", "found at", "what"),
@@ -349,7 +366,7 @@ def _show_findings(findings: Sequence[Found]) -> None:
         )
 
 
-def _scrub_of(mark: ScrubMark | None) -> str:
+def _scrub_of(mark: "ScrubMark | None") -> str:
     if mark is None:
         return "never"
     how = "finished" if mark.finished else f"up to ledger {mark.last_ledger}"

@@ -18,7 +18,6 @@ import typer
 
 from engine.errors import EngineError, InvalidRequest
 from engine.folder.naming import refuse_url
-from engine.ledger.client import LedgerClient
 from engine.ports.system_loop import new_event_loop
 from herdbook.cli.statuses import status_of
 from herdbook.cli.working import aside
@@ -26,6 +25,8 @@ from herdbook.finding import open_store
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from engine.ledger.client import LedgerClient
 
 R = TypeVar("R")
 CUT_CHARACTERS_MIN: Final = 6
@@ -67,7 +68,7 @@ def run(work: Coroutine[Any, Any, R]) -> R:
         raise typer.Exit(status_of(error)) from error
 
 
-def with_store(url: str | None, work: Callable[[LedgerClient], Awaitable[R]]) -> R:
+def with_store(url: str | None, work: "Callable[[LedgerClient], Awaitable[R]]") -> R:
     """Open the store that the rule finds, do the work with it, close it."""
 
     async def opened() -> R:

@@ -11,17 +11,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from engine.access.principal import ALL, Grant, Principal
 from engine.errors import InvalidRequest
 from engine.ports.clock import SystemClock
-from herdbook.access.rows import UserRows
 from herdbook.cli.store import AsJson, Url, moment_of, print_json, print_table, run
 from herdbook.finding import check_store, find, is_cluster
 from herdbook.task_api import read_configured
+
+if TYPE_CHECKING:
+    from herdbook.access.rows import UserRows
 
 R = TypeVar("R")
 _UNITS_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -77,7 +79,7 @@ def add_user(
     """Add a user. The first one of a store makes its system tablespace."""
     password = "" if no_password else _password(password_file)
 
-    async def add(rows: UserRows) -> bool:
+    async def add(rows: "UserRows") -> bool:
         first = not await rows.any()
         await rows.add(name, password, admin=admin)
         return first
@@ -97,7 +99,7 @@ def set_password(name: Name, password_file: PasswordFile = "", url: Url = None) 
 def remove_user(name: Name, url: Url = None) -> None:
     """Remove a user with grants and tokens. Their sessions end within seconds."""
 
-    async def remove(rows: UserRows) -> bool:
+    async def remove(rows: "UserRows") -> bool:
         await rows.remove(name)
         return await rows.any()
 
@@ -140,7 +142,7 @@ def make_token(
     """Make a token by which programs come as a user, and print it; or end one."""
     if end:
 
-        async def revoke(rows: UserRows) -> bool:
+        async def revoke(rows: "UserRows") -> bool:
             own = {token.id for token in await rows.tokens(name)}
             return end in own and await rows.revoke_token(end)
 
@@ -159,7 +161,7 @@ def make_token(
 def list_users(url: Url = None, as_json: AsJson = False) -> None:
     """List users with their grants and tokens."""
 
-    async def look(rows: UserRows) -> list[dict[str, Any]]:
+    async def look(rows: "UserRows") -> list[dict[str, Any]]:
         tokens = await rows.tokens()
         return [
             _facts(user) | {"tokens": [_token(one) for one in tokens if one.owner == user.name]}
@@ -173,7 +175,7 @@ def list_users(url: Url = None, as_json: AsJson = False) -> None:
     print_table(("user", "administrator", "grants", "tokens"), (_row(each) for each in facts))
 
 
-def with_users(url: str | None, work: Callable[[UserRows], Awaitable[R]]) -> R:
+def with_users(url: str | None, work: "Callable[[UserRows], Awaitable[R]]") -> R:
     """Open the users of the store that the rule finds, do the work; an error ends the command."""
 
     async def opened() -> R:
@@ -184,7 +186,7 @@ def with_users(url: str | None, work: Callable[[UserRows], Awaitable[R]]) -> R:
 
 
 @asynccontextmanager
-async def open_users(url: str | None) -> AsyncIterator[UserRows]:
+async def open_users(url: str | None) -> "AsyncIterator[UserRows]":
     """The users of the store that the rule finds.
 
     Raises `StoreNotFound`, `InvalidRequest`, and `MetadataUnavailable` for one out of reach.
@@ -192,6 +194,7 @@ async def open_users(url: str | None) -> AsyncIterator[UserRows]:
     from engine.errors import MetadataUnavailable
     from herd.errors import Error
     from herd.reaching import open_any
+    from herdbook.access.rows import UserRows
 
     configuration = read_configured()
     found = find(url, configuration=configuration)

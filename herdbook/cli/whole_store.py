@@ -17,15 +17,7 @@ import msgspec
 import typer
 
 from engine.errors import EngineError
-from engine.ledger.client import LedgerClient
-from engine.metadata.lost_logs import lost_logs
 from engine.ports.system_workers import ThreadWorkers
-from engine.repair.outlook import Workshop
-from engine.repair.scrub import Scrub, ScrubMark
-from engine.repair.settings import RepairSettings
-from herdbook.archive.backup import KEEP, Backed, back_up
-from herdbook.archive.checking import BackupCheck, check_backup
-from herdbook.archive.restore import Restored, restore_cluster, restore_folder
 from herdbook.cli.store import (
     AsJson,
     Url,
@@ -41,6 +33,13 @@ from herdbook.finding import find, is_cluster, open_store
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from engine.ledger.client import LedgerClient
+    from engine.repair.outlook import Workshop
+    from engine.repair.scrub import ScrubMark
+    from herdbook.archive.backup import Backed
+    from herdbook.archive.checking import BackupCheck
+    from herdbook.archive.restore import Restored
 
 app = typer.Typer(
     help="Back up, check or restore a whole store.",
@@ -61,7 +60,9 @@ Number = Annotated[
 def backup(
     folder: Folder,
     url: Url = None,
-    keep: Annotated[int, typer.Option(help="How many backups the folder keeps.", min=1)] = KEEP,
+    keep: Annotated[
+        int | None, typer.Option(help="How many backups the folder keeps. Default: 7.", min=1)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write all of a store into a folder: tablespaces, buckets, ledgers, tasks, users.
@@ -70,12 +71,14 @@ def backup(
     It holds what users' passwords are checked by: nobody else gets to read its files.
     """
 
-    async def work(client: LedgerClient, kind: str) -> Backed:
+    from herdbook.archive.backup import KEEP, back_up
+
+    async def work(client: "LedgerClient", kind: str) -> "Backed":
         workers = ThreadWorkers(asyncio.get_running_loop())
         try:
             with _bars("copying") as (bar,):
                 return await back_up(
-                    client, workers, folder.absolute(), kind=kind, keep=keep, progress=bar
+                    client, workers, folder.absolute(), kind=kind, keep=keep or KEEP, progress=bar
                 )
         finally:
             await workers.close()
@@ -118,6 +121,8 @@ def check(
         return
     if url is not None:
         raise typer.BadParameter("either a backup is checked or a store: leave --url out")
+    from herdbook.archive.checking import check_backup
+
     with _told(folder), _bars("checking") as (bar,):
         found = _blocking(partial(check_backup, folder.absolute(), number, bar))
     if as_json:
@@ -173,7 +178,9 @@ def restore(
 
 async def _into_folder(
     backup: Path, target: Path, bookies: int | None, told: dict[str, Any]
-) -> Restored:
+) -> "Restored":
+    from herdbook.archive.restore import restore_folder
+
     workers = ThreadWorkers(asyncio.get_running_loop())
     try:
         return await restore_folder(workers, backup, target, bookies=bookies, **told)
@@ -181,7 +188,9 @@ async def _into_folder(
         await workers.close()
 
 
-async def _into_cluster(backup: Path, url: str, replicas: int, told: dict[str, Any]) -> Restored:
+async def _into_cluster(backup: Path, url: str, replicas: int, told: dict[str, Any]) -> "Restored":
+    from herdbook.archive.restore import restore_cluster
+
     workers = ThreadWorkers(asyncio.get_running_loop())
     try:
         async with open_store(url) as client:
@@ -194,7 +203,12 @@ async def _into_cluster(backup: Path, url: str, replicas: int, told: dict[str, A
 
 
 def _check_store(url: str | None, as_json: bool) -> None:
-    async def work(client: LedgerClient) -> tuple[ScrubMark, Workshop, dict[str, int]]:
+    from engine.metadata.lost_logs import lost_logs
+    from engine.repair.outlook import Workshop
+    from engine.repair.scrub import Scrub
+    from engine.repair.settings import RepairSettings
+
+    async def work(client: "LedgerClient") -> "tuple[ScrubMark, Workshop, dict[str, int]]":
         workshop = Workshop(
             store=client.store,
             transport=client.transport,
@@ -205,7 +219,7 @@ def _check_store(url: str | None, as_json: bool) -> None:
         with progress() as bar:
             task = bar.add_task("checking", total=None)
 
-            def step(mark: ScrubMark, total: int) -> None:
+            def step(mark: "ScrubMark", total: int) -> None:
                 bar.update(task, completed=mark.ledgers, total=total)
 
             mark = await Scrub(workshop).run(resume=False, progress=step)
@@ -250,14 +264,14 @@ def _run_find(url: str | None) -> str:
     return run(found())
 
 
-def _blocking(work: Callable[[], BackupCheck]) -> BackupCheck:
-    async def called() -> BackupCheck:
+def _blocking(work: "Callable[[], BackupCheck]") -> "BackupCheck":
+    async def called() -> "BackupCheck":
         return work()
 
     return run(called())
 
 
-def _facts(found: BackupCheck) -> dict[str, Any]:
+def _facts(found: "BackupCheck") -> dict[str, Any]:
     manifest = found.manifest
     return {
         "whole": found.whole,
@@ -276,7 +290,7 @@ def _facts(found: BackupCheck) -> dict[str, Any]:
     }
 
 
-def _show(found: BackupCheck, folder: Path) -> None:
+def _show(found: "BackupCheck", folder: Path) -> None:
     manifest = found.manifest
     print_facts(
         {
