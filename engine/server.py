@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from engine.access.audit import NO_AUDIT, Audit
 from engine.access.door import ReaderDoor
 from engine.access.tokens import key_of
 from engine.bookie.folder import FILE_NAME
@@ -83,6 +84,7 @@ class ServerSettings:
     them for any proof. With `passes_metadata_on` who is let in may ask here for the metadata store.
     Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere` other
     processes are the auditor and copy; this one only clears the doubts of its own bookies.
+    `audit` hears who is not let in.
     """
 
     listen: str = "127.0.0.1:0"
@@ -100,6 +102,7 @@ class ServerSettings:
     upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
     repair: "RepairSettings | None" = None
     repair_elsewhere: bool = False
+    audit: Audit = NO_AUDIT
 
 
 class BookieServer:
@@ -286,8 +289,8 @@ class BookieServer:
 
     def _door(self) -> ReaderDoor | None:
         """Tokens are signed with the secret: without one there are none."""
-        secret = self._security.secret
-        return ReaderDoor(key_of(secret), self._ports.clock) if secret else None
+        secret, audit = self._security.secret, self._settings.audit
+        return ReaderDoor(key_of(secret), self._ports.clock, audit) if secret else None
 
     def _reached(self, host: str) -> str:
         """Nobody can dial "every address": the machine's name stands for it."""

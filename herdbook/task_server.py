@@ -54,7 +54,8 @@ from engine.state.rocks import open_rocks
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.security import Security
 from herd.store import AsyncHerd
-from herdbook.access.opening import configured_audit, users_door, users_in
+from herdbook.access.auditing import configured_audit
+from herdbook.access.opening import users_door, users_in
 from herdbook.access.web_logins import StoreLogins
 from herdbook.finding import find, is_cluster, open_store
 from herdbook.http.gate import Gate

@@ -228,7 +228,7 @@ class ReaderDoor:
 
     def refused(self, who: str, peer: str, error: EngineError) -> None:
         """See `Door`."""
-        self.audit.note(who, "read", "bookie", allowed=False, why=str(error), peer=peer)
+        self.audit.note(who, "log in", "bookie", allowed=False, why=str(error), peer=peer)
 
 
 class _Reader(Caller):

@@ -17,6 +17,7 @@ from typing import Any, Final
 from engine.access.audit import Audit, LineAudit
 from engine.errors import InvalidRequest
 from engine.ports.clock import SystemClock
+from herdbook.finding import FILE_VARIABLE, configuration_file, read_configuration
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 FILES: Final = 10
@@ -43,6 +44,13 @@ def audit_of(folder: Path | None, where: str) -> Audit:
         kept.emit(logging.LogRecord(where, logging.INFO, "", 0, line, None, None))
 
     return LineAudit(write, SystemClock().wall_ms)
+
+
+def configured_audit(where: str) -> Audit:
+    """The audit that the configuration asks for. Raises `InvalidRequest` as `audit_of`."""
+    needed = bool(os.environ.get(FILE_VARIABLE))
+    configuration = read_configuration(configuration_file(os.environ), needed=needed)
+    return audit_of(configuration.path(configuration.audit.folder), where)
 
 
 class _OwnFile(RotatingFileHandler):

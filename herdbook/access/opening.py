@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from engine.access.audit import Audit
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
 from engine.access.tokens import key_of
 from engine.ledger.client import LedgerClient
 from engine.ports.clock import Clock
 from engine.transport.security import Security
-from herdbook.access.auditing import audit_of
+from herdbook.access.auditing import configured_audit
 from herdbook.access.authenticator import StoreAuthenticator, own_key
 from herdbook.access.proving import PasswordThreads
 from herdbook.access.rows import Tablespaces, UserRows
@@ -64,9 +63,3 @@ async def users_door(
     audit = configured_audit(where)
     async with users_of_cluster(client, security) as known:
         yield None if known is None else UserDoor(known, audit, where, Guesses(client.clock))
-
-
-def configured_audit(where: str) -> Audit:
-    """The audit of one kind of server. Raises `InvalidRequest` where it cannot be kept."""
-    configuration = read_configured()
-    return audit_of(configuration.path(configuration.audit.folder), where)

@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import logging
 import socket
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -22,6 +23,7 @@ from herdbook.cli.late import Late, late
 from herdbook.cli.store import refuse_url_as_data
 
 if TYPE_CHECKING:
+    from engine.access.audit import Audit
     from engine.repair.settings import RepairSettings
     from engine.server import BookieServer, ServerSettings
     from engine.transport.security import Security
@@ -165,6 +167,14 @@ def bookie(
         raise typer.Exit(1) from error
 
 
+def _audit(security: "Security") -> "Audit":
+    """Who hears of strangers: nobody, where a bookie does not know any."""
+    from engine.access.audit import NO_AUDIT
+    from herdbook.access.auditing import configured_audit
+
+    return configured_audit("bookie") if security.secret else NO_AUDIT
+
+
 def _runner() -> asyncio.Runner:
     from engine.ports.system_loop import new_event_loop
 
@@ -234,7 +244,7 @@ async def _serve(
         serve,
         data,
         open_store=door.open,
-        settings=settings,
+        settings=replace(settings, audit=_audit(security)),
         security=security,
         started=started,
         draining=_say_farewell,

@@ -21,7 +21,6 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from broker.http.front import from_elsewhere
@@ -76,14 +75,17 @@ class Gate:
         self.transfers = Transfers(settings, clock)
         self._clock = clock
         self._key = rng.randbytes(32)
+        self._known: OrderedDict[tuple[bytes, int, str], None] = OrderedDict()
         self._hosts = Hosts(settings.names)
         self._answers: OrderedDict[bytes, tuple[asyncio.Future[Principal], float]] = OrderedDict()
 
     # Where a request comes from
 
-    def check_host(self, headers: Headers) -> None:
+    def check_host(self, request: Request) -> None:
         """Raise `HttpError` for a host that we are not."""
+        headers = request.headers
         if not self._hosts.know(headers):
+            self._note(request, wrong_host(headers))
             raise HttpError(
                 421,
                 "wrong_host",
@@ -95,7 +97,15 @@ class Gate:
         """Raise `HttpError` for what the page of another site asks."""
         site = request.headers.get("sec-fetch-site", "none")
         if from_elsewhere(request) or site not in _OUR_SITES:
-            raise HttpError(403, "other_origin", "a page of another site asks through a browser")
+            why = "a page of another site asks through a browser"
+            self._note(request, why)
+            raise HttpError(403, "other_origin", why)
+
+    def _note(self, request: Request, why: str, who: str = "") -> None:
+        """Tell the audit of a request that was refused."""
+        # A host that is none has no url.
+        where, peer = request.scope["path"], peer_of(request)
+        self.audit.note(who, request.method, where, allowed=False, why=why, peer=peer)
 
     # Who asks
 
@@ -146,12 +156,24 @@ class Gate:
             user, ask = "", partial(authenticator.token, value.strip())
         else:
             raise unknown(request)
+        # Not kept as it came: what is in memory should let nobody in.
+        key = hmac.digest(self._key, header.encode("utf-8", "surrogatepass"), "sha256")
         try:
-            # Not kept as it came: what is in memory should let nobody in.
-            key = hmac.digest(self._key, header.encode("utf-8", "surrogatepass"), "sha256")
-            return await self._lately(key, lambda: self._proved(user, peer, ask))
+            principal = await self._lately(key, lambda: self._proved(user, peer, ask))
         except AccessRefused:
             raise unknown(request) from None
+        self._came(key, principal, "log in" if user else "log in by token", peer)
+        return principal
+
+    def _came(self, key: bytes, principal: Principal, how: str, peer: str) -> None:
+        """Note a login when it first comes, not with each request that shows it again."""
+        known = (key, principal.made_ms, peer)
+        if known not in self._known:
+            self.audit.note(principal.name, how, "http", allowed=True, peer=peer)
+        self._known[known] = None
+        self._known.move_to_end(known)
+        while len(self._known) > _ANSWERS_MAX:
+            self._known.popitem(last=False)
 
     async def _proved(
         self, user: str, peer: str, ask: Callable[[], Awaitable[Principal]]
@@ -161,6 +183,7 @@ class Gate:
             with self.guesses.trying(peer, user):
                 return await ask()
         except TooManyTries as error:
+            self.audit.note(user, "log in", "http", allowed=False, why=str(error), peer=peer)
             raise HttpError(
                 429,
                 "too_many_tries",
@@ -212,10 +235,12 @@ class Gate:
             return
         shown = request.headers.get(TOKEN_HEADER, "")
         if not hmac.compare_digest(shown.encode(), caller.session.csrf.encode()):
+            why = f"a change in a session needs the header {TOKEN_HEADER}"
+            self._note(request, why, caller.principal.name)
             raise HttpError(
                 403,
                 "token_missing",
-                f"a change in a session needs the header {TOKEN_HEADER}",
+                why,
                 remedy="take its value from /api/v1/me",
             )
 
@@ -226,10 +251,7 @@ class Gate:
         try:
             _check(need, principal, path, body)
         except AccessRefused as error:
-            where, peer = request.url.path, peer_of(request)
-            self.audit.note(
-                principal.name, request.method, where, allowed=False, why=str(error), peer=peer
-            )
+            self._note(request, str(error), principal.name)
             raise HttpError(
                 403, "access_refused", str(error), remedy="an administrator can grant it"
             ) from None

@@ -23,7 +23,8 @@ from engine.errors import AccessRefused, InvalidRequest
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import is_loopback, parse_host_port
-from herdbook.access.opening import configured_audit, users_of
+from herdbook.access.auditing import configured_audit
+from herdbook.access.opening import users_of
 from herdbook.finding import find, is_cluster
 from herdbook.http.app import create_app
 from herdbook.http.house import house_of

@@ -64,9 +64,11 @@ def write_client_file(settings: NodeSettings) -> Path:
 
 
 async def _bookie(service: Service) -> None:
+    from engine.access.audit import NO_AUDIT
     from engine.bookie.settings import BookieSettings
     from engine.metadata.cluster_url import parse_url
     from engine.server import ServerSettings, serve
+    from herdbook.access.auditing import configured_audit
     from herdbook.bookie_cluster import ClusterDoor
 
     settings = service.settings
@@ -96,6 +98,7 @@ async def _bookie(service: Service) -> None:
                 insecure=settings.insecure,
                 passes_metadata_on=security.on or not settings.zookeeper.user,
                 repair=_repair_settings(settings),
+                audit=configured_audit("bookie") if security.secret else NO_AUDIT,
                 repair_elsewhere=Role.REPAIR in settings.roles or not table.repairs,
                 bookie=BookieSettings(
                     journal_queue_bytes_max=bounds.journal_queue_bytes,

@@ -21,6 +21,7 @@ from engine.metadata.remote import RemoteStore
 from engine.ports.clock import SystemClock
 from engine.server import BookieServer, ServerSettings
 from engine.transport.security import NO_SECURITY, Security
+from tests.engine.access.known_users import KeptAudit
 from tests.engine.test_server import Site, site
 
 SECRET = Security(secret=b"a secret of many letters")
@@ -93,6 +94,18 @@ async def test_the_end_of_one_client_is_none_of_the_server_and_of_no_other(tmp_p
             await made.tree.session().set("/farm/cow", b"muh", 0)
             await asyncio.wait_for(told.wait(), 30)
         assert await made.registered(), "the server's own session goes on"
+
+
+async def test_bookies_tell_the_audit_whom_they_do_not_let_in(tmp_path: Path) -> None:
+    audit = KeptAudit()
+    async with site(tmp_path) as made:
+        settings = ServerSettings(audit=audit)
+        server = await made.serve("one", security=SECRET, settings=settings)
+        forged = Security(read_token=sign(Claims(READ, "ann", 2**52), bytes(32)))
+        assert type(await refused(made, server, security=forged)) is AccessRefused
+    [event] = audit.events
+    assert (event.what, event.where, event.allowed) == ("log in", "bookie", False)
+    assert event.peer.startswith("127.0.0.1:")
 
 
 async def test_nothing_that_rests_on_a_session_is_made_through_a_server(tmp_path: Path) -> None:

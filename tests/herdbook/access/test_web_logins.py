@@ -51,16 +51,18 @@ class Stopped(SystemClock):
 
 
 class Noted:
-    """Counts refusals, as an audit."""
+    """Counts logins, as an audit."""
 
     def __init__(self) -> None:
         self.refused = 0
+        self.let_in = 0
 
     def note(
         self, who: str, what: str, where: str, *, allowed: bool, why: str = "", peer: str = ""
     ) -> None:
-        assert (who, peer) == ("elsa", "127.0.0.1") and not allowed
-        self.refused += 1
+        assert (who, peer) == ("elsa", "127.0.0.1")
+        self.refused += not allowed
+        self.let_in += allowed
 
 
 async def test_a_folder_with_users_asks_for_them_wherever_its_tasks_are_served(
@@ -110,7 +112,8 @@ async def test_who_guesses_at_the_brokers_own_http_waits_and_is_noted() -> None:
             assert statuses[:5] == [401] * 5 and statuses[-1] == 429, statuses
             assert int(replies[-1].headers["Retry-After"]) > 0
             assert replies[-1].json()["error"]["code"] == "too_many_tries"
-            assert known.asked - 1 == statuses.count(401) == noted.refused
+            assert known.asked - 1 == statuses.count(401) and noted.refused == 7
+            assert noted.let_in == 1, "a login is noted when it first comes"
 
 
 async def test_a_password_is_looked_at_in_no_thread_of_the_tablespaces(

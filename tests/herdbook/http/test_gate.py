@@ -13,6 +13,7 @@ from herdbook.http.app import ROUTES, broker_needs, create_app
 from herdbook.http.openapi import merged
 from herdbook.http.routes import Need, Route
 from herdbook.http.settings import WebSettings
+from tests.engine.access.known_users import KeptAudit
 from tests.herdbook.http.yard import API, Asker, Node
 
 EXEMPT = {("post", f"{API}/login")}
@@ -205,9 +206,29 @@ def test_logins_refusals_and_changes_are_noted_and_no_secret_is(node: Node) -> N
     asker.json("POST", "/login", json={"user": "alma", "password": "wrong-moo"}, expect=401)
     asker.json("POST", "/login", json={"user": "alma", "password": "alma-moo"})
     text = "\n".join(lines)
-    assert len(lines) == 4 and "moo" not in text
-    assert '"who":"alma","what":"DELETE"' in lines[0] and '"allowed":false' in lines[0]
-    assert '"who":"elsa","what":"POST","where":"/api/v1/repair/on","allowed":true' in lines[1]
+    assert len(lines) == 6 and "moo" not in text
+    assert '"who":"alma","what":"log in","where":"http","allowed":true' in lines[0]
+    assert '"who":"alma","what":"DELETE"' in lines[1] and '"allowed":false' in lines[1]
+    assert '"who":"elsa","what":"POST","where":"/api/v1/repair/on","allowed":true' in lines[3]
+
+
+def test_a_login_with_each_request_is_noted_once_and_so_is_what_is_not_let_in(node: Node) -> None:
+    audit = KeptAudit()
+    app = node.app(node.users, audit=audit)
+    alma = Asker(node.loop, app, ("alma", "alma-moo"))
+    for _ in range(3):
+        assert alma("GET", f"{API}/me").status_code == 200
+    elsewhere = {"Origin": "http://evil.example"}
+    assert alma("POST", f"{API}/repair/on", headers=elsewhere).status_code == 403
+    assert alma("GET", f"{API}/me", headers={"Host": "evil.example"}).status_code == 421
+    assert alma("GET", f"{API}/me", headers={"Host": "a[b"}).status_code == 421
+    told = [(event.who, event.what, event.where, event.allowed) for event in audit.events]
+    assert told == [
+        ("alma", "log in", "http", True),
+        ("", "POST", f"{API}/repair/on", False),
+        ("", "GET", f"{API}/me", False),
+        ("", "GET", f"{API}/me", False),
+    ]
 
 
 def test_no_grant_lets_a_user_write_by_sql_what_says_what_buckets_hold(node: Node) -> None:
