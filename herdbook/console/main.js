@@ -1,5 +1,6 @@
 // Where the console begins: who is there, which page is wanted, and what to do when that changes.
 
+import { unreachable } from "./api.js";
 import { fill, h } from "./dom.js";
 import { keepTimes } from "./format.js";
 import { askHealth, forgetHealth, verdict, watch } from "./health.js";
@@ -22,6 +23,7 @@ const PAGES = new Set([
 const main = document.getElementById("main");
 let leaving = new AbortController();
 let shown = null;
+let isLacking = false;
 
 // The parts of the path and the query behind the #, null where they are not readable.
 function wanted() {
@@ -33,11 +35,25 @@ function wanted() {
   }
 }
 
+// The module of a page; null where the node did not hand it out, which is told then in its place.
+async function pageOf(name, signal) {
+  try {
+    return await import(`./pages/${name}.js`);
+  } catch {
+    if (signal.aborted) return null;
+    isLacking = true;
+    shown = { refresh: route };
+    fill(main, problem(unreachable(), () => route()));
+    return null;
+  }
+}
+
 async function route({ first = false } = {}) {
   leaving.abort();
   leaving = new AbortController();
+  isLacking = false;
   const { signal } = leaving;
-  if (!user()) return signInPage();
+  if (!user()) return signInPage(signal);
   const asked = wanted();
   const page = asked ? asked.parts[0] : null;
   if (page !== "" && !PAGES.has(page)) {
@@ -46,8 +62,8 @@ async function route({ first = false } = {}) {
     return;
   }
   markPlace(page);
-  const module = await import(`./pages/${page || "overview"}.js`);
-  if (signal.aborted) return;
+  const module = await pageOf(page || "overview", signal);
+  if (!module || signal.aborted) return;
   main.replaceChildren();
   shown = module.show({ main, signal, parts: asked.parts.slice(1), query: asked.query }) ?? null;
   if (first) return;
@@ -55,11 +71,11 @@ async function route({ first = false } = {}) {
   scrollTo(0, 0);
 }
 
-async function signInPage() {
+async function signInPage(signal) {
   hideSide();
   document.body.classList.add("alone");
-  const { showLogin } = await import("./pages/login.js");
-  showLogin(main, begin);
+  const login = await pageOf("login", signal);
+  if (!signal.aborted) login?.showLogin(main, begin);
 }
 
 async function begin() {
@@ -95,6 +111,7 @@ watch((cluster, error) => {
   if (error) return void tellHealth("No answer", "bad");
   const [kind, text] = verdict(cluster);
   tellHealth(text, kind);
+  if (isLacking) void route();
 });
 listenToKeys({ refresh: () => shown?.refresh?.(), turn });
 keepTimes();

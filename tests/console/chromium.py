@@ -220,6 +220,16 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": name}]
         self.send("Emulation.setEmulatedMedia", features=features)
 
+    def network(self, *, on: bool) -> None:
+        """Have every address out of reach, or within it again."""
+        self.send(
+            "Network.emulateNetworkConditions",
+            offline=not on,
+            latency=0,
+            downloadThroughput=-1,
+            uploadThroughput=-1,
+        )
+
     def open(self, url: str) -> None:
         """Go to an address, whole."""
         self.send("Page.navigate", url=url)

@@ -80,6 +80,7 @@ def window(browser: Browser) -> Page:
 def page(window: Page, store: Served) -> Iterator[Page]:
     """A page without a past, which asked nobody but this machine and did not complain."""
     window.open("about:blank")
+    window.network(on=True)
     window.forget(store.url, store.guarded_url)
     window.size(*SIZE)
     window.theme("light")

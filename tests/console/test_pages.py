@@ -47,6 +47,13 @@ def shown(page: Page, store: Served, name: str) -> None:
     page.wait("!document.body.innerText.includes('Loading…')")
 
 
+def assert_out_of_reach(page: Page) -> None:
+    """The page complained of addresses that were out of reach, and of nothing else."""
+    assert page.complaints != []
+    assert all("ERR_INTERNET_DISCONNECTED" in each for each in page.complaints)
+    page.complaints.clear()
+
+
 def test_a_node_is_called_by_its_name_and_the_beginning_of_its_id(
     store: Served, page: Page
 ) -> None:
@@ -158,16 +165,33 @@ def test_a_bookie_that_is_killed_turns_red_and_when_it_is_back_green(
 
 def test_a_node_that_does_not_answer_is_told_and_asked_again(store: Served, page: Page) -> None:
     shown(page, store, "workers")
-    page.send("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1,
-              uploadThroughput=-1)  # fmt: skip
+    page.network(on=False)
     page.sees("The node does not answer.")
     page.sees("shed-1")
-    page.send("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1,
-              uploadThroughput=-1)  # fmt: skip
+    page.network(on=True)
     page.click("Try again")
     page.wait("!document.querySelector('.problem')")
-    assert all("ERR_INTERNET_DISCONNECTED" in each for each in page.complaints)
-    page.complaints.clear()
+    assert_out_of_reach(page)
+
+
+def test_a_page_that_cannot_be_loaded_says_so_and_is_shown_once_the_node_answers(
+    store: Served, page: Page, pictures: Path
+) -> None:
+    press = "[...document.querySelectorAll('main button')].at(-1).click()"
+    answers = "import('/health.js').then(({ askHealth }) => askHealth())"
+    shown(page, store, "overview")
+    for name, again in (("schedules", press), ("quotas", answers)):
+        page.network(on=False)
+        page.run(f"location.hash = '#/{name}'")
+        page.sees("The node does not answer.")
+        assert page.run("document.querySelector('main h1')") is None
+        for theme in ("light", "dark"):
+            page.theme(theme)
+            page.picture(pictures / f"unreachable-{theme}.png")
+        page.network(on=True)
+        page.run(again)
+        page.sees(PAGES[name][1])
+    assert_out_of_reach(page)
 
 
 def test_the_list_of_a_table_keeps_its_focus_while_it_is_refreshed(
