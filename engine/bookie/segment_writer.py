@@ -275,7 +275,9 @@ class SegmentWriter:
         synced = 0 if rolled else start
         number = self._batch + 1
         if size_bytes:
-            count = sum(len(job.runs) + len(job.records) for job in batch)
+            count = 0
+            for job in batch:
+                count += len(job.runs) + len(job.records)
             header = batch_record(number, synced, wall_ms, total, count)
         else:
             header = synced_record(number, synced, wall_ms)

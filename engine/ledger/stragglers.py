@@ -20,6 +20,7 @@ class Stragglers:
         self.size_bytes = 0
         self.quorums = quorums
         self.slots = slots
+        self._last_behind = 0
 
     def keep(self, run: Run) -> None:
         """Take a confirmed run, unless everybody has it and all before it."""
@@ -42,7 +43,15 @@ class Stragglers:
     def _stored(self, run: Run) -> bool:
         slots, last = self.slots, run.last
         if self.quorums.ensemble == self.quorums.write:
-            return all(slot.mark >= last or slot.failed for slot in slots)
+            # Nearly always it is still the same bookie that lacks it.
+            slot = slots[self._last_behind]
+            if slot.mark < last and not slot.failed:
+                return False
+            for index, slot in enumerate(slots):
+                if slot.mark < last and not slot.failed:
+                    self._last_behind = index
+                    return False
+            return True
         return all(
             slots[index].mark >= last or slots[index].failed
             for index in self.quorums.write_set(run.first)
