@@ -10,8 +10,8 @@ Invariants:
 - Without any proof asked of clients, a server listens to its own machine only, unless told.
 - A server that ends takes no new appends first and takes its registrations away, finishes and
   answers what it has taken, and only then hangs up.
-- A bookie whose disk failed, or whose folder is damaged, does not stop the others; the last one to
-  fail ends the server.
+- A bookie whose disk fails or cannot be used, or whose folder is damaged, does not stop the others;
+  the last one to fail ends the server.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ from engine.errors import (
     FolderLocked,
     FolderMismatch,
     InvalidRequest,
+    Overloaded,
 )
 from engine.extras import needing_cluster
 from engine.folder.lock import BOOKIE_PREFIX, LOCK_NAME, METADATA_NAME, FolderLock
@@ -128,6 +129,7 @@ class BookieServer:
         self._metrics = metrics
         self._served: dict[str, Bookie] = {}
         self._locks: list[FolderLock] = []
+        self._left_out: list[EngineError | OSError] = []
         self._upkeep: list[Upkeep] = []
         self._framed: FramedServer | None = None
         self._listener: Listener | None = None
@@ -225,23 +227,35 @@ class BookieServer:
 
     async def _start(self) -> None:
         check_listeners(self._settings, self._security)
-        for folder in self._folders:
-            self._locks.append(_locked(folder))
+        self._lock_folders()
         await self._listen()
         await self._start_bookies()
         await self._start_repair()
 
-    async def _start_bookies(self) -> None:
-        """Start all; one whose folder is damaged is left out, as one that failed would be."""
-        damaged: FolderDamaged | None = None
+    def _lock_folders(self) -> None:
         for folder in self._folders:
             try:
-                await self._start_bookie(folder)
-            except FolderDamaged as error:
-                damaged = error
-                _LOG.warning("the bookie in %s does not start: %s", folder, error)
-        if damaged is not None and not self.services:
-            raise damaged
+                self._locks.append(_locked(folder))
+            except (FolderLocked, FolderMismatch):
+                raise
+            except FolderError as error:
+                self._leave_out(folder, error)
+        if not self._locks and self._left_out:
+            raise self._left_out[-1]
+
+    async def _start_bookies(self) -> None:
+        """Start all; one whose folder is of no use is left out, as one that failed would be."""
+        for lock in self._locks:
+            try:
+                await self._start_bookie(lock.root)
+            except (FolderDamaged, BookieUnavailable, Overloaded, OSError) as error:
+                self._leave_out(lock.root, error)
+        if not self.services and self._left_out:
+            raise self._left_out[-1]
+
+    def _leave_out(self, folder: Path, error: EngineError | OSError) -> None:
+        self._left_out.append(error)
+        _LOG.warning("the bookie in %s does not start: %s", folder, error)
 
     async def _listen(self) -> None:
         settings = self._settings
@@ -470,12 +484,12 @@ def _locked(folder: Path) -> FolderLock:
         folder.mkdir(parents=True, exist_ok=True)
         stores = [METADATA_NAME] if (folder / METADATA_NAME).exists() else []
         stores += [path.name for path in folder.glob(f"{BOOKIE_PREFIX}*")]
+        if not stores and (folder / FILE_NAME).exists() and not (folder / LOCK_NAME).exists():
+            (folder / LOCK_NAME).touch(mode=0o600)
     except OSError as error:
         raise FolderError(f"{folder} cannot be used: {error.strerror}") from error
     if stores:
         raise FolderMismatch(f"{folder} is a whole store ({stores[0]}), not one bookie's folder")
-    if (folder / FILE_NAME).exists() and not (folder / LOCK_NAME).exists():
-        (folder / LOCK_NAME).touch(mode=0o600)
     lock = FolderLock.of(folder)
     try:
         if not lock.try_take():

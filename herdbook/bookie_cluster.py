@@ -4,10 +4,13 @@ Invariants:
 - A cluster is made only for folders that are all new: a folder of another cluster, or of one that
   is not under the url, is refused before anything is made.
 - Who makes a cluster is told so, and where.
+- A folder that cannot be read or written keeps no other one out.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from engine.bookie.belonging import Belonging, belonging_of, remember_url
 from engine.errors import FolderDamaged, FolderMismatch, NoSuchCluster
@@ -20,6 +23,7 @@ REBUILD = (
     "if its ZooKeeper has lost its data, bring them back first: "
     "python -m engine.bookie rebuild-metadata"
 )
+_LOG: Final = logging.getLogger(__name__)
 
 
 class ClusterDoor:
@@ -67,18 +71,21 @@ class ClusterDoor:
         return store
 
     def remember(self) -> None:
-        """Let the folders remember where their cluster is served."""
+        """Let the folders remember where their cluster is served, those that can."""
         for folder in self._folders:
-            if self._known(folder) is not None:
-                remember_url(SystemDisk(folder), str(self._where))
+            try:
+                if self._known(folder) is not None:
+                    remember_url(SystemDisk(folder), str(self._where))
+            except (FolderDamaged, OSError) as error:
+                _LOG.info("%s does not remember its cluster's url: %s", folder, error)
 
     def _remembered(self) -> dict[Path, Belonging | None]:
-        """The folders that are not new; None for one whose identity is damaged."""
+        """The folders that are not new; None for one that cannot be read."""
         found: dict[Path, Belonging | None] = {}
         for folder in self._folders:
             try:
                 belonging = self._known(folder)
-            except FolderDamaged:
+            except (FolderDamaged, OSError):
                 found[folder] = None
             else:
                 if belonging is not None:

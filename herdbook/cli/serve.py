@@ -101,14 +101,17 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _settings(config: Path | None, flags: dict[str, Any]) -> "NodeSettings":
-    from herdbook.node.checking import SettingsWrong, read_settings
+    from herdbook.node.checking import SettingsWrong, read_settings, warnings_of
 
     try:
-        return read_settings(config, os.environ, flags)
+        settings = read_settings(config, os.environ, flags)
     except SettingsWrong as error:
         for line in error.errors:
             typer.echo(line, err=True)
         raise typer.Exit(2) from error
+    for line in warnings_of(settings):
+        typer.echo(f"warning: {line}", err=True)
+    return settings
 
 
 def _show(settings: "NodeSettings", as_json: bool) -> None:

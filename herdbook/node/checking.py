@@ -2,6 +2,7 @@
 
 Invariants:
 - Every reason is told, not the first one alone.
+- Of several disks of bookies one that cannot be used is no reason: the others hold what it held.
 """
 
 import os
@@ -27,6 +28,7 @@ from herdbook.node.settings import (
 
 PAIRS: Final = ("security", "broker", "http")
 """Tables with a certificate and its key."""
+DISKS: Final = "bookie.folders"
 
 
 class SettingsWrong(InvalidRequest):
@@ -92,6 +94,7 @@ def _folders(settings: NodeSettings) -> Iterator[str]:
     if not settings.data:
         yield "data: it is missing; name the folder of this machine that the node keeps"
     seen: set[Path] = set()
+    spared = {value for value, _ in _useless(settings)}
     for key, value in _values(settings, PLACE["kind"]):
         try:
             refuse_url(value, "a node keeps its data in a folder of this machine")
@@ -102,13 +105,33 @@ def _folders(settings: NodeSettings) -> Iterator[str]:
         if folder in seen:
             yield f"{key}: {value} is named twice"
         seen.add(folder)
-        made = next(each for each in (folder, *folder.parents) if each.exists())
-        if not made.is_dir():
-            yield f"{key}: {made} is no folder"
-        elif not os.access(made, os.W_OK | os.X_OK):
-            yield f"{key}: nothing can be written into {made}"
+        if (why := _unusable(folder)) and not (key == DISKS and value in spared):
+            yield f"{key}: {why}"
     if settings.data:
         yield from _apart(settings)
+
+
+def warnings_of(settings: NodeSettings) -> list[str]:
+    """What is wrong and keeps nothing from starting, a line each."""
+    return [f"{DISKS}: {why}: no bookie starts there" for _, why in _useless(settings)]
+
+
+def _useless(settings: NodeSettings) -> list[tuple[str, str]]:
+    """The bookies' folders that cannot be used, and why; none if no other one can be."""
+    looked = [(value, _unusable(Path(value).resolve())) for value in settings.bookie.folders]
+    found = [(value, why) for value, why in looked if why]
+    return found if len(found) < len(looked) else []
+
+
+def _unusable(folder: Path) -> str:
+    """Why nothing can be kept in a folder, "" if it can."""
+    try:
+        made = next(each for each in (folder, *folder.parents) if each.exists())
+        if not made.is_dir():
+            return f"{made} is no folder"
+    except OSError as error:
+        return f"{folder} cannot be looked at: {error.strerror}"
+    return "" if os.access(made, os.W_OK | os.X_OK) else f"nothing can be written into {made}"
 
 
 def _apart(settings: NodeSettings) -> Iterator[str]:

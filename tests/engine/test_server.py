@@ -1,6 +1,7 @@
 """A bookie server in this process: what it refuses, what it publishes, how it ends."""
 
 import asyncio
+import errno
 import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ from engine.bookie.index_memory import MemoryIndex
 from engine.errors import (
     BookieUnavailable,
     FolderDamaged,
+    FolderError,
     FolderLocked,
     FolderMismatch,
     FolderRolledBack,
@@ -232,6 +234,35 @@ async def test_a_damaged_folder_is_left_out_and_named_and_the_others_serve(
     async with site(tmp_path) as made:
         with pytest.raises(FolderDamaged):
             await made.serve("one")
+
+
+async def test_a_folder_that_cannot_be_written_is_left_out_and_the_others_serve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class ReadOnlyDisk(SystemDisk):
+        """As a disk of which the file system went read-only."""
+
+        def replace(self, name: str, data: bytes) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    async with site(tmp_path) as made:
+        await (await made.serve("one", "two", "three")).close()
+        (tmp_path / "file").touch()
+        made.ports = replace(
+            made.ports,
+            make_disk=lambda path: (ReadOnlyDisk if path.name == "two" else SystemDisk)(path),
+        )
+        server = await made.serve("file/of-another", "one", "two", "three")
+        assert len(server.bookies) == 2
+        assert sorted(await made.registered()) == sorted(server.bookies)
+        for folder, why in (("two", "Read-only"), ("file/of-another", "Not a directory")):
+            [line] = [each for each in caplog.messages if str(tmp_path / folder) in each]
+            assert "does not start" in line and why in line
+        await server.close()
+        with pytest.raises(OSError, match="Read-only"):
+            await made.serve("two")
+        with pytest.raises(FolderError, match="cannot be used"):
+            await made.serve("file/of-another")
 
 
 async def test_a_server_goes_on_without_a_failed_disk_and_ends_with_the_last(

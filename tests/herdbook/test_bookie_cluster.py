@@ -1,12 +1,20 @@
 """A bookie process and its cluster: which one it joins, when it makes one, and what it says."""
 
+import asyncio
+import errno
 import re
 from pathlib import Path
 
 import pytest
 
+from engine.bookie.folder import FolderIdentity, write_identity
 from engine.errors import NoSuchCluster
+from engine.metadata.cluster_url import ClusterUrl
 from engine.metadata.zookeeper import ZooKeeperStore
+from engine.metadata.zookeeper_settings import ZooKeeperSettings
+from engine.ports.system_disk import SystemDisk
+from engine.server import BookieServer, serve
+from herdbook.bookie_cluster import ClusterDoor
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
 from tests.herdbook.bookie_processes import BookieProcess, processes
 
@@ -63,6 +71,52 @@ async def test_a_folder_of_one_cluster_is_refused_by_another_with_both_urls(tmp_
     hosts = shared_zookeeper().hosts
     assert f"is at herdbook://{hosts}{other}" in astray.said()
     assert f"last served at herdbook://{hosts}{home}" in astray.said()
+
+
+async def test_one_folder_of_three_with_a_damaged_identity_does_not_end_the_process(
+    tmp_path: Path,
+) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    where = ClusterUrl(shared_zookeeper().hosts, fresh_chroot())
+
+    async def served() -> list[str]:
+        door = ClusterDoor(where, ZooKeeperSettings(), folders, print)
+        bookies: list[str] = []
+        ended = asyncio.Event()
+
+        def started(server: BookieServer) -> None:
+            door.remember()
+            bookies.extend(server.bookies)
+            ended.set()
+
+        await serve(folders, open_store=door.open, started=started, ended=ended)
+        return bookies
+
+    before = await served()
+    (folders[1] / "identity").write_text("junk")
+    (folders[2] / "cluster-url").unlink()
+    assert await served() == [before[0], before[2]]
+    assert (folders[2] / "cluster-url").read_text() == str(where)
+
+
+def test_a_folder_that_cannot_be_written_keeps_no_other_from_remembering_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        write_identity(SystemDisk(folder), FolderIdentity(f"{number:016x}", "cluster", 1, 1))
+    replace = SystemDisk.replace
+
+    def refuse(disk: SystemDisk, name: str, data: bytes) -> None:
+        if disk.root == folders[1]:
+            raise OSError(errno.EROFS, "Read-only file system")
+        replace(disk, name, data)
+
+    monkeypatch.setattr(SystemDisk, "replace", refuse)
+    where = ClusterUrl("zookeeper:2181", "/prod")
+    ClusterDoor(where, ZooKeeperSettings(), folders, print).remember()
+    assert [(each / "cluster-url").exists() for each in folders] == [True, False, True]
 
 
 async def test_a_secret_beside_an_open_zookeeper_is_warned_of(tmp_path: Path) -> None:

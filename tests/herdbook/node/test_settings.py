@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from herdbook.node.checking import SettingsWrong, read_settings
+from herdbook.node.checking import SettingsWrong, read_settings, warnings_of
 from herdbook.node.reading import KEYS, to_toml
 from herdbook.node.settings import NodeSettings, Role
 
@@ -155,6 +155,24 @@ def test_a_bookie_has_its_folder_for_itself(tmp_path: Path, folders: list[str], 
         return
     found = [each for each in errors_of(file) if each.startswith("bookie.folders: ")]
     assert error.format(tmp_path) in "\n".join(found), found
+
+
+def test_a_disk_that_cannot_be_used_is_a_warning_as_long_as_another_one_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shut = tmp_path / "shut"
+    shut.mkdir()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != shut)
+    (tmp_path / "file").touch()
+    useless = [str(tmp_path / "file"), str(shut / "bookie")]
+    told: dict[str, object] = {"data": str(tmp_path), "url": URL}
+    found = read_settings(None, {}, told | {"bookie.folders": [*useless, str(tmp_path / "ok")]})
+    warnings = warnings_of(found)
+    assert len(warnings) == 2 and all(each.startswith("bookie.folders: ") for each in warnings)
+    assert f"{tmp_path / 'file'} is no folder" in warnings[0]
+    assert f"nothing can be written into {shut}" in warnings[1]
+    errors = errors_of(None, {}, told | {"bookie.folders": useless})
+    assert len(errors) == 2 and not warnings_of(NodeSettings(data=str(tmp_path)))
 
 
 def test_a_folder_alone_has_no_role_repair(tmp_path: Path) -> None:
