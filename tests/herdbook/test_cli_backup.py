@@ -45,7 +45,7 @@ def test_a_backup_is_checked_and_becomes_another_tablespace(folder: Path, tmp_pa
     assert (facts["tablespace"], facts["views"], facts["rows"]) == ("default", ["milker"], 2)
     assert "cow" in call("check-backup", file).stdout
     restored = call("restore", file, tmp_path / "other", "sales", "--create")
-    assert restored.exit_code == 0 and "2 rows in 1 tables" in restored.stdout, restored.output
+    assert restored.exit_code == 0 and "2 rows in 1 table" in restored.stdout, restored.output
     assert cows(tmp_path / "other", "sales") == cows(folder)
     again = call("restore", file, tmp_path / "other", "sales")
     assert again.exit_code == 1 and "there is a tablespace sales already" in again.stderr
