@@ -13,18 +13,20 @@ import herdbook
 
 
 def keep_farm(folder: str) -> list[str]:
-    """Write something into each part of a new store, and tell what was changed in its tables."""
+    """Write something into each part of a store, and tell what was changed in its tables."""
     with herdbook.open(folder) as book:
         with book.ledgers.create_ledger(metadata={"app": b"milk"}) as writer:
             ids: list[int] = writer.append_many([b"Alma", b"Berta", b"Cilli"])
         reader = book.ledgers.open_ledger(writer.ledger_id)
         names: list[str] = [entry.body.decode() for entry in reader.read(0, ids[-1])]
 
-        photos = book.blobs.create_bucket("photos")
+        photos = book.blobs.create_bucket("photos", exist_ok=True)
         photos.put("2026/alma.jpg", b"brown", content_type="image/jpeg")
 
         with book.sql(autocommit=True) as connection:
-            connection.execute("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT NOT NULL)")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS cow (id INT PRIMARY KEY, name TEXT NOT NULL)"
+            )
         cows = book.table("cow")
         for number, name in enumerate(names):
             cows.put({"id": number, "name": name})
@@ -47,6 +49,8 @@ async def count_cows(folder: str) -> int:
 
 def main() -> None:
     """The entry point."""
+    if len(sys.argv) != 2:
+        sys.exit("python examples/farm.py FOLDER")
     folder = sys.argv[1]
     for line in keep_farm(folder):
         print(line)

@@ -32,8 +32,8 @@ Invariants:
 
 import os
 import tomllib
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -220,7 +220,7 @@ def find(
             named = str(configuration.path(named))
     if not named:
         raise StoreNotFound(
-            "no store is named: give a folder or herdbook://host:port/path as the argument --url, "
+            "no store is named: give a folder or herdbook://host:port/path (--url in a shell), "
             f'set {URL_VARIABLE}, or write url = "..." into {file}'
         )
     if is_cluster(named):
@@ -229,13 +229,40 @@ def find(
     if "://" in named:
         raise StoreNotFound(f"{named} is neither a folder nor a url that begins with {SCHEME}")
     if create:
-        Path(named).mkdir(parents=True, exist_ok=True)
-    if not Path(named).is_dir():
+        _make(Path(named))
+    with _permitted(named):
+        there, is_folder = Path(named).exists(), Path(named).is_dir()
+    if there and not is_folder:
+        raise StoreNotFound(f"{named} is a file: name a folder")
+    if not there:
         raise StoreNotFound(
             f"{named} is no folder: name one that is there, or make it by a command that "
             "takes --create"
         )
     return named
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        # What stands there is told by whoever looks next.
+        return
+    except OSError as error:
+        raise StoreNotFound(
+            f"{folder} cannot be made: {error.strerror}: name a folder where you may write"
+        ) from error
+
+
+@contextmanager
+def _permitted(folder: object) -> Iterator[None]:
+    """Around a look into a folder that may be closed to this user."""
+    try:
+        yield
+    except PermissionError as error:
+        raise StoreNotFound(
+            f"{folder} cannot be read: {error.strerror}: it is another user's"
+        ) from error
 
 
 def _check_url(url: str) -> None:
@@ -281,6 +308,11 @@ async def open_store(argument: str | None = None) -> "AsyncIterator[LedgerClient
 
 def check_store(folder: Path) -> None:
     """Raise `StoreNotFound` for a folder that `herdbook.open` has not made: a look makes none."""
+    with _permitted(folder):
+        _check_store(folder)
+
+
+def _check_store(folder: Path) -> None:
     from engine.folder.lock import LOCK_NAME, METADATA_NAME
 
     if (folder / METADATA_NAME).is_dir():

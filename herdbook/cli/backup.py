@@ -62,7 +62,11 @@ def restore(
     with opened(store, create=create) as herd, Working("restoring"):
         herd.restore(file.absolute(), name)
     facts = _facts(manifest)
-    text = f"tablespace {name} holds {facts['rows']:,} rows in {len(facts['tables'])} tables"
+    rows, tables = facts["rows"], len(facts["tables"])
+    text = (
+        f"tablespace {name} holds {rows:,} {'row' if rows == 1 else 'rows'} "
+        f"in {tables} {'table' if tables == 1 else 'tables'}"
+    )
     _say({**facts, "tablespace": name}, as_json, text)
 
 

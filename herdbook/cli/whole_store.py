@@ -47,6 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 _FINDINGS_SHOWN: Final = 20
 
@@ -337,6 +338,13 @@ def _told(folder: Path) -> Iterator[None]:
 
 
 def _size(size_bytes: int) -> str:
+    """A size for people.
+
+    >>> _size(700), _size(54_000), _size(3_000_000)
+    ('0.7 KiB', '52.7 KiB', '2.9 MiB')
+    """
+    if size_bytes < _MIB:
+        return f"{size_bytes / _KIB:,.1f} KiB"
     return f"{size_bytes / _MIB:,.1f} MiB"
 
 

@@ -103,7 +103,7 @@ def test_a_backup_becomes_a_tablespace_that_takes_writes_and_outlives_its_leader
 ) -> None:
     url, nodes, file, rows = cluster
     answer = call("restore", file, url, "again")
-    assert answer.exit_code == 0 and f"{COWS:,} rows in 1 tables" in answer.stdout, answer.output
+    assert answer.exit_code == 0 and f"{COWS:,} rows in 1 table" in answer.stdout, answer.output
     with herd.connect(url, "again", autocommit=True) as connection:
         assert connection.execute(ROWS).fetchall() == rows
         connection.execute("INSERT INTO cow VALUES (-1, 'Elsa', 21.5)")

@@ -10,6 +10,7 @@ from engine.errors import InvalidRequest
 from herdbook.finding import (
     Configuration,
     StoreNotFound,
+    check_store,
     configuration_file,
     find,
     open_store,
@@ -146,3 +147,33 @@ def test_a_folder_that_is_to_be_made_is_made_whoever_named_it(tmp_path: Path) ->
     ):
         made = find(argument, environment, create=True)
         assert Path(made).is_dir()
+
+
+def test_a_file_is_called_a_file_whether_a_folder_is_to_be_made_or_not(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for create in (False, True):
+        with pytest.raises(StoreNotFound, match="file is a file: name a folder"):
+            find(str(tmp_path / "file"), {}, create=create)
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreNotFound, match="cannot be made: Not a directory: name a folder where"):
+        find(str(tmp_path / "file" / "data"), {}, create=True)
+
+
+def test_a_folder_that_this_user_may_not_read_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    for look in (lambda: find(str(tmp_path), {}), lambda: check_store(tmp_path)):
+        with pytest.raises(StoreNotFound, match="cannot be read: Permission denied: it is another"):
+            look()
+
+
+def test_who_names_no_store_is_told_the_option_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFound, match=r"\(--url in a shell\)"):
+        find(None, {"XDG_CONFIG_HOME": str(tmp_path)})
