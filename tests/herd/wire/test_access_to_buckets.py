@@ -33,6 +33,7 @@ def test_the_tables_of_buckets_are_known_by_their_names() -> None:
         "INSERT INTO dying VALUES (1, 1, 1)",
         "UPDATE OBJECTS SET length = 1",
         'DELETE FROM "refs"',
+        "DELETE FROM counts",
         "SELECT * FROM ledgers FOR UPDATE",
         "TRUNCATE TABLE dying",
         "DROP TABLE refs",
@@ -47,6 +48,15 @@ async def test_sql_changes_no_table_of_buckets_for_who_is_not_the_stores_adminis
     async with with_buckets(tmp_path) as house:
         assert "what buckets hold" in await house.refused(logged_in("ann"), text)
         assert await house.told(logged_in("ann"), "SELECT * FROM dying") == []
+
+
+async def test_buckets_of_a_version_that_did_not_count_are_guarded_alike(tmp_path: Path) -> None:
+    async with with_buckets(tmp_path) as house:
+        session = await house.herd.session("shop")
+        await session.execute("DROP TABLE counts")
+        await session.close()
+        text = "INSERT INTO dying VALUES (1, 1, 1)"
+        assert "what buckets hold" in await house.refused(logged_in("ann"), text)
 
 
 async def test_no_call_changes_a_table_of_buckets_for_who_is_not_the_stores_administrator(
