@@ -1,7 +1,8 @@
 """`/api/v1/buckets/{bucket}/objects/{name}`: the bytes of objects, in and out.
 
 Invariants:
-- Memory is flat: an object passes through in pieces, however large it is.
+- Memory is flat: an object passes through in pieces, however large it is, and there is room for
+  what comes in before it is read.
 - A body that is cut off, late or too long leaves nothing behind that anybody could see.
 - All bytes of a reply are of the one version that its ETag names.
 - A browser never takes an object for a page: it is an attachment, of the type that was put and no
@@ -37,12 +38,12 @@ from herdbook.http.house import House
 from herdbook.http.login import gate_of
 from herdbook.http.ranges import Slice, etags_of, parse_range
 from herdbook.http.routes import Ask, Route
-from herdbook.http.transfers import Transfers, too_long
+from herdbook.http.transfers import Room, Transfers, too_long
 
 METADATA: Final = "X-Herdbook-Metadata"
 _METADATA_CHARACTERS_MAX: Final = 8_192
 _POLICY: Final = "sandbox; default-src 'none'"
-_PIECE_BYTES: Final = BlobSettings().batch_bytes
+_BATCH_BYTES: Final = BlobSettings().batch_bytes
 _SMALL_BYTES_MAX: Final = BlobSettings().shared_object_bytes_max
 _BYTES: Final = "application/octet-stream"
 _logger: Final = logging.getLogger(__name__)
@@ -182,34 +183,50 @@ async def put_object(house: House, ask: Ask) -> Response:
         options["content_type"] = request.headers.get("content-type", "")
         options["metadata"] = _metadata(request)
         options["expires_ms"] = ask.query.expires_ms
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > transfers.settings.object_bytes_max:
+        length = _announced(request)
+        if length is not None and length > transfers.settings.object_bytes_max:
             raise too_long(transfers.settings)
-        if announced.isdecimal():
-            await bucket.check_room(name, int(announced))
-        info = await _taken(request, transfers, bucket, name, options)
+        if length is not None:
+            await bucket.check_room(name, length)
+        held = _SMALL_BYTES_MAX if length is None else min(length, _SMALL_BYTES_MAX)
+        async with transfers.room(held) as room:
+            info = await _taken(request, transfers, room, bucket, name, options)
     return json_reply(object_facts(info), 201, {"ETag": f'"{info.etag}"'})
 
 
+def _announced(request: Request) -> int | None:
+    """How long a body says that it is."""
+    header = request.headers.get("content-length", "")
+    return int(header) if header.isdecimal() else None
+
+
 async def _taken(
-    request: Request, transfers: Transfers, bucket: AsyncBucket, name: str, options: dict[str, Any]
+    request: Request,
+    transfers: Transfers,
+    room: Room,
+    bucket: AsyncBucket,
+    name: str,
+    options: dict[str, Any],
 ) -> ObjectInfo:
     """Take a body in: small ones at once, so that they share ledgers, others piece by piece."""
     first: list[bytes] = []
     size = 0
-    async with aclosing(transfers.incoming(request, _PIECE_BYTES)) as pieces:
+    async with aclosing(transfers.incoming(request)) as pieces:
         async for piece in pieces:
             first.append(piece)
             size += len(piece)
             if size > _SMALL_BYTES_MAX:
                 break
-        else:
-            return await bucket.put(name, b"".join(first), **options)
+        whole = b"".join(first)
+        first.clear()
+        if size <= _SMALL_BYTES_MAX:
+            return await bucket.put(name, whole, **options)
         upload = bucket.upload(name, **options)
         try:
-            for piece in first:
-                await upload.write(piece)
-            first.clear()
+            await upload.write(whole)
+            del whole
+            # What it holds from here on are pieces that do not make a batch yet.
+            room.shrink(_BATCH_BYTES)
             async for piece in pieces:
                 await upload.write(piece)
             return await upload.finish()

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.http import HttpSettings
+from herdbook.memory_plan import STREAMS_BYTES
 
 GIB: Final = 1024**3
 
@@ -17,9 +18,10 @@ class WebSettings:
     without a login. A session ends `session_age_ms` after its login, and `session_idle_ms` after
     its last request. `transfers_max` bounds objects that are going in or out at a time; one has
     `transfer_grace_ms`, and what its bytes take at `transfer_bytes_a_second`; it ends when nothing
-    moves for `transfer_idle_ms`. `once` is a ticket that logs in one time, as an administrator,
-    within `once_ms` from the start; "": none. `open`: without users everybody is served, from
-    other machines, too.
+    moves for `transfer_idle_ms`. `incoming_bytes_max` bounds what all that go in hold in memory
+    before it is stored: who finds no room waits as long. `once` is a ticket that logs in one time,
+    as an administrator, within `once_ms` from the start; "": none. `open`: without users everybody
+    is served, from other machines, too.
     """
 
     names: tuple[str, ...] = ()
@@ -33,6 +35,7 @@ class WebSettings:
     session_idle_ms: int = 60 * 60 * 1_000
     object_bytes_max: int = 1024 * GIB
     transfers_max: int = 256
+    incoming_bytes_max: int = STREAMS_BYTES
     transfer_idle_ms: int = 30_000
     transfer_grace_ms: int = 60_000
     transfer_bytes_a_second: int = 16 * 1024

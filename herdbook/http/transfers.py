@@ -1,19 +1,35 @@
-"""Objects on their way in or out: how many at a time, and how slow they may be.
+"""Objects on their way in or out: how many at a time, how slow, and how much of them is in memory.
 
 Invariants:
 - Who sends or takes bytes by the drop loses the connection: nobody keeps others out by waiting.
+- No byte of an object is read from its connection before there is room for it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
+from blobit.budget import ByteBudget
 from broker.http.bodies import BodyLate
 from engine.ports.clock import Clock
 from herdbook.http.errors import HttpError
 from herdbook.http.settings import WebSettings
+
+
+class Room:
+    """What one object on its way in may hold in memory."""
+
+    def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
+        self._budget = budget
+        self._size_bytes = size_bytes
+
+    def shrink(self, size_bytes: int) -> None:
+        """Give back what is over so many bytes."""
+        surplus_bytes = max(0, self._size_bytes - size_bytes)
+        self._size_bytes -= surplus_bytes
+        self._budget.give_back(surplus_bytes)
 
 
 class Transfers:
@@ -23,6 +39,7 @@ class Transfers:
         self.settings = settings
         self.running = 0
         self._clock = clock
+        self._incoming = ByteBudget(settings.incoming_bytes_max)
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -37,43 +54,56 @@ class Transfers:
         finally:
             self.running -= 1
 
+    @asynccontextmanager
+    async def room(self, size_bytes: int) -> AsyncIterator[Room]:
+        """Room for so many bytes of an object, as long as the block lasts, in the order of asking.
+
+        Raises `HttpError` 503 where there is none for as long as a sender may be silent.
+        """
+        try:
+            async with asyncio.timeout(self.settings.transfer_idle_ms / 1000):
+                await self._incoming.take(size_bytes)
+        except TimeoutError:
+            why = "as many bytes of objects as may be are on their way in already"
+            raise HttpError(503, "overloaded", why, retry_s=1) from None
+        room = Room(self._incoming, size_bytes)
+        try:
+            yield room
+        finally:
+            room.shrink(0)
+
     def time_s(self, length: int) -> float:
         """How long so many bytes may take."""
         settings = self.settings
         return settings.transfer_grace_ms / 1000 + length / settings.transfer_bytes_a_second
 
-    async def incoming(self, request: Request, piece_bytes: int) -> AsyncGenerator[bytes, None]:
-        """A request's body in pieces of about that size.
+    async def incoming(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """A request's body in pieces, as they come.
 
         Raises `BodyLate`, `HttpError` 413, and Starlette's `ClientDisconnect` for one that is cut
         off: what came of it is not all of it.
         """
         begun_s, idle_s = self._clock.monotonic(), self.settings.transfer_idle_ms / 1000
         stream = request.stream()
-        parts: list[bytes] = []
-        gathered = taken = 0
+        taken = 0
         while True:
             try:
                 async with asyncio.timeout(idle_s):
-                    part = await anext(stream, None)
+                    piece = await anext(stream, None)
             except TimeoutError:
                 raise BodyLate from None
-            if part is None:
+            if piece is None:
                 break
-            parts.append(part)
-            gathered, taken = gathered + len(part), taken + len(part)
+            taken += len(piece)
             if taken > self.settings.object_bytes_max:
                 raise too_long(self.settings)
             if self._clock.monotonic() - begun_s > self.time_s(taken):
                 raise BodyLate
-            if gathered >= piece_bytes:
-                yield b"".join(parts)
-                parts, gathered = [], 0
+            if piece:
+                yield piece
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) != taken:
             raise ClientDisconnect
-        if parts:
-            yield b"".join(parts)
 
 
 def too_long(settings: WebSettings) -> HttpError:

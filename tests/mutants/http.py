@@ -143,6 +143,17 @@ HTTP_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "room-for-everybody",
+        "no byte of an object is read from its connection before there is room for it",
+        "herdbook/http/transfers.py",
+        "ByteBudget(settings.incoming_bytes_max)",
+        "ByteBudget(settings.object_bytes_max)",
+        by_test(
+            "herdbook/http/test_object_memory.py",
+            "test_no_more_bytes_of_objects_are_read_than_there_is_room_for",
+        ),
+    ),
+    Mutant(
         "half-a-body-is-an-object",
         "a body that is cut off leaves nothing behind that anybody could see",
         _OBJECTS,

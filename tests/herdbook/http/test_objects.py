@@ -3,13 +3,9 @@
 import asyncio
 import hashlib
 import os
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -29,9 +25,6 @@ from tests.herdbook.http.yard import API, Asker, Node, pieces
 MIB = 1024 * 1024
 BUCKET = f"{API}/buckets/alma/objects"
 BODY = bytes(range(256)) * 4
-LARGE_BYTES = 256 * MIB
-GROWTH_BYTES_MAX = 128 * MIB
-"""So much more memory a server may take for a large object than for none."""
 
 
 @pytest.fixture(scope="module")
@@ -348,70 +341,6 @@ def test_a_hundred_read_at_once_and_each_gets_all_of_it(node: Node) -> None:
     with httpx.Client(limits=limits, timeout=60) as client, ThreadPoolExecutor(100) as pool:
         got = pool.map(lambda _: client.get(f"{node.url}{BUCKET}/crowd").content, range(100))
         assert {hashlib.sha256(each).digest() for each in got} == {wanted}
-
-
-SERVER = """
-import asyncio, sys
-from herdbook.http.serving import HttpServerSettings, serve_http
-settings = HttpServerSettings(listen="127.0.0.1:0")
-asyncio.run(serve_http(sys.argv[1], settings, started=lambda at: print(at.url, flush=True)))
-"""
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """The url and the process of a server with a folder of its own, which ends well."""
-    (tmp_path / "store").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(tmp_path / "store")],
-        cwd=Path(__file__).parents[3],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip(), process.pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def peak_bytes(process: int) -> int:
-    """The most memory that a process has had."""
-    status = Path(f"/proc/{process}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-
-
-def test_a_large_object_goes_in_and_out_in_flat_memory(server: tuple[str, int]) -> None:
-    url, process = server
-    path = f"{url}{BUCKET}/large"
-    httpx.post(f"{url}{API}/buckets", json={"name": "alma"})
-    httpx.put(path, content=b"x" * 5 * MIB)
-    before = peak_bytes(process)
-    piece = os.urandom(MIB)
-    sent, got = hashlib.sha256(), hashlib.sha256()
-
-    def body() -> Iterator[bytes]:
-        for _ in range(LARGE_BYTES // MIB):
-            sent.update(piece)
-            yield piece
-
-    reply = httpx.put(path, content=body(), timeout=60)
-    assert (reply.status_code, reply.json()["size"]) == (201, LARGE_BYTES)
-    with httpx.stream("GET", path, timeout=60) as coming:
-        assert coming.headers["content-length"] == str(LARGE_BYTES)
-        for part in coming.iter_raw():
-            got.update(part)
-    assert got.digest() == sent.digest()
-    assert peak_bytes(process) - before < GROWTH_BYTES_MAX
-    # Who reads nothing more for a while is waited for, without any more memory.
-    with httpx.stream("GET", path, timeout=60) as coming:
-        next(coming.iter_raw())
-        assert httpx.get(f"{url}/health/live", timeout=10).status_code == 200
-    assert peak_bytes(process) - before < GROWTH_BYTES_MAX
 
 
 def test_a_put_over_a_buckets_quota_is_refused_before_its_body_is_read(ask: Asker) -> None:
