@@ -7,10 +7,9 @@ import { count } from "./format.js";
 import { button, problem } from "./showing.js";
 import { addStatement, forgetStatements, statements } from "./sql_history.js";
 import { told } from "./sql_result.js";
+import { weight } from "./sql_weight.js";
 
 const PLACE = / \(at character (\d+)\)$/;
-const GRAVE = /^\s*(DROP|TRUNCATE|ALTER)\b/i;
-const ALL_ROWS = /^\s*(DELETE|UPDATE)\b(?![\s\S]*\bWHERE\b)/i;
 const HISTORY_SHOWN = 20;
 const LIMITS = [100, 1_000, 10_000];
 
@@ -77,11 +76,11 @@ export class SqlDesk {
   async #submit() {
     const sql = this.box.value.trim();
     if (!sql || this.running) return;
-    if (!GRAVE.test(sql) && !ALL_ROWS.test(sql)) return void (await this.#ask(sql));
-    const isGrave = GRAVE.test(sql);
+    const says = weight(sql);
+    if (!says) return void (await this.#ask(sql));
     await ask({
       title: `Run this on the tablespace ${this.tablespace}?`,
-      says: [sql, isGrave ? "It changes the tables themselves." : "It changes every row."],
+      says: [sql, says],
       action: "Run it",
       grave: true,
       act: async () => void this.#ask(sql),

@@ -82,6 +82,40 @@ def test_what_changes_every_row_is_asked_about_and_the_past_can_be_had_again(
     assert page.run("document.querySelector('textarea').value").endswith("WHERE id = 5")
 
 
+def test_no_comment_text_or_parenthesis_hides_from_the_question_what_a_statement_does(
+    store: Served, page: Page, pictures: Path
+) -> None:
+    tables, rows = "It changes the tables themselves.", "It changes every row."
+    weights = {
+        "/* x */ drop table cows": tables,
+        "-- now\n ; Truncate cows": tables,
+        "/* one /* in */ the other */ ALTER TABLE cows ADD litres INT": tables,
+        "/* it's */ DROP TABLE cows -- '": tables,
+        "DELETE FROM cows -- WHERE id = 5": rows,
+        "DELETE /* WHERE */ FROM cows": rows,
+        "UPDATE cows SET name = 'WHERE' || e'it\\'s WHERE'": rows,
+        "UPDATE cows SET id = (SELECT MAX(id) FROM cows WHERE (id) > 1)": rows,
+        "UPDATE cows SET name = '/*' WHERE id = (5)": "",
+        "UPDATE cows SET name = 'it''s -- so' WHERE id = 5": "",
+        "SELECT 'a' -- DROP\n FROM cows": "",
+        "SELECT ';' || '(' AS drop_, 1 / 2": "",
+        "'": "",
+        "/* DROP": "",
+    }
+    page.open(f"{store.url}/#/tables/default")
+    page.fill("textarea", "/* x */ drop table cows")
+    page.click("Run")
+    page.sees(tables)
+    for theme in ("light", "dark"):
+        page.theme(theme)
+        page.picture(pictures / f"tables-grave-{theme}.png")
+    page.click("Keep as it is", "dialog")
+    told = page.run(
+        f"import('/sql_weight.js').then(({{ weight }}) => {json.dumps(list(weights))}.map(weight))"
+    )
+    assert dict(zip(weights, told, strict=True)) == weights
+
+
 def test_the_keyboard_alone_reaches_the_box_and_runs_a_query(store: Served, page: Page) -> None:
     page.open(f"{store.url}/#/")
     page.sees("Bookies up")
