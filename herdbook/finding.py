@@ -244,7 +244,7 @@ def find(
 
 def _make(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
         # What stands there is told by whoever looks next.
         return

@@ -46,13 +46,13 @@ class FolderLock:
 
     @classmethod
     def of(cls, root: Path) -> "FolderLock":
-        """Make the folder if it is missing and open its lock file.
+        """Make the folder if it is missing, for this user alone, and open its lock file.
 
         Raises `FolderMismatch` for a file, or a folder of something else; `FolderError` for one
         that cannot be used.
         """
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_layout(root)
             return cls(root, _open(root))
         except (FileExistsError, NotADirectoryError) as error:
