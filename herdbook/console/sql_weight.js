@@ -1,4 +1,4 @@
-// What of a statement is asked about before it runs: that it changes all rows, or tables themselves.
+// What of a statement is asked about before it runs: that it changes all rows, or whole tables.
 
 const GRAVE = /^[;\s]*(DROP|TRUNCATE|ALTER)\b/i;
 const ALL_ROWS = /^[;\s]*(DELETE|UPDATE)\b(?![^]*\bWHERE\b)/i;
