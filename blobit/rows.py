@@ -5,6 +5,8 @@ Invariants:
 - Here a row costs no SQL and no message; elsewhere a batch costs a handful of messages, whatever
   its size.
 - What a transaction has not committed was changed by nobody.
+- A folder's tablespaces that ran elsewhere may run here later, never the other way round: whoever
+  changes rows then finds the tables anew.
 """
 
 import asyncio
@@ -33,11 +35,12 @@ from herd.transaction import Transaction
 from herd.translating import translating
 from herd.turns import ROWS_AT_ONCE
 from herd.wire.herd import RemoteHerd
+from herd.wire.session import RemoteSession
 from herd.wire.table import RemoteTable
 
 if TYPE_CHECKING:
     from herd.sql.session import Session
-    from herd.wire.session import RemoteSession, RemoteTransaction
+    from herd.wire.session import RemoteTransaction
 
 AnyHerd = AsyncHerd | RemoteHerd
 PAGE_ROWS: Final = 1_000
@@ -83,7 +86,7 @@ class Rows:
         self._tables: dict[str, AsyncTable] = {}
         self._at_once: AtOnce | None = None
         self._opening = asyncio.Lock()
-        self._idle: list[Any] = []
+        self._idle: list[RemoteSession] = []
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -104,8 +107,7 @@ class Rows:
                 if not create and not older:
                     raise
                 await self._make_missing(older)
-            if not any(isinstance(table, RemoteTable) for table in self._tables.values()):
-                self._at_once = AtOnce(self._tables)
+            self._note_where()
 
     async def why(self, error: Error) -> BlobError:
         """What a user hears of an error; perhaps that the whole tablespace has gone."""
@@ -232,21 +234,19 @@ class Rows:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[RowsTransaction]:
         """A transaction as long as the block lasts; what was not committed is forgotten."""
-        table = self._tables["homes"]
-        if not isinstance(table, RemoteTable):
-            transaction = table.space.begin()
+        session = await self._session_elsewhere()
+        if session is None:
+            transaction = self._tables["homes"].space.begin()
             try:
                 yield _Here(self._tables, transaction)
             finally:
                 transaction.rollback()
             return
-        # Sessions are used again: to open one costs as much as what is done in it.
-        session = self._idle.pop() if self._idle else await self.herd.session(self.tablespace)
         clean = False
         try:
             yield await _Elsewhere.begin(self._tables, session)
             await session.rollback()
-            clean = True
+            clean = session.elsewhere
         finally:
             # Of one that was cut short nobody knows what its server still does.
             if clean and len(self._idle) < _SESSIONS_IDLE_MAX and not self._closed:
@@ -269,6 +269,30 @@ class Rows:
         ending.add_done_callback(self._ending.discard)
         await asyncio.shield(ending)
 
+    async def _session_elsewhere(self) -> RemoteSession | None:
+        """A session where the tablespace runs; None: that is here, and so are the tables by now."""
+        if not isinstance(self._tables["homes"], RemoteTable):
+            return None
+        # Sessions are used again: to open one costs as much as what is done in it.
+        while self._idle:
+            idle = self._idle.pop()
+            if idle.elsewhere:
+                return idle
+            await self._end(idle)
+        session = await self.herd.session(self.tablespace)
+        if isinstance(session, RemoteSession):
+            return session
+        await self._end(session)
+        async with self._opening:
+            if self._at_once is None:
+                self._tables = await self._found(self._tables)
+                self._note_where()
+        return None
+
+    def _note_where(self) -> None:
+        if not isinstance(self._tables["homes"], RemoteTable):
+            self._at_once = AtOnce(self._tables)
+
     async def _make_missing(self, older: bool) -> None:
         names: Iterable[str] = TABLES
         try:
@@ -281,7 +305,11 @@ class Rows:
         self._tables = await self._found(names)
 
     async def _found(self, names: Iterable[str] = TABLES) -> dict[str, AsyncTable]:
-        tables = {name: await self.herd.table(name, self.tablespace) for name in names}
+        while True:
+            tables = {name: await self.herd.table(name, self.tablespace) for name in names}
+            if len({isinstance(table, RemoteTable) for table in tables.values()}) == 1:
+                break
+            # Whoever ran them has ended meanwhile, and they run here now.
         for name, table in tables.items():
             if _primary(table) != PRIMARY[name]:
                 raise ProgrammingError(

@@ -29,6 +29,7 @@ from herd.wire import messages
 from herd.wire.calling import Calling, commits, decoded, expect, repeatable, unknown
 from herd.wire.contract import Channel
 from herd.wire.failures import error_of
+from herd.wire.local import LocalChannel
 from herd.wire.messages import Answer, Failed, encode
 from herd.wire.results import result_of_rows, result_of_table
 from herd.wire.values import packed_parameters, packed_sequence
@@ -82,6 +83,14 @@ class RemoteSession:
         self._sequence = 0
         self._attached: _Attached | None = None
         self._attaching = asyncio.Lock()
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it lives with another opener, or a node, that is still there."""
+        attached = self._attached
+        if attached is None or attached.channel.over:
+            return False
+        return not isinstance(attached.channel, LocalChannel)
 
     async def attach(self) -> None:
         """Find the tablespace. Raises `ProgrammingError` where there is none of its name."""

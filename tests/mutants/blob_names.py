@@ -131,4 +131,15 @@ BLOB_NAME_MUTANTS: Final = (
         ":",
         by_test(_OWNERSHIP, "test_what_was_read_ahead_for_a_bucket_is_handed_out_to_no_other"),
     ),
+    Mutant(
+        "who-takes-over-goes-on-asking-elsewhere",
+        "a folder's tablespaces that run here now have tables of here",
+        "blobit/rows.py",
+        "            if self._at_once is None:\n                self._tables =",
+        "            if self._closed:\n                self._tables =",
+        by_test(
+            "blobit/contract/test_openers.py",
+            "test_who_takes_over_from_the_owner_that_closed_puts_deletes_and_makes_buckets[a put]",
+        ),
+    ),
 )

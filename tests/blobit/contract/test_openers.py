@@ -59,3 +59,31 @@ async def test_a_compressed_bucket_does_all_that_others_do(tmp_path: Path) -> No
             await bucket.put_part(upload, number, text)
         await bucket.complete_upload(upload)
         assert await bucket.get("parts") == text * 2
+
+
+@pytest.mark.parametrize("puts_before", [0, 1], ids=["a look", "a put"])
+async def test_who_takes_over_from_the_owner_that_closed_puts_deletes_and_makes_buckets(
+    tmp_path: Path, puts_before: int
+) -> None:
+    async with embedded(tmp_path) as store:
+        one = await store.blobs.create_bucket("photos")
+        await one.put("cow", body(300))
+        async with (
+            other_opener(store.herd, tmp_path) as other_herd,
+            store.another(names=other_herd) as other,
+        ):
+            two = await other.bucket("photos")
+            for number in range(puts_before):
+                await two.put(f"before {number}", body(30))
+            assert await two.get("cow") == body(300)
+            await store.blobs.close()
+            await store.herd.close()
+            await two.put("calf", body(20))
+            await two.append("log", body(20))
+            await two.delete("cow")
+            assert [info.name async for info in two.scan("c")] == ["calf"]
+            mine = await other.create_bucket("mine")
+            await asyncio.gather(*(mine.put(f"{number}", body(40)) for number in range(5)))
+            # As quick as where they ran from the first.
+            assert two.core.rows.at_once([]) is not None
+            assert mine.core.rows.at_once([]) is not None
