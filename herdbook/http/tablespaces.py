@@ -6,18 +6,21 @@ Invariants:
 - A statement is read once, and for nobody who may not even look; a long one in a worker's thread.
 - A result is bounded in rows and in bytes, wherever it was cut off it says so.
 - Each statement is a transaction of its own.
+- A statement ends when nobody waits for it any more.
 """
 
 import asyncio
 import base64
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request
 
 from broker.http.routes import Told
 from herd.sql.result import Result
@@ -143,7 +146,7 @@ async def query(house: House, ask: Ask) -> Told:
     looks = right_of(parsed) == "read"
     session = await house.herd.session(name, whose=ask.who)
     try:
-        async with asyncio.timeout(asked.timeout_ms / 1000):
+        async with asyncio.timeout(asked.timeout_ms / 1000) as late, _waited_for(ask.request, late):
             if isinstance(session, Session):
                 await session.know(parsed)
             result = await session.execute(parsed.text, asked.parameters)
@@ -160,6 +163,22 @@ async def query(house: House, ask: Ask) -> Told:
     count = len(rows) if result.columns else max(result.count, 0)
     lines: Any = rows
     return Told(QueryResult(result.kind, columns, lines, count, truncated, elapsed_ms))
+
+
+@asynccontextmanager
+async def _waited_for(request: Request, late: asyncio.Timeout) -> AsyncIterator[None]:
+    """Whose client hangs up meanwhile is late at once."""
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        late.reschedule(0.0)
+
+    watching = asyncio.create_task(watch(), name="waited for")
+    try:
+        yield
+    finally:
+        watching.cancel()
 
 
 def _late(timeout_ms: int, looks: bool) -> HttpError:

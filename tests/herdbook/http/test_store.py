@@ -1,9 +1,12 @@
 """Everything of the store but its objects, over HTTP: SQL, ledgers, bookies, repair, rates."""
 
+import asyncio
+import json
 import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -28,6 +31,56 @@ def code_of(told: Any) -> str:
 
 
 # SQL
+
+
+class Endless:
+    """A session whose statement ends only by being cancelled."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.cancelled = self.closed = False
+
+    async def execute(self, *_: object) -> None:
+        """Go on and on."""
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+    async def close(self) -> None:
+        """See `Session`."""
+        self.closed = True
+
+
+@pytest.mark.parametrize("text", ["SELECT count(*) FROM cows", "DELETE FROM cows"])
+def test_a_statement_whose_client_hangs_up_is_cancelled(
+    node: Node, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    app = node.app()
+
+    async def hang_up() -> Endless:
+        session = Endless()
+        monkeypatch.setattr(node.house.herd, "session", AsyncMock(return_value=session))
+        body = json.dumps({"sql": text, "timeout_ms": 300_000}).encode()
+        asked = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Any:
+            if (message := next(asked, None)) is not None:
+                return message
+            await session.begun.wait()
+            return {"type": "http.disconnect"}
+
+        path = f"{API}/tablespaces/alma/query"
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b""}
+        scope |= {"headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)}
+        async with asyncio.timeout(10):
+            await app(scope, receive, AsyncMock())
+        return session
+
+    session = node.loop.run(hang_up)
+    assert session.cancelled and session.closed
 
 
 def test_values_come_as_json_without_loss(ask: Asker) -> None:
