@@ -40,15 +40,16 @@ export function bytesOf(text) {
   return Math.round(Number(number) * (binary ? 1_024 : 1_000) ** power);
 }
 
-// The same the other way, without loss: "10GiB", "1500"; nothing for 0.
+// The same the other way, without loss: "10GiB", "1500", "0"; nothing for null.
 export function exactly(size) {
+  if (size === null) return "";
   let at = 0;
   let value = size;
   while (value && value % 1_024 === 0 && at < UNITS.length - 1) {
     value /= 1_024;
     at += 1;
   }
-  return size ? `${value}${at ? UNITS[at] : ""}` : "";
+  return `${value}${at ? UNITS[at] : ""}`;
 }
 
 export function rate(perSecond, unit = "") {

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from broker.settings import Pause, Quota
 from broker.spec import Spec
@@ -347,3 +347,33 @@ def test_quotas_of_buckets_and_of_tenants_are_changed_and_removed(
     page.click("Set the quota", "dialog")
     page.sees("The quota of the tenant casey is set.")
     assert store.run(quotas) == {"": Quota(tasks=9_000), "casey": Quota(tasks=7)}
+
+
+def test_a_quota_of_nothing_is_shown_as_one_and_stays_one_when_another_limit_changes(
+    store: Served, page: Page, pictures: Path
+) -> None:
+    store.run(lambda: store.broker.set("quota", "nobody", Quota(0, 0), "ann"))
+
+    async def kept() -> Quota:
+        found = {name: quota for _, name, quota in await store.broker.settings_of("quota")}
+        return cast(Quota, found["nobody"])
+
+    page.open(f"{store.url}/#/quotas")
+    row = "document.querySelector('tr[data-key=nobody]')"
+    page.wait(row)
+    assert page.run(f"[...{row}.cells].map((it) => it.innerText)")[1:3] == ["0 of 0", "0 B of 0 B"]
+    for theme in ("light", "dark"):
+        page.theme(theme)
+        page.picture(pictures / f"quotas-nothing-{theme}.png")
+    page.click("Change", "tr[data-key=nobody]")
+    page.fill("dialog input[name=tasks]", "3")
+    page.picture(pictures / "quotas-change.png")
+    page.click("Change the quota", "dialog")
+    page.sees("0 of 3")
+    assert store.run(kept) == Quota(3, 0)
+    page.click("Change", "tr[data-key=nobody]")
+    page.fill("dialog input[name=bytes]", "")
+    page.click("Change the quota", "dialog")
+    page.wait(f"{row}.innerText.includes('0 B, no limit')")
+    assert store.run(kept) == Quota(3, None)
+    assert store.run(lambda: store.broker.set("quota", "nobody", None, "ann"))

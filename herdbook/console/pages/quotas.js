@@ -20,7 +20,7 @@ const SIZE = {
   title: "10GiB, 500MB, or a number of bytes",
 };
 const NAMED = { required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" };
-const EMPTY = "What is left empty has no limit.";
+const EMPTY = "What is left empty has no limit";
 
 export function show({ main, signal }) {
   heading(main, "Quotas", { says: "What is over one is refused; what is there stays." });
@@ -58,8 +58,8 @@ function bucketsOf(signal) {
         kind: "name",
         cell: (use) => h("a", { href: addressOf(use) }, use.bucket),
       },
-      { title: "Objects", cell: (use) => used(use.objects, use.quota_objects, count) },
-      { title: "Bytes", cell: (use) => used(use.bytes, use.quota_bytes, bytes) },
+      { title: "Objects", cell: (use) => used(use.objects, use.quota_objects || null, count) },
+      { title: "Bytes", cell: (use) => used(use.bytes, use.quota_bytes || null, bytes) },
       {
         title: "",
         kind: "acts",
@@ -81,20 +81,22 @@ function addressOf({ bucket }) {
   return `#/buckets/${encodeURIComponent(bucket)}`;
 }
 
+// A limit of null is none, one of 0 lets nothing in.
 function used(held, most, shown) {
-  if (!most) return `${shown(held)}, no limit`;
+  if (most === null) return `${shown(held)}, no limit`;
   const text = `${shown(held)} of ${shown(most)}`;
+  if (!most) return text;
   return [text, meter(held, most, `${text} in use`)];
 }
 
 function changeBucket({ bucket, quota_objects: objects, quota_bytes: size }, refresh) {
   return ask({
     title: `Change the quota of the bucket ${bucket}?`,
-    says: ["It holds at once for all who put; objects that are there stay.", EMPTY],
+    says: ["It holds at once for all who put; objects that are there stay.", `${EMPTY}, as has 0.`],
     action: "Change the quota",
     fields: [
       ["objects", "At most so many objects", { ...NUMBER, value: objects || "" }],
-      ["bytes", "At most so many bytes: 10GiB, 500MB", { ...SIZE, value: exactly(size) }],
+      ["bytes", "At most so many bytes: 10GiB, 500MB", { ...SIZE, value: exactly(size || null) }],
     ],
     act: async (told) => {
       const quota = {
@@ -111,10 +113,14 @@ function changeBucket({ bucket, quota_objects: objects, quota_bytes: size }, ref
 function tenantsOf(signal) {
   const table = new Table({
     label: "Quotas of tenants",
-    key: ({ name }) => name || OTHERS,
+    key: ({ name }) => name,
     empty: empty("No tenant has a quota."),
     columns: [
-      { title: "Tenant", kind: "name", cell: ({ name }) => name || "all others" },
+      {
+        title: "Tenant",
+        kind: "name",
+        cell: ({ name }) => (name === OTHERS ? "all others" : name),
+      },
       { title: "Tasks that wait", cell: (quota) => waiting(quota, "tasks", count) },
       { title: "Bytes of their payloads", cell: (quota) => waiting(quota, "payload_bytes", bytes) },
       { title: "", kind: "acts", cell: (quota) => actsOf(quota, () => shown.refresh()) },
@@ -127,7 +133,7 @@ function tenantsOf(signal) {
     ]);
     const uses = new Map(resources.map(({ kind, name, running }) => [`${kind} ${name}`, running]));
     return settings.map(({ name, value }) => ({
-      name,
+      name: name || OTHERS,
       value,
       tasks: uses.get(`waiting_tasks ${name}`) ?? 0,
       payload_bytes: uses.get(`waiting_bytes ${name}`) ?? 0,
@@ -140,8 +146,8 @@ function tenantsOf(signal) {
 // Of the others each has as much; what each uses stands where it has a quota of its own.
 function waiting(quota, field, shown) {
   const most = quota.value[field] ?? null;
-  if (most === null) return quota.name ? `${shown(quota[field])}, no limit` : "no limit";
-  return quota.name ? used(quota[field], most, shown) : `${shown(most)} each`;
+  if (quota.name !== OTHERS) return used(quota[field], most, shown);
+  return most === null ? "no limit" : `${shown(most)} each`;
 }
 
 function actsOf(quota, refresh) {
@@ -157,16 +163,16 @@ function changeTenant(quota, refresh) {
   const { tasks = null, payload_bytes: size = null } = quota?.value ?? {};
   const limits = [
     ["tasks", "At most so many tasks", { ...NUMBER, value: tasks ?? "" }],
-    ["bytes", "Payloads of at most: 10GiB, 500MB", { ...SIZE, value: exactly(size ?? 0) }],
+    ["bytes", "Payloads of at most: 10GiB, 500MB", { ...SIZE, value: exactly(size) }],
   ];
   const named = ["name", `Tenant, or ${OTHERS} for all others`, NAMED];
   return ask({
     title: quota ? `Change the quota of ${titled(quota.name)}?` : "Set a quota of a tenant",
-    says: ["It bounds what waits; what waits already stays.", EMPTY],
+    says: ["It bounds what waits; what waits already stays.", `${EMPTY}; 0 lets nothing wait.`],
     action: quota ? "Change the quota" : "Set the quota",
     fields: quota ? limits : [named, ...limits],
     act: async (told) => {
-      const name = quota ? quota.name || OTHERS : told.name;
+      const name = quota ? quota.name : told.name;
       const value = { payload_bytes: bytesOf(told.bytes) };
       value.tasks = told.tasks === "" ? null : Number(told.tasks);
       await put(at`/settings/quota/${name}`, value);
@@ -179,10 +185,10 @@ function changeTenant(quota, refresh) {
 function removeTenant(name, refresh) {
   return ask({
     title: `Remove the quota of ${titled(name)}?`,
-    says: name ? "The quota of all others counts for it then, if there is one." : "",
+    says: name !== OTHERS && "The quota of all others counts for it then, if there is one.",
     action: "Remove the quota",
     act: async () => {
-      await remove(at`/settings/quota/${name || OTHERS}`);
+      await remove(at`/settings/quota/${name}`);
       say(`The quota of ${titled(name)} is removed.`);
       refresh();
     },
@@ -190,5 +196,5 @@ function removeTenant(name, refresh) {
 }
 
 function titled(name) {
-  return name && name !== OTHERS ? `the tenant ${name}` : "all other tenants";
+  return name === OTHERS ? "all other tenants" : `the tenant ${name}`;
 }
