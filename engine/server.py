@@ -240,8 +240,6 @@ class BookieServer:
                 raise
             except FolderError as error:
                 self._leave_out(folder, error)
-        if not self._locks and self._left_out:
-            raise self._left_out[-1]
 
     async def _start_bookies(self) -> None:
         """Start all; one whose folder is of no use is left out, as one that failed would be."""
@@ -371,7 +369,8 @@ class BookieServer:
             local_bookies=self.services,
             local_only=self._settings.repair_elsewhere,
         )
-        watch_repair(self._metrics, self._repair)
+        if not self._settings.repair_elsewhere:
+            watch_repair(self._metrics, self._repair)
         await self._repair.start()
 
 

@@ -113,11 +113,12 @@ async def _bookie(service: Service) -> None:
 
 
 async def _repair(service: Service) -> None:
+    from engine.repair.measures import watch_repair
     from engine.repair.node import RepairNode
     from herdbook.finding import open_store
 
     settings = service.settings
-    async with open_store(settings.url) as client:
+    async with open_store(settings.url) as client, _measured(settings.repair.metrics) as metrics:
         node = RepairNode(
             store=client.store,
             transport=client.transport,
@@ -125,6 +126,7 @@ async def _repair(service: Service) -> None:
             rng=client.rng,
             settings=_repair_settings(settings),
         )
+        watch_repair(metrics, node)
         try:
             await node.start()
             service.serving(settings.url)

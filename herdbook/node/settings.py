@@ -69,6 +69,8 @@ class RepairTable(Table, frozen=True):
     grace_ms: Milliseconds = 300_000
     scrub_interval_ms: Annotated[int, Meta(ge=0)] = 7 * 24 * 3_600_000
     copy_bytes_a_second: Annotated[int, Meta(ge=0)] = 64 * 1024 * 1024
+    metrics: str = ""
+    """Where Prometheus finds `/metrics` of the role `repair`; empty: nowhere."""
 
 
 class HerdTable(Table, frozen=True):
@@ -247,6 +249,7 @@ class Listener(NamedTuple):
 
 LISTENING: Final = {
     Role.BOOKIE: ("listen", "grpc", "metrics"),
+    Role.REPAIR: ("metrics",),
     Role.HERD: ("listen", "grpc", "metrics"),
     Role.BROKER: ("listen", "grpc"),
     Role.HTTP: ("listen",),

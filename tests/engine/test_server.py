@@ -32,6 +32,7 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.server import BookieServer, ServerSettings, _with_room_for_files
 from engine.transport.dialing import DialingTransport, framed_dial
 from engine.transport.security import NO_SECURITY, Security
+from herdbook.metrics import PrometheusMetrics
 
 SECRET = Security(secret=b"the cows come home at six")
 
@@ -263,6 +264,28 @@ async def test_a_folder_that_cannot_be_written_is_left_out_and_the_others_serve(
             await made.serve("two")
         with pytest.raises(FolderError, match="cannot be used"):
             await made.serve("file/of-another")
+
+
+async def test_repair_is_told_by_whoever_repairs_and_not_by_a_bookie_beside_it(
+    tmp_path: Path,
+) -> None:
+    async def told(name: str, repair_elsewhere: bool) -> list[str]:
+        metrics = PrometheusMetrics()
+        server = await BookieServer.start(
+            made.folders(name),
+            store=made.tree.session(),
+            ports=made.ports,
+            settings=ServerSettings(repair_elsewhere=repair_elsewhere),
+            metrics=metrics,
+        )
+        await server.close()
+        found = [each.name for each in metrics.registry.collect()]
+        assert "herdbook_bookie_writable" in found
+        return [each for each in found if each.startswith("herdbook_repair_")]
+
+    async with site(tmp_path) as made:
+        assert "herdbook_repair_auditor" in await told("one", False)
+        assert await told("two", True) == []
 
 
 async def test_a_server_goes_on_without_a_failed_disk_and_ends_with_the_last(

@@ -1,0 +1,43 @@
+"""A role of a cluster's node in this process, up to its end."""
+
+import asyncio
+import urllib.request
+from pathlib import Path
+
+from engine.metadata.zookeeper import ZooKeeperStore
+from herdbook.node.roles import OF_CLUSTER, Service
+from herdbook.node.settings import NodeSettings, RepairTable, Role
+from herdbook.zookeeper_server import free_port
+from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
+
+
+def page(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+async def test_the_role_repair_tells_at_its_metrics_that_it_is_the_auditor(tmp_path: Path) -> None:
+    hosts, chroot = shared_zookeeper().hosts, fresh_chroot()
+    store = await ZooKeeperStore.connect(hosts, chroot=chroot, make=True)
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    settings = NodeSettings(
+        roles=(Role.REPAIR,),
+        data=str(tmp_path),
+        url=f"herdbook://{hosts}{chroot}",
+        repair=RepairTable(metrics=address),
+    )
+    served, ended = asyncio.Event(), asyncio.Event()
+    service = Service(settings, lambda _: served.set(), ended, lambda: "")
+    running = asyncio.ensure_future(OF_CLUSTER[Role.REPAIR](service))
+    try:
+        async with asyncio.timeout(20):
+            await served.wait()
+            while "\nherdbook_repair_auditor 1.0" not in (
+                text := await asyncio.to_thread(page, address)
+            ):
+                assert "\nherdbook_repair_auditor 0.0" in text and not running.done()
+            assert "\nherdbook_repair_tries_blocked 0.0" in text
+    finally:
+        ended.set()
+        await running
+        await store.close()
