@@ -1,17 +1,18 @@
 """Who knows the users of a store: the rows of its system tablespace, asked seldom.
 
 Invariants:
-- An answer is at most `FRESH_S` old. Where the rows cannot be reached it may be up to `STALE_S`
-  old; after that nobody is known, and that is said.
+- An answer is at most `FRESH_S` old. Where the rows cannot be reached, or take longer than
+  `PATIENCE_S`, it may be up to `STALE_S` old; after that nobody is known, and that is said.
 - A name that is not known and a password that is wrong take the same steps and get the same words.
 """
 
 import asyncio
 import hmac
+import math
 import ssl
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from engine.access.principal import EVERYBODY, Principal
 from engine.access.scram import NOT_PROVED, ScramVerifier, prepared_name
@@ -23,6 +24,7 @@ from herdbook.access.rows import TOKEN_MARK, UserRows, digest_of
 T = TypeVar("T")
 FRESH_S: Final = 2.0
 STALE_S: Final = 60.0
+PATIENCE_S: Final = 1.0
 _KEPT_MAX: Final = 10_000
 _NOBODY_BYTES: Final = 32
 _TOKEN_REFUSED: Final = "the token is not one of this store, or has expired"
@@ -34,6 +36,13 @@ class Threads(Protocol):
     async def run(self, work: Callable[[], T]) -> T:
         """Run a function in a thread and wait for its result, or raise what it raised."""
         ...
+
+
+class _Looking(NamedTuple):
+    """A look at the rows that goes on."""
+
+    task: "asyncio.Future[Any]"
+    begun_s: float
 
 
 class StoreAuthenticator:
@@ -48,7 +57,7 @@ class StoreAuthenticator:
         # What a strange name is judged by stays the same for all servers with one key.
         self._nobody = hmac.digest(key, b"herdbook nobody", "sha256")
         self._kept: dict[Hashable, tuple[float, Any]] = {}
-        self._asking: dict[Hashable, asyncio.Future[Any]] = {}
+        self._asking: dict[Hashable, _Looking] = {}
 
     async def anonymous(self) -> Principal:
         """See `Authenticator`."""
@@ -106,29 +115,48 @@ class StoreAuthenticator:
     async def _lately(self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What is known of a thing, looked up anew if that was a while ago."""
         now_s = self._clock.monotonic()
-        at_s, known = self._kept.get(what, (-STALE_S, None))
-        if now_s - at_s <= FRESH_S:
-            return known  # type: ignore[no-any-return]
-        try:
-            found = await self._shared(what, ask)
-        except Unavailable:
-            if now_s - at_s > STALE_S or what not in self._kept:
-                raise
-            return known  # type: ignore[no-any-return]
+        kept = self._kept.get(what)
+        age_s = math.inf if kept is None else now_s - kept[0]
+        if kept is not None and age_s <= FRESH_S:
+            return kept[1]  # type: ignore[no-any-return]
+        looking = self._looking(what, ask, now_s)
+        if kept is None or age_s > STALE_S:
+            return await asyncio.shield(looking.task)
+        left_s = max(0.0, looking.begun_s + PATIENCE_S - now_s)
+        await asyncio.wait((looking.task,), timeout=left_s)
+        if not looking.task.done() or isinstance(looking.task.exception(), Unavailable):
+            return kept[1]  # type: ignore[no-any-return]
+        return looking.task.result()  # type: ignore[no-any-return]
+
+    def _looking(
+        self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]], now_s: float
+    ) -> _Looking:
+        """Those who ask for one thing at the same time share the look at it.
+
+        It goes on to its end, whoever waits for it no more.
+        """
+        looking = self._asking.get(what)
+        if looking is None:
+            task = asyncio.ensure_future(self._look(what, ask, now_s))
+            looking = self._asking[what] = _Looking(task, now_s)
+            task.add_done_callback(lambda done: self._looked(what, done))
+        return looking
+
+    async def _look(
+        self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]], now_s: float
+    ) -> T:
+        found = await ask()
         self._kept.pop(what, None)
         if len(self._kept) >= _KEPT_MAX:
             del self._kept[next(iter(self._kept))]
         self._kept[what] = now_s, found
         return found
 
-    async def _shared(self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Those who ask for one thing at the same time share the answer."""
-        asking = self._asking.get(what)
-        if asking is None:
-            asking = self._asking[what] = asyncio.ensure_future(ask())
-            asking.add_done_callback(lambda _: self._asking.pop(what, None))
-        found: T = await asyncio.shield(asking)
-        return found
+    def _looked(self, what: Hashable, done: "asyncio.Future[Any]") -> None:
+        del self._asking[what]
+        if not done.cancelled():
+            # Nobody may have waited for it.
+            done.exception()
 
 
 def own_key() -> bytes:

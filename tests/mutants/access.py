@@ -347,8 +347,8 @@ ACCESS_MUTANTS: Final = (
         "old-answers-are-good",
         "what is revoked ends when the answer is old",
         _KNOWN,
-        "        if now_s - at_s <= FRESH_S:\n",
-        "        if at_s > 0:\n",
+        "        if kept is not None and age_s <= FRESH_S:\n",
+        "        if kept is not None:\n",
         by_test(_USERS_TESTS, "test_what_is_revoked_ends_when_the_answer_is_old"),
     ),
     Mutant(

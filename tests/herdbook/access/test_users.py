@@ -269,6 +269,38 @@ async def test_users_that_cannot_be_looked_up_are_not_unknown(tmp_path: Path) ->
             await known.principal("ann")
 
 
+async def test_who_was_known_a_while_ago_does_not_wait_for_rows_that_are_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("herdbook.access.authenticator.PATIENCE_S", 0.01)
+    async with users(tmp_path) as (rows, known, clock), asyncio.timeout(10):
+        await rows.add("ann", "ann's word")
+        assert not (await known.principal("ann")).admin
+        look, go_on, looks = rows.principal, asyncio.Event(), 0
+
+        async def slow(name: str) -> Any:
+            nonlocal looks
+            looks += 1
+            await go_on.wait()
+            return await look(name)
+
+        rows.principal = slow  # type: ignore[method-assign]
+        clock.added_s += FRESH_S + 1
+        await rows.grant("ann", Grant("bucket", "cows", "read"))
+        for _ in range(3):
+            assert not (await known.principal("ann")).grants
+        assert looks == 1, "the look goes on, and nobody begins another one"
+        stranger = asyncio.create_task(known.principal("zoe"))
+        clock.added_s += STALE_S
+        too_old = asyncio.create_task(known.principal("ann"))
+        await asyncio.wait((stranger, too_old), timeout=0.02)
+        assert not stranger.done() and not too_old.done(), "nothing is known that counts"
+        go_on.set()
+        assert (await too_old).grants
+        with pytest.raises(AccessRefused):
+            await stranger
+
+
 async def test_who_asks_at_the_same_time_shares_the_answer(tmp_path: Path) -> None:
     async with users(tmp_path) as (rows, known, _clock):
         await rows.add("ann", "ann's word")
