@@ -14,6 +14,7 @@ import yaml
 from typer.main import get_command
 
 from herdbook.cli.serve import serve
+from herdbook.http.settings import WebSettings
 from herdbook.node.checking import read_settings
 from herdbook.node.reading import gather
 from herdbook.node.settings import NodeSettings, Role, listeners
@@ -100,6 +101,13 @@ def test_a_pod_opens_the_ports_at_which_its_node_listens(tmp_path: Path) -> None
         for port in documents()[service]["spec"]["ports"]:
             target = port.get("targetPort", port["port"])
             assert target in opened | names, service
+
+
+def test_the_service_of_the_console_keeps_a_browser_at_the_node_that_knows_its_session() -> None:
+    service = documents()["Service/herdbook"]["spec"]
+    assert service.get("sessionAffinity") == "ClientIP"
+    kept_s = service["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"]
+    assert kept_s * 1_000 >= WebSettings().session_age_ms
 
 
 def test_every_variable_is_a_key_of_a_node() -> None:
