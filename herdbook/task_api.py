@@ -3,10 +3,12 @@
 A folder's broker runs in the process that wants it first. Where that is `herdbook task serve`, the
 folder says in `tasks-http.json` how to reach it; one in another process is reached through the
 folder's socket, and one in none runs here, as long as the command does. In a cluster the metadata
-store says who leads and where that one serves HTTP.
+store says who leads, and that one is asked over gRPC, as programs ask it.
 
 Invariants:
 - What a command does, it does by the same requests wherever the broker is.
+- A cluster's broker is shown what the configuration has, secret, certificate or login, and judges:
+  no password and no secret crosses the wire.
 - The file that names a server is readable by its owner alone: it holds a password.
 """
 
@@ -37,13 +39,18 @@ from herdbook.finding import (
 
 if TYPE_CHECKING:
     import httpx
+    from starlette.applications import Starlette
+    from starlette.requests import Request
 
+    from broker.access import Asking
 
 SERVER_FILE: Final = "tasks-http.json"
 SERVERS: Final = "/broker/http"
 """In a cluster's metadata store: where a broker that has an address serves HTTP."""
 USER: Final = "herdbook-folder"
 _TIMEOUT_S: Final = 70.0
+_LEADERLESS_MS: Final = 10_000
+"""So long a command looks for a broker that leads."""
 
 
 class TaskServerFact(msgspec.Struct, frozen=True):
@@ -114,9 +121,7 @@ async def open_tasks(
     configuration = read_configured()
     found = find(url, os.environ, configuration, create=create)
     if is_cluster(found):
-        async with open_store(found) as client:
-            fact = await _leader(client.store, configuration)
-        async with _over_http(fact, configuration) as api:
+        async with _in_cluster(found, configuration) as api:
             yield api
         return
     folder = Path(found)
@@ -193,8 +198,6 @@ async def _over_http(fact: TaskServerFact, configuration: Configuration) -> Asyn
 @asynccontextmanager
 async def _here(folder: Path) -> AsyncIterator[TaskApi]:
     """The folder's broker, asked from this process as if over HTTP."""
-    import httpx
-
     from broker.http import create_app, desk_elsewhere, desk_of
     from broker.service import Broker
     from herdbook.book import open_async
@@ -205,20 +208,55 @@ async def _here(folder: Path) -> AsyncIterator[TaskApi]:
             app = create_app(desk_of(calls, payloads))
         else:
             app = create_app(desk_elsewhere(calls, payloads))
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            yield TaskApi(client)
+        async with _asked_here(app) as api:
+            yield api
 
 
-async def _leader(store: MetadataStore, configuration: Configuration) -> TaskServerFact:
+@asynccontextmanager
+async def _in_cluster(url: str, configuration: Configuration) -> AsyncIterator[TaskApi]:
+    """The broker of a cluster, which judges who asks; what asks it is in this process."""
+    from broker.access import Asking
+    from broker.http import create_app, desk_elsewhere
+    from herdbook.payload_store import OpenedPayloads
+
     with needing_cluster():
-        from broker.wire.leader_port import LeaderWorkerPort
+        from broker.wire.cluster import ClusterCalls
 
-        port = LeaderWorkerPort(store, configuration.make_security())
-    try:
-        return TaskServerFact(await server_of(store, await port.leader()))
-    finally:
-        await port.close()
+    security = configuration.make_security()
+    async with open_store(url) as client, OpenedPayloads(url) as payloads:
+        calls = ClusterCalls(
+            client.store,
+            client.clock,
+            client.rng,
+            security=security,
+            leaderless_ms=_LEADERLESS_MS,
+        )
+        try:
+            app = create_app(desk_elsewhere(calls, payloads), _Judged(Asking(security.user)))
+            async with _asked_here(app) as api:
+                yield api
+        finally:
+            await calls.close()
+
+
+class _Judged:
+    """A `Doorkeeper` in front of calls that are judged where they are answered."""
+
+    def __init__(self, who: "Asking") -> None:
+        self._who = who
+
+    def asking(self, request: "Request") -> "Asking":
+        """Who asks, by name: for what says who did it."""
+        return self._who
+
+
+@asynccontextmanager
+async def _asked_here(app: "Starlette") -> AsyncIterator[TaskApi]:
+    import httpx
+
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield TaskApi(client)
 
 
 async def server_of(store: MetadataStore, address: str) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import herdbook
 import herdbook.spark
@@ -240,6 +240,49 @@ def test_the_brokers_http_knows_the_same_users(house: House) -> None:
     assert httpx.get(url, auth=("cat", WORDS["cat"])).status_code == 403
     token = house.command("user", "token", "ben", "--for", "1h")
     assert httpx.get(url, headers={"authorization": f"Bearer {token}"}).status_code == 200
+
+
+@pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize("known_by", ["secret", "login", "environment", "token"])
+def test_commands_on_tasks_come_as_the_configuration_says(
+    house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known_by: str
+) -> None:
+    (tmp_path / "word").write_text(WORDS["ben"])
+    if known_by == "secret":
+        monkeypatch.setenv("HERDBOOK_CONFIG", str(house.node_file))
+    elif known_by == "login":
+        (tmp_path / "config.toml").write_text('[login]\nuser="ben"\npassword_file="word"\n')
+        monkeypatch.setenv("HERDBOOK_CONFIG", str(tmp_path / "config.toml"))
+    elif known_by == "environment":
+        monkeypatch.setenv("HERDBOOK_USER", "ben")
+        monkeypatch.setenv("HERDBOOK_PASSWORD_FILE", str(tmp_path / "word"))
+    else:
+        monkeypatch.setenv("HERDBOOK_TOKEN", house.command("user", "token", "ben"))
+
+    submitted = task_command(house, "submit", "milk", "cow=elsa", "--tenant", "elsa")
+    assert submitted.exit_code == 0, submitted.output
+    [task] = [
+        json.loads(line)
+        for line in task_command(house, "ls", "--tenant", "elsa", "--json").stdout.splitlines()
+        if json.loads(line)["id"] == int(submitted.stdout)
+    ]
+    assert task["status"] == "waiting"
+    another = task_command(house, "submit", "milk", "--tenant", "rosa")
+    limited = task_command(house, "set", "resource", "barn", "3")
+    assert (another.exit_code, limited.exit_code) == ((0, 0) if known_by == "secret" else (1, 1))
+    if known_by != "secret":
+        assert "AccessDenied: user ben may only act for the tenant elsa" in another.stderr
+        assert "AccessDenied: user ben is no administrator" in limited.stderr
+
+
+@pytest.mark.usefixtures("stranger")
+def test_commands_on_tasks_are_refused_to_who_proves_nothing(house: House) -> None:
+    refused = task_command(house, "ls")
+    assert refused.exit_code == 1 and refused.stderr.startswith("AccessDenied: ")
+
+
+def task_command(house: House, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["task", *arguments, "--url", house.url])
 
 
 @pytest.mark.usefixtures("stranger")
