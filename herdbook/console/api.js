@@ -14,8 +14,19 @@ export class ApiError extends Error {
   }
 }
 
+// Whether a name can be a part of a path: browsers take these two out of it, and what is meant for
+// an object would reach its bucket.
+export function hasPath(name) {
+  return name !== "." && name !== "..";
+}
+
 // A path whose variable parts are quoted: at`/buckets/${bucket}`.
 export function at(texts, ...values) {
+  const lost = values.find((value) => !hasPath(String(value)));
+  if (lost !== undefined) {
+    const message = `No address can have the name ${lost} in it.`;
+    throw new ApiError(0, { code: "no_path", message, remedy: "Commands reach it." });
+  }
   return texts.reduce((path, text, i) => path + encodeURIComponent(values[i - 1]) + text);
 }
 

@@ -4,6 +4,7 @@ Invariants:
 - Memory is flat: an object passes through in pieces, however large it is, and there is room for
   what comes in before it is read.
 - A body that is cut off, late or too long leaves nothing behind that anybody could see.
+- What clients take out of a path is no name here: a request for an object never reaches its bucket.
 - All bytes of a reply are of the one version that its ETag names.
 - A browser never takes an object for a page: it is an attachment, of the type that was put and no
   other one, and in a sandbox should it be opened all the same.
@@ -25,7 +26,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from blobit.bucket import AsyncBucket
-from blobit.errors import BlobError, NoSuchObject
+from blobit.errors import BlobError, InvalidName, NoSuchObject
 from blobit.settings import BlobSettings
 from blobit.tables import ObjectInfo
 from broker.http.front import json_reply
@@ -55,6 +56,14 @@ class PutQuery(msgspec.Struct):
     expires_ms: Annotated[int, Meta(ge=1, le=2**53)] | None = None
 
 
+def _named(ask: Ask) -> str:
+    """The object's name. Raises `InvalidName` for one that other clients can write in no path."""
+    name: str = ask.path["name"]
+    if name in (".", ".."):
+        raise InvalidName(f"{name!r} cannot be reached over HTTP: clients take it out of the path")
+    return name
+
+
 # Out
 
 
@@ -62,7 +71,7 @@ async def get_object(house: House, ask: Ask) -> Response:
     """An object, or a range of it."""
     request = ask.request
     bucket = await house.blobs.bucket(ask.path["bucket"])
-    info = await bucket.stat(ask.path["name"])
+    info = await bucket.stat(_named(ask))
     headers = _headers(info)
     if not _is_wanted(request, info):
         raise HttpError(412, "condition_failed", "the object is not the one of If-Match")
@@ -175,7 +184,7 @@ def _range(request: Request, info: ObjectInfo) -> Slice | None:
 
 async def put_object(house: House, ask: Ask) -> Response:
     """Store an object, in place of the one that has its name."""
-    request, name = ask.request, ask.path["name"]
+    request, name = ask.request, _named(ask)
     transfers = gate_of(request).transfers
     with transfers.one():
         bucket = await house.blobs.bucket(ask.path["bucket"])
@@ -280,7 +289,7 @@ def _metadata(request: Request) -> dict[str, str] | None:
 
 async def delete_object(house: House, ask: Ask) -> Told:
     """Remove an object."""
-    name = ask.path["name"]
+    name = _named(ask)
     bucket = await house.blobs.bucket(ask.path["bucket"])
     told = await _conditions(ask.request, bucket, name)
     if told.pop("if_absent", False):

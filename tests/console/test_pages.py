@@ -93,6 +93,23 @@ def test_names_that_are_markup_are_shown_as_they_are(store: Served, page: Page) 
         assert page.run("document.title") != "it ran"
 
 
+def test_an_object_whose_name_has_no_path_is_shown_and_nothing_of_it_is_asked_for(
+    store: Served, page: Page
+) -> None:
+    photos = store.run(lambda: store.book.blobs.bucket("photos"))
+    store.run(lambda: photos.put("..", b"x"))
+    try:
+        page.open(f"{store.url}/#/buckets/photos")
+        page.wait("document.querySelector('main td a')?.innerText === '..'")
+        acts = "[...document.querySelectorAll('main td :is(a, button)')].map((it) => it.innerText)"
+        assert page.run(acts) == [".."]
+        page.run("location.hash = '#/buckets/photos/..'")
+        page.sees("No address can have the name .. in it.")
+        assert not [url for url in page.asked if url.endswith("/objects") or "/objects/" in url]
+    finally:
+        store.run(lambda: photos.delete(".."))
+
+
 def test_a_tenant_whose_tasks_no_worker_takes_is_not_called_served(
     store: Served, page: Page
 ) -> None:

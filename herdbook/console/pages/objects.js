@@ -1,6 +1,6 @@
 // What is in a bucket: folders made of names, sending files, one object's facts.
 
-import { address, ApiError, at, get, head, remove } from "../api.js";
+import { address, ApiError, at, get, hasPath, head, remove } from "../api.js";
 import { ask } from "../dialog.js";
 import { fill, h } from "../dom.js";
 import { ago, bytes, percent } from "../format.js";
@@ -119,6 +119,7 @@ function nameOf(bucket, prefix, { name, isFolder }) {
 }
 
 function acts(bucket, { name }, refresh) {
+  if (!hasPath(name)) return null;
   return [
     h("a",
       { href: bytesOf(bucket, name), download: true, "aria-label": `Download ${name}` },
@@ -222,7 +223,7 @@ function showObject(main, signal, bucket, name) {
   };
   heading(main, name, {
     back: [away, prefix ? `${bucket}/${prefix}` : bucket],
-    acts: [
+    acts: hasPath(name) && [
       h("a", { class: "button", href: bytesOf(bucket, name), download: true }, "Download"),
       button("Delete", () => discard(bucket, name, leave), "grave"),
     ],

@@ -128,6 +128,15 @@ def test_an_encoded_slash_is_a_slash(ask: Asker) -> None:
     assert ask("GET", f"{BUCKET}/folder%252Felsa").status_code == 404
 
 
+@pytest.mark.parametrize("method", ["PUT", "GET", "HEAD", "DELETE"])
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_clients_take_out_of_a_path_is_refused(
+    node: Node, method: str, name: str
+) -> None:
+    head = f"{method} {BUCKET}/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    assert spoken(node, head).startswith(b"HTTP/1.1 400 ")
+
+
 def test_bytes_that_are_no_text_are_no_name(ask: Asker) -> None:
     assert ask("PUT", f"{BUCKET}/%ff%fe", content=b"x").status_code == 400
     assert ask("PUT", f"{BUCKET}/", content=b"x").status_code == 400
