@@ -5,6 +5,7 @@ Invariants:
   variable of the program, no setting that a statement could change.
 - A connection is used by one query at a time, and is not used again after a defect of DuckDB.
 - Every error of DuckDB becomes one of the database's.
+- Closing ends what runs, and waits for that: no connection is closed under a query.
 """
 
 import asyncio
@@ -88,7 +89,7 @@ class DuckPool:
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._temporary = ""
         self._closed = False
-        self._busy = 0
+        self._running: dict[asyncio.Future[pa.Table], Running] = {}
 
     async def run(self, make: "Callable[[], Work]", *, holding: bool = False) -> pa.Table:
         """Run a query. `make` is called on the loop when there is room, just before it starts.
@@ -105,8 +106,8 @@ class DuckPool:
             job = asyncio.ensure_future(
                 self._workers.run(lambda: self._execute(root, connection, work, running))
             )
-            self._busy += 1
-            job.add_done_callback(lambda done: self._done(root, work, running))
+            self._running[job] = running
+            job.add_done_callback(lambda done: self._done(root, work, done))
             try:
                 return await self._until_done(job, running)
             except errors.InternalError:
@@ -134,31 +135,40 @@ class DuckPool:
                 f"the query was ended after {self._settings.run_timeout_ms} ms",
                 hint="ask for less at a time",
             ) from None
+        except errors.Error as error:
+            if self._closed and running.cancelled:
+                raise errors.InterfaceError("closed while the query ran") from error
+            raise
 
     @property
     def busy(self) -> int:
         """How many queries are in DuckDB."""
-        return self._busy
+        return len(self._running)
 
     async def close(self) -> None:
-        """Close all connections; may be called twice."""
+        """End what runs, and close all connections; may be called twice."""
         self._closed = True
-        if self._root is not None:
-            await self._reopen(self._root)
+        async with self._opening:
+            while self._running:
+                await _interrupt(self._running)
+            if self._root is not None:
+                await self._reopen(self._root)
         if self._temporary:
             folder, self._temporary = self._temporary, ""
             await self._workers.run(lambda: shutil.rmtree(folder, ignore_errors=True))
 
-    def _done(self, root: duckdb.DuckDBPyConnection, work: Work, running: Running) -> None:
-        self._busy -= 1
+    def _done(
+        self, root: duckdb.DuckDBPyConnection, work: Work, job: "asyncio.Future[pa.Table]"
+    ) -> None:
+        running = self._running.pop(job)
         work.close()
         if running.connection is not None and root is self._root:
             self._idle.append(running.connection)
 
     async def _opened(self) -> duckdb.DuckDBPyConnection:
-        if self._closed:
-            raise errors.InterfaceError("the query engine is closed")
         async with self._opening:
+            if self._closed:
+                raise errors.InterfaceError("the query engine is closed")
             if self._root is None:
                 self._root = await self._workers.run(self._open)
             return self._root
@@ -242,12 +252,17 @@ async def _shielded(job: "asyncio.Future[pa.Table]", running: Running) -> pa.Tab
         return await asyncio.shield(job)
     except asyncio.CancelledError:
         while not job.done():
-            # One that comes before DuckDB has begun is lost: so it is said again.
-            running.cancel()
-            await asyncio.wait([job], timeout=_INTERRUPT_S)
+            await _interrupt({job: running})
         if not job.cancelled():
             job.exception()
         raise
+
+
+async def _interrupt(jobs: "Mapping[asyncio.Future[pa.Table], Running]") -> None:
+    """Tell queries to end. One that comes before DuckDB has begun is lost: it is said again."""
+    for running in jobs.values():
+        running.cancel()
+    await asyncio.wait(jobs, timeout=_INTERRUPT_S)
 
 
 def _close(connections: Sequence[duckdb.DuckDBPyConnection]) -> None:

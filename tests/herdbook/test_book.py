@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 import herdbook
 from blobit import BlobNotFound, BlobsClosed
 from blobit.object_id import Kind
+from herd.errors import InterfaceError
+from herd.store import AsyncHerd
 from tests.blobit.test_blobs import body
 
 
@@ -50,6 +53,32 @@ def test_a_closed_book_refuses_and_may_be_closed_twice(tmp_path: Path) -> None:
     book.close()
     with pytest.raises(BlobsClosed):
         book.blobs.put(b"moo")
+
+
+def test_a_query_that_runs_ends_when_its_book_is_closed(tmp_path: Path) -> None:
+    book = herdbook.open(tmp_path)
+    connection = book.sql(autocommit=True)
+    connection.execute("CREATE TABLE cow (id INT PRIMARY KEY)")
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            connection.execute(
+                "SELECT sum(a.x * b.y) FROM range(1000000) a(x), range(1000000) b(y)"
+            )
+        except BaseException as error:
+            failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert isinstance(book._book.herd, AsyncHerd)
+    (engine,) = book._book.herd._queries.values()
+    while not engine._pool.busy:
+        asking.join(0.001)
+        assert asking.is_alive()
+    book.close()
+    asking.join()
+    assert [type(failure) for failure in failures] == [InterfaceError]
 
 
 def test_many_small_objects_share_ledgers(tmp_path: Path) -> None:

@@ -339,6 +339,30 @@ def test_an_interrupt_ends_the_statement_and_not_the_console(folder: Path, tmp_p
         screen.close()
 
 
+def test_an_interrupt_ends_a_long_query_of_a_script_and_the_command_with_it(
+    tmp_path: Path,
+) -> None:
+    arguments = [
+        *("--create", "-c"),
+        "SELECT 'be' || 'gun'; SELECT count(*) FROM range(10000000000000)",
+    ]
+    # What starts it in the background may have interrupts ignored.
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program += "; from herdbook.cli.main import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", program, "sql", str(tmp_path), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while "begun" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said) == (130, "")
+
+
 def test_an_interrupt_at_the_prompt_forgets_what_was_typed(folder: Path) -> None:
     typed: list[str | type[BaseException]] = [
         "SELECT 'half",

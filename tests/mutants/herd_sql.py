@@ -82,4 +82,15 @@ HERD_SQL_MUTANTS: Final = (
             "test_parameters_stand_everywhere",
         ),
     ),
+    Mutant(
+        "a-query-that-closing-ended-was-cancelled",
+        "who is ended by closing is told so, and not to try again",
+        "herd/sql/duck.py",
+        "            if self._closed and running.cancelled:\n",
+        "            if False:\n",
+        by_test(
+            "herd/sql/test_query.py",
+            "test_closing_ends_a_query_that_runs_and_one_that_waits_for_its_turn",
+        ),
+    ),
 )

@@ -275,6 +275,29 @@ async def test_a_cancelled_query_ends_and_leaves_the_engine_usable() -> None:
         assert await on.rows("SELECT count(*) FROM cows") == [(4,)]
 
 
+async def test_closing_ends_a_query_that_runs_and_one_that_waits_for_its_turn() -> None:
+    async with asked() as on:
+        await cows(on)
+        text = "SELECT sum(x.i * y.i) FROM range(100000) x(i), range(1000000) y(i), cows"
+        slow = [asyncio.ensure_future(on.rows(text)) for _ in range(3)]
+        await until(lambda: on.engine._pool.busy == 2)
+        await on.engine.close()
+        assert on.engine._pool.busy == 0
+        ends = await asyncio.gather(*slow, return_exceptions=True)
+        assert [type(end) for end in ends] == [InterfaceError] * 3
+
+
+async def test_an_engine_that_is_closed_while_its_first_query_begins_leaves_nothing_open() -> None:
+    async with asked() as on:
+        first = asyncio.ensure_future(on.rows("SELECT 1"))
+        await until(lambda: on.engine._pool._opening.locked())
+        await on.engine.close()
+        # It was there before: it may have its answer, or none.
+        await asyncio.wait([first])
+        assert first.exception() is None or isinstance(first.exception(), InterfaceError)
+        assert on.engine._pool.busy == 0 and on.engine._pool._root is None
+
+
 async def test_a_query_of_a_transaction_that_ended_says_so() -> None:
     async with asked() as on:
         await cows(on)
