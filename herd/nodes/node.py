@@ -93,9 +93,15 @@ class Node:
         self._hosted: dict[str, Hosted] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._uuids_ending: set[str] = set()
+        self._crowded = False
         self._tidied = False
         self._closed = False
         self._running: asyncio.Task[None] | None = None
+        self._end_gauge = metrics.gauge(
+            "herdbook_herd_replicas",
+            "Replicas of tablespaces that this node runs.",
+            lambda: len(self._hosted),
+        )
 
     def start(self) -> None:
         """Begin. Nothing is waited for: an absent metadata store is tried again."""
@@ -107,6 +113,7 @@ class Node:
         if self._closed:
             return
         self._closed = True
+        self._end_gauge()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -275,6 +282,19 @@ class Node:
                 found.tend(fact, self.outlook)
             elif fact.uuid not in self._uuids_ending:
                 self._hosted[name] = self._host(name, fact)
+        self._warn_if_crowded()
+
+    def _warn_if_crowded(self) -> None:
+        """Say that more runs here than its memory is divided for, once as long as that is so."""
+        count, planned = len(self._hosted), self.settings.replicas_planned
+        crowded = 0 < planned < count
+        if crowded and not self._crowded:
+            _logger.warning(
+                "node %s runs %d tablespaces, each bucket is one, and its memory is divided for "
+                "%d: it may hold more than it was told",
+                *(self.node_id, count, planned),
+            )
+        self._crowded = crowded
 
     def _is_mine(self, fact: SpaceFact) -> bool:
         return fact.hosted and self.node_id in fact.replicas

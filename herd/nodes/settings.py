@@ -15,7 +15,8 @@ class NodeSettings:
     has it. `patience_ms` is how long a leader that gives way waits for open transactions.
     `restart_ms` is the pause after a replica could not be started, or has stopped for good.
     `default_replicas` is how many replicas the tablespace `default` gets, which the auditor makes;
-    0: it makes none.
+    0: it makes none. `replicas_planned` is how many replicas a node's memory was divided for; one
+    that runs more says so. 0: it was not divided.
     """
 
     look_ms: int = 500
@@ -25,3 +26,4 @@ class NodeSettings:
     patience_ms: int = 1_000
     restart_ms: int = 2_000
     default_replicas: int = 3
+    replicas_planned: int = 0

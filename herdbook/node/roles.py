@@ -150,7 +150,10 @@ async def _herd(service: Service) -> None:
         advertise=settings.reached(table.listen, table.advertise),
         insecure=settings.insecure,
         host=settings.name,
-        node=HostSettings(grace_ms=table.replica_grace_ms),
+        node=HostSettings(
+            grace_ms=table.replica_grace_ms,
+            replicas_planned=settings.memory.tablespaces if settings.memory.bytes_max else 0,
+        ),
         herd=HerdSettings(
             transaction_bytes_max=bounds.transaction_bytes,
             query_bytes=bounds.query_bytes,
