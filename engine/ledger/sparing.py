@@ -10,6 +10,7 @@ egalitarian parliaments", 2013).
 Invariants:
 - Nothing is confirmed by it: a bookie that was passed over is one that lags.
 - An ack quorum of bookies that owe nothing is never passed over; where there is none, nobody is.
+  Nor are two: an entry is nowhere alone for longer than without this.
 - Who was passed over gets what it lacks after some usual adds, `spare_ms_max` at most, and at once
   when a confirmed entry is not followed by another.
 - It begins only when lone requests have followed one another for such a while.
@@ -26,6 +27,7 @@ from engine.limits import KIB
 from engine.run import Run
 
 _ADDS: Final = 8
+_ASKED_MIN: Final = 2
 _SHORTEST_S: Final = 0.001
 _REQUEST_BYTES_MAX: Final = 64 * KIB
 _STRAGGLER_SHARE: Final = 4
@@ -39,13 +41,14 @@ class Sparing:
         self, stragglers: Stragglers, even_out: Callable[[], None], settings: ClientSettings
     ) -> None:
         quorums = stragglers.quorums
-        self._ack = quorums.ack
+        self._asked = max(quorums.ack, _ASKED_MIN)
         self._slots = stragglers.slots
         self._stragglers = stragglers
         self._even_out = even_out
         self._longest_s = settings.spare_ms_max / 1000
         self._bytes_max = settings.straggler_bytes_max // _STRAGGLER_SHARE
-        self._allowed = quorums.ack < quorums.write == quorums.ensemble and self._longest_s > 0
+        spares = self._asked < quorums.write == quorums.ensemble
+        self._allowed = spares and self._longest_s > 0
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._spared: Sequence[Slot] = ()
@@ -77,7 +80,7 @@ class Sparing:
         self._even_out()
         alive = [slot for slot in self._slots if not slot.failed]
         alive.sort(key=_mean_of)
-        self._spared = alive[self._ack :]
+        self._spared = alive[self._asked :]
 
     def _while_s(self) -> float:
         mean_s = max((slot.mean_s for slot in self._slots if slot not in self._spared), default=0.0)

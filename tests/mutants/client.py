@@ -307,8 +307,8 @@ SPARING_MUTANTS: Final = (
         "fewer-than-an-ack-quorum-are-asked",
         "an ack quorum is never passed over",
         _SPARING,
-        "alive[self._ack :]",
-        "alive[self._ack - 1 :]",
+        "alive[self._asked :]",
+        "alive[self._asked - 1 :]",
         by_test(
             _SPARING_TESTS,
             "test_adds_that_follow_one_another_pass_one_bookie_over_and_no_more_than_that",

@@ -106,6 +106,13 @@ async def test_nobody_is_passed_over_where_all_must_acknowledge_or_it_is_not_wan
         assert not over
 
 
+async def test_an_entry_goes_to_two_at_once_though_one_acknowledgement_is_enough() -> None:
+    cluster, writer, over = await begun(ack=1)
+    assert len(over) == 1
+    for _ in range(2_000):
+        assert len(lacking(cluster, writer, await writer.append(b"x"))) <= 1
+
+
 async def test_what_a_bookie_may_lack_is_bounded_in_bytes() -> None:
     bounded = with_settings(QUICK, straggler_bytes_max=40)
     cluster, writer, over = await begun(bounded)
