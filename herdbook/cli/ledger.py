@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from engine.access.owners import keeper_of
 from engine.errors import CannotRead, FormatTooNew, InvalidRequest, NoSuchLedger
 from engine.ledger.spreading import Flaw, flaws_of
 from engine.metadata.bookies import Bookies
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 ASKED_AT_ONCE: Final = 64
 _UNREADABLE: Final = "UNREADABLE"
-
-OWNERS: Final = (b"blobit", b"log:", b"herd:")
-"""How the names begin of those who delete their ledgers themselves."""
 
 app = typer.Typer(
     help="Look at ledgers, recover them, delete them.", no_args_is_help=True, rich_markup_mode=None
@@ -214,7 +212,7 @@ async def _refuse_owned(client: "LedgerClient", ledger_ids: list[int]) -> None:
     """End the command before any is deleted, if one belongs to somebody."""
     for ledger_id in ledger_ids:
         try:
-            owner = (await client.ledger_metadata(ledger_id)).custom.get("owner")
+            keeper = keeper_of((await client.ledger_metadata(ledger_id)).custom)
         except NoSuchLedger:
             continue
         except (CannotRead, FormatTooNew) as error:
@@ -222,9 +220,9 @@ async def _refuse_owned(client: "LedgerClient", ledger_ids: list[int]) -> None:
                 f"ledger {ledger_id}: {error}, so nobody can tell whose it is; nothing was deleted "
                 "(--force deletes a damaged one all the same)"
             ) from error
-        if owner is not None and owner.startswith(OWNERS):
+        if keeper:
             raise InvalidRequest(
-                f"ledger {ledger_id} belongs to {owner.decode(errors='replace')}, which deletes "
+                f"ledger {ledger_id} belongs to {keeper}, which deletes "
                 "it when nothing needs it any more; nothing was deleted (--force does it all the "
                 "same, and what lies in it is lost)"
             )

@@ -16,6 +16,7 @@ from msgspec import Meta
 from broker.http.routes import Told
 from broker.http.shapes import Changed
 from broker.spec import Id
+from engine.access.owners import keeper_of
 from engine.errors import CannotRead, FormatTooNew, NoSuchLedger
 from engine.ledger.spreading import flaws_of
 from engine.metadata.bookies import Bookies
@@ -24,8 +25,6 @@ from herdbook.http.errors import HttpError
 from herdbook.http.house import House
 from herdbook.http.routes import ADMIN, Ask, Route
 
-_OWNERS: Final = (b"blobit", b"log:", b"herd:")
-"""How the names begin of those who delete their ledgers themselves."""
 _AT_ONCE: Final = 64
 UNREADABLE: Final = "unreadable"
 
@@ -166,7 +165,7 @@ async def delete_ledger(house: House, ask: Ask) -> Told:
 
 async def _refuse_owned(house: House, ledger_id: int) -> None:
     try:
-        owner = (await house.ledgers.ledger_metadata(ledger_id)).custom.get("owner", b"")
+        keeper = keeper_of((await house.ledgers.ledger_metadata(ledger_id)).custom)
     except (CannotRead, FormatTooNew) as error:
         raise HttpError(
             409,
@@ -174,12 +173,12 @@ async def _refuse_owned(house: House, ledger_id: int) -> None:
             f"ledger {ledger_id}: {error}, so nobody can tell whose it is",
             remedy="force deletes it all the same",
         ) from error
-    if owner.startswith(_OWNERS):
+    if keeper:
         raise HttpError(
             409,
             "owned",
-            f"ledger {ledger_id} belongs to {owner.decode(errors='replace')}, which deletes it "
-            "when nothing needs it any more",
+            f"ledger {ledger_id} belongs to {keeper}, which deletes it when nothing needs it any "
+            "more",
             remedy="force deletes it all the same, and what lies in it is lost",
         )
 

@@ -15,6 +15,8 @@ from engine import cluster
 from engine.metadata.bookies import Bookies
 from engine.metadata.garbage_asks import GarbageAsk, GarbageAsks
 from engine.metadata.repairs import RepairItem, RepairQueue
+from herd.staging.layout import Job
+from herd.staging.registry import Label
 from herdbook.cli.main import app
 
 
@@ -103,6 +105,21 @@ def test_a_ledger_of_objects_is_deleted_by_force_alone(tmp_path: Path) -> None:
     assert len(objects(call("ledger", "ls", "--url", str(tmp_path), "--json"))) == 2
     assert call(*delete, "--force").exit_code == 0
     assert objects(call("ledger", "ls", "--url", str(tmp_path), "--json")) == []
+
+
+def test_staged_rows_of_a_job_are_deleted_by_force_alone(tmp_path: Path) -> None:
+    async def stage(engine: cluster.Engine) -> int:
+        label = Label(tablespace="shop", job=Job("copies"))
+        writer = await engine.create_ledger(metadata=label.metadata)
+        await writer.close()
+        return writer.ledger_id
+
+    staged = str(within(tmp_path, stage, bookies=1))
+    delete = ("ledger", "delete", staged, "--yes", "--url", str(tmp_path))
+    refused = call(*delete)
+    assert refused.exit_code == 1
+    assert f"ledger {staged} belongs to herd-staging" in refused.stderr
+    assert call(*delete, "--force").exit_code == 0
 
 
 def test_a_ledger_is_deleted_only_after_a_yes(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from broker.access import Asking
 from herd.sql import parsing
+from herd.staging.layout import Job
+from herd.staging.registry import Label
 from herdbook.http.cluster import BookieFacts, DiskFacts, disks_of
 from herdbook.http.rates import Sample, Sampler, rates_of
 from herdbook.http.tablespaces import RESULT_BYTES_MAX
@@ -248,6 +250,19 @@ def test_ledgers_come_in_pages_and_those_of_others_are_not_deleted(ask: Asker) -
     assert code_of(refused) == "owned"
     ask.json("GET", "/ledgers/999999", expect=404)
     ask.json("GET", "/ledgers/elsa", expect=400)
+
+
+def test_staged_rows_of_a_job_are_deleted_by_force_alone(node: Node, ask: Asker) -> None:
+    async def stage() -> int:
+        label = Label(tablespace="alma", job=Job("copies"))
+        writer = await node.house.ledgers.create_ledger(metadata=label.metadata)
+        await writer.close()
+        return writer.ledger_id
+
+    path = f"/ledgers/{node.loop.run(stage)}"
+    refused = ask.json("DELETE", path, expect=409)
+    assert code_of(refused) == "owned" and "herd-staging" in refused["error"]["message"]
+    ask.json("DELETE", path, params={"force": "true"})
 
 
 def test_a_ledger_of_nobodys_is_deleted(node: Node, ask: Asker) -> None:
