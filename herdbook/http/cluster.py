@@ -65,7 +65,10 @@ class NodeFacts(msgspec.Struct):
 
 
 class BookieCounts(msgspec.Struct):
-    """How many bookies there are: known, registered now, and of these without room."""
+    """How many bookies there are: known, registered now, and of these without room.
+
+    One that was decommissioned and is gone counts nowhere.
+    """
 
     total: int
     up: int
@@ -73,10 +76,10 @@ class BookieCounts(msgspec.Struct):
 
 
 class DiskFacts(msgspec.Struct):
-    """Bytes on the disks of the bookies that answer."""
+    """Bytes on the disks of the bookies that answer; null where one does not say which it has."""
 
-    total_bytes: int
-    used_bytes: int
+    total_bytes: int | None
+    used_bytes: int | None
 
 
 class ClusterFacts(msgspec.Struct):
@@ -163,10 +166,7 @@ async def show_cluster(house: House, ask: Ask) -> Told:
     nodes += await _herd_nodes(house, warnings)
     nodes += _broker_node(house)
     warnings += [f"bookie {each.bookie_id}: {each.problem}" for each in facts if each.problem]
-    disk = disks_of(up)
-    if disk.total_bytes and disk.used_bytes * 100 >= disk.total_bytes * _FULL_PERCENT:
-        full = disk.used_bytes * 100 // disk.total_bytes
-        warnings.append(f"the bookies' disks are {full} % full")
+    warnings += full_disks(up)
     queued = await _under_replicated(house, warnings)
     told = ClusterFacts(
         name=house.name,
@@ -174,9 +174,9 @@ async def show_cluster(house: House, ask: Ask) -> Told:
         url=house.url,
         cluster_id=house.ledgers.store.cluster_id,
         nodes=nodes,
-        bookies=BookieCounts(len(facts), len(up), sum(e.state == "read-only" for e in up)),
+        bookies=counts_of(facts),
         under_replicated=queued,
-        disk=disk,
+        disk=disks_of(up),
         tablespaces=await _looked(tablespaces_of(house, ask.who), warnings),
         buckets=[each.name for each in await _looked(buckets_of(house, ask.who), warnings)],
         warnings=warnings,
@@ -184,17 +184,33 @@ async def show_cluster(house: House, ask: Ask) -> Told:
     return Told(told if ask.who.admin else _discreet(told))
 
 
-def disks_of(facts: list[BookieFacts]) -> DiskFacts:
-    """The disks that bookies told of, each once.
+def counts_of(facts: list[BookieFacts]) -> BookieCounts:
+    """Bookies counted: who was told to go, and went, is missed by nobody."""
+    up = [each for each in facts if each.state != "away"]
+    missed = [each for each in facts if each.state == "away" and not each.leaving]
+    read_only = sum(each.state == "read-only" for each in up)
+    return BookieCounts(len(up) + len(missed), len(up), read_only)
 
-    Of bookies that do not name theirs those of one machine are one if they are alike.
-    """
+
+def full_disks(facts: list[BookieFacts]) -> list[str]:
+    """A warning for each bookie whose own disk is nearly full, whatever the others have."""
+    warnings = []
+    for each in facts:
+        if each.total_bytes and each.free_bytes is not None:
+            full = (each.total_bytes - each.free_bytes) * 100 // each.total_bytes
+            if full >= _FULL_PERCENT:
+                warnings.append(f"bookie {each.bookie_id}: its disk is {full} % full")
+    return warnings
+
+
+def disks_of(facts: list[BookieFacts]) -> DiskFacts:
+    """The disks that bookies told of, each once; no sum where one does not name its own."""
     disks = {}
     for each in facts:
         if each.total_bytes is not None and each.free_bytes is not None:
-            machine = each.host or each.address.rpartition(":")[0]
-            known = each.disk or (machine, each.total_bytes)
-            disks[known] = each.total_bytes, each.total_bytes - each.free_bytes
+            if not each.disk:
+                return DiskFacts(None, None)
+            disks[each.disk] = each.total_bytes, each.total_bytes - each.free_bytes
     totals = [total for total, _ in disks.values()]
     return DiskFacts(sum(totals), sum(used for _, used in disks.values()))
 

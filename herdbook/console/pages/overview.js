@@ -60,6 +60,7 @@ function numbers({ bookies, under_replicated: waiting, disk, tablespaces, bucket
   const away = bookies.total - bookies.up;
   const full = disk.total_bytes ? disk.used_bytes / disk.total_bytes : 0;
   const use = `${bytes(disk.used_bytes)} of ${bytes(disk.total_bytes)}`;
+  const known = disk.total_bytes !== null;
   return figures([
     [
       "Bookies up",
@@ -75,8 +76,8 @@ function numbers({ bookies, under_replicated: waiting, disk, tablespaces, bucket
     ],
     [
       "Disk in use",
-      percent(disk.used_bytes, disk.total_bytes),
-      [use, meter(disk.used_bytes, disk.total_bytes, use)],
+      known ? percent(disk.used_bytes, disk.total_bytes) : "unknown",
+      known ? [use, meter(disk.used_bytes, disk.total_bytes, use)] : "each is told at Bookies",
       worst([full >= 0.9, "bad"], [full >= 0.8, "warn"]),
     ],
     ["Tablespaces", count(tablespaces.length), h("a", { href: "#/tables" }, "Ask them by SQL")],
