@@ -24,6 +24,7 @@ const main = document.getElementById("main");
 let leaving = new AbortController();
 let shown = null;
 let isLacking = false;
+let isEnding = false;
 
 // The parts of the path and the query behind the #, null where they are not readable.
 function wanted() {
@@ -102,10 +103,18 @@ async function leave() {
 }
 
 addEventListener("hashchange", () => route());
+// All that is under way is refused when a session ends, but one form to sign in is enough: another
+// would take the place of one that is being filled in.
 addEventListener("herdbook:out", async () => {
-  if (!user()) return;
+  if (!user() || isEnding) return;
+  isEnding = true;
   forgetHealth();
-  if (!(await recognise())) await route();
+  try {
+    if (await recognise()) void askHealth();
+    else await route();
+  } finally {
+    isEnding = false;
+  }
 });
 watch((cluster, error) => {
   if (error) return void tellHealth("No answer", "bad");

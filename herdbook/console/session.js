@@ -9,7 +9,7 @@ export function user() {
   return me;
 }
 
-// Ask who that is; null: somebody has to sign in first.
+// Ask who that is; null: somebody has to sign in first. What others asked is forgotten.
 export async function recognise() {
   try {
     me = await get("/me");
@@ -18,6 +18,7 @@ export async function recognise() {
     me = null;
   }
   remember(me?.csrf);
+  forgetStatements({ but: me });
   return me;
 }
 

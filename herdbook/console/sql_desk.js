@@ -4,6 +4,7 @@ import { at, post } from "./api.js";
 import { ask } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { count } from "./format.js";
+import { user } from "./session.js";
 import { button, problem } from "./showing.js";
 import { addStatement, forgetStatements, statements } from "./sql_history.js";
 import { told } from "./sql_result.js";
@@ -66,7 +67,7 @@ export class SqlDesk {
       void this.#submit();
     } else if (event.altKey && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
       event.preventDefault();
-      const before = statements();
+      const before = statements(user());
       const step = this.step + (event.key === "ArrowUp" ? 1 : -1);
       this.step = Math.max(-1, Math.min(before.length - 1, step));
       this.box.value = before[this.step] ?? "";
@@ -90,7 +91,7 @@ export class SqlDesk {
   async #ask(sql) {
     this.running = new AbortController();
     this.#waits(true);
-    addStatement(sql);
+    addStatement(user(), sql);
     this.step = -1;
     this.#tellHistory();
     try {
@@ -137,7 +138,7 @@ export class SqlDesk {
   }
 
   #tellHistory() {
-    const before = statements();
+    const before = statements(user());
     this.history.hidden = !before.length;
     const items = before.slice(0, HISTORY_SHOWN).map((sql) => {
       const again = { type: "button", class: "plain mono", onclick: () => this.offer(sql) };

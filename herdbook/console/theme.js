@@ -36,6 +36,18 @@ export function keep(key, text) {
   }
 }
 
+// Forget all texts whose keys begin so, but one.
+export function forget(beginning, but) {
+  try {
+    const keys = Object.keys(localStorage);
+    for (const key of keys) {
+      if (key.startsWith(beginning) && key !== but) localStorage.removeItem(key);
+    }
+  } catch {
+    // Nothing was kept.
+  }
+}
+
 export function kept(key) {
   try {
     return localStorage.getItem(key);

@@ -66,6 +66,14 @@ def test_who_is_not_known_signs_in_and_a_wrong_password_is_told(
     assert_refused(page, 401)
 
 
+def end_session(page: Page) -> None:
+    """Have the session end without the page's doing."""
+    page.run(
+        "fetch('api/v1/me').then((it) => it.json()).then(({ csrf }) => fetch('api/v1/logout',"
+        " { method: 'POST', headers: { 'X-Herdbook-Token': csrf } })).then((it) => it.status)"
+    )
+
+
 def test_a_session_that_has_ended_leads_back_to_the_sign_in_and_from_there_back(
     store: Served, page: Page
 ) -> None:
@@ -73,15 +81,38 @@ def test_a_session_that_has_ended_leads_back_to_the_sign_in_and_from_there_back(
     page.sees("Signed in as ann")
     page.run("location.hash = '#/workers'")
     page.sees("shed-1")
-    page.run(
-        "fetch('api/v1/me').then((it) => it.json()).then(({ csrf }) => fetch('api/v1/logout',"
-        " { method: 'POST', headers: { 'X-Herdbook-Token': csrf } })).then((it) => it.status)"
-    )
+    end_session(page)
+    page.asked.clear()
     page.sees("Sign in to the console.")
+    page.run("fetch('icon.svg').then((it) => it.text())")
+    assert [url for url in page.asked if url.endswith("/me")] == [f"{store.guarded_url}/api/v1/me"]
     page.fill("input[name=user]", "ann")
     page.fill("input[name=password]", PASSWORD)
     page.click("Sign in", "form")
     page.sees("shed-1")
+    assert_refused(page, 401)
+
+
+def test_what_somebody_asked_is_not_there_for_the_next_user_however_the_session_ended(
+    store: Served, page: Page
+) -> None:
+    sign_in(page, store, "ann")
+    page.sees("Signed in as ann")
+    page.run("location.hash = '#/tables'")
+    page.fill("textarea", "SELECT 'a secret' AS it")
+    page.click("Run")
+    page.sees("1 row in ")
+    page.sees("History (1)")
+    page.run("localStorage.setItem('herdbook.sql bob', '[\"SELECT 2\"]')")
+    page.run("location.reload()")
+    page.wait("localStorage.getItem('herdbook.sql bob') === null")
+    page.sees("History (1)")
+    kept = "JSON.stringify({ ...localStorage })"
+    assert "a secret" in page.run(kept)
+    end_session(page)
+    page.run("import('/health.js').then(({ askHealth }) => askHealth())")
+    page.sees("Sign in to the console.")
+    assert page.run(kept) == "{}"
     assert_refused(page, 401)
 
 
