@@ -96,7 +96,7 @@ def _operation(route: Described) -> dict[str, Any]:
     statuses = {*route.other_statuses, 401, 503} | ({403} if route.admin else set())
     responses = {str(route.status): _reply(route)}
     for status in sorted(statuses):
-        responses[str(status)] = _reply(route) if status < 300 else _failure(status)
+        responses[str(status)] = _reply(route) if status < 300 else failure(status)
     told: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.says,
@@ -128,9 +128,11 @@ def _reply(route: Described) -> dict[str, Any]:
     return {"description": (route.reply.__doc__ or "").split("\n")[0], "content": content}
 
 
-def _failure(status: int) -> dict[str, Any]:
+def failure(status: int) -> dict[str, Any]:
+    """The reply of a status of 400 and above."""
     content = {"application/json": {"schema": _schema(Failure)}}
-    return {"description": f"Nothing was done ({status}).", "content": content}
+    said = "It may or may not have been done" if status == 504 else "Nothing was done"
+    return {"description": f"{said} ({status}).", "content": content}
 
 
 def _path_parameters(route: Described) -> list[dict[str, Any]]:

@@ -310,6 +310,7 @@ ROUTES: Final = (
         get_object,
         reply=bytes,
         other_statuses=(206, 304, 400, 404, 412, 416),
+        headers=("Range", "If-Range", "If-Match", "If-None-Match"),
     ),
     Route(
         "PUT",
@@ -324,6 +325,7 @@ ROUTES: Final = (
         reply=ObjectFacts,
         status=201,
         other_statuses=(400, 404, 408, 412, 413, 504, 507),
+        headers=("If-Match", "If-None-Match", METADATA),
     ),
     Route(
         "DELETE",
@@ -334,5 +336,6 @@ ROUTES: Final = (
         delete_object,
         reply=Changed,
         other_statuses=(400, 404, 412),
+        headers=("If-Match",),
     ),
 )

@@ -86,7 +86,8 @@ Handler = Callable[["House", Ask], Awaitable[Told | Response]]
 class Route:
     """An operation. `query`, `body` and `reply` are structs, None where there is none.
 
-    A `body` of bytes is the handler's to read, piece by piece; `reply` bytes is a stream.
+    A `body` of bytes is the handler's to read, piece by piece; `reply` bytes is a stream. `headers`
+    are those of the request that it heeds.
     """
 
     method: str
@@ -102,6 +103,7 @@ class Route:
     status: int = 200
     other_statuses: tuple[int, ...] = ()
     path_kinds: PathKinds = field(default_factory=dict)
+    headers: tuple[str, ...] = ()
 
     @property
     def admin(self) -> bool:
