@@ -91,11 +91,16 @@ export class Chart {
 
 function largest(series) {
   if (series.length <= SERIES_MAX) return series;
-  const sum = ([, values]) => values.reduce((all, each) => all + each, 0);
+  const sum = ([, values]) => values.reduce((all, each) => all + (each ?? 0), 0);
   const ranked = [...series].sort((one, other) => sum(other) - sum(one));
   const rest = ranked.slice(SERIES_MAX - 1);
-  const together = rest[0][1].map((_, at) => rest.reduce((all, [, values]) => all + values[at], 0));
+  const together = rest[0][1].map((_, at) => added(rest.map(([, values]) => values[at])));
   return [...ranked.slice(0, SERIES_MAX - 1), [`${rest.length} others`, together]];
+}
+
+// What is not known of one is not known of all together.
+function added(values) {
+  return values.includes(null) ? null : values.reduce((all, each) => all + each, 0);
 }
 
 // A path that breaks off where a value is not known.

@@ -4,10 +4,15 @@ import { fill, h } from "./dom.js";
 import { button, problem } from "./showing.js";
 
 const LATE_MS = 30_000;
+const NOT_SHOWN = {
+  message: "What the node answered cannot be shown.",
+  remedy: "load the page anew if this stays: the node may have another version by now",
+};
 
 // Fill `place` with what `draw(told)` makes, or let it refresh what it made: it gets `place` only
 // once. Asks again every `everyMs` until `signal` ends it; 0: only when `refresh` is called. A
-// failure after the first success leaves what is there and says how old it is.
+// failure after the first success leaves what is there; so does an answer that cannot be drawn,
+// which the browser's console is told in full.
 export function live({ signal, everyMs = 0, load, draw, place = h("div", { class: "part" }) }) {
   const complaint = h("div");
   const content = h("div", { class: "part" }, h("p", { class: "quiet" }, "Loading…"));
@@ -29,10 +34,11 @@ export function live({ signal, everyMs = 0, load, draw, place = h("div", { class
       draw(told, content);
     } catch (error) {
       if (signal.aborted || error.name === "AbortError") return;
-      if (!("code" in error)) throw error;
       failures += 1;
       if (!drawn) content.replaceChildren();
-      fill(complaint, problem(error, refresh));
+      const isDefect = !("code" in error);
+      if (isDefect) reportError(error);
+      fill(complaint, problem(isDefect ? NOT_SHOWN : error, refresh));
     } finally {
       if (everyMs && !signal.aborted) {
         timer = setTimeout(refresh, Math.min(LATE_MS, everyMs * 2 ** failures));

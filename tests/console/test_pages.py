@@ -211,6 +211,40 @@ def test_a_page_that_cannot_be_loaded_says_so_and_is_shown_once_the_node_answers
     assert_out_of_reach(page)
 
 
+def test_an_answer_that_cannot_be_drawn_is_told_and_the_page_goes_on_asking(
+    store: Served, page: Page
+) -> None:
+    shown(page, store, "workers")
+    wrong = "new Response('{\"workers\": [null]}')"
+    page.run(
+        "(() => { const real = window.fetch; window.fetch = (at, ...rest) => {"
+        " if (!String(at).includes('/workers')) return real(at, ...rest);"
+        f" window.fetch = real; return Promise.resolve({wrong}); }}; }})()"
+    )
+    page.key("r")
+    page.sees("What the node answered cannot be shown.")
+    page.sees("shed-1")
+    page.key("r")
+    page.wait("!document.querySelector('.problem')")
+    page.sees("shed-1")
+    assert len(page.complaints) == 1 and "TypeError" in page.complaints[0]
+    page.complaints.clear()
+
+
+def test_what_is_unknown_of_one_series_is_unknown_of_the_others_together(
+    store: Served, page: Page
+) -> None:
+    page.open(store.url)
+    script = """import("/chart.js").then(({ Chart }) => {
+        const chart = new Chart("Rates", String);
+        const series = Object.fromEntries([..."abcdefg"].map((name) => [name, [1, 2]]));
+        chart.show([1_000, 2_000], { ...series, g: [1, null], h: [1, null] });
+        return [...chart.node.querySelectorAll("li")].map((each) => each.textContent);
+    })"""
+    told = page.run(script)
+    assert told == ["a 2", "b 2", "c 2", "d 2", "e 2", "3 others unknown"]
+
+
 def test_the_list_of_a_table_keeps_its_focus_while_it_is_refreshed(
     store: Served, page: Page
 ) -> None:
