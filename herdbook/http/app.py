@@ -50,7 +50,7 @@ from herdbook.http import (
 )
 from herdbook.http.console import console_places
 from herdbook.http.errors import KINDS, HttpError, reply_of
-from herdbook.http.gate import Caller, Gate, peer_of
+from herdbook.http.gate import Caller, Gate
 from herdbook.http.house import House
 from herdbook.http.routes import ADMIN, Ask, Need, Route
 from herdbook.http.settings import WebSettings
@@ -221,6 +221,7 @@ class Door:
     ) -> Response:
         """What comes of a request: who asks is known first, then whether our page asks."""
         gate, changes = self.gate, request.method not in ("GET", "HEAD")
+        caller: Caller | None = None
         try:
             gate.check_origin(request)
             caller = Caller(_NOBODY) if need.public else await gate.caller(request)
@@ -229,19 +230,18 @@ class Door:
             async with asyncio.timeout(gate.settings.request_timeout_ms / 1000):
                 reply = await work(caller)
         except ClientDisconnect:
-            return Response(status_code=400)
+            reply = Response(status_code=400)
         except BodyLate:
-            return told_error(408, "body_late", "the body did not come in time", retryable=True)
+            reply = told_error(408, "body_late", "the body did not come in time", retryable=True)
         except TimeoutError:
-            return told_error(504, "late", "it took too long", remedy="look what came of it")
+            reply = told_error(504, "late", "it took too long", remedy="look what came of it")
         except KINDS as error:
-            return reply_of(error)
+            reply = reply_of(error)
         except Exception:
             _logger.exception("%s %s", request.method, request.url.path)
-            return told_error(500, "internal", "the node has a defect; its log says which")
-        if changes and not need.public and reply.status_code < 400:
-            who, where = caller.principal.name, request.url.path
-            gate.audit.note(who, request.method, where, allowed=True, peer=peer_of(request))
+            reply = told_error(500, "internal", "the node has a defect; its log says which")
+        if changes and not need.public and caller is not None:
+            gate.note_change(request, caller.principal.name, reply.status_code)
         return reply
 
     async def _handled(self, request: Request, route: Route, who: Principal) -> Response:

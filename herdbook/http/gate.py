@@ -41,6 +41,8 @@ from herdbook.http.transfers import Transfers
 TOKEN_HEADER: Final = "X-Herdbook-Token"
 _ANSWER_AGE_S: Final = 2.0
 _ANSWERS_MAX: Final = 4_096
+_NOTED: Final = "herdbook.noted"
+_PERHAPS: Final = (500, 504)
 _OUR_SITES: Final = ("same-origin", "none")
 
 
@@ -106,6 +108,20 @@ class Gate:
         # A host that is none has no url.
         where, peer = request.scope["path"], peer_of(request)
         self.audit.note(who, request.method, where, allowed=False, why=why, peer=peer)
+        request.scope[_NOTED] = True
+
+    def note_change(self, request: Request, who: str, status: int) -> None:
+        """Tell the audit of a change that was let in, by the status that it got.
+
+        What was refused for what it is, and not for who asked, changed nothing and has no line.
+        """
+        done = status < 400
+        if done or status in _PERHAPS:
+            why = "" if done else f"it may or may not have been done ({status})"
+            peer, where = peer_of(request), request.url.path
+            self.audit.note(who, request.method, where, allowed=True, why=why, peer=peer)
+        elif status == 403 and _NOTED not in request.scope:
+            self._note(request, f"{who} may not do all of that", who)
 
     # Who asks
 

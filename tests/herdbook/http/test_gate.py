@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ from starlette.types import ASGIApp
 
 from engine.access.audit import LineAudit
 from engine.access.principal import ALL, Grant, Principal
+from herd.errors import AccessDenied, CommitUnknown
 from herdbook.http.app import ROUTES, broker_needs, create_app
 from herdbook.http.openapi import merged
 from herdbook.http.routes import Need, Route
@@ -229,6 +231,28 @@ def test_a_login_with_each_request_is_noted_once_and_so_is_what_is_not_let_in(no
         ("", "GET", f"{API}/me", False),
         ("", "GET", f"{API}/me", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "allowed"),
+    [
+        (CommitUnknown("nobody answers"), 504, True),
+        (TimeoutError(), 504, True),
+        (RuntimeError("a defect"), 500, True),
+        (AccessDenied("alma may not"), 403, False),
+    ],
+)
+def test_a_change_that_may_have_happened_or_is_refused_by_its_handler_is_noted(
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, allowed: bool
+) -> None:
+    audit = KeptAudit()
+    alma = node.closed("alma", audit=audit)
+    monkeypatch.setattr(node.house.herd, "session", AsyncMock(side_effect=error))
+    alma.sql("alma", "DELETE FROM cows", expect=status)
+    *_, event = audit.events
+    where = f"{API}/tablespaces/alma/query"
+    assert (event.who, event.what, event.where) == ("alma", "POST", where)
+    assert event.allowed == allowed and event.why and len(audit.events) == 2
 
 
 def test_no_grant_lets_a_user_write_by_sql_what_says_what_buckets_hold(node: Node) -> None:
