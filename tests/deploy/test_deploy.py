@@ -193,6 +193,16 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     assert (told.returncode, told.stderr) == (0, "")
 
 
+def test_the_unit_lets_a_node_write_where_its_pages_keep_bookies_and_the_audit() -> None:
+    docs = DEPLOY.parent / "docs"
+    [folders] = re.findall(r"^folders = (\[.+\])$", (docs / "node.md").read_text(), re.M)
+    [told] = re.findall(r"^# ReadWritePaths=(.+)$", UNIT, re.M)
+    assert told.split() == json.loads(folders)
+    [audit] = re.findall(r'^folder = "/var/log/(.+)"$', (docs / "security.md").read_text(), re.M)
+    assert f"\nLogsDirectory={audit}\n" in UNIT and "\nProtectSystem=strict\n" in UNIT
+    assert "ReadWritePaths=" in (DEPLOY / "README.md").read_text()
+
+
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
 def test_the_paths_that_are_probed_are_served_without_a_login(path: str) -> None:
     from herdbook.http import health
