@@ -9,6 +9,22 @@ export function user() {
   return me;
 }
 
+const STEPS = ["read", "write", "admin"];
+const ALL = "*";
+// What grants of all of a kind do not reach.
+const APART = new Set(["bucket herdbook-tasks"]);
+
+// Whether they may do that to the thing of that name, as the node sees it; it is asked all the same
+// and has the last word. Without a name: to any thing of that kind, one that is still to be made.
+export function may(right, kind, name = null) {
+  if (me.admin) return true;
+  return me.grants.some((grant) => {
+    const isIt = grant.name === name || (grant.name === ALL && !APART.has(`${kind} ${name}`));
+    const isEnough = STEPS.indexOf(grant.right) >= STEPS.indexOf(right);
+    return grant.kind === kind && (isIt || name === null) && isEnough;
+  });
+}
+
 // Ask who that is; null: somebody has to sign in first. What others asked is forgotten.
 export async function recognise() {
   try {

@@ -19,11 +19,20 @@ SIZE = (1280, 900)
 
 
 class Knows:
-    """Knows ann, who administers, and bob, who may read letters."""
+    """Knows ann, who administers, bob, who may read letters, and cal, who may write photos."""
 
     people = {
         "ann": Principal("ann", admin=True),
         "bob": Principal("bob", grants=(Grant("bucket", "letters", "read"),)),
+        "cal": Principal(
+            "cal",
+            grants=(
+                Grant("bucket", "*", "read"),
+                Grant("bucket", "photos", "write"),
+                Grant("tenant", "*", "read"),
+                Grant("tenant", "acme", "write"),
+            ),
+        ),
     }
 
     async def anonymous(self) -> Principal:

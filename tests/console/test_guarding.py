@@ -134,9 +134,45 @@ def test_who_may_not_is_told_so_and_sees_what_they_may(store: Served, page: Page
     page.run("location.hash = '#/buckets'")
     page.sees("letters")
     assert "photos" not in page.run("document.querySelector('main').innerText")
-    page.click("Delete", "tr[data-key=letters]")
-    page.click("Delete the bucket", "dialog")
-    page.wait("document.querySelector('dialog .problem')")
+    assert_refused(page, 401, 403)
+
+
+def test_nobody_is_offered_what_is_always_refused(
+    store: Served, page: Page, pictures: Path
+) -> None:
+    buttons = "[...document.querySelectorAll('%s button')].map((each) => each.innerText)"
+    sign_in(page, store, "cal")
+    page.sees("Signed in as cal")
+    page.run("location.hash = '#/buckets'")
+    page.wait("document.querySelector('tr[data-key=photos]')")
+    assert page.run(buttons % "main") == []
+    for theme in ("light", "dark"):
+        page.theme(theme)
+        page.picture(pictures / f"buckets-reader-{theme}.png")
+    page.run("location.hash = '#/quotas'")
+    page.wait("document.querySelector('tr[data-key=photos]')")
+    assert page.run(buttons % "main") == []
+    page.run("location.hash = '#/buckets/letters?prefix=2026%2F'")
+    page.wait("document.querySelector('a[download]')")
+    assert page.run(buttons % "main") == ["Show"]
+    page.picture(pictures / "bucket-reader.png")
+    page.run("location.hash = '#/buckets/letters/2026%2Freadme.txt'")
+    page.sees("the upper one")
+    assert page.run(buttons % "main") == []
+    page.run("location.hash = '#/buckets/photos'")
+    page.sees("Drop files here, or choose some above.")
+    assert page.run(buttons % "main") == ["Show", "Upload files"]
+    page.run("location.hash = '#/tasks?status=waiting'")
+    page.wait("document.querySelector('tbody tr')")
+    rows = "[...document.querySelectorAll('[aria-label=Tasks] tbody tr')]"
+    offered = "[row.cells[3].innerText, row.innerText.includes('Cancel')].join()"
+    assert {"acme,true", "borden,false"} <= set(page.run(f"{rows}.map((row) => {offered})"))
+    page.run("location.hash = '#/tasks/2'")
+    page.sees("borden")
+    assert "Delete" not in page.run(buttons % "main")
+    page.run("location.hash = '#/tasks/1'")
+    page.sees("resize")
+    page.wait(f"{buttons % 'main'}.includes('Delete')")
     assert_refused(page, 401, 403)
 
 

@@ -211,6 +211,38 @@ def test_a_page_that_cannot_be_loaded_says_so_and_is_shown_once_the_node_answers
     assert_out_of_reach(page)
 
 
+def test_objects_and_tables_that_others_make_come_by_themselves(store: Served, page: Page) -> None:
+    async def put() -> None:
+        await (await store.book.blobs.bucket("photos")).put("from afar.txt", b"hay")
+
+    async def take_away() -> None:
+        await (await store.book.blobs.bucket("photos")).delete("from afar.txt")
+
+    async def execute(statement: str) -> None:
+        async with await store.book.sql(autocommit=True) as connection:
+            await connection.execute(statement)
+
+    shown(page, store, "overview")
+    page.run(
+        "(() => { const real = window.setTimeout; window.setTimeout = (work, ms = 0, ...rest) =>"
+        " real(work, Math.min(ms, 50), ...rest); })()"
+    )
+    page.run("location.hash = '#/buckets/photos'")
+    page.sees("The bucket is empty.")
+    store.run(put)
+    page.sees("from afar.txt")
+    store.run(take_away)
+    page.sees("The bucket is empty.")
+    page.run("location.hash = '#/tables'")
+    page.sees("milkings")
+    page.run("document.querySelector('details[data-table=cows]').open = true")
+    store.run(lambda: execute("CREATE TABLE calves (id BIGINT PRIMARY KEY)"))
+    page.wait("document.querySelector('details[data-table=calves]')")
+    assert page.run("document.querySelector('details[data-table=cows]').open")
+    store.run(lambda: execute("DROP TABLE calves"))
+    page.wait("!document.querySelector('details[data-table=calves]')")
+
+
 def test_an_answer_that_cannot_be_drawn_is_told_and_the_page_goes_on_asking(
     store: Served, page: Page
 ) -> None:

@@ -6,6 +6,7 @@ import { h } from "../dom.js";
 import { ago, duration } from "../format.js";
 import { heading } from "../heading.js";
 import { live } from "../live.js";
+import { may } from "../session.js";
 import { button, empty, say } from "../showing.js";
 import { Table } from "../table.js";
 
@@ -16,15 +17,18 @@ const NAMED = { required: true, maxlength: 255, autocomplete: "off", spellcheck:
 
 export function show({ main, signal, parts, query }) {
   if (parts[0]) return showBucket({ main, signal, bucket: parts[0], object: parts[1], query });
+  const mayMake = may("admin", "bucket");
   heading(main, "Buckets", {
     says: "Objects by name, kept in ledgers.",
-    acts: button("Make a bucket", () => make(), "first"),
+    acts: mayMake && button("Make a bucket", () => make(), "first"),
   });
   const table = new Table({
     label: "Buckets",
     key: ({ name }) => name,
     open: address,
-    empty: empty("There are no buckets.", button("Make the first one", () => make(), "small")),
+    empty: mayMake ?
+      empty("There are no buckets.", button("Make the first one", () => make(), "small")) :
+      empty("There are no buckets that you may read."),
     columns: [
       {
         title: "Bucket",
@@ -42,7 +46,7 @@ export function show({ main, signal, parts, query }) {
       {
         title: "",
         kind: "acts",
-        cell: (bucket) => button("Delete", () => discard(bucket, () => shown.refresh()), "small"),
+        cell: (bucket) => act(bucket, () => shown.refresh()),
       },
     ],
   });
@@ -57,6 +61,11 @@ export function show({ main, signal, parts, query }) {
   });
   main.append(shown.place);
   return shown;
+}
+
+function act(bucket, refresh) {
+  return may("admin", "bucket", bucket.name) &&
+    button("Delete", () => discard(bucket, refresh), "small");
 }
 
 function address({ name }) {

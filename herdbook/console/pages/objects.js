@@ -2,25 +2,28 @@
 
 import { address, ApiError, at, get, hasPath, head, remove } from "../api.js";
 import { ask } from "../dialog.js";
-import { fill, h } from "../dom.js";
+import { fill, h, refill } from "../dom.js";
 import { ago, bytes, percent } from "../format.js";
 import { heading } from "../heading.js";
 import { live, paged } from "../live.js";
+import { may } from "../session.js";
 import { button, empty, facts, problem, say } from "../showing.js";
 import { Table } from "../table.js";
 import { isTaken, upload } from "../uploading.js";
 
 const PAGE = 200;
+const LIVE_MS = 10_000;
 
 export function showBucket({ main, signal, bucket, object, query }) {
   if (object !== undefined) return showObject(main, signal, bucket, object);
   const prefix = query.get("prefix") ?? "";
   const back = ["#/buckets", "Buckets"];
-  const sending = sender(bucket, prefix, () => shown.refresh());
-  heading(main, bucket, { back, acts: [finder(bucket, prefix), sending.choose] });
+  const sending = mayWrite(bucket) ? sender(bucket, prefix, () => shown.refresh()) : null;
+  heading(main, bucket, { back, acts: [finder(bucket, prefix), sending?.choose] });
   const table = objectsTable(bucket, prefix, () => shown.refresh());
   const shown = paged({
     signal,
+    everyMs: LIVE_MS,
     load: async (after) => {
       const asked = { prefix, delimiter: "/", after: after ?? "", limit: PAGE };
       const page = await get(at`/buckets/${bucket}/objects`, asked, signal);
@@ -32,9 +35,17 @@ export function showBucket({ main, signal, bucket, object, query }) {
       if (!table.node.isConnected) content.append(table.node);
     },
   });
-  main.append(crumbs(bucket, prefix), sending.node, shown.place);
-  takeDrops(sending, signal);
+  main.append(crumbs(bucket, prefix));
+  if (sending) {
+    main.append(sending.node);
+    takeDrops(sending, signal);
+  }
+  main.append(shown.place);
   return shown;
+}
+
+function mayWrite(bucket) {
+  return may("write", "bucket", bucket);
 }
 
 function folder(bucket, prefix) {
@@ -84,7 +95,12 @@ function finder(bucket, prefix) {
 }
 
 function nothing(bucket, prefix) {
-  if (!prefix) return empty("The bucket is empty.", "Drop files here, or choose some above.");
+  if (!prefix) {
+    return empty(
+      "The bucket is empty.",
+      mayWrite(bucket) && "Drop files here, or choose some above.",
+    );
+  }
   const whole = h("a", { href: folder(bucket, "") }, "Show the whole bucket");
   return empty("No name begins like that.", whole);
 }
@@ -125,7 +141,7 @@ function acts(bucket, { name }, refresh) {
       { href: bytesOf(bucket, name), download: true, "aria-label": `Download ${name}` },
       "Download"),
     " ",
-    button("Delete", () => discard(bucket, name, refresh), "small"),
+    mayWrite(bucket) && button("Delete", () => discard(bucket, name, refresh), "small"),
   ];
 }
 
@@ -225,11 +241,12 @@ function showObject(main, signal, bucket, name) {
     back: [away, prefix ? `${bucket}/${prefix}` : bucket],
     acts: hasPath(name) && [
       h("a", { class: "button", href: bytesOf(bucket, name), download: true }, "Download"),
-      button("Delete", () => discard(bucket, name, leave), "grave"),
+      mayWrite(bucket) && button("Delete", () => discard(bucket, name, leave), "grave"),
     ],
   });
   const shown = live({
     signal,
+    everyMs: LIVE_MS,
     load: () => lookUp(bucket, name, signal),
     draw: (entry, content) => {
       const about = facts([
@@ -242,7 +259,7 @@ function showObject(main, signal, bucket, name) {
         ["Name", h("code", {}, name)],
         ...Object.entries(entry.metadata),
       ]);
-      fill(content, h("div", { class: "box padded" }, about));
+      refill(content, h("div", { class: "box padded" }, about));
     },
   });
   main.append(shown.place);

@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { bytes, bytesOf, count, exactly } from "../format.js";
 import { heading } from "../heading.js";
 import { live } from "../live.js";
-import { user } from "../session.js";
+import { may, user } from "../session.js";
 import { button, empty, meter, partWith, part, say } from "../showing.js";
 import { Table } from "../table.js";
 
@@ -63,7 +63,7 @@ function bucketsOf(signal) {
       {
         title: "",
         kind: "acts",
-        cell: (use) => button(
+        cell: (use) => may("admin", "bucket", use.bucket) && button(
           "Change",
           () => changeBucket(use, () => shown.refresh()),
           "small",

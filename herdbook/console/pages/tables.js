@@ -8,6 +8,8 @@ import { live } from "../live.js";
 import { box, empty, problem } from "../showing.js";
 import { SqlDesk } from "../sql_desk.js";
 
+const LIVE_MS = 10_000;
+
 export function show({ main, signal, parts }) {
   heading(main, "Tables", { says: "Ask a tablespace by SQL." });
   const place = h("div", { class: "part" });
@@ -50,8 +52,13 @@ function chooser(tablespaces, chosen) {
 function desk(name, signal) {
   const list = live({
     signal,
+    everyMs: LIVE_MS,
     load: () => get(at`/tablespaces/${name}/tables`, {}, signal),
-    draw: ({ tables }, content) => refill(content, tablesOf(tables, (sql) => sqlDesk.offer(sql))),
+    draw: ({ tables }, content) => {
+      const shown = [...content.querySelectorAll("details[open]")];
+      const opened = new Set(shown.map(({ dataset }) => dataset.table));
+      refill(content, tablesOf(tables, opened, (sql) => sqlDesk.offer(sql)));
+    },
   });
   const sqlDesk = new SqlDesk(name, signal, (kind) => kind !== "select" && list.refresh());
   const side =
@@ -59,7 +66,8 @@ function desk(name, signal) {
   return h("div", { class: "sql" }, side, sqlDesk.node);
 }
 
-function tablesOf(tables, offer) {
+// Those that were opened stay open.
+function tablesOf(tables, opened, offer) {
   if (!tables.length) {
     return box(empty(
       "No tables yet.",
@@ -76,7 +84,8 @@ function tablesOf(tables, offer) {
     );
     const size = h("span", { class: "quiet" }, many(columns.length, "column"));
     const summary = h("summary", {}, name, " ", size);
-    return h("li", {}, h("details", {}, summary, h("ul", { class: "columns" }, told), write));
+    const about = { "data-table": name, open: opened.has(name) };
+    return h("li", {}, h("details", about, summary, h("ul", { class: "columns" }, told), write));
   });
   return h("div", { class: "box" }, h("ul", { class: "tables" }, items));
 }

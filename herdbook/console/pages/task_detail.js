@@ -6,6 +6,7 @@ import { h, refill } from "../dom.js";
 import { ago, count, duration } from "../format.js";
 import { heading } from "../heading.js";
 import { live } from "../live.js";
+import { may } from "../session.js";
 import { box, button, facts, list, moment, part, say, state } from "../showing.js";
 
 const ENDED = new Set(["finished", "error", "cancelled", "lost"]);
@@ -82,13 +83,7 @@ export function showTask(main, signal, id) {
     everyMs: LIVE_MS,
     load: () => get(at`/tasks/${id}`, {}, signal),
     draw: (task, content) => {
-      const again = () => shown.refresh();
-      refill(
-        beside,
-        cancelable(task) && button("Cancel", () => cancel(task, again), "grave", task.status),
-        retryable(task) && button("Retry", () => retry(task, again), "", task.status),
-        ended(task) && button("Delete", () => discard(task), "grave", task.status),
-      );
+      refill(beside, acts(task, () => shown.refresh()));
       const payload = went("Payload", task, "payload");
       const result = went("Result", task, "result");
       refill(content, pair(task), history(task), payload, result);
@@ -96,6 +91,15 @@ export function showTask(main, signal, id) {
   });
   main.append(shown.place);
   return shown;
+}
+
+function acts(task, again) {
+  if (!may("write", "tenant", task.tenant)) return null;
+  return [
+    cancelable(task) && button("Cancel", () => cancel(task, again), "grave", task.status),
+    retryable(task) && button("Retry", () => retry(task, again), "", task.status),
+    ended(task) && button("Delete", () => discard(task), "grave", task.status),
+  ];
 }
 
 function pair(task) {

@@ -6,7 +6,7 @@ import { h, refill } from "../dom.js";
 import { ago, count, rate } from "../format.js";
 import { heading } from "../heading.js";
 import { live, paged } from "../live.js";
-import { user } from "../session.js";
+import { may, user } from "../session.js";
 import { button, empty, figures, part, partWith, state } from "../showing.js";
 import { Table } from "../table.js";
 
@@ -137,6 +137,7 @@ function tries(task) {
 }
 
 function acts(task, refresh) {
+  if (!may("write", "tenant", task.tenant)) return null;
   if (cancelable(task))
     return button("Cancel", () => cancel(task, refresh), "small", task.status);
   if (retryable(task)) return button("Retry", () => retry(task, refresh), "small", task.status);
