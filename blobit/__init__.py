@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from blobit.bucket import AsyncBucket, NamedUpload
     from blobit.counting import BucketUse
     from blobit.errors import (
+        AccessDenied,
         BlobCorrupt,
         BlobError,
         BlobNotFound,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from blobit.upload import Upload
 
 __all__ = [
+    "AccessDenied",
     "AsyncBlobs",
     "AsyncBucket",
     "BlobCorrupt",
@@ -104,6 +106,7 @@ if not TYPE_CHECKING:
         ),
         "counting": ("BucketUse",),
         "errors": (
+            "AccessDenied",
             "BlobCorrupt",
             "BlobError",
             "BlobNotFound",

@@ -20,6 +20,7 @@
     ├── ObjectChanged         the object was replaced while it was read: begin again
     ├── PartMissing           an upload lacks a part that was named: put it
     ├── QuotaExceeded         the bucket may not hold so much: delete, or raise its quota
+    ├── AccessDenied          who asks may not do that to names; nothing was changed
     ├── MetadataUnavailable   names cannot be looked up or changed now; nothing was changed: retry
     │   └── CommitOutcomeUnknown  the change may or may not have happened: look before you retry
     └── BlobsClosed           this handle is closed, forked, or called on its own loop's thread
@@ -106,6 +107,10 @@ class PartMissing(BlobError):
 
 class QuotaExceeded(BlobError):
     """The bucket would hold more than it may. Nothing was changed: delete objects, or raise it."""
+
+
+class AccessDenied(BlobError):
+    """Who asks may not do that to names. Nothing was changed. Do not retry; ask for a grant."""
 
 
 class MetadataUnavailable(BlobError):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from blobit.committing import Change, Effect, Found, LedgerGone
-from blobit.errors import BlobNotStored, MetadataUnavailable, NoSuchBucket
+from blobit.errors import AccessDenied, BlobNotStored, MetadataUnavailable, NoSuchBucket
 from blobit.naming import new_etag
 from blobit.object_id import ObjectId
 from blobit.tables import PART_ROOM, Row, RowKey, upload_owner, upload_row
@@ -91,7 +91,7 @@ class Holding:
             return True if found[key] is None else None
 
         # What stays now goes when the upload has expired.
-        with suppress(MetadataUnavailable, NoSuchBucket):
+        with suppress(AccessDenied, MetadataUnavailable, NoSuchBucket):
             await self._core.committer.change(
                 Change((key,), lambda _: Effect(writes, True), confirm)
             )

@@ -22,6 +22,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from blobit import errors
 from blobit.at_once import AtOnce, Batch, storing
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
 from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
@@ -483,6 +484,9 @@ def told(error: Error) -> BlobError:
     """What a user of the store hears of an error of the database."""
     if isinstance(error, CommitUnknown):
         return CommitOutcomeUnknown(f"{error.message}: look at the object, then try again")
+    if isinstance(error, AccessDenied):
+        reach = "who was granted a bucket reaches its objects over HTTP"
+        return errors.AccessDenied(f"{error.message}: {reach}")
     # What is wrong with the statement itself will not be better later.
     later = "look into it" if isinstance(error, ProgrammingError) else "try again later"
     return MetadataUnavailable(f"names cannot be used now: {error.message}: {later}")

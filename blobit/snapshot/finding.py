@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from blobit.blobs import AsyncBlobs
-from blobit.errors import MetadataUnavailable, NoSuchBucket
+from blobit.errors import AccessDenied, BlobError, MetadataUnavailable, NoSuchBucket
 from blobit.tables import REGISTRY, BucketInfo, BucketState, Row, bucket_info
 from engine.place import Place, held_client
 from herd.checkpoint.record import CheckpointList
@@ -42,8 +42,8 @@ def find_bucket(place: Place, bucket: str) -> BucketInfo:
                     raise _missing(bucket, names) from None
 
         return held.run(find)
-    except (MetadataUnavailable, OperationalError) as error:
-        cause = error.__cause__ if isinstance(error, MetadataUnavailable) else error
+    except (AccessDenied, MetadataUnavailable, OperationalError) as error:
+        cause = error.__cause__ if isinstance(error, BlobError) else error
         found = _find_at_rest(place, bucket, error) if isinstance(cause, OperationalError) else None
         if found is None:
             raise

@@ -31,6 +31,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "open",
     ),
     "blobit": (
+        "AccessDenied",
         "AsyncBlobs",
         "AsyncBucket",
         "BlobCorrupt",

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 import herdbook
 import herdbook.spark
+from blobit.errors import AccessDenied as NamesDenied
 from broker.errors import AccessDenied as TasksDenied
 from engine.access.tokens import READ, key_of, verify
 from engine.errors import CannotRead, EngineError, NoSuchLedger
@@ -150,6 +151,14 @@ def test_who_proves_nothing_is_refused(house: House, login: Security) -> None:
 
     with pytest.raises(AccessDenied):
         asyncio.run(ask())
+
+
+@pytest.mark.usefixtures("stranger")
+def test_a_user_who_may_not_reach_names_is_told_so_and_not_to_try_again(house: House) -> None:
+    with herdbook.connect(house.url, user="cat", password=WORDS["cat"]) as cluster:
+        for call in (cluster.blobs.buckets, partial(cluster.blobs.bucket, "letters")):
+            with pytest.raises(NamesDenied, match=r"cat may not read .* over HTTP"):
+                call()
 
 
 @pytest.mark.usefixtures("stranger")
