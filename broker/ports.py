@@ -25,12 +25,12 @@ class PayloadStore(Protocol):
     async def put(self, data: bytes) -> str:
         """Keep some bytes; their id, of at most 100 ASCII characters.
 
-        Raises `BrokerUnavailable` if they could not be stored.
+        Raises `BrokerUnavailable` if they could not be stored, `AccessDenied` for who may not.
         """
         ...
 
     async def get(self, payload_id: str) -> bytes:
-        """What was kept. Raises `PayloadMissing`, `BrokerUnavailable`."""
+        """What was kept. Raises `PayloadMissing`, `BrokerUnavailable`, `AccessDenied`."""
         ...
 
     def older_than(self, age_ms: int) -> AsyncIterator[str]:

@@ -12,10 +12,12 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Final
 
 from blobit import AsyncBlobs
+from blobit import errors as blob
 from blobit.bucket import AsyncBucket
 from blobit.errors import BlobError, BlobNotFound, NoSuchBucket
-from broker.errors import BrokerUnavailable, PayloadMissing
+from broker.errors import AccessDenied, BrokerUnavailable, PayloadMissing
 from engine.errors import EngineError
+from herd import errors as herd
 from herd.errors import Error
 from herdbook.blob_store import open_blobs
 
@@ -114,5 +116,7 @@ def _translating() -> Iterator[None]:
         yield
     except BlobNotFound as error:
         raise PayloadMissing(f"the payload is not there any more: {error}") from error
+    except (blob.AccessDenied, herd.AccessDenied) as error:
+        raise AccessDenied(f"big payloads and results are for administrators: {error}") from error
     except (BlobError, EngineError, Error) as error:
         raise BrokerUnavailable(f"payloads cannot be reached: {error}") from error

@@ -162,6 +162,14 @@ def test_a_user_who_may_not_reach_names_is_told_so_and_not_to_try_again(house: H
 
 
 @pytest.mark.usefixtures("stranger")
+def test_a_user_who_submits_what_is_too_big_for_the_log_is_refused_for_good(house: House) -> None:
+    with herdbook.connect(house.url, user="ben", password=WORDS["ben"]) as cluster:
+        with pytest.raises(TasksDenied, match="big payloads") as told:
+            cluster.tasks.submit("milk", bytes(3_000_000), tenant="elsa")
+        assert not told.value.retryable
+
+
+@pytest.mark.usefixtures("stranger")
 def test_another_users_tables_are_out_of_reach_over_every_way(house: House) -> None:
     async def ask() -> str:
         node = Security(secret=SECRET.encode())
