@@ -97,11 +97,8 @@ class Node:
         self._tidied = False
         self._closed = False
         self._running: asyncio.Task[None] | None = None
-        self._end_gauge = metrics.gauge(
-            "herdbook_herd_replicas",
-            "Replicas of tablespaces that this node runs.",
-            lambda: len(self._hosted),
-        )
+        says = "Replicas of tablespaces that this node runs."
+        self._end_gauge = metrics.gauge("herdbook_herd_replicas", says, lambda: len(self._hosted))
 
     def start(self) -> None:
         """Begin. Nothing is waited for: an absent metadata store is tried again."""

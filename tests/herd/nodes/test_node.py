@@ -52,27 +52,6 @@ def test_the_first_tablespace_is_made_and_grows_with_the_nodes() -> None:
     in_yard(script)
 
 
-def test_a_node_that_runs_more_tablespaces_than_its_memory_is_divided_for_says_so_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def warnings() -> list[str]:
-        return [each for each in caplog.messages if "memory is divided" in each]
-
-    async def script(yard: Yard) -> None:
-        await yard.add("a", settings=replace(SETTINGS, replicas_planned=2))
-        for name in ("one", "two"):
-            await yard.commands.create(name, expected=1)
-            await yard.led(name, by="a")
-        assert warnings() == []
-        for name in ("three", "four"):
-            await yard.commands.create(name, expected=1)
-            await yard.led(name, by="a")
-        [said] = warnings()
-        assert "runs 3 tablespaces" in said and "for 2" in said
-
-    in_yard(script)
-
-
 def test_a_dead_node_is_replaced_after_the_grace_time_and_nothing_is_lost() -> None:
     async def script(yard: Yard) -> None:
         await yard.add("a", "b", "c", "d")
