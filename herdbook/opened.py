@@ -185,11 +185,15 @@ class Opened:
         return Following(singly(found), self._loop, self._hopper.call)
 
     def close(self) -> None:
-        """Let go of it. May be called twice; in a forked child it does nothing."""
-        atexit.unregister(self.close)
-        if not self._closed and self._loop.usable:
+        """Let go of it. May be called twice; in a forked child it does nothing.
+
+        Raises `InvalidRequest` on the loop's own thread: it is still open then.
+        """
+        if self._loop.usable and not self._closed:
+            self._loop.check()
             self._closed = True
             self._loop.run(self._end)
+        atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,9 @@ import pytest
 import herdbook
 from blobit import BlobNotFound, BlobsClosed
 from blobit.object_id import Kind
+from engine.errors import InvalidRequest
+from engine.folder.lock import FolderLock
+from engine.ports.system_loop import background_loop
 from herd.errors import InterfaceError
 from herd.store import AsyncHerd
 from tests.blobit.test_blobs import body
@@ -53,6 +56,23 @@ def test_a_closed_book_refuses_and_may_be_closed_twice(tmp_path: Path) -> None:
     book.close()
     with pytest.raises(BlobsClosed):
         book.blobs.put(b"moo")
+
+
+def test_a_book_that_its_loop_could_not_close_is_closed_by_who_can(tmp_path: Path) -> None:
+    book = herdbook.open(tmp_path)
+
+    async def close() -> None:
+        book.close()
+
+    with pytest.raises(InvalidRequest):
+        background_loop().run(close)
+    assert book.blobs.get(book.blobs.put(b"moo")) == b"moo"
+    book.close()
+    lock = FolderLock.of(tmp_path)
+    try:
+        assert lock.try_take()
+    finally:
+        lock.close()
 
 
 def test_a_query_that_runs_ends_when_its_book_is_closed(tmp_path: Path) -> None:
