@@ -1,4 +1,4 @@
-"""Mutants of quotas of tenants, the log of slow operations, and scrubs."""
+"""Mutants of quotas of tenants, the log of slow operations, scrubs, and disks of no use."""
 
 from typing import Final
 
@@ -51,6 +51,28 @@ OPERATIONS_MUTANTS: Final = (
         by_test(
             "engine/repair/test_told.py",
             "test_a_scrub_finds_nothing_wrong_with_a_ledger_that_was_closed_empty",
+        ),
+    ),
+    Mutant(
+        "a-disk-that-cannot-be-written-ends-the-others",
+        "one disk of no use keeps no other bookie of its machine from starting",
+        "engine/server.py",
+        "            except (FolderDamaged, BookieUnavailable, Overloaded, OSError) as error:",
+        "            except FolderDamaged as error:",
+        by_test(
+            "engine/test_server.py",
+            "test_a_folder_that_cannot_be_written_is_left_out_and_the_others_serve",
+        ),
+    ),
+    Mutant(
+        "a-damaged-identity-ends-the-process",
+        "a folder that cannot be read keeps no other from remembering its cluster",
+        "herdbook/bookie_cluster.py",
+        "            except (FolderDamaged, OSError) as error:",
+        "            except OSError as error:",
+        by_test(
+            "herdbook/test_bookie_cluster.py",
+            "test_one_folder_of_three_with_a_damaged_identity_does_not_end_the_process",
         ),
     ),
 )
