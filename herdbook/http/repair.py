@@ -4,7 +4,8 @@ A scrub reads every replica of every ledger. It runs in this process until it is
 stops; the next one goes on where it was.
 
 Invariants:
-- One scrub runs at a time.
+- One scrub runs at a time in this process. Another node, the auditor or the command may run one
+  beside it: each reads everything, which harms nothing, and the mark is of whoever wrote it last.
 """
 
 import logging
@@ -37,7 +38,10 @@ class QueuedFacts(msgspec.Struct):
 
 
 class ScrubFacts(msgspec.Struct):
-    """The newest scrub: ledgers and entries read, what was wrong, replicas without an answer."""
+    """The newest scrub: ledgers and entries read, what was wrong, replicas without an answer.
+
+    `running`: one runs in the process that was asked; another process may run one.
+    """
 
     running: bool
     finished: bool
@@ -175,7 +179,7 @@ ROUTES: Final = (
         "POST",
         "/repair/scrub",
         "scrub",
-        "Read all replicas and have repaired what is wrong.",
+        "Read all replicas and have repaired what is wrong; false if this process does already.",
         ADMIN,
         scrub,
         reply=Changed,

@@ -166,7 +166,7 @@ function scrubbed(scrub) {
   const clean = state("no faults", scrub.silent ? "warn" : "good");
   const faults = scrub.faults ? state(many(scrub.faults, "fault"), "bad") : clean;
   const silent = scrub.silent ? `, ${many(scrub.silent, "replica")} without an answer` : "";
-  const word = scrub.running ? "goes on" : scrub.finished ? "done" : "left unfinished";
+  const word = scrub.running ? "goes on" : scrub.finished ? "done" : "unfinished, and not run here";
   return h("span", {}, `${word}: ${read}${silent}, `, faults, ", begun ", ago(scrub.started_ms));
 }
 
@@ -240,7 +240,7 @@ function scrub(refresh) {
     action: "Begin the scrub",
     act: async () => {
       const { changed } = await post("/repair/scrub");
-      say(changed ? "The scrub has begun." : "A scrub goes on already.");
+      say(changed ? "The scrub has begun." : "A scrub goes on already at this node.");
       refresh();
     },
   });
