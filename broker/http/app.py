@@ -20,7 +20,7 @@ from broker.access import Asking
 from broker.http import rest_looking, rest_rollouts, rest_schedules, rest_settings, rest_tasks
 from broker.http.bodies import HttpSettings
 from broker.http.desk import CLOSED, Desk
-from broker.http.front import Front, converted, decoded, json_reply, told_error
+from broker.http.front import Front, converted, decoded, json_reply, queried, told_error
 from broker.http.hosts import HostCheck, Hosts
 from broker.http.logins import Doorkeeper, Logins
 from broker.http.openapi import PREFIX, document
@@ -114,7 +114,7 @@ async def _rest(front: Front, route: Route, request: Request, body: bytes, who: 
     }
     query = None
     if route.query is not None:
-        query = converted(dict(request.query_params), route.query, "the query")
+        query = queried(request.query_params, route.query)
     told_body = None
     if route.body is not None and (body or not route.body_optional):
         told_body = decoded(body, route.body)

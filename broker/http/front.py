@@ -7,7 +7,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -158,6 +158,16 @@ def converted(values: Any, kind: Any, where: str) -> Any:
         return msgspec.convert(values, kind, strict=False)
     except (msgspec.MsgspecError, ValueError) as error:
         raise errors.InvalidTask(_sentence(where, error)) from error
+
+
+def queried(values: Mapping[str, str], kind: Any) -> Any:
+    """A query as a kind says. Raises `InvalidTask`, for what the kind does not name, too."""
+    known = [each.encode_name for each in msgspec.structs.fields(kind)]
+    for name in values:
+        if name not in known:
+            text = f"the query: there is no {name[:100]!r}; there are {', '.join(known)}"
+            raise errors.InvalidTask(text)
+    return converted(dict(values), kind, "the query")
 
 
 def _sentence(where: str, error: Exception) -> str:

@@ -18,7 +18,7 @@ from broker.settings import KINDS, NAMELESS, Pause, decode_setting, encode_setti
 from broker.spec import MaybeName, Name
 
 EVERY_TENANT: Final = "*"
-"""In a path: the mapping, or the quota, of all tenants that have none of their own."""
+"""In paths and lists: the mapping, or the quota, of all tenants that have none of their own."""
 _NAME: Final = {"name": Name}
 _SETTING: Final = {"kind": Name, "name": Name}
 
@@ -58,7 +58,7 @@ async def list_settings(desk: Desk, ask: Ask) -> Told:
     return Told(
         Settings(
             [
-                SettingFacts(each, name, msgspec.Raw(encode_setting(value)))
+                SettingFacts(each, name or EVERY_TENANT, msgspec.Raw(encode_setting(value)))
                 for each, name, value in found
             ]
         )

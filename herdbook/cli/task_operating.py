@@ -41,8 +41,10 @@ def workers(url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False) 
 def resources(url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False) -> None:
     """List resources and types: how many tasks use them, and how many may."""
     told = with_tasks(url, broker, lambda api: api.ask("GET", "/resources"))
-    shown = ("name", "kind", "running", "limit", "paused")
-    tell(told["resources"], as_json, [(each, each) for each in shown])
+    names = ("name", "kind", "running", "limit", "paused")
+    # Of a quota it is what waits.
+    shown = [("in use" if each == "running" else each, each) for each in names]
+    tell(told["resources"], as_json, shown)
 
 
 def slots(url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False) -> None:

@@ -13,6 +13,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -26,10 +27,11 @@ from starlette.routing import Route as Place
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from broker.access import Asking
+from broker.errors import InvalidTask
 from broker.http.app import ROUTES as BROKER_ROUTES
 from broker.http.app import places_of
 from broker.http.bodies import Bodies, BodyLate, HttpSettings
-from broker.http.front import Front, converted, decoded, json_reply, told_error
+from broker.http.front import Front, converted, decoded, json_reply, queried, told_error
 from broker.http.openapi import PREFIX
 from broker.http.routes import Told
 from engine.access.audit import NO_AUDIT, Audit
@@ -245,13 +247,14 @@ class Door:
         return reply
 
     async def _handled(self, request: Request, route: Route, who: Principal) -> Response:
-        path = {
-            name: converted(value, route.kind_of(name), name)
-            for name, value in request.path_params.items()
-        }
         query = None
-        if route.query is not None:
-            query = converted(dict(request.query_params), route.query, "the query")
+        with _reading():
+            path = {
+                name: converted(value, route.kind_of(name), name)
+                for name, value in request.path_params.items()
+            }
+            if route.query is not None:
+                query = queried(request.query_params, route.query)
         named = route.need.of.startswith("body.")
         if not named:
             self.gate.check_need(request, route.need, who, path, None)
@@ -261,7 +264,8 @@ class Door:
         async with bodies.of(request) as raw:
             body = None
             if route.body is not None and (raw or not route.body_optional):
-                body = decoded(raw, route.body)
+                with _reading():
+                    body = decoded(raw, route.body)
             if named:
                 self.gate.check_need(request, route.need, who, path, body)
             said = None
@@ -277,6 +281,15 @@ class Door:
         if isinstance(told, Told):
             return json_reply(told.value, told.status)
         return told
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Around what a request says: what is wrong with that is no task's fault here."""
+    try:
+        yield
+    except InvalidTask as error:
+        raise HttpError(400, "invalid_request", error.message) from error
 
 
 _STRANGERS_BODY_BYTES: Final = 4 * 1024

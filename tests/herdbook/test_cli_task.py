@@ -151,6 +151,7 @@ def test_settings_are_set_listed_and_taken_away(store: Path) -> None:
     assert "tenant:acme" in said("set")
     [shown] = [each for each in rows("resources") if each["name"] == "db"]
     assert (shown["limit"], shown["running"]) == (3, 0)
+    assert "in use" in said("resources") and "running" not in said("resources")
     assert said("set", "rate", "tenant:acme", "--remove") == "rate tenant:acme is taken away\n"
     assert "InvalidSetting" in failed("set", "resource", "db", '{"limit": -1}')
     assert "no JSON" in failed("set", "resource", "db", "{", status=2)

@@ -226,6 +226,7 @@ async def test_schedules_are_put_paused_resumed_shown_and_removed() -> None:
         ("worker", "w1", {"places": 4, "places_by_type": {}, "resources": {}, "share_percent": 5}),
         ("mapping", "elsa", {"group": 4, "resources": ["db"], "types": {}}),
         ("mapping", "*", {"group": 2, "resources": [], "types": {}}),
+        ("quota", "*", {"tasks": 3, "payload_bytes": None}),
         ("rate", "tenant:elsa/farm", {"per_second": 2.0, "burst": 3}),
     ],
 )
@@ -237,9 +238,16 @@ async def test_a_setting_is_put_shown_and_taken_away(
         assert (await client.v1("PUT", path, value))["changed"] is True
         assert (await client.v1("PUT", path, value))["changed"] is False
         [shown] = (await client.v1("GET", "/settings", kind=kind))["settings"]
-        assert (shown["name"], shown["value"]) == ("" if name == "*" else name, value)
+        assert (shown["name"], shown["value"]) == (name, value)
         assert (await client.v1("DELETE", path))["changed"] is True
         assert (await client.v1("GET", "/settings"))["settings"] == []
+
+
+async def test_a_parameter_that_nobody_knows_is_refused() -> None:
+    async with asked() as client:
+        refused = await client.v1("GET", "/tasks", expect=400, tennant="elsa")
+        assert refused["error"]["code"] == "invalid_task"
+        assert "'tennant'" in refused["error"]["message"]
 
 
 async def test_what_cannot_be_set_is_refused_in_words() -> None:

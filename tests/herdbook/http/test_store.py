@@ -208,6 +208,20 @@ def test_what_is_no_sql_is_refused_with_its_place(ask: Asker) -> None:
         ask.json("POST", "/tablespaces/alma/query", json=body, expect=400)
 
 
+def test_what_a_request_says_wrongly_is_no_matter_of_tasks(ask: Asker) -> None:
+    wrong: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("GET", "/buckets/alma/objects", {"params": {"perfix": "a"}}),
+        ("GET", "/buckets/alma/objects", {"params": {"limit": "many"}}),
+        ("GET", "/ledgers/elsa", {}),
+        ("POST", "/tablespaces/alma/query", {"json": {"sql": 1}}),
+    )
+    for method, path, more in wrong:
+        told = ask.json(method, path, expect=400, **more)
+        assert code_of(told) == "invalid_request", path
+    told = ask.json("GET", "/buckets/alma/objects", expect=400, params={"perfix": "a"})
+    assert "'perfix'" in told["error"]["message"] and "prefix" in told["error"]["message"]
+
+
 def test_tables_are_told_with_their_columns(ask: Asker) -> None:
     told = ask.json("GET", "/tablespaces/other/tables")["tables"]
     [cows] = [each for each in told if each["name"] == "cows"]
