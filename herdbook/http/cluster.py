@@ -7,12 +7,13 @@ Invariants:
 
 import asyncio
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from broker.http.routes import Told
-from engine.errors import EngineError
+from broker.http.shapes import Changed
+from engine.errors import EngineError, InvalidRequest
 from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.repairs import RepairQueue
 from engine.transport.address import TCP
@@ -21,6 +22,9 @@ from herdbook.http.errors import HttpError
 from herdbook.http.house import House
 from herdbook.http.naming import buckets_of, tablespaces_of
 from herdbook.http.routes import ADMIN, KNOWN, Ask, Route
+
+if TYPE_CHECKING:
+    from engine.repair.outlook import Workshop
 
 _ANSWER_TIMEOUT_S: Final = 2.0
 _FULL_PERCENT: Final = 90
@@ -274,19 +278,40 @@ def _broker_node(house: House) -> list[NodeFacts]:
     return [NodeFacts(standing.leader, "broker", standing.leader, True, True)]
 
 
+async def _known(house: House, ask: Ask) -> str:
+    name: str = ask.path["id"]
+    if name not in await Bookies(house.ledgers.store).known():
+        raise HttpError(404, "no_such_bookie", f"there is no bookie {name}")
+    return name
+
+
+def _workshop(house: House) -> "Workshop":
+    from engine.repair.outlook import Workshop
+
+    ledgers = house.ledgers
+    return Workshop(
+        store=ledgers.store, transport=ledgers.transport, clock=ledgers.clock, rng=ledgers.rng
+    )
+
+
+async def forget_bookie(house: House, ask: Ask) -> Told:
+    """Take a bookie that will not come back out of all lists."""
+    from engine.repair.forgetting import forget
+
+    name = await _known(house, ask)
+    try:
+        await forget(_workshop(house), name)
+    except InvalidRequest as error:
+        raise HttpError(409, "bookie_needed", str(error)) from error
+    return Told(Changed(True))
+
+
 async def decommission(house: House, ask: Ask) -> Told:
     """Empty a bookie that is to go."""
     from engine.repair.decommission import Decommission
-    from engine.repair.outlook import Workshop
 
-    name = ask.path["id"]
-    if name not in await Bookies(house.ledgers.store).known():
-        raise HttpError(404, "no_such_bookie", f"there is no bookie {name}")
-    ledgers = house.ledgers
-    workshop = Workshop(
-        store=ledgers.store, transport=ledgers.transport, clock=ledgers.clock, rng=ledgers.rng
-    )
-    leaving = Decommission(workshop, name)
+    name = await _known(house, ask)
+    leaving = Decommission(_workshop(house), name)
     if ask.body is not None and ask.body.cancel:
         await leaving.cancel()
     else:
@@ -340,5 +365,15 @@ ROUTES: Final = (
         body_optional=True,
         reply=Leaving,
         other_statuses=(400, 404),
+    ),
+    Route(
+        "DELETE",
+        "/bookies/{id}",
+        "forget_bookie",
+        "Forget a bookie that will not come back, if it is away and no ledger names it.",
+        ADMIN,
+        forget_bookie,
+        reply=Changed,
+        other_statuses=(400, 404, 409),
     ),
 )

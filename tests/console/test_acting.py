@@ -7,6 +7,7 @@ from typing import Any, cast
 from broker.settings import Pause, Quota
 from broker.spec import Spec
 from broker.task import Status
+from engine.metadata.bookies import DECOMMISSIONS, Bookies, FolderAge
 from engine.metadata.repairs import RepairQueue
 from tests.broker.service.yard import submitted
 from tests.console.chromium import Browser, Page
@@ -253,6 +254,26 @@ def test_repair_is_switched_off_and_on_and_a_scrub_reads_everything(
     page.click("Scrub")
     page.click("Begin the scrub", "dialog")
     page.sees(" entries read, ")
+
+
+def test_a_bookie_that_went_is_forgotten_after_a_question(
+    store: Served, page: Page, pictures: Path
+) -> None:
+    facts = store.book.ledgers.store
+    store.run(lambda: Bookies(facts).raise_age("gone", FolderAge(1)))
+    store.run(lambda: facts.create(f"{DECOMMISSIONS}/gone", b""))
+    page.open(f"{store.url}/#/bookies")
+    page.wait("document.querySelector('tr[data-key=gone]')")
+    offered = "[...document.querySelectorAll('[aria-label=Bookies] tbody button')].map((it) =>"
+    assert page.run(f"{offered} it.innerText).filter((it) => it === 'Forget').length") == 1
+    for theme in ("light", "dark"):
+        page.theme(theme)
+        page.picture(pictures / f"bookies-left-{theme}.png")
+    page.click("Forget", "tr[data-key=gone]")
+    page.click("Forget it", "dialog")
+    page.sees("gone is forgotten.")
+    page.wait("!document.querySelector('tr[data-key=gone]')")
+    assert "gone" not in store.run(Bookies(facts).known)
 
 
 def test_a_bucket_is_made_and_deleted_and_a_refusal_is_told_in_the_question(

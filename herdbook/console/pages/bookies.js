@@ -1,6 +1,6 @@
 // Bookies and their repair: who is away, what waits for a replica, and what to do about it.
 
-import { at, get, post } from "../api.js";
+import { at, get, post, remove } from "../api.js";
 import { ask } from "../dialog.js";
 import { h, refill } from "../dom.js";
 import { ago, bytes, count, many, percent } from "../format.js";
@@ -81,7 +81,13 @@ function disk({ total_bytes: total, free_bytes: free }) {
 }
 
 function act(bookie, refresh) {
-  if (bookie.leaving) return button("Let it stay", () => stay(bookie, refresh), "small");
+  if (bookie.leaving) {
+    return [
+      button("Let it stay", () => stay(bookie, refresh), "small"),
+      " ",
+      bookie.state === "away" && button("Forget", () => forget(bookie, refresh), "small"),
+    ];
+  }
   return button("Decommission", () => decommission(bookie, refresh), "small", bookie.state);
 }
 
@@ -112,6 +118,20 @@ function stay({ bookie_id: id }, refresh) {
     act: async () => {
       await post(at`/bookies/${id}/decommission`, { cancel: true });
       say(`${id} stays.`);
+      refresh();
+    },
+  });
+}
+
+function forget({ bookie_id: id }, refresh) {
+  return ask({
+    title: `Forget the bookie ${id}?`,
+    says: "It is in no list any more. It must be away, and no ledger may name it.",
+    action: "Forget it",
+    grave: true,
+    act: async () => {
+      await remove(at`/bookies/${id}`);
+      say(`${id} is forgotten.`);
       refresh();
     },
   });

@@ -19,7 +19,7 @@ from herdbook.http.openapi import merged
 from tests.herdbook.http.yard import API, Node
 
 EXAMPLES = 80
-CAREFUL = {"switch_repair_off", "decommission_bookie", "scrub", "delete_ledger"}
+CAREFUL = {"switch_repair_off", "decommission_bookie", "forget_bookie", "scrub", "delete_ledger"}
 """Left out of what is drawn: the folder is other tests' too."""
 
 

@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from broker.access import Asking
+from engine.metadata.bookies import Bookies, FolderAge
 from herd.sql import parsing
 from herd.staging.layout import Job
 from herd.staging.registry import Label
@@ -319,6 +320,21 @@ def test_a_bookie_is_told_to_go_and_to_stay(tmp_path: Path) -> None:
         assert shown["leaving"]
         assert ask.json("POST", path, json={"cancel": True})["leaving"] is False
         assert code_of(ask.json("POST", "/bookies/x/decommission", expect=404)) == "no_such_bookie"
+
+
+def test_a_bookie_that_is_gone_is_forgotten_and_one_that_serves_is_not(tmp_path: Path) -> None:
+    with closing(Node(tmp_path / "store")) as node:
+        ask = node.open()
+        [bookie] = ask.json("GET", "/bookies")["bookies"]
+        path = f"/bookies/{bookie['bookie_id']}"
+        assert code_of(ask.json("DELETE", path, expect=409)) == "bookie_needed"
+        store = node.house.ledgers.store
+        node.loop.run(lambda: Bookies(store).raise_age("gone", FolderAge(1)))
+        assert len(ask.json("GET", "/bookies")["bookies"]) == 2
+        assert ask.json("DELETE", "/bookies/gone") == {"changed": True}
+        [left] = ask.json("GET", "/bookies")["bookies"]
+        assert left["bookie_id"] == bookie["bookie_id"] and not left["leaving"]
+        assert code_of(ask.json("DELETE", "/bookies/gone", expect=404)) == "no_such_bookie"
 
 
 def test_buckets_are_made_and_removed(ask: Asker) -> None:
