@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from engine.errors import InvalidRequest
+from engine.ports.clock import SystemClock
 
 VARIABLE: Final = "HERDBOOK_SLOW"
 _NEVER: Final = math.inf
@@ -64,8 +65,10 @@ class SlowLog:
         self._unwritten = 0
 
     def configure(self, settings: SlowSettings | None, clock: _Clock | None = None) -> None:
-        """Say what is slow from now on; None: nothing is."""
-        assert settings is None or clock is not None
+        """Say what is slow from now on, by the system's clock unless another is given; None:
+        nothing is."""
+        if settings is not None and clock is None:
+            clock = SystemClock()
         wanted = settings or SlowSettings(0, 0, 0, 0, 0)
         self.append_s = _seconds(wanted.append_ms)
         self.sync_s = _seconds(wanted.sync_ms)
@@ -124,15 +127,15 @@ def configure_from(environment: Mapping[str, str], clock: _Clock) -> None:
 
 
 def parse_settings(told: str) -> SlowSettings:
-    """Settings as text: "on", or names and numbers. Raises `InvalidRequest`.
+    """Settings as text: "on", names and numbers, or both. Raises `InvalidRequest`.
 
     >>> parse_settings("append_ms=200, sql_ms=0").append_ms
     200
     """
-    if told.strip() == "on":
-        return SlowSettings()
     wanted: dict[str, int] = {}
     for part in told.split(","):
+        if part.strip() == "on":
+            continue
         name, equals, number = (each.strip() for each in part.partition("="))
         if name not in SlowSettings.__dataclass_fields__ or not equals or not number.isdecimal():
             names = ", ".join(SlowSettings.__dataclass_fields__)

@@ -194,3 +194,19 @@ def test_a_long_statement_has_a_short_shape() -> None:
     shape = shape_of("SELECT " + ", ".join(f"column_{n}" for n in range(1_000)))
     assert len(shape) == 500 and shape.endswith("...")
     assert logging.getLogger("herdbook.slow").isEnabledFor(logging.WARNING)
+
+
+def test_a_program_that_says_what_is_slow_needs_no_clock(
+    slow: SlowLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow.configure(SlowSettings(sql_ms=1))
+    assert slow.sql_s == 0.001
+    slow.note("sql", 0.5)
+    assert json.loads(caplog.records[-1].message) == {"slow": "sql", "ms": 500.0}
+
+
+def test_what_is_named_beside_on_counts_and_the_rest_is_as_usual() -> None:
+    assert parse_settings("on") == SlowSettings()
+    assert parse_settings("on, object_ms=1") == SlowSettings(object_ms=1)
+    with pytest.raises(InvalidRequest, match="'off'"):
+        parse_settings("on,off")
