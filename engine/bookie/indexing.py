@@ -32,7 +32,6 @@ FENCE: Final = b"x"
 TOMBSTONE: Final = b"d"
 LAC: Final = b"l"
 DROPPED: Final = b"s"
-BOOKIE_KEY: Final = b"I"
 
 
 class Overlay(NamedTuple):

@@ -443,8 +443,3 @@ def _find(kind: Kind, data: bytes, start: int, seed: int, offset: int) -> int | 
             return at - 4
         at = data.find(pattern, at + 1)
     return None
-
-
-def digests_match(runs: Sequence[Run]) -> bool:
-    """Whether every entry of every run has the bytes that were written."""
-    return all(run.first_corrupt() is None for run in runs)

@@ -16,7 +16,6 @@ from engine.metadata.lost_logs import EPOCH, LOG_OWNER, OWNER
 
 PURPOSE: Final = "purpose"
 PURPOSE_LOG: Final = "log"
-PURPOSE_SNAPSHOT: Final = "snapshot"
 _ASKED_AT_ONCE: Final = 16
 
 

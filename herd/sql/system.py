@@ -59,11 +59,6 @@ def is_system(name: str) -> bool:
     return name in _TABLES
 
 
-def system_names() -> list[str]:
-    """All system tables, in order."""
-    return sorted(_TABLES)
-
-
 def system_table(name: str, space: Tablespace, catalog: Catalog, columns: ColumnCache) -> pa.Table:
     """A system table as it is now."""
     shape, make = _TABLES[name]

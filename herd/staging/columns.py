@@ -273,10 +273,6 @@ def _is_unzoned(found: pa.DataType) -> bool:
     return pa.types.is_timestamp(found) and found.tz is None
 
 
-def _is_time(found: pa.DataType) -> bool:
-    return bool(pa.types.is_time(found) or pa.types.is_integer(found) or _is_string(found))
-
-
 def _is_floats(found: pa.DataType) -> bool:
     listed = pa.types.is_list(found) or pa.types.is_large_list(found)
     return listed and bool(pa.types.is_floating(found.value_type))
