@@ -69,8 +69,9 @@ class Outcome(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A batch that is written and not synced."""
+    """A batch of so many jobs that is written and not synced."""
 
+    jobs: int
     number: int
     end: int
     rolled: bool
@@ -114,21 +115,29 @@ class SegmentWriter:
     def begin(self, jobs: list[Job]) -> None:
         """Write jobs and let the disk begin with them; `work` on the same jobs is to follow.
 
-        Whatever is out of the ordinary is left to `work` from the start.
+        Whatever is out of the ordinary is left to `work` from the start, which also raises what
+        failed here.
         """
-        size_bytes = sum(job.size_bytes for job in jobs)
-        self._asked = None
-        if self._failure is not None or not self._is_ordinary(jobs, size_bytes):
+        if self._failure is not None:
             return
-        assert self._file is not None and self._begun is None
+        assert self._begun is None
         before = self.position
+        self._asked = None
         try:
-            try:
+            size_bytes = sum(job.size_bytes for job in jobs)
+            if self._is_ordinary(jobs, size_bytes):
                 self._begun = self._put(jobs, size_bytes)
+                assert self._file is not None
                 self._file.begin_sync()
-            except _DiskFull:
-                self._undo(before, must_roll=False)
-        except OSError as error:
+        except _DiskFull:
+            self._give_back(before)
+        except BaseException as error:
+            self._failure = error
+
+    def _give_back(self, before: Position) -> None:
+        try:
+            self._undo(before, must_roll=False)
+        except BaseException as error:
             self._failure = error
 
     def _is_ordinary(self, jobs: list[Job], size_bytes: int) -> bool:
@@ -169,7 +178,7 @@ class SegmentWriter:
         if self._begun is not None:
             begun, self._begun = self._begun, None
             self._sync(begun)
-            jobs = []
+            jobs = jobs[begun.jobs :]
         else:
             self._asked = None
         for job in jobs:
@@ -289,7 +298,7 @@ class SegmentWriter:
             self._file.write(parts, self._ahead(total, end))
         except OSError as error:
             raise _full_or(error) from error
-        return _Begun(number, end, rolled)
+        return _Begun(len(batch), number, end, rolled)
 
     def _sync(self, begun: _Begun) -> None:
         """Whatever a sync says, "full" included, it leaves the file in a state nobody knows."""

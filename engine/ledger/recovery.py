@@ -9,13 +9,11 @@ Invariants:
   the write set said by name that they lack the entry, after their fence was durable.
 - Whatever cannot be decided leaves the ledger IN_RECOVERY; nothing is guessed.
 - A close that somebody else wrote first is adopted, whatever this recovery found.
-- What a bookie that answered lacks of the newest confirmed entries, being one that its writer had
-  passed over, is written back, too.
 """
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -33,11 +31,6 @@ from engine.ledger.replication import Replication
 from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import LacReply, LedgerFacts, ReadRequest, Status
-
-_BEHIND_MAX: Final = 32
-"""So many confirmed entries are written back, at most, for bookies that were passed over."""
-_REST_S: Final = 0.01
-"""Bookies that are not needed for a fence get at least so long to tell what they lack."""
 
 
 async def recover(context: LedgerContext, held: Held) -> Held:
@@ -89,24 +82,20 @@ class _Recovery:
 
     async def run(self) -> None:
         """Fence, read onward, write back; afterwards `to_closed` knows the end."""
-        lowest, heard = await self._fence()
-        lac = max(heard, self._frozen.first - 1)
-        start = max(lowest, lac - _BEHIND_MAX, self._frozen.first - 1)
-        self._last = start
+        lac = max(await self._fence(), self._frozen.first - 1)
+        self._last = lac
         self._replication = Replication(
             ledger_id=self._metadata.ledger_id,
             quorums=self._quorums,
             ensemble=self._frozen.ensemble,
             fragment_first=self._frozen.first,
-            lac=start,
+            lac=lac,
             recovery=True,
             owner=self,
             context=self._context,
         )
         await self._write_back(lac)
-        if self._last < lac:
-            raise self._undecided(f"confirmed entry {self._last + 1} is not readable")
-        if self._last == start:
+        if self._last == lac:
             self._length = await self._length_at(lac)
         self._degraded |= not await self._replication.settled(
             self._context.settings.straggler_close_ms
@@ -147,39 +136,20 @@ class _Recovery:
 
     # Fencing
 
-    async def _fence(self) -> tuple[int, int]:
-        """Fence until no ack quorum avoids a fenced bookie; the lowest and highest LAC heard.
-
-        The other bookies are waited for as long again: what they lack can be written back only if
-        they tell.
-        """
-        names, clock = self._frozen.ensemble, self._context.clock
-        asked = {asyncio.ensure_future(self._fence_one(name)): at for at, name in enumerate(names)}
-        pending, fenced, lacs = set(asked), set[int](), list[int]()
-        began_s, left_s = clock.monotonic(), None
-        try:
-            while pending and (left_s is None or left_s > 0):
-                done, pending = await asyncio.wait(
-                    pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                for reply, index in [(task.result(), asked[task]) for task in done]:
-                    if reply.status is Status.OK:
-                        fenced.add(index)
-                        lacs.append(reply.lac)
-                    elif reply.status is Status.UNAUTHORIZED:
-                        raise Unauthorized(f"ledger {self._metadata.ledger_id}: wrong password")
-                if not covered(self._quorums, fenced):
-                    continue
-                now_s = clock.monotonic()
-                if left_s is None:
-                    until_s = now_s + max(now_s - began_s, _REST_S)
-                left_s = until_s - now_s
-        finally:
-            for task in asked:
-                task.cancel()
-        if left_s is not None:
-            return min(lacs), max(lacs)
-        troubles = self._context.troubles
+    async def _fence(self) -> int:
+        """Fence until no ack quorum avoids a fenced bookie; returns the highest LAC heard."""
+        asked = [self._fence_one(bookie_id) for bookie_id in self._frozen.ensemble]
+        fenced: set[int] = set()
+        lac = NO_ENTRY
+        async for index, reply in _as_they_come(asked):
+            if reply.status is Status.OK:
+                fenced.add(index)
+                lac = max(lac, reply.lac)
+            elif reply.status is Status.UNAUTHORIZED:
+                raise Unauthorized(f"ledger {self._metadata.ledger_id}: wrong password")
+            if covered(self._quorums, fenced):
+                return lac
+        troubles, names = self._context.troubles, self._frozen.ensemble
         raise RecoveryIncomplete(
             f"ledger {self._metadata.ledger_id}: only {len(fenced)} of "
             f"{self._quorums.ensemble} bookies could be fenced{troubles.tell(names)}"
@@ -203,9 +173,7 @@ class _Recovery:
         await self._replication.start()
         while runs := await self._read_after(self._last):
             self._check_writable()
-            copies = [
-                msgspec.structs.replace(run, lac=min(frozen_lac, run.first - 1)) for run in runs
-            ]
+            copies = [msgspec.structs.replace(run, lac=frozen_lac) for run in runs]
             self._replication.send(copies)
             self._last = copies[-1].last
             self._length = copies[-1].length
@@ -262,10 +230,9 @@ class _Recovery:
             runs = intact_runs(reply, entry_id)
             if runs:
                 return runs[0].length
-        raise self._undecided(f"confirmed entry {entry_id} is not readable")
-
-    def _undecided(self, why: str) -> RecoveryIncomplete:
-        return RecoveryIncomplete(f"ledger {self._metadata.ledger_id}: {why}")
+        raise RecoveryIncomplete(
+            f"ledger {self._metadata.ledger_id}: confirmed entry {entry_id} is not readable"
+        )
 
     # Owner of the replication
 

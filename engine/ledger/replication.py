@@ -159,7 +159,7 @@ class Replication:
             if slot.failed or slot in spared:
                 continue
             if slot.sent == before:
-                self._send_to(slot, runs)
+                self._send_to(slot, runs, self.pushed)
             else:
                 self._catch_up(slot)
         if self._ticker is None:
@@ -169,11 +169,15 @@ class Replication:
         """Tell the bookies the LAC now, since no run is about to carry it."""
         if self.lac > self._announced and self.error is None:
             self._announced = self.lac
-            self._sparing.end()
-            self._even_out()
+            self.even_out()
             for slot in self.slots:
-                if slot.bookie is not None:
+                if slot.bookie is not None and slot.sent >= self.lac:
                     slot.bookie.confirm(self.ledger_id, self.lac)
+
+    def even_out(self) -> None:
+        """Send every bookie what it was passed over with; pass nobody over for a while."""
+        self._sparing.end()
+        self._even_out()
 
     def record(self, facts: LedgerFacts) -> None:
         """Let the live bookies remember facts; best effort."""
@@ -182,7 +186,7 @@ class Replication:
                 slot.bookie.record(facts, self._key)
 
     async def settled(self, timeout_ms: int) -> bool:
-        """Wait until no replica lags any more, at most so long. Tell whether that is so."""
+        """Wait until no replica lags any more, at most so long; whether that is so."""
         if self._stragglers.runs and self.error is None:
             self._idle = asyncio.Event()
             try:
@@ -231,7 +235,7 @@ class Replication:
         except (BookieUnavailable, TimeoutError):
             self._note(slot)
 
-    def _send_to(self, slot: Slot, runs: Sequence[Run]) -> None:
+    def _send_to(self, slot: Slot, runs: Sequence[Run], up_to: int) -> None:
         quorums = self.quorums
         if quorums.ensemble > quorums.write:
             index = slot.index
@@ -250,7 +254,7 @@ class Replication:
             size_bytes += run_bytes
         if request:
             self._request(slot, request)
-        slot.sent = self.pushed
+        slot.sent = max(slot.sent, up_to)
 
     def _request(self, slot: Slot, runs: Sequence[Run]) -> None:
         bookie = slot.bookie
@@ -269,23 +273,18 @@ class Replication:
             recovery=self._recovery,
         )
 
-    def _catch_up(self, slot: Slot) -> None:
-        """Send all that is held and that the slot was not sent yet."""
-        runs = [
-            run
-            for held in (self._stragglers.runs, self._unconfirmed)
-            for run in held
-            if run.first > slot.sent
-        ]
-        self._send_to(slot, runs)
+    def _catch_up(self, slot: Slot, *, confirmed_only: bool = False) -> None:
+        """Send all that is held, or of that what is confirmed, and that it was not sent yet."""
+        held = (*self._stragglers.runs, *(() if confirmed_only else self._unconfirmed))
+        runs = [run for run in held if run.first > slot.sent]
+        self._send_to(slot, runs, self.lac if confirmed_only else self.pushed)
         if self._ticker is None:
             self._arm()
 
     def _even_out(self) -> None:
-        if self.error is None and self._changing is None:
-            for slot in self.slots:
-                if slot.sent < self.pushed and not slot.failed:
-                    self._catch_up(slot)
+        for slot in self.slots if self._changing is None and self.error is None else ():
+            if slot.sent < self.pushed and not slot.failed:
+                self._catch_up(slot)
 
     # Replies
 
@@ -407,7 +406,9 @@ class Replication:
             self._owner.on_failed(error)
 
     def _begin_change(self) -> None:
-        self._sparing.end()
+        # What is confirmed must not wait for the change on fewer bookies than are there.
+        for slot in self._sparing.end():
+            self._catch_up(slot, confirmed_only=True)
         if self._changing is None and self.error is None:
             self._changing = self._loop.create_task(self._change())
 

@@ -7,6 +7,9 @@ bookies are passed over and get what they lack together, a few adds later. Proto
 bare quorum first are called thrifty (Moraru, Andersen and Kaminsky, "There is more consensus in
 egalitarian parliaments", 2013).
 
+That is for bookies that share a disk, as those of one folder do. Of bookies on machines of their
+own the second of three is sooner there than both of a chosen two.
+
 Invariants:
 - Nothing is confirmed by it: a bookie that was passed over is one that lags.
 - An ack quorum of bookies that owe nothing is never passed over; where there is none, nobody is.
@@ -26,12 +29,13 @@ from engine.ledger.stragglers import Stragglers
 from engine.limits import KIB
 from engine.run import Run
 
-_ADDS: Final = 8
+_ADDS: Final = 16
 _ASKED_MIN: Final = 2
 _SHORTEST_S: Final = 0.001
 _REQUEST_BYTES_MAX: Final = 64 * KIB
+_LACKING_MAX: Final = 32
 _STRAGGLER_SHARE: Final = 4
-"""Who was passed over may lack so small a part of what a straggler may lack."""
+"""Who was passed over may lack so many entries, and so small a part of a straggler's bytes."""
 
 
 class Sparing:
@@ -57,9 +61,11 @@ class Sparing:
         """Whom a request passes over, while nothing else is on its way."""
         if not self._allowed or len(runs) > 1:
             return ()
-        size_bytes = len(runs[0].body)
-        lacking_bytes = self._stragglers.size_bytes + size_bytes
+        size_bytes, stragglers = len(runs[0].body), self._stragglers
+        lacking_bytes = stragglers.size_bytes + size_bytes
         if size_bytes > _REQUEST_BYTES_MAX or lacking_bytes > self._bytes_max:
+            return ()
+        if len(stragglers.runs) >= _LACKING_MAX:
             return ()
         if self._timer is None:
             self._timer = self._loop.call_later(self._while_s(), self._turn)
@@ -68,12 +74,16 @@ class Sparing:
                 return ()
         return self._spared
 
-    def end(self) -> None:
-        """Pass nobody over until lone requests have followed one another for a while again."""
-        self._spared = ()
+    def end(self) -> Sequence[Slot]:
+        """Pass nobody over until lone requests have followed one another for a while again.
+
+        Returns who was passed over until now.
+        """
+        spared, self._spared = self._spared, ()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        return spared
 
     def _turn(self) -> None:
         self._timer = None

@@ -216,6 +216,7 @@ class LedgerWriter:
         Raises `MetadataUnavailable`, `RecoveryIncomplete` (call again), `NoSuchLedger`.
         """
         self._accepting = False
+        self._replication.even_out()
         if self._closing is None or (self._closing.done() and self._closing_failed()):
             self._closing = self._loop.create_task(self._close(straggler_ms))
             # Who waits for it hears of its failure; perhaps nobody does any more.

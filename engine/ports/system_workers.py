@@ -82,9 +82,8 @@ class ThreadWorkers:
                 here.append(batcher)
             else:
                 batcher.hand_over()
-        if len(here) > 1:
-            for batcher in here:
-                batcher.begin_here()
+        for batcher in here if len(here) > 1 else ():
+            batcher.begin_here()
         for batcher in here:
             batcher.work_here()
 
@@ -157,7 +156,7 @@ class _Call:
 class _Duty(Generic[T]):
     """What a batcher does with a batch, wherever it does it, and whom it tells."""
 
-    __slots__ = ("_seconds", "_work", "begin", "done")
+    __slots__ = ("_begin", "_seconds", "_work", "done")
 
     def __init__(
         self,
@@ -168,8 +167,16 @@ class _Duty(Generic[T]):
     ) -> None:
         self._work = work
         self.done = done
-        self.begin = begin
+        self._begin = begin
         self._seconds = seconds
+
+    def begin_with(self, jobs: list[T]) -> float:
+        """Begin with a batch that `do` is to follow on; how many seconds that took."""
+        if self._begin is None:
+            return 0.0
+        begun_s = self._seconds()
+        self._begin(jobs)
+        return self._seconds() - begun_s
 
     def do(self, jobs: list[T]) -> tuple[Any, BaseException | None, float]:
         """What a batch came to, what failed, and how many seconds it took."""
@@ -206,6 +213,7 @@ class ThreadBatcher(Generic[T]):
         self._in_thread = 0
         self._alone = 0
         self._mean_s = 2 * lone_s
+        self._begun_s = 0.0
         arguments = (self._queue, loop, duty, self._worked, self._ended)
         threading.Thread(target=_batch, args=arguments, name=name, daemon=True).start()
 
@@ -243,15 +251,15 @@ class ThreadBatcher(Generic[T]):
 
     def begin_here(self) -> None:
         """Begin with the one job that waits; `work_here` follows in this turn."""
-        if self._duty.begin is not None:
-            self._duty.begin(self._waiting)
+        self._begun_s = self._duty.begin_with(self._waiting)
 
     def work_here(self) -> None:
         """Work the one job that waits, on the loop."""
         assert not self._in_thread
         jobs, self._waiting = self._waiting, []
         result, failure, took_s = self._duty.do(jobs)
-        self._measure(jobs, took_s)
+        begun_s, self._begun_s = self._begun_s, 0.0
+        self._measure(jobs, begun_s + took_s)
         self._duty.done(jobs, result, failure)
 
     def _worked(

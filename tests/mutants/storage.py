@@ -46,8 +46,9 @@ JOURNAL_MUTANTS: Final = (
         "what-was-begun-is-not-synced",
         "what was begun is synced by the work that follows",
         _WRITER,
-        "            self._sync(begun)\n            jobs = []",
-        "            self._batch, self._offset = begun.number, begun.end\n            jobs = []",
+        "            self._sync(begun)\n            jobs = jobs[begun.jobs :]",
+        "            self._batch, self._offset = begun.number, begun.end\n"
+        "            jobs = jobs[begun.jobs :]",
         by_test(
             _BEGUN_TESTS, "test_a_batch_that_was_begun_is_written_once_and_counts_after_its_sync"
         ),
@@ -56,8 +57,9 @@ JOURNAL_MUTANTS: Final = (
         "a-failed-write-is-tried-again",
         "a write that failed when it was begun is not tried again",
         _WRITER,
-        "        except OSError as error:\n            self._failure = error\n",
-        "        except OSError:\n            pass\n",
+        "            self._give_back(before)\n        except BaseException as error:\n"
+        "            self._failure = error\n",
+        "            self._give_back(before)\n        except OSError:\n            pass\n",
         by_test(
             _BEGUN_TESTS,
             "test_a_write_that_fails_when_it_is_begun_is_told_by_the_work_and_not_tried_again",
@@ -67,12 +69,20 @@ JOURNAL_MUTANTS: Final = (
         "a-full-disk-keeps-what-was-begun",
         "a batch that meets a full disk is cut off",
         _WRITER,
-        "                self._undo(before, must_roll=False)\n",
-        "                pass\n",
+        "            self._give_back(before)\n",
+        "            pass\n",
         by_test(
             _BEGUN_TESTS,
             "test_a_batch_that_meets_a_full_disk_when_it_is_begun_is_cut_off_and_refused",
         ),
+    ),
+    Mutant(
+        "what-came-behind-a-begun-batch-is-dropped",
+        "a job that came behind a begun batch is written too",
+        _WRITER,
+        "            jobs = jobs[begun.jobs :]\n",
+        "            jobs = []\n",
+        by_test(_BEGUN_TESTS, "test_a_job_that_came_behind_a_begun_batch_is_written_too"),
     ),
     Mutant(
         "zeros-ahead-hide-a-torn-batch",

@@ -52,6 +52,7 @@ def draw_client_settings(rng: random.Random) -> ClientSettings:
         long_poll_ms=rng.choice([200, 1_000]),
         retry_pause_ms=20,
         quarantine_ms=rng.choice([200, 2_000]),
+        spare_ms_max=rng.choice([0, 20]),
         straggler_close_ms=rng.choice([10, 200]),
         straggler_bytes_max=rng.choice([2_000, 20_000, 1 << 20]),
         writer_bytes_max=rng.choice([500, 5_000, 1 << 20]),

@@ -1,5 +1,6 @@
 """Batches that are begun, so that several disks work beside each other, and synced in order."""
 
+import errno
 import random
 
 import pytest
@@ -9,6 +10,7 @@ from engine.bookie.job import Job
 from engine.bookie.segment import FOLDER, RECORD_HEADER_BYTES, name_of
 from engine.bookie.segment_writer import SegmentWriter, Tail
 from engine.bookie.settings import BookieSettings
+from engine.ports.disk import Space
 from tests.engine.bookie.stable import StillClock, run_of
 from tests.simulation.disk import SimDisk
 
@@ -113,3 +115,25 @@ def test_a_roll_a_mark_and_the_first_batch_are_left_to_the_work() -> None:
     fresh = SegmentWriter(desk.disk, StillClock(), SETTINGS, "b" * 32, 7, Tail(1, 0, roll=True))
     fresh.begin([desk.job()])
     assert desk.disk.operations == operations
+
+
+def test_a_disk_that_cannot_tell_its_room_when_a_batch_begins_ends_the_writer() -> None:
+    desk = Desk()
+    job = desk.job()
+
+    def unreadable() -> Space:
+        raise OSError(errno.EIO, "simulated: statvfs failed")
+
+    desk.disk.space = unreadable  # type: ignore[method-assign]
+    desk.writer.begin([job])
+    with pytest.raises(OSError, match="statvfs failed"):
+        desk.writer.work([job])
+
+
+def test_a_job_that_came_behind_a_begun_batch_is_written_too() -> None:
+    desk = Desk()
+    first, second = desk.job(), desk.job()
+    desk.writer.begin([first])
+    outcome = desk.writer.work([first, second])
+    assert second.offsets[0] > first.offsets[0]
+    assert outcome.end.offset == desk.size_bytes and len(outcome.syncs_s) == 2

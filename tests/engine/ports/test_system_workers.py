@@ -257,6 +257,34 @@ async def test_of_several_batchers_in_one_turn_two_are_worked_on_the_loop_and_be
     assert here == {"one": True, "two": True, "three": False}
 
 
+async def test_what_is_slow_to_begin_sends_the_work_back_to_the_threads() -> None:
+    now_s, loop_thread = [0.0], threading.get_ident()
+    workers = ThreadWorkers(asyncio.get_running_loop(), seconds=lambda: now_s[0])
+    here, left, all_done = list[bool](), [0], asyncio.Event()
+
+    def done(jobs: list[int], result: None, error: BaseException | None) -> None:
+        left[0] -= 1
+        if not left[0]:
+            all_done.set()
+
+    def begin(jobs: list[int]) -> None:
+        now_s[0] += 0.02
+
+    def work(jobs: list[int]) -> None:
+        here.append(threading.get_ident() == loop_thread)
+
+    batchers = [workers.batcher("slow", work, done, lone_ms=1.0, begin=begin) for _ in range(2)]
+    for turn in range(40):
+        left[0] = len(batchers)
+        all_done.clear()
+        for batcher in batchers:
+            batcher.put(turn)
+        await all_done.wait()
+    assert 0 < sum(here) < 10, "each turn on the loop is followed by many in the threads"
+    for batcher in batchers:
+        await batcher.close()
+
+
 async def test_a_batcher_alone_on_the_loop_is_not_begun() -> None:
     assert await told_of_batchers(("one",)) == (["work one"], {"one": True})
 
