@@ -76,12 +76,15 @@ def load(spark: "SparkSession", url: str, folder: Path) -> LoadReport:
 
 
 def tasks_of(spark: "SparkSession") -> tuple[int, int]:
-    """How many of its tasks Spark has done, and how many there are as far as it has planned."""
+    """How many of its tasks Spark has done, and how many there are in the stages that have begun.
+
+    A stage that is planned may be passed over, and never does any of its tasks.
+    """
     tracker, done, planned = spark.sparkContext.statusTracker(), 0, 0
     jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup())
     for stage in {stage for job in jobs if job is not None for stage in job.stageIds}:
         info = tracker.getStageInfo(stage)
-        if info is not None:
+        if info is not None and (info.numActiveTasks or info.numCompletedTasks):
             done += info.numCompletedTasks
             planned += info.numTasks
     return done, planned

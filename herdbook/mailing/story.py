@@ -138,7 +138,7 @@ class _Story:
         spark = await self._timed("spark", self._workers.run(opening))
         async with connect_async(processes.url) as cluster:
             await self._load(cluster, spark)
-            await self._timed("tasks", self._send(cluster))
+            await self._timed("tasks", self._send(cluster), counted=True)
             told = await self._by_spark("report", spark, lambda: with_spark.report(spark))
             report.lines, report.different = told
             await self._check(cluster)
@@ -156,21 +156,23 @@ class _Story:
         """Let Spark do it; meanwhile its tasks are counted."""
         from herdbook.mailing.spark import tasks_of
 
-        _, before = await self._workers.run(lambda: tasks_of(spark))
+        done_before, begun_before = await self._workers.run(lambda: tasks_of(spark))
 
         async def count() -> None:
+            done, begun = await self._workers.run(lambda: tasks_of(spark))
+            self._step(what, done - done_before, begun - begun_before)
+
+        async def go_on_counting() -> None:
             while True:
                 await asyncio.sleep(_COUNT_S)
-                done, planned = await self._workers.run(lambda: tasks_of(spark))
-                self._step(what, done - before, planned - before)
+                await count()
 
-        counting = asyncio.ensure_future(count())
+        counting = asyncio.ensure_future(go_on_counting())
         try:
-            result = await self._timed(what, self._workers.run(work))
+            result = await self._timed(what, self._workers.run(work), counted=True)
         finally:
             counting.cancel()
-        _, planned = await self._workers.run(lambda: tasks_of(spark))
-        self._step(what, planned - before, planned - before)
+        await count()
         return result
 
     async def _send(self, cluster: AsyncCluster) -> None:
@@ -264,12 +266,14 @@ class _Story:
             await asyncio.sleep(_LOOK_S)
         await self._again(self._all_up)
 
-    async def _timed(self, what: str, work: Awaitable[T]) -> T:
+    async def _timed(self, what: str, work: Awaitable[T], *, counted: bool = False) -> T:
+        """Do it; `counted`: it says itself how much of it is done."""
         self._step(what, 0, 0)
         began_s = self._clock.monotonic()
         result = await work
         self._report.took_s[what] = self._clock.monotonic() - began_s
-        self._step(what, 1, 1)
+        if not counted:
+            self._step(what, 1, 1)
         return result
 
 

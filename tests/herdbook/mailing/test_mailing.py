@@ -6,7 +6,7 @@ import mailbox
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from email.message import EmailMessage
 from functools import partial
@@ -24,7 +24,7 @@ from herdbook.mailing.ending import SAID
 from herdbook.mailing.gathering import TENANTS, gather
 from herdbook.mailing.report import STEPS, StoryReport
 from herdbook.mailing.spark import TenantLine, tasks_of
-from herdbook.mailing.story import StorySettings, _wanted, tell
+from herdbook.mailing.story import StorySettings, _Story, _wanted, tell
 from herdbook.mailing.work import look_into
 
 
@@ -178,16 +178,43 @@ def test_a_cluster_that_is_kept_is_up_when_the_report_is_told_until_an_interrupt
 
 def test_what_spark_has_done_is_counted_in_its_tasks() -> None:
     stages = {
-        1: SimpleNamespace(numTasks=4, numCompletedTasks=4),
-        2: SimpleNamespace(numTasks=8, numCompletedTasks=3),
+        1: SimpleNamespace(numTasks=4, numActiveTasks=0, numCompletedTasks=4),
+        2: SimpleNamespace(numTasks=8, numActiveTasks=2, numCompletedTasks=3),
         3: None,
+        # Planned, and passed over.
+        4: SimpleNamespace(numTasks=9, numActiveTasks=0, numCompletedTasks=0),
     }
-    jobs = {7: SimpleNamespace(stageIds=[1, 2]), 8: SimpleNamespace(stageIds=[2, 3]), 9: None}
+    jobs = {7: SimpleNamespace(stageIds=[1, 2]), 8: SimpleNamespace(stageIds=[2, 3, 4]), 9: None}
     tracker = SimpleNamespace(
         getJobIdsForGroup=lambda: list(jobs), getJobInfo=jobs.get, getStageInfo=stages.get
     )
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     assert tasks_of(spark) == (7, 12)
+
+
+class Inline:
+    """Threads that are none."""
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def story_of(processes: Any = None, step: Any = lambda *step: None, say: Any = print) -> _Story:
+    """One that has not begun."""
+    gathered: Any = SimpleNamespace(messages=3)
+    workers: Any = Inline()
+    return _Story(gathered, StoryReport("farm"), processes, workers, step, say)
+
+
+async def test_a_bar_of_sparks_tasks_begins_at_none_and_ends_at_all_whatever_was_never_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[tuple[int, int]] = []
+    counts = iter([(5, 240), (23, 258)])
+    monkeypatch.setattr("herdbook.mailing.spark.tasks_of", lambda spark: next(counts))
+    told = story_of(step=lambda what, done, total: steps.append((done, total)))
+    assert await told._by_spark("report", object(), lambda: "moo") == "moo"
+    assert steps == [(0, 0), (18, 18)]
 
 
 def test_where_nobody_looks_each_step_is_a_line_when_it_begins() -> None:
