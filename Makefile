@@ -29,6 +29,7 @@ help: ## Show this help
 
 venv: $(STAMP) ## Make the private virtual environment, with the versions of constraints.txt
 
+# One that was made here is made anew when the versions change. One of somebody's own is never removed.
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" \
 	  || { echo "No Python 3.11 or later found (Debian: apt-get install python3 python3-venv)."; exit 1; }
@@ -36,11 +37,20 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) does not start or is older than 3.11: name a later one, make PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "$(PYTHON) has no venv module. Install it (Debian: apt-get install python3-venv)."; exit 1; }
-	@rm -rf $(VENV)
-	@$(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV): 1.2 GB, which takes some minutes ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(STAMP)
+	@set -e; by=make; \
+	if grep -qs "by make" $(STAMP); then rm -rf $(VENV); fi; \
+	if [ ! -e $(VENV) ]; then \
+	  $(PYTHON) -m venv $(VENV); \
+	elif [ -f $(VENV)/pyvenv.cfg ] \
+	  && $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	  by=others; echo "$(VENV) was here before: it stays, and gets what it lacks."; \
+	else \
+	  echo "$(VENV) is no environment of Python 3.11 or later with pip: remove it, or make VENV=..."; \
+	  exit 1; \
+	fi; \
+	echo "Installing into $(VENV): 1.2 GB, which takes some minutes ..."; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+	echo "by $$by" >$(STAMP)
 
 ## Using it
 
