@@ -34,7 +34,7 @@ def keep_farm(folder: str) -> list[str]:
 
         with book.changes(tables=["cow"], follow=False) as changes:
             return [
-                f"{change.kind.value} {change.row}"
+                f"{change.kind.value} {change.row or change.key_row or change.table.name}"
                 for transaction in changes
                 for change in transaction.changes
             ]

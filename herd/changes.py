@@ -9,6 +9,7 @@ Invariants:
   remembers the position of the last one it has dealt with goes on after it.
 - What is kept for a consumer moves on only to positions that it was told of and has gone past.
 - A row is told with the definition that its table had in that very transaction.
+- Which row a change is of is always known, by the columns of its key; also where it is gone.
 - Tables with `full_changes` tell how a row was before; of others it is not known.
 """
 
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
+from herd.capture.key_values import key_values
 from herd.catalog import decode_table
 from herd.commands import Change as KeyChange
 from herd.commands import Write
@@ -27,9 +29,10 @@ from herd.errors import StorageFailed
 from herd.keys import DATA, TABLE, number_of, store_of
 from herd.reading_log import log_of, read_batches
 from herd.rows import row_decoder, row_reader
-from herd.schema import Table
+from herd.schema import Column, Table
 from herd.transaction import FRESH
 from herd.translating import translating
+from herd.types import Stored, returning
 
 KEEP_MS: Final = 7 * 24 * 3_600_000
 
@@ -49,13 +52,25 @@ class ChangeKind(enum.Enum):
 
 
 class Change(NamedTuple):
-    """One row's change. Rows are dicts of Python values by column name."""
+    """One row's change. Rows are dicts of Python values by column name, the key is stored bytes."""
 
     table: Table
     kind: ChangeKind
     key: bytes
     row: dict[str, Any] | None
     before: dict[str, Any] | None = None
+
+    @property
+    def key_row(self) -> dict[str, Any] | None:
+        """The columns of the primary key: which row it is, also of one that is gone.
+
+        None: it is a change of the whole table. Raises `StorageFailed` for bytes that are no key.
+        """
+        if not self.key:
+            return None
+        columns = [self.table.by_number[number] for number in self.table.primary]
+        values = zip(columns, key_values(self.table)(self.key), strict=True)
+        return {column.name: _returned(column, value) for column, value in values}
 
 
 class CommittedTransaction(NamedTuple):
@@ -180,6 +195,11 @@ def _told(table: Table, key: bytes, row: bytes | None, before: dict[bytes, bytes
     else:
         kind = ChangeKind.INSERT if earlier is None else ChangeKind.UPDATE
     return Change(table, kind, key, after, earlier)
+
+
+def _returned(column: Column, value: Stored) -> Any:
+    convert = returning(column.type)
+    return value if convert is None else convert(value)
 
 
 def _values(table: Table, row: bytes) -> dict[str, Any]:

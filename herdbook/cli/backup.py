@@ -143,13 +143,14 @@ def position_of(text: str) -> "Position":
 def _tell(transaction: "CommittedTransaction", as_json: bool) -> None:
     ledger, entry = transaction.position
     for change in transaction.changes:
-        kind, row = change.kind.value, change.row
+        kind, row, key = change.kind.value, change.row, change.key_row
         if as_json:
             facts = {"ledger": ledger, "entry": entry, "table": change.table.name, "kind": kind}
-            rows = {"row": row, "before": change.before}
+            rows = {"key": key, "row": row, "before": change.before}
             typer.echo(msgspec.json.encode({**facts, **rows}, enc_hook=str).decode())
             continue
-        shown = "" if row is None else ", ".join(f"{name} = {row[name]!r}" for name in row)
+        told = row or key or {}
+        shown = ", ".join(f"{name} = {value!r}" for name, value in told.items())
         typer.echo(f"{ledger}/{entry}  {change.table.name}  {kind}  {shown}".rstrip())
 
 

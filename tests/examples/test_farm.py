@@ -11,7 +11,7 @@ from examples.farm import count_cows, keep_farm, main
 
 def test_the_farm_is_kept_again_in_the_same_folder(tmp_path: Path) -> None:
     for _ in range(2):
-        assert "delete None" in keep_farm(str(tmp_path / "data"))
+        assert "delete {'id': 1}" in keep_farm(str(tmp_path / "data"))
     assert asyncio.run(count_cows(str(tmp_path / "data"))) == 2
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -13,12 +14,12 @@ from engine.log import START, Position, ReplicatedLog, Span
 from engine.log.log_reader import Batch
 from engine.replica import entries as kinds
 from herd import consumers
-from herd.changes import ChangeKind, CommittedTransaction, changes
+from herd.changes import Change, ChangeKind, CommittedTransaction, changes
 from herd.commands import Erase, Write, encode_command
 from herd.consumers import Consumer
 from herd.reading_log import CommandReader, log_of
-from herd.schema import Column
-from herd.types import TEXT
+from herd.schema import Column, Table, key_of
+from herd.types import TEXT, ColumnType, Kind, accepting
 from tests.herd.checkpoint.test_building import Setup, change, opened, taken
 
 LOG = log_of("farm")
@@ -96,6 +97,25 @@ async def test_a_table_that_logs_full_changes_tells_how_rows_were(tmp_path: Path
             (ChangeKind.UPDATE, a, b),
             (ChangeKind.DELETE, b, None),
         ]
+
+
+async def test_a_deleted_row_is_told_by_its_key_as_values(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "one"})
+        await change(setup, {}, remove=range(1, 2))
+        made, put, gone = [one for found in await told(setup) for one in found.changes]
+        assert (made.kind, made.key_row) == (ChangeKind.DEFINE, None)
+        assert put.key_row == {"id": 1}
+        assert (gone.kind, gone.key_row, gone.row) == (ChangeKind.DELETE, {"id": 1}, None)
+
+
+def test_the_columns_of_a_key_are_told_as_rows_tell_them() -> None:
+    day, kind = date(2026, 3, 1), ColumnType(Kind.DATE)
+    columns = (Column(0, "name", TEXT), Column(1, "day", kind), Column(2, "title", TEXT))
+    table = Table(1, "milking", 7, columns, (1, 0), next_column=3)
+    key = key_of(table, ["Elsa", accepting(kind)(day), None])
+    told = Change(table, ChangeKind.DELETE, key, None).key_row
+    assert told == {"day": day, "name": "Elsa"}
 
 
 async def test_only_the_tables_of_interest_are_told(tmp_path: Path) -> None:

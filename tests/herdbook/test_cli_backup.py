@@ -66,6 +66,8 @@ def test_a_tablespace_is_restored_to_a_position_that_its_changes_show(tmp_path: 
     position = f"{put['ledger']}/{put['entry']}"
     later = call("changes", folder, "--after", position).stdout.splitlines()
     assert [line.split()[1:3] for line in later] == [["horse", "define"], ["cow", "delete"]]
+    assert later[-1].endswith("  cow  delete  id = 1"), "which row it was"
+    assert (gone["key"], gone["row"], made["key"]) == ({"id": 1}, None, None)
     restored = call("restore-until", folder, "default", position, "then", "--json")
     assert restored.exit_code == 0, restored.output
     assert json.loads(restored.stdout)["tablespace"] == "then"
