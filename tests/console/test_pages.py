@@ -130,7 +130,7 @@ def test_the_page_of_workers_says_how_one_is_started_with_the_stores_own_url(
         f" String(at).includes('/workers') ? Promise.resolve({none}) : real(at, ...rest); }})()"
     )
     page.run("location.hash = '#/workers'")
-    page.sees(store.book.url)
+    page.wait("document.querySelector('.empty code')?.innerText.endsWith('STORE') === false")
     told = page.run("document.querySelector('.empty code').innerText")
     assert told == f"herdbook worker --tasks your.module --url {store.book.url}"
 
