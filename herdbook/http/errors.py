@@ -64,6 +64,7 @@ _STATUSES: Final[_Statuses] = (
     (blob.BlobUnreadable, 503),
     (blob.BlobNotStored, 503),
     (blob.BlobsClosed, 503),
+    (blob.AccessDenied, 403),
     (blob.BlobError, 400),
     (herd.CommitUnknown, 504),
     (herd.AccessDenied, 403),
