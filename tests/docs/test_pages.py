@@ -46,6 +46,16 @@ def test_what_a_newcomer_reads_first_is_run_but_for_few_blocks_with_a_reason(pag
     assert len(blocks) >= 6 and len(left_out) <= 2, left_out
 
 
+def test_each_program_of_the_tutorial_is_whole_by_itself() -> None:
+    programs = [
+        block.text
+        for block in blocks_of("docs/start/tutorial.md")
+        if block.kind == "python" and "herdbook." in block.text
+    ]
+    assert len(programs) >= 2
+    assert [text for text in programs if "import herdbook\n" not in text] == []
+
+
 def test_every_how_to_with_something_to_run_is_run() -> None:
     elsewhere = {"docs/howto/read-a-table-from-spark.md"}  # tests/spark has a session
     to_run = {
