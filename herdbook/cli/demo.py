@@ -202,18 +202,26 @@ def _progress(
 def _embedded(source: Path, data: Path | None, limit: int | None, as_json: bool) -> None:
     from herdbook.mailing.own_folder import own_folder
 
-    if not source.is_dir():
-        raise typer.BadParameter(f"{source} is no folder", param_hint="FOLDER")
-    if data is not None:
-        report = _demonstrate(source, data, limit, list_ids=True)
-    else:
-        with own_folder() as folder:
-            report = _demonstrate(source, folder / "data", limit)
+    with own_folder() as folder:
+        files = source if source.is_dir() else _laid_out(source, folder / "messages", limit)
+        kept = data if data is not None else folder / "data"
+        report = _demonstrate(files, kept, limit, list_ids=data is not None)
+    report.folder = str(source.absolute())
     _show(report, as_json)
     if not report.ok:
         if not report.files:
             typer.echo(f"{source} holds no file that could be stored", err=True)
         raise typer.Exit(1)
+
+
+def _laid_out(box: Path, folder: Path, limit: int | None) -> Path:
+    """The messages of an mbox as files of a folder."""
+    from herdbook.mailing.gathering import gather
+
+    try:
+        return gather(box, folder, limit or sys.maxsize).folder
+    except (EngineError, OSError) as error:
+        raise typer.BadParameter(str(error), param_hint="FOLDER") from error
 
 
 def _demonstrate(

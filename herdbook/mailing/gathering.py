@@ -78,7 +78,8 @@ def _messages(source: Path) -> Iterator[_Message]:
         raise InvalidRequest(f"{source} is neither a folder nor an mbox")
     box = mailbox.mbox(source, create=False)
     try:
-        for number, message in enumerate(box):
-            yield _Message(f"{number}.eml", None, bytes(message))
+        for number, key in enumerate(box.iterkeys()):
+            # A message that was parsed is written otherwise than it was.
+            yield _Message(f"{number}.eml", None, box.get_bytes(key))
     finally:
         box.close()

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from broker.describing import Options, Wanted
 from broker.errors import BrokerError
 from broker.reading import TaskFilter
-from broker.task import Status
+from broker.task import FINAL_STATES, Status
 from broker.tasks import AsyncTasks
 from engine.errors import EngineError
 from engine.ports.clock import SystemClock
@@ -195,14 +195,27 @@ class _Story:
                 if isinstance(each, Exception):
                     raise each
         self._report.tasks = len(wanted)
+        await self._look_on(cluster, len(names))
+
+    async def _look_on(self, cluster: AsyncCluster, messages: int) -> None:
+        """Until so many are sent, or no task is left that could send them; two nodes are killed."""
         kills = list(_KILLS)
         done = 0
-        while done < len(names):
+        while done < messages and not await self._given_up(cluster):
             await asyncio.sleep(_LOOK_S)
             done = await self._look(cluster, done)
-            self._step("tasks", done, len(names))
-            if kills and done >= kills[0][0] * len(names):
+            self._step("tasks", done, messages)
+            while kills and done >= kills[0][0] * messages:
                 await self._kill(cluster, kills.pop(0)[1])
+
+    async def _given_up(self, cluster: AsyncCluster) -> bool:
+        """Whether all tasks have ended, and not all well; no while nobody answers."""
+        tasks = await cluster.tasks()
+        try:
+            failed = await _count(tasks, FINAL_STATES - {Status.FINISHED})
+            return bool(failed) and failed + await _finished(tasks) >= self._report.tasks
+        except (Error, BrokerError, EngineError):
+            return False
 
     async def _look(self, cluster: AsyncCluster, before: int) -> int:
         """How many are sent; as many as before while nobody answers. Takes down what runs."""
@@ -260,7 +273,7 @@ class _Story:
         tasks = await cluster.tasks()
         for _ in range(_TRIES):
             report.finished = await self._again(partial(_finished, tasks))
-            if report.finished >= report.tasks:
+            if report.finished >= report.tasks or await self._given_up(cluster):
                 break
             # The last ones have said what they did, and are about to say that they ended.
             await asyncio.sleep(_LOOK_S)
@@ -294,8 +307,12 @@ async def _rows(cluster: AsyncCluster, text: str, *parameters: Any) -> list[Any]
 
 async def _finished(tasks: AsyncTasks) -> int:
     """How many tasks have done what they are for."""
+    return await _count(tasks, frozenset({Status.FINISHED}))
+
+
+async def _count(tasks: AsyncTasks, statuses: frozenset[Status]) -> int:
     found, above = 0, 0
-    wanted = TaskFilter(frozenset({Status.FINISHED}), type="send")
+    wanted = TaskFilter(statuses, type="send")
     while True:
         page = await tasks.list(wanted, above, _PAGE)
         found += len(page.tasks)

@@ -189,3 +189,17 @@ def test_a_process_imports_its_own_command_only() -> None:
 def test_a_name_that_the_door_does_not_have_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'opne'"):
         getattr(herdbook, "opne")  # noqa: B009
+
+
+def test_messages_of_an_mbox_are_stored_where_there_is_no_cluster(tmp_path: Path) -> None:
+    (tmp_path / "box").write_bytes(b"From elsa Thu Jan  1 00:00:00 1970\nSubject: Elsa\n\nmoo\n")
+    answer = call("demo", "--embedded", str(tmp_path / "box"), "--json")
+    assert answer.exit_code == 0, answer.output
+    report = json.loads(answer.stdout)
+    assert (report["folder"], report["files"]) == (str(tmp_path / "box"), 1)
+
+
+def test_a_file_without_messages_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "box").touch()
+    answer = call("demo", "--embedded", str(tmp_path / "box"))
+    assert answer.exit_code == 2 and "holds no file that could be sent" in answer.output

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from broker.reading import TaskFilter
+from broker.task import Status
 from engine.errors import InvalidRequest
 from herdbook.cli.demo import _progress
 from herdbook.mailing import story as telling
@@ -66,6 +68,16 @@ def test_messages_of_an_mbox_are_one_file_each(tmp_path: Path) -> None:
     assert found.messages == 3
     [first] = (tmp_path / "out" / "anna").glob("000000-*")
     assert b"Subject: Elsa 0" in first.read_bytes()
+
+
+def test_a_message_of_an_mbox_has_the_bytes_that_it_has_there(tmp_path: Path) -> None:
+    message = (
+        b"Subject: " + b"Elsa and her calves " * 9 + b"\nContent-Type: multipart/mixed\n\nmoo\n"
+    )
+    (tmp_path / "box").write_bytes(b"From elsa Thu Jan  1 00:00:00 1970\n" + message)
+    assert gather(tmp_path / "box", tmp_path / "out", 1).messages == 1
+    [file] = (tmp_path / "out" / "anna").iterdir()
+    assert file.read_bytes() == message
 
 
 @pytest.mark.parametrize("source", ["empty", "nothing"])
@@ -215,6 +227,59 @@ async def test_a_bar_of_sparks_tasks_begins_at_none_and_ends_at_all_whatever_was
     told = story_of(step=lambda what, done, total: steps.append((done, total)))
     assert await told._by_spark("report", object(), lambda: "moo") == "moo"
     assert steps == [(0, 0), (18, 18)]
+
+
+class Tasks:
+    """All there are, as the broker lists them."""
+
+    def __init__(self, *statuses: Status) -> None:
+        self.statuses = statuses
+
+    async def list(self, wanted: TaskFilter, above: int, limit: int) -> Any:
+        fitting = [each for each in self.statuses if each in wanted.statuses]
+        return SimpleNamespace(tasks=fitting, above=None)
+
+
+def cluster_of(*statuses: Status) -> Any:
+    """A cluster with tasks that are so far."""
+
+    async def tasks() -> Tasks:
+        return Tasks(*statuses)
+
+    return SimpleNamespace(tasks=tasks)
+
+
+async def test_two_nodes_are_killed_also_while_a_few_messages_are_sent_between_two_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[str] = []
+
+    async def kill(story: object, cluster: object, whom: str) -> None:
+        killed.append(whom)
+
+    async def look(story: object, cluster: object, before: int) -> int:
+        return 3
+
+    monkeypatch.setattr(telling, "_LOOK_S", 0)
+    monkeypatch.setattr(_Story, "_kill", kill)
+    monkeypatch.setattr(_Story, "_look", look)
+    await asyncio.wait_for(story_of()._look_on(cluster_of(Status.RUNNING), 3), 10)
+    assert killed == ["bookie", "leader"]
+
+
+async def test_tasks_that_end_in_error_end_the_wait_for_what_they_should_have_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def look(story: object, cluster: object, before: int) -> int:
+        return 0
+
+    monkeypatch.setattr(telling, "_LOOK_S", 0)
+    monkeypatch.setattr(_Story, "_look", look)
+    told = story_of()
+    told._report.tasks = 2
+    assert not await told._given_up(cluster_of(Status.ERROR, Status.RUNNING))
+    ended = cluster_of(Status.ERROR, Status.FINISHED)
+    await asyncio.wait_for(told._look_on(ended, 3), 10)
 
 
 def test_where_nobody_looks_each_step_is_a_line_when_it_begins() -> None:
