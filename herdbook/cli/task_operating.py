@@ -76,7 +76,10 @@ def schedule(
     broker: BrokerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add or replace a schedule, or remove it."""
+    """Add or replace a schedule, or remove it.
+
+    What it submits counts for its tenant's quota and is never refused by it.
+    """
     path = f"/schedules/{quote(name, safe='')}"
     if remove:
         told = with_tasks(url, broker, lambda api: api.ask("DELETE", path))
@@ -102,7 +105,8 @@ def change(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="resource, type, tenant, worker, mapping, rate or quota. None: list all."
+            help="resource, type, tenant, worker, mapping, rate or quota (which schedules, "
+            "retries and roll-outs pass). None: list all."
         ),
     ] = None,
     name: Annotated[

@@ -380,6 +380,7 @@ def test_a_quota_of_nothing_is_shown_as_one_and_stays_one_when_another_limit_cha
         return cast(Quota, found["nobody"])
 
     page.open(f"{store.url}/#/quotas")
+    page.sees("What schedules, retries and roll-outs submit counts, and is never refused.")
     row = "document.querySelector('tr[data-key=nobody]')"
     page.wait(row)
     assert page.run(f"[...{row}.cells].map((it) => it.innerText)")[1:3] == ["0 of 0", "0 B of 0 B"]

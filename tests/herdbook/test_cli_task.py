@@ -290,3 +290,8 @@ def test_the_help_of_submit_says_that_it_knows_nothing_of_a_functions_decorator(
     told = " ".join(call("submit", "--help").stdout.split())
     assert "@task(attempts_max=3), counts where a program submits the function itself" in told
     assert "--attempts-max" in told and "How often it may be begun" in told
+
+
+def test_the_help_says_that_what_schedules_submit_passes_the_quota() -> None:
+    told = " ".join(call("schedule", "--help").stdout.split())
+    assert "counts for its tenant's quota and is never refused by it" in told

@@ -20,10 +20,13 @@ const SIZE = {
   title: "10GiB, 500MB, or a number of bytes",
 };
 const NAMED = { required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" };
+const SAYS =
+  "What is over one is refused; what is there stays. What schedules, retries and roll-outs submit"
+  + " counts, and is never refused.";
 const EMPTY = "What is left empty has no limit";
 
 export function show({ main, signal }) {
-  heading(main, "Quotas", { says: "What is over one is refused; what is there stays." });
+  heading(main, "Quotas", { says: SAYS });
   const buckets = bucketsOf(signal);
   main.append(part("Buckets", buckets.place));
   // Quotas of tenants are for administrators to see.
