@@ -56,6 +56,7 @@ from herdbook.http.gate import Caller, Gate
 from herdbook.http.house import House
 from herdbook.http.routes import ADMIN, Ask, Need, Route
 from herdbook.http.settings import WebSettings
+from herdbook.http.transfers import LIMIT
 
 ROUTES: Final[tuple[Route, ...]] = (
     *cluster.ROUTES,
@@ -229,7 +230,8 @@ class Door:
             caller = Caller(_NOBODY) if need.public else await gate.caller(request)
             if changes:
                 gate.check_token(request, caller)
-            async with asyncio.timeout(gate.settings.request_timeout_ms / 1000):
+            async with asyncio.timeout(gate.settings.request_timeout_ms / 1000) as limit:
+                request.scope[LIMIT] = limit
                 reply = await work(caller)
         except ClientDisconnect:
             reply = Response(status_code=400)

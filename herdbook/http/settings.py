@@ -13,6 +13,7 @@ GIB: Final = 1024**3
 class WebSettings:
     """Bounds and names. Times in milliseconds, sizes in bytes.
 
+    An answer has `request_timeout_ms`, where an object goes in from its last piece on.
     `names` are the names by which it is reached, besides addresses and localhost: a request for
     another host is refused. `secure`: cookies are for TLS alone. `open_metrics`: /metrics answers
     without a login. A session ends `session_age_ms` after its login, and `session_idle_ms` after

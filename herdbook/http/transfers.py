@@ -8,6 +8,7 @@ Invariants:
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -16,6 +17,16 @@ from broker.http.bodies import BodyLate
 from engine.ports.clock import Clock
 from herdbook.http.errors import HttpError
 from herdbook.http.settings import WebSettings
+
+LIMIT: Final = "herdbook.limit"
+"""In a request's scope: the time-out that its answer has."""
+
+
+def give_time(request: Request, timeout_ms: int) -> None:
+    """Let a request's answer take so long from now on: what goes in is bounded by its own rate."""
+    limit: asyncio.Timeout | None = request.scope.get(LIMIT)
+    if limit is not None and not limit.expired():
+        limit.reschedule(asyncio.get_running_loop().time() + timeout_ms / 1000)
 
 
 class Room:
@@ -99,6 +110,7 @@ class Transfers:
                 raise too_long(self.settings)
             if self._clock.monotonic() - begun_s > self.time_s(taken):
                 raise BodyLate
+            give_time(request, self.settings.request_timeout_ms)
             if piece:
                 yield piece
         announced = request.headers.get("content-length", "")
