@@ -5,7 +5,7 @@
 
 Start it three times with ports and folders of their own, then ask any of them, in lines of JSON:
 
-    $ nc 127.0.0.1 7002
+    $ nc 127.0.0.1 7001
     {"do": "put", "key": "Alma", "value": "brown"}
     {"value":null}
     {"do": "get", "key": "Alma"}

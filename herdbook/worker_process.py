@@ -62,10 +62,15 @@ class WorkerChoice:
     """The node whose agent it is: it takes the steps of roll-outs there, and nothing else."""
 
 
-async def run_worker(choice: WorkerChoice, started: Callable[[Worker, Pool], None]) -> bool:
+async def run_worker(
+    choice: WorkerChoice,
+    started: Callable[[Worker, Pool], None],
+    leaving: Callable[[], None] = lambda: None,
+) -> bool:
     """Run a worker until a signal drains it; returns whether all that ran could end by itself.
 
-    `started` hears of it when its processes are ready. Raises `BrokerError`, `EngineError`.
+    `started` hears of it when its processes are ready, `leaving` of the first signal. Raises
+    `BrokerError`, `EngineError`.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     rng = random.SystemRandom()
@@ -88,9 +93,7 @@ async def run_worker(choice: WorkerChoice, started: Callable[[Worker, Pool], Non
     )
 
     def listen(worker: Worker, pool: Pool) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, worker.drain)
+        _drain_by_signals(worker, leaving)
         started(worker, pool)
 
     with tempfile.TemporaryDirectory(prefix="herdbook-code-") as folder:
@@ -106,6 +109,20 @@ async def run_worker(choice: WorkerChoice, started: Callable[[Worker, Pool], Non
             return await serve_worker(
                 port, settings, pool_settings, clock, rng, listen, code, payloads
             )
+
+
+def _drain_by_signals(worker: Worker, leaving: Callable[[], None]) -> None:
+    loop, told = asyncio.get_running_loop(), False
+
+    def drain() -> None:
+        nonlocal told
+        worker.drain()
+        if not told:
+            told = True
+            leaving()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, drain)
 
 
 @asynccontextmanager

@@ -181,7 +181,10 @@ class UserRows:
             try:
                 await users.insert(with_time, transaction=transaction)
             except UniqueViolation as error:
-                raise InvalidRequest(f"there is a user {name} already") from error
+                raise InvalidRequest(
+                    f"there is a user {name} already: a new password is set by "
+                    f"herdbook user passwd {name}"
+                ) from error
 
     async def set_password(self, name: str, password: str) -> None:
         """Give a user another password. Raises `UserUnknown`, `InvalidRequest`."""

@@ -86,9 +86,11 @@ def quota(
     if as_json:
         write_json({"bucket": bucket, **plain(use)})
         return
-    held, most, held_bytes, most_bytes = _shown(use)
-    typer.echo(f"bucket {bucket} holds {held} objects, at most {most or 'any number'}")
-    typer.echo(f"and {held_bytes} in them, at most {most_bytes or 'any size'}")
+    # In bytes, as a put is told that it is refused: no rounding hides what is left.
+    most = f"{use.quota_objects:,}" if use.quota_objects else "any number"
+    most_bytes = f"{use.quota_bytes:,} bytes" if use.quota_bytes else "any size"
+    typer.echo(f"bucket {bucket} holds {use.objects:,} objects, at most {most}")
+    typer.echo(f"and {use.bytes:,} bytes in them, at most {most_bytes}")
 
 
 def _shown(use: "BucketUse") -> tuple[Any, ...]:

@@ -99,7 +99,13 @@ def submit(
         return
     tell_facts({name: value for name, value in told.items() if name != "events"}, as_json)
     if wait_ms and told["status"] != "finished":
-        raise typer.Exit(1)
+        raise _not_finished(told, wait_ms)
+
+
+def _not_finished(task: dict[str, Any], wait_ms: int) -> typer.Exit:
+    if not task["finished_ms"]:
+        say_error(f"the wait of {wait_ms} ms is over; task {task['id']} goes on without it")
+    return typer.Exit(1)
 
 
 async def _send(

@@ -84,7 +84,9 @@ def add_user(
         await rows.add(name, password, admin=admin)
         return first
 
-    if with_users(url, add):
+    first = with_users(url, add)
+    typer.echo(f"user {name} is added{', an administrator' if admin else ''}")
+    if first:
         typer.echo("this store has users now: who comes without a login is refused", err=True)
 
 
@@ -103,7 +105,9 @@ def remove_user(name: Name, url: Url = None) -> None:
         await rows.remove(name)
         return await rows.any()
 
-    if not with_users(url, remove):
+    left = with_users(url, remove)
+    typer.echo(f"user {name} is removed")
+    if not left:
         typer.echo("this store has no users any more: it is open as it was before", err=True)
 
 
@@ -118,6 +122,7 @@ def grant(
     """Let a user read, write or administer a tablespace, a bucket or a tenant's tasks."""
     given = Grant(kind.value, _lowered(kind, thing), right.value)
     with_users(url, lambda rows: rows.grant(name, given))
+    typer.echo(f"{name} may {right.value} {kind.value} {given.name}")
 
 
 @app.command("revoke")
@@ -127,6 +132,7 @@ def revoke(name: Name, kind: GrantKind, thing: Thing, url: Url = None) -> None:
     if not found:
         typer.echo(f"{name} has no grant to {kind.value} {thing}", err=True)
         raise typer.Exit(1)
+    typer.echo(f"{name} has no grant to {kind.value} {_lowered(kind, thing)} any more")
 
 
 @app.command("token")
@@ -171,6 +177,9 @@ def list_users(url: Url = None, as_json: AsJson = False) -> None:
     facts = with_users(url, look)
     if as_json:
         print_json(facts)
+        return
+    if not facts:
+        typer.echo("no users: the store is open to whoever reaches it")
         return
     print_table(("user", "administrator", "grants", "tokens"), (_row(each) for each in facts))
 

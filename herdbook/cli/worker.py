@@ -8,6 +8,7 @@ Invariants:
 
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -141,7 +142,7 @@ def _work(choice: "WorkerChoice") -> None:
     from herdbook.worker_process import run_worker
 
     try:
-        whole = run(run_worker(choice, _say))
+        whole = run(run_worker(choice, _say, partial(_say_leaving, choice.drain_ms)))
     except BrokerError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(status_of(error)) from error
@@ -149,6 +150,14 @@ def _work(choice: "WorkerChoice") -> None:
         typer.echo("the worker has left; tasks that ran too long were ended", err=True)
         raise typer.Exit(ENDED_TASKS)
     typer.echo("the worker has left")
+
+
+def _say_leaving(drain_ms: int) -> None:
+    typer.echo(
+        f"leaving: tasks that run may take up to {drain_ms / 1000:g} s to end; "
+        "Ctrl-C again ends them at once",
+        err=True,
+    )
 
 
 def _say(worker: "Worker", pool: "Pool") -> None:
@@ -189,6 +198,9 @@ def _check_wire(address: str, host: str, port: int) -> None:
 
 def _module(name: str) -> str:
     """A module's name, also of one that is given as a file."""
+    if "," in name:
+        each = " ".join(f"--tasks {one.strip()}" for one in name.split(",") if one.strip())
+        raise typer.BadParameter(f"say {each}, an option for each", param_hint="--tasks")
     if name.endswith(".py"):
         return ".".join(Path(name).with_suffix("").parts)
     if not all(part.isidentifier() for part in name.split(".")):

@@ -327,6 +327,8 @@ def test_what_a_bucket_may_hold_is_said_shown_and_kept_to(blobs: Blobs) -> None:
         {"bucket": "cows", "objects": 2, "bytes": 1001, "quota_objects": 2, "quota_bytes": 0}
     ]
     assert "holds 2 objects, at most 2" in said("quota", "cows", "--recount")
+    told = said("quota", "cows", "--bytes", "10KiB")
+    assert "1,001 bytes in them, at most 10,240 bytes" in told
     assert "cows" in said("buckets")
     for wrong in ("ten", "-1", "1 GiBit", ""):
         failed("quota", "cows", f"--bytes={wrong}", status=2)

@@ -139,6 +139,7 @@ def test_what_is_refused_is_one_line_and_status_one(store: Path) -> None:
 
 def test_waiting_ends_with_the_time_that_was_given(store: Path) -> None:
     answer = call("submit", "t", "--wait-ms", "1", "--json")
+    assert "the wait of 1 ms is over; task " in answer.stderr
     assert answer.exit_code == 1 and json.loads(answer.stdout)["status"] == "waiting"
 
 

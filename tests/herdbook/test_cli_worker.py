@@ -77,6 +77,9 @@ async def test_a_worker_runs_tasks_and_leaves_on_sigterm_when_they_have_ended(
         )
         await began(note)
         process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        line = (await process.stderr.readline()).decode()
+        assert line.startswith("leaving: tasks that run may take up to 30 s to end; Ctrl-C again")
         note.unlink()
         assert (await broker.wait(last, 20_000)).status is Status.FINISHED
         assert await process.wait() == 0
@@ -137,6 +140,7 @@ async def test_a_worker_of_a_folder_runs_the_folders_tasks(tmp_path: Path) -> No
     [
         (["--tasks", "tests.nowhere", "--broker", "127.0.0.1:1"], 1, "No module named"),
         (["--tasks", "no module", "--broker", "127.0.0.1:1"], 2, "no module's name"),
+        (["--tasks", "a,b", "--broker", "127.0.0.1:1"], 2, "--tasks a --tasks b"),
         (["--tasks", "a", "--place", "milk"], 2, "not as name=2"),
         (["--tasks", "a", "--url", "nowhere"], 2, "no folder"),
         (["--tasks", "a", "--broker", "barn"], 2, "not HOST:PORT: 'barn'"),

@@ -367,6 +367,23 @@ def test_the_commands_add_grant_list_and_remove(store: str, tmp_path: Path) -> N
     assert "open" in said(store, "rm", "ann").output
 
 
+def test_the_commands_say_in_a_line_what_they_did(tmp_path: Path) -> None:
+    async def make() -> None:
+        async with cluster.open(tmp_path / "data"):
+            return
+
+    asyncio.run(make())
+    at = str(tmp_path / "data")
+    assert said(at, "ls").stdout == "no users: the store is open to whoever reaches it\n"
+    assert said(at, "add", "bob", "--no-password").stdout == "user bob is added\n"
+    again = said(at, "add", "bob", "--no-password")
+    assert again.exit_code == 1 and "herdbook user passwd bob" in again.stderr
+    assert said(at, "grant", "bob", "bucket", "cows", "read").stdout == "bob may read bucket cows\n"
+    revoked = said(at, "revoke", "bob", "bucket", "cows")
+    assert revoked.stdout == "bob has no grant to bucket cows any more\n"
+    assert said(at, "rm", "bob").stdout == "user bob is removed\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "typed", "status"),
     [
