@@ -193,7 +193,7 @@ class AccessRefused(BookieUnavailable):
 class TooManyTries(AccessRefused):
     """Too many wrong logins came from there: the next one is judged in `wait_s` seconds."""
 
-    def __init__(self, message: str, wait_s: int) -> None:
+    def __init__(self, message: str, wait_s: int = 1) -> None:
         super().__init__(message)
         self.wait_s = wait_s
 
