@@ -127,11 +127,11 @@ def test_the_command_and_a_typed_program_work_there(installed: Installed) -> Non
     program = shutil.copy(ROOT / "examples" / "farm.py", installed.folder)
     told = installed.run("python", program, "data").splitlines()
     assert told == [
-        "define None",
+        "define cow",
         "put {'id': 0, 'name': 'Alma'}",
         "put {'id': 1, 'name': 'Berta'}",
         "put {'id': 2, 'name': 'Cilli'}",
-        "delete None",
+        "delete {'id': 1}",
         "2 cows",
     ]
     shown = installed.run("herdbook", "blob", "ls", "photos/2026/", "--url", "data")
