@@ -359,7 +359,14 @@ def test_an_interrupt_ends_a_long_query_of_a_script_and_the_command_with_it(
     while "begun" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    try:
+        said = process.communicate(timeout=15)[1]
+    except subprocess.TimeoutExpired:
+        # The interpreter drops one that comes while something is being disposed of, and says so.
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+        assert "Exception ignored" in said
+        said = ""
     assert (process.returncode, said) == (130, "")
 
 
