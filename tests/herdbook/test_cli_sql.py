@@ -362,10 +362,9 @@ def test_an_interrupt_ends_a_long_query_of_a_script_and_the_command_with_it(
     try:
         said = process.communicate(timeout=15)[1]
     except subprocess.TimeoutExpired:
-        # The interpreter drops one that comes while something is being disposed of, and says so.
+        # One that comes while the interpreter disposes of something is lost: who waits sends another.
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1]
-        assert "Exception ignored" in said
+        process.communicate(timeout=30)
         said = ""
     assert (process.returncode, said) == (130, "")
 
