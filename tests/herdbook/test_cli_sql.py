@@ -362,7 +362,7 @@ def test_an_interrupt_ends_a_long_query_of_a_script_and_the_command_with_it(
     try:
         said = process.communicate(timeout=15)[1]
     except subprocess.TimeoutExpired:
-        # One that comes while the interpreter disposes of something is lost: who waits sends another.
+        # One that comes while something is disposed of may be lost: who waits sends another.
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
         said = ""
