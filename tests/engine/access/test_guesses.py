@@ -8,21 +8,7 @@ from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
 from engine.errors import AccessRefused, TooManyTries
 from tests.engine.access.known_users import KeptAudit, KnownUsers, user
-
-
-class HandClock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def monotonic(self) -> float:
-        """See `Clock`."""
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        """See `Clock`."""
-        return int(self.now_s * 1000)
+from tests.engine.bookie.stable import StillClock
 
 
 def wrong(guesses: Guesses, peer: str, user: str) -> int:
@@ -42,7 +28,7 @@ def right(guesses: Guesses, peer: str, user: str) -> None:
 
 
 def test_who_guesses_waits_ever_longer_and_others_do_not() -> None:
-    clock = HandClock()
+    clock = StillClock()
     guesses = Guesses(clock)
     assert [wrong(guesses, "a", "ann") for _ in range(7)] == [0, 0, 0, 0, 0, 1, 1]
     assert wrong(guesses, "b", "ann") == 0 and wrong(guesses, "a", "bob") == 0
@@ -63,7 +49,7 @@ def test_who_guesses_waits_ever_longer_and_others_do_not() -> None:
 
 
 def test_strangers_behind_a_proxy_keep_nobody_out_who_was_let_in_there() -> None:
-    guesses = Guesses(HandClock())
+    guesses = Guesses(StillClock())
     for number in range(100):
         right(guesses, "proxy", f"honest-{number}")
     for number in range(25):
@@ -74,7 +60,7 @@ def test_strangers_behind_a_proxy_keep_nobody_out_who_was_let_in_there() -> None
 
 
 def test_a_login_that_could_not_be_judged_is_no_guess() -> None:
-    guesses = Guesses(HandClock())
+    guesses = Guesses(StillClock())
     for _ in range(30):
         with pytest.raises(OSError), guesses.trying("a", "ann"):
             raise OSError("the store is away")
@@ -83,7 +69,7 @@ def test_a_login_that_could_not_be_judged_is_no_guess() -> None:
 
 def test_a_door_counts_by_address_whatever_the_port_and_lets_tokens_in() -> None:
     async def try_it() -> None:
-        door = UserDoor(KnownUsers(user("ann")), KeptAudit(), "test", Guesses(HandClock()))
+        door = UserDoor(KnownUsers(user("ann")), KeptAudit(), "test", Guesses(StillClock()))
         peers = [f"10.0.0.7:{port}" for port in range(3)] + ["ipv4:10.0.0.7:8", "10.0.0.7:9"]
         for peer in peers:
             await door.verifier("ann", peer)
