@@ -5,7 +5,7 @@ from pathlib import Path
 from engine.access.shown import ShownToken
 from engine.access.tokens import READ, Claims, sign
 from tests.engine.access.known_users import KEY
-from tests.engine.access.test_guesses import HandClock
+from tests.engine.bookie.stable import StillClock
 
 
 def token(ends_ms: int) -> str:
@@ -13,7 +13,7 @@ def token(ends_ms: int) -> str:
 
 
 def test_of_two_tokens_that_counts_which_ends_later() -> None:
-    shown = ShownToken(token(2), clock=HandClock())
+    shown = ShownToken(token(2), clock=StillClock())
     for other in (token(1), "", "no token", "hb1.x.y"):
         shown.renew(other)
         assert shown.text == token(2)
@@ -22,7 +22,7 @@ def test_of_two_tokens_that_counts_which_ends_later() -> None:
 
 
 def test_a_file_is_looked_into_once_a_minute_and_may_be_missing(tmp_path: Path) -> None:
-    clock, file = HandClock(), tmp_path / "token"
+    clock, file = StillClock(), tmp_path / "token"
     shown = ShownToken(token(1), clock=clock, file=file)
     assert shown.text == token(1)
     file.write_text(token(2))
