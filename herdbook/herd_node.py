@@ -11,7 +11,7 @@ import asyncio
 import random
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,7 @@ from herdbook.access.opening import users_door
 
 TCP: Final = "tcp:"
 _LOCK: Final = "lock"
+_LISTED_S: Final = 5.0
 _BACKLOG: Final = 1_024
 
 
@@ -106,6 +107,10 @@ async def serve_node(
         )
         await _serve(stack, service, client, settings, security, door)
         node.start()
+        # Whoever reads that it serves may use it; without a metadata store it serves all the same.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LISTED_S):
+                await node.listed()
         if started is not None:
             started(node)
         await ended.wait()

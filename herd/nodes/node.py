@@ -75,6 +75,7 @@ class Node:
         self.client = client
         self.directory = Directory(client.store, client.rng)
         self._woken = asyncio.Event()
+        self._listed = asyncio.Event()
         self.outlook = Outlook(
             self.directory, client.clock, node_id, self.settings.refresh_ms, self._woken.set
         )
@@ -104,6 +105,10 @@ class Node:
         """Begin. Nothing is waited for: an absent metadata store is tried again."""
         assert self._running is None
         self._running = asyncio.create_task(self._run(), name=f"node {self.node_id}")
+
+    async def listed(self) -> None:
+        """Wait until it is among the nodes for the first time."""
+        await self._listed.wait()
 
     async def close(self) -> None:
         """End: its key goes, then its replicas; others lead at once. May be called twice."""
@@ -243,6 +248,7 @@ class Node:
             self._tidied = True
             await self._wipe_left_behind()
         await self._publish()
+        self._listed.set()
         await self.auditor.look()
         self._reconcile()
 

@@ -108,7 +108,8 @@ def test_read_descriptors_are_bounded_and_closed(tmp_path: Path) -> None:
         assert disk.read(f"file-{index}", 0, 2) == index.to_bytes(2)
     assert len(os.listdir("/dev/fd")) - before <= 130
     del disk
-    assert len(os.listdir("/dev/fd")) == before
+    # What others let go of meanwhile is closed, too.
+    assert len(os.listdir("/dev/fd")) <= before
 
 
 def test_threads_that_read_while_files_come_and_go_see_the_right_bytes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from herd.errors import LeaderUnavailable, NameTaken, OperationalError, Programm
 from herd.nodes.facts import AUDITOR, SPACES
 from herd.reading_log import log_of
 from herd.store import TablespaceFact
-from tests.herd.nodes.yard import SETTINGS, Bank, Yard, in_yard
+from tests.herd.nodes.yard import SETTINGS, Bank, Machine, Yard, in_yard
 from tests.herd.spaces import update
 from tests.simulation.virtual import elapse
 
@@ -36,6 +36,16 @@ def test_a_new_tablespace_is_run_by_as_many_nodes_as_it_wants_and_led_by_one() -
         for machine in yard.machines.values():
             told = machine.node.leader_of("farm")
             assert told == (None if machine.name == leader else f"{leader}:1")
+
+    in_yard(script)
+
+
+def test_who_waits_until_a_node_is_listed_finds_it_among_the_nodes() -> None:
+    async def script(yard: Yard) -> None:
+        machine = yard.machines["a"] = Machine(yard, "a", SETTINGS)
+        assert "a" not in await yard.commands.nodes()
+        await machine.run(machine.node.listed())
+        assert "a" in await yard.commands.nodes()
 
     in_yard(script)
 
