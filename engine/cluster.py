@@ -47,7 +47,6 @@ from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 
 _QUARANTINE_MS: Final = 500
-_SPARE_MS_MAX: Final = 20
 
 
 class Engine(LedgerClient):
@@ -162,5 +161,4 @@ def _defaults(bookies: int) -> ClientSettings:
         write_quorum=copies,
         ack_quorum=min(2, copies),
         quarantine_ms=_QUARANTINE_MS,
-        spare_ms_max=_SPARE_MS_MAX,
     )

@@ -23,9 +23,11 @@ NO_ENTRY: Final = -1
 """The id before the first one: the LAC and the last entry of an empty ledger."""
 
 _ID = struct.Struct(">QQ")
+_ROW = struct.Struct(">II")
 _crc = google_crc32c.value
 _extend = google_crc32c.extend
 _pack_id = _ID.pack
+_pack_row = _ROW.pack
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -79,11 +81,15 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         count = len(bodies)
         assert 1 <= count <= RUN_ENTRIES_MAX
         assert NO_ENTRY <= lac < first <= ENTRY_ID_MAX - count
+        if count == 1:
+            body = bodies[0]
+            table = _pack_row(len(body), _extend(_crc(_pack_id(ledger_id, first)), body))
+            return Run(ledger_id, first, 1, lac, length_before + len(body), table, body)
         rows = [0] * (2 * count)
         rows[::2] = map(len, bodies)
         rows[1::2] = _digests(ledger_id, first, bodies)
         table = struct.pack(f">{2 * count}I", *rows)
-        joined = b"".join(bodies) if count > 1 else bodies[0]
+        joined = b"".join(bodies)
         return Run(ledger_id, first, count, lac, length_before + len(joined), table, joined)
 
     def lengths(self) -> tuple[int, ...]:

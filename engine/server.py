@@ -19,19 +19,16 @@ import logging
 import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engine.access.audit import NO_AUDIT, Audit
 from engine.access.door import ReaderDoor
 from engine.access.tokens import key_of
 from engine.bookie.folder import FILE_NAME
 from engine.bookie.service import BookieService
-from engine.bookie.settings import BookieSettings
-from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
+from engine.bookie.upkeep import Upkeep, start_upkeep
 from engine.errors import (
     BookieUnavailable,
     EngineError,
@@ -51,59 +48,24 @@ from engine.metadata.contract import MetadataStore
 from engine.metadata.passed_on import PassedOn
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_signals import ended_by_signals
-from engine.transport.address import (
-    TCP,
-    is_loopback,
-    join_host_port,
-    parse_host_port,
-)
+from engine.server_settings import ServerSettings, check_listeners, keep_to, with_room_for_files
+from engine.settling import settle
+from engine.transport.address import TCP, join_host_port, parse_host_port
 from engine.transport.contract import Bookie
 from engine.transport.dialing import DialingTransport, framed_dial
 from engine.transport.framed_server import FramedServer
-from engine.transport.framed_settings import FramedSettings
-from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.listening import Listener, listen_tcp
 from engine.transport.security import NO_SECURITY, Security
+from engine.transport.shortcut import Shortcut
 
 if TYPE_CHECKING:
+    from engine.ports.system_workers import ThreadWorkers
     from engine.repair.node import RepairNode
-    from engine.repair.settings import RepairSettings
     from engine.transport.grpc_server import GrpcServer
 
 SWITCH_INTERVAL_S: Final = 50e-6
 _BACKLOG: Final = 256
 _LOG: Final = logging.getLogger("engine.server")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Where a server listens and what it says of itself. Times in milliseconds.
-
-    `listen` and `grpc` are "host:port" (port 0: a free one; `grpc` "": no gRPC). `advertise` and
-    `advertise_grpc` are what clients dial, if that is something else. `host` names the machine and
-    `rack` the rack, for placement. `insecure` allows to listen to other machines without asking
-    them for any proof. With `passes_metadata_on` who is let in may ask here for the metadata store.
-    Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere` other
-    processes are the auditor and copy; this one only clears the doubts of its own bookies.
-    `audit` hears who is not let in.
-    """
-
-    listen: str = "127.0.0.1:0"
-    grpc: str = ""
-    advertise: str = ""
-    advertise_grpc: str = ""
-    host: str = ""
-    rack: str = ""
-    insecure: bool = False
-    passes_metadata_on: bool = True
-    drain_timeout_ms: int = 10_000
-    bookie: BookieSettings = field(default_factory=BookieSettings)
-    wire: FramedSettings = field(default_factory=FramedSettings)
-    grpc_wire: GrpcSettings = field(default_factory=GrpcSettings)
-    upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
-    repair: "RepairSettings | None" = None
-    repair_elsewhere: bool = False
-    audit: Audit = NO_AUDIT
 
 
 class BookieServer:
@@ -133,6 +95,7 @@ class BookieServer:
         self._upkeep: list[Upkeep] = []
         self._framed: FramedServer | None = None
         self._listener: Listener | None = None
+        self._shortcut: Shortcut | None = None
         self._grpc: GrpcServer | None = None
         self._transport: DialingTransport | None = None
         self._repair: RepairNode | None = None
@@ -202,8 +165,9 @@ class BookieServer:
     async def close(self) -> None:
         """`drain`, hang up, stop the bookies, let go of the folders. May be called twice."""
         await self.drain()
-        if self._listener is not None:
-            self._listener.close()
+        for listening in (self._shortcut, self._listener):
+            if listening is not None:
+                listening.close()
         for bookie_id in list(self._served):
             if self._transport is not None:
                 self._transport.remove_local(bookie_id)
@@ -275,6 +239,9 @@ class BookieServer:
             backlog=_BACKLOG,
         )
         port = self._listener.port
+        if not (self._security.on or self._security.encrypts):
+            beside = TCP + join_host_port(host, port)
+            self._shortcut = await Shortcut.open(beside, self._framed.accept)
         self.address = TCP + (settings.advertise or join_host_port(self._reached(host), port))
         if settings.grpc:
             await self._listen_grpc()
@@ -374,6 +341,15 @@ class BookieServer:
         await self._repair.start()
 
 
+def _real_ports(workers: "ThreadWorkers") -> FolderPorts:
+    from engine.bookie.index_rocks import RocksIndex
+    from engine.ports.clock import SystemClock
+    from engine.ports.system_disk import SystemDisk
+
+    rng = random.SystemRandom()  # noqa: TID251 (this function wires the real components together)
+    return FolderPorts(SystemClock(), rng, workers, SystemDisk, RocksIndex)
+
+
 async def serve(
     folders: Sequence[Path],
     *,
@@ -391,16 +367,13 @@ async def serve(
     `started` hears when it serves, `draining` when it begins to end.
     Raises as `BookieServer.start`, and `BookieUnavailable` when all its bookies have failed.
     """
-    from engine.bookie.index_rocks import RocksIndex
-    from engine.ports.clock import SystemClock
-    from engine.ports.system_disk import SystemDisk
     from engine.ports.system_workers import ThreadWorkers
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    settings = _with_room_for_files(settings or ServerSettings())
+    settings = with_room_for_files(settings or ServerSettings())
+    keep_to(settings.cpus)
     workers = ThreadWorkers(asyncio.get_running_loop(), pool_threads_max=4 * len(folders))
-    rng = random.SystemRandom()  # noqa: TID251 (this function wires the real components together)
-    ports = FolderPorts(SystemClock(), rng, workers, SystemDisk, RocksIndex)
+    ports = _real_ports(workers)
     ended = ended if ended is not None else ended_by_signals()
     store = await open_store()
     try:
@@ -413,6 +386,7 @@ async def serve(
             metrics=metrics,
         )
         try:
+            settle()
             if started is not None:
                 started(server)
             await _until(ended, server)
@@ -437,44 +411,6 @@ async def _until(ended: asyncio.Event, server: BookieServer) -> None:
     finally:
         failing.cancel()
         waiting.cancel()
-
-
-def _with_room_for_files(settings: ServerSettings) -> ServerSettings:
-    """As many open files as the system allows, and never more connections than fit in them, of both
-    wires together.
-
-    A journal that cannot open its next segment would stop its bookie.
-    """
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wire, grpc_wire = settings.wire, settings.grpc_wire
-    share = files // 4 if settings.grpc else files // 2
-    return replace(
-        settings,
-        wire=replace(wire, connections_max=max(16, min(wire.connections_max, share))),
-        grpc_wire=replace(
-            grpc_wire, connections_max=max(16, min(grpc_wire.connections_max, share))
-        ),
-    )
-
-
-def check_listeners(settings: ServerSettings, security: Security) -> None:
-    """Raises `InvalidRequest` for an address that is none, or at which anybody could write."""
-    addresses = filter(None, (settings.listen, settings.grpc))
-    hosts = {listen: parse_host_port(listen)[0] for listen in addresses}
-    if security.on or settings.insecure:
-        return
-    for listen, host in hosts.items():
-        if not is_loopback(host):
-            raise InvalidRequest(
-                f"anybody who reaches {listen} could write: give a secret or authorities, "
-                "listen at 127.0.0.1, or say --insecure"
-            )
 
 
 def _locked(folder: Path) -> FolderLock:

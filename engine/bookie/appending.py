@@ -193,6 +193,16 @@ class Appender:
         if state.deleted:
             job.reply(self._reply(state, Status.DELETED, job.first, job.last))
             return
+        try:
+            # First of all: whoever asks for what it acknowledges is heard after this.
+            job.reply(
+                AppendReply(Status.OK, state.ledger_id, job.first, job.last, self._id, self._boot)
+            )
+        finally:
+            self._place(state, job)
+
+    def _place(self, state: LedgerState, job: AppendJob) -> None:
+        """Note where a durable request lies."""
         storage = self._storage
         if job.runs:
             storage.place_runs(state.ledger_id, job, overlay=job.overlay)
@@ -201,9 +211,6 @@ class Appender:
             if job.last > state.stored:
                 state.stored = job.last
         state.written_s = self._clock.monotonic()
-        job.reply(
-            AppendReply(Status.OK, state.ledger_id, job.first, job.last, self._id, self._boot)
-        )
 
     async def _work_off(self, state: LedgerState) -> None:
         """Appends that touch ids held or queued, one after the other, and all that came behind."""

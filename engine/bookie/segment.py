@@ -137,7 +137,7 @@ class Header(NamedTuple):
         return self.first + self.entries - 1
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A record to write. Made by the functions below; runs need none, `encode_run` is quicker."""
 
     kind: int

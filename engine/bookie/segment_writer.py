@@ -15,6 +15,8 @@ import errno
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+import msgspec
+
 from engine.bookie.index import Position
 from engine.bookie.job import Job
 from engine.bookie.segment import (
@@ -59,7 +61,7 @@ def _full_or(error: OSError) -> Exception:
     return _DiskFull() if error.errno in _FULL else error
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What the loop hears of a batch; `space` if the disk was asked, `syncs_s` what each took."""
 
     end: Position
@@ -68,7 +70,7 @@ class Outcome(NamedTuple):
     syncs_s: list[float]
 
 
-class _Begun(NamedTuple):
+class _Begun(msgspec.Struct, frozen=True, gc=False):
     """A batch of so many jobs that is written and not synced."""
 
     jobs: int
@@ -216,7 +218,7 @@ class SegmentWriter:
                 return
         before, must_roll = self.position, self._must_roll
         try:
-            self._write(batch, size_bytes)
+            self._sync(self._put(batch, size_bytes))
         except _DiskFull:
             self._undo(before, must_roll)
             records = self._refuse_entries(batch) if any(job.runs for job in batch) else []
@@ -270,9 +272,6 @@ class SegmentWriter:
         self._must_roll = must_roll
         self._segment, self._offset = before
         self._seed = seed_of(self._salt, self._segment)
-
-    def _write(self, batch: list[Job], size_bytes: int) -> None:
-        self._sync(self._put(batch, size_bytes))
 
     def _put(self, batch: list[Job], size_bytes: int) -> _Begun:
         total = RECORD_HEADER_BYTES + size_bytes

@@ -24,9 +24,14 @@ _BACKLOG: Final = 64
 _SWEEP_AGE_S: Final = 60
 
 
+def address_of(nonce: str) -> str:
+    """The address that `listen` listens at. Raises `FolderError`."""
+    return f"{UNIX}{runtime_folder(_name(nonce)) / _name(nonce)}"
+
+
 def listen(nonce: str) -> tuple[socket.socket, str]:
     """A listening socket and its address. Raises `FolderError`."""
-    path = runtime_folder(_name(nonce)) / _name(nonce)
+    path = Path(address_of(nonce).removeprefix(UNIX))
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         end.setblocking(False)

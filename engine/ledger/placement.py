@@ -9,13 +9,15 @@ Invariants:
 """
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
-from engine.errors import NotEnoughBookies
+from engine.errors import InvalidRequest, NotEnoughBookies
 from engine.ledger.quorum import Quorums, covered, writable
 from engine.ledger.spreading import fittest, spread
 from engine.metadata.bookies import Bookies, Registration
 from engine.ports.clock import Clock
+from engine.transport.address import TCP, is_loopback, parse_host_port
 
 
 class Placement:
@@ -39,6 +41,7 @@ class Placement:
         self._local_host = local_host
         self._failed: dict[str, tuple[int, float]] = {}
         self._boots: dict[str, int] = {}
+        self._beside: dict[str, bool] = {}
 
     async def new_ensemble(self, quorums: Quorums) -> tuple[tuple[str, ...], frozenset[int]]:
         """Bookies for a new ledger, and the indexes whose bookie is known but away.
@@ -103,6 +106,10 @@ class Placement:
         candidates = [name for name in self._present(registered, leaving) if name not in taken]
         return fittest(candidates, ensemble, index, quorums.write, registered, self._rng)
 
+    def beside(self, bookie_ids: Iterable[str]) -> bool:
+        """Whether bookies are known to run on the client's machine: their addresses say so."""
+        return all(self._beside.get(name, False) for name in bookie_ids)
+
     def note_failure(self, bookie_id: str) -> None:
         """Keep a bookie out of new ensembles for a while. To be told once of each failure."""
         until = self._clock.monotonic() + self._quarantine_s
@@ -120,6 +127,7 @@ class Placement:
         registered = await self._bookies.available()
         # One that is away keeps the last one seen, by which its restart will be known.
         self._boots.update({name: found.boot for name, found in registered.items()})
+        self._beside.update({name: _runs_here(found) for name, found in registered.items()})
         return registered, frozenset(await self._bookies.decommissioning())
 
     def _present(self, registered: dict[str, Registration], leaving: Collection[str]) -> list[str]:
@@ -162,3 +170,13 @@ class Placement:
             f"{len(usable)} usable {'bookie' if len(usable) == 1 else 'bookies'}"
             + (f"; besides there are {parts}" if parts else "")
         )
+
+
+def _runs_here(found: Registration) -> bool:
+    """Whether a bookie is reached within a process or a machine, and by nobody else."""
+    over_tcp = found.address.startswith(TCP)
+    if (found.address and not over_tcp) or not (found.address or found.grpc):
+        return True
+    with suppress(InvalidRequest):
+        return is_loopback(parse_host_port(found.address.removeprefix(TCP) or found.grpc)[0])
+    return False

@@ -18,7 +18,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+
+from msgspec.structs import replace
 
 from engine.errors import (
     BookieUnavailable,
@@ -29,9 +30,10 @@ from engine.errors import (
     Unavailable,
 )
 from engine.ledger.context import LedgerContext
+from engine.ledger.owner import Owner
 from engine.ledger.patience import Patience
 from engine.ledger.quorum import Quorums, confirmed, writable
-from engine.ledger.slot import Sent, Slot
+from engine.ledger.slot import LATEST_SHARE, Sent, Slot
 from engine.ledger.sparing import Sparing
 from engine.ledger.stragglers import Stragglers
 from engine.limits import ENTRY_BYTES_MAX
@@ -39,31 +41,6 @@ from engine.run import Run
 from engine.transport.contract import AppendReply, LedgerFacts, Status
 
 _REQUEST_BYTES_MAX = ENTRY_BYTES_MAX
-
-
-class Owner(Protocol):
-    """Whom a replication serves."""
-
-    def on_confirmed(self, lac: int) -> None:
-        """The LAC has grown to `lac`."""
-        ...
-
-    def on_failed(self, error: EngineError) -> None:
-        """Nothing will be confirmed any more."""
-        ...
-
-    async def replace(
-        self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
-    ) -> tuple[str, ...] | None:
-        """Find bookies for the failed indexes from entry `first` on and record the new ensemble.
-
-        None: there is none, and nothing was recorded. Raises when the ledger is not ours any more.
-        """
-        ...
-
-    def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
-        """What bookies shall remember of the ledger."""
-        ...
 
 
 class Replication:
@@ -99,7 +76,7 @@ class Replication:
         self._loop = asyncio.get_running_loop()
         self._unconfirmed: deque[Run] = deque()
         self._stragglers = Stragglers(quorums, self.slots)
-        self._sparing = Sparing(self._stragglers, self._even_out, context.settings)
+        self._sparing = Sparing(self._stragglers, self._even_out, context)
         self._changing: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._release: asyncio.TimerHandle | None = None
@@ -155,6 +132,7 @@ class Replication:
         self.pushed = runs[-1].last
         if self._changing is not None:
             return
+        self._announced = runs[-1].lac
         for slot in self.slots:
             if slot.failed or slot in spared:
                 continue
@@ -187,6 +165,7 @@ class Replication:
 
     async def settled(self, timeout_ms: int) -> bool:
         """Wait until no replica lags any more, at most so long; whether that is so."""
+        self.even_out()
         if self._stragglers.runs and self.error is None:
             self._idle = asyncio.Event()
             try:
@@ -237,6 +216,10 @@ class Replication:
 
     def _send_to(self, slot: Slot, runs: Sequence[Run], up_to: int) -> None:
         quorums = self.quorums
+        if len(runs) == 1 and quorums.ensemble == quorums.write:
+            self._request(slot, runs)
+            slot.sent = max(slot.sent, up_to)
+            return
         if quorums.ensemble > quorums.write:
             index = slot.index
             runs = [run for run in runs if index in quorums.write_set(run.first)]
@@ -296,7 +279,8 @@ class Replication:
         elif reply.status is Status.OK:
             sent_at = slot.outstanding[0].sent_at if slot.outstanding else 0.0
             if slot.acknowledge(reply.first, reply.last):
-                slot.note_latency(took_s := self._clock.monotonic() - sent_at)
+                took_s = self._clock.monotonic() - sent_at
+                slot.mean_s += LATEST_SHARE * (took_s - slot.mean_s)
                 self._measures.acknowledged(took_s, slot, self.ledger_id)
                 self._advance()
         elif reply.status is Status.FENCED:
@@ -327,7 +311,7 @@ class Replication:
         if self._changing is None:
             self._catch_up(slot)
             if slot.outstanding and waiting_since is not None:
-                slot.outstanding[0] = slot.outstanding[0]._replace(sent_at=waiting_since)
+                slot.outstanding[0] = replace(slot.outstanding[0], sent_at=waiting_since)
 
     def _advance(self) -> None:
         if self._changing is not None or self.error is not None:

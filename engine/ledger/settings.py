@@ -16,7 +16,7 @@ class ClientSettings:
     and how long an append may wait for enough bookies before the writer gives up.
     `quarantine_ms` is how long a bookie that failed is not chosen again, unless it restarted.
     `spare_ms_max` is how long, at most, bookies beyond the ack quorum may be passed over while a
-    caller waits for each entry (`engine.ledger.sparing`); 0: never. For bookies that share a disk.
+    caller waits for each entry (`engine.ledger.sparing`), where all run on `host`; 0: never.
     `straggler_close_ms` is how long `close()` waits for replicas behind the ack quorum.
     """
 
@@ -33,7 +33,7 @@ class ClientSettings:
     long_poll_ms: int = limits.LONG_POLL_MS
     retry_pause_ms: int = 50
     quarantine_ms: int = 10_000
-    spare_ms_max: int = 0
+    spare_ms_max: int = 20
     straggler_close_ms: int = 1_000
     writer_bytes_max: int = limits.WRITER_BYTES_MAX
     writer_parked_bytes_max: int = limits.WRITER_PARKED_BYTES_MAX

@@ -7,15 +7,17 @@ Invariants:
 
 import asyncio
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from engine.transport.contract import Bookie
 
-_LATEST_SHARE: Final = 0.1
+LATEST_SHARE: Final = 0.1
 """What the latest acknowledgement counts for in the mean of how long a bookie takes."""
 
 
-class Sent(NamedTuple):
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """One request on its way to a bookie."""
 
     first: int
@@ -76,10 +78,6 @@ class Slot:
             moved = True
         self.early = [early for early in self.early if early[1] > self.mark]
         return moved
-
-    def note_latency(self, took_s: float) -> None:
-        """The bookie has acknowledged a request after so long."""
-        self.mean_s += _LATEST_SHARE * (took_s - self.mean_s)
 
     def _covers(self, request: Sent) -> bool:
         """Whether acknowledged ranges, whatever their boundaries, cover a request."""

@@ -14,7 +14,7 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from engine import limits
 from engine.errors import (
@@ -35,6 +35,9 @@ from engine.ledger.waiters import ManyFuture, Waiter, resolve
 from engine.metadata.ledgers import Held, LedgerMetadata, State
 from engine.run import NO_ENTRY, Run, as_bytes
 from engine.transport.contract import LedgerFacts
+
+_LONE_TO_SEND: Final = 8
+"""So many flushes in a row must have had one entry before one is sent as soon as it is appended."""
 
 
 class LedgerWriter:
@@ -61,6 +64,7 @@ class LedgerWriter:
         self._bodies: list[bytes] = []
         self._waiters: list[Waiter] = []
         self._scheduled = False
+        self._lone_flushes = 0
         self._pending_bytes = 0
         self._parked: deque[tuple[list[bytes], asyncio.Future[Any], int]] = deque()
         self._parked_bytes = 0
@@ -133,8 +137,11 @@ class LedgerWriter:
         self._bodies.append(body)
         self._waiters.append(future)
         if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
+            if self._lone_flushes >= _LONE_TO_SEND and not self._sent:
+                self._flush()
+            else:
+                self._scheduled = True
+                self._loop.call_soon(self._flush)
         return future
 
     def _append_checked(self, body: bytes) -> "asyncio.Future[int]":
@@ -304,12 +311,14 @@ class LedgerWriter:
             return
         bodies, self._bodies = self._bodies, []
         waiters, self._waiters = self._waiters, []
+        lone = len(bodies) == 1 and not self._sent
+        self._lone_flushes = self._lone_flushes + 1 if lone else 0
         runs: list[Run] = []
         lac = self._replication.lac
         first = self._replication.pushed + 1
         start = 0
         while start < len(bodies):
-            end = self._run_end(bodies, start, first)
+            end = start + 1 if start + 1 == len(bodies) else self._run_end(bodies, start, first)
             run = Run.pack(
                 self.ledger_id, first, bodies[start:end], lac=lac, length_before=self._length
             )

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -172,16 +172,14 @@ class SystemAppendFile:
 
         After an `OSError` a prefix of them may stand in the file.
         """
-        self._check()
-        if not ahead_bytes:
-            written = _write_whole(self._descriptor, parts, self._end)
+        if self._descriptor < 0 or self._failed:
+            raise self._refusal()
+        written = sum(map(len, parts)) if ahead_bytes else 0
+        if ahead_bytes and self._end + written > self._reached:
+            _write_whole(self._descriptor, [*parts, bytes(ahead_bytes)], self._end)
+            self._reached = self._end + written + ahead_bytes
         else:
-            written = sum(map(len, parts))
-            if self._end + written > self._reached:
-                _write_whole(self._descriptor, [*parts, bytes(ahead_bytes)], self._end)
-                self._reached = self._end + written + ahead_bytes
-            else:
-                _write_whole(self._descriptor, parts, self._end)
+            written = _write_whole(self._descriptor, parts, self._end)
         self._last = self._end
         self._end += written
         return written
@@ -195,7 +193,8 @@ class SystemAppendFile:
 
     def sync(self) -> None:
         """Make all that was written durable. After one failure every later call fails."""
-        self._check()
+        if self._descriptor < 0 or self._failed:
+            raise self._refusal()
         try:
             _sync(self._descriptor)
         except OSError:
@@ -204,7 +203,8 @@ class SystemAppendFile:
 
     def trim(self) -> None:
         """Cut off zeros that stand ahead, durably. After one failure every later call fails."""
-        self._check()
+        if self._descriptor < 0 or self._failed:
+            raise self._refusal()
         if self._reached > self._end:
             os.ftruncate(self._descriptor, self._end)
             self._reached = self._end
@@ -219,11 +219,10 @@ class SystemAppendFile:
     def __del__(self) -> None:
         self.close()
 
-    def _check(self) -> None:
+    def _refusal(self) -> OSError:
         if self._descriptor < 0:
-            raise OSError(errno.EBADF, "the file is closed", self._name)
-        if self._failed:
-            raise OSError(errno.EIO, "an earlier sync of the file failed", self._name)
+            return OSError(errno.EBADF, "the file is closed", self._name)
+        return OSError(errno.EIO, "an earlier sync of the file failed", self._name)
 
 
 class _ReadHandle:
@@ -243,16 +242,20 @@ def _is_replacing(name: str) -> bool:
 
 
 def _write_whole(descriptor: int, parts: Sequence[bytes], offset: int) -> int:
-    total = 0
-    for start in range(0, len(parts), _PARTS_PER_CALL_MAX):
-        chunk = parts[start : start + _PARTS_PER_CALL_MAX]
-        size = sum(map(len, chunk))
-        written = os.pwritev(descriptor, chunk, offset + total)
-        if written != size:
-            rest = memoryview(b"".join(chunk))[written:]
-            _write_rest(descriptor, rest, offset + total + written)
-        total += size
-    return total
+    if len(parts) > _PARTS_PER_CALL_MAX:
+        chunks = range(0, len(parts), _PARTS_PER_CALL_MAX)
+        total = 0
+        for start in chunks:
+            chunk = parts[start : start + _PARTS_PER_CALL_MAX]
+            total += _write_whole(descriptor, chunk, offset + total)
+        return total
+    size = sum(map(len, parts))
+    if not size:
+        return 0
+    written = os.pwritev(descriptor, parts, offset)
+    if written != size:
+        _write_rest(descriptor, memoryview(b"".join(parts))[written:], offset + written)
+    return size
 
 
 def _write_rest(descriptor: int, rest: memoryview, offset: int) -> None:
@@ -274,13 +277,15 @@ def _read_rest(descriptor: int, data: bytes, offset: int, length: int) -> bytes:
     return b"".join(pieces)
 
 
-def _sync(descriptor: int) -> None:
-    if _FULL_SYNC is not None:
-        fcntl.fcntl(descriptor, _FULL_SYNC)
-    elif hasattr(os, "fdatasync"):
-        os.fdatasync(descriptor)
-    else:
-        os.fsync(descriptor)
+def _sync_fully(descriptor: int) -> None:
+    """Where a usual sync leaves the bytes in the disk's own memory."""
+    assert _FULL_SYNC is not None
+    fcntl.fcntl(descriptor, _FULL_SYNC)
+
+
+_sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+if _FULL_SYNC is not None:
+    _sync = _sync_fully
 
 
 def _sync_folder(path: Path) -> None:

@@ -79,7 +79,7 @@ class Allowance:
         """Bytes are free again: grant them to who waits."""
         assert 0 <= size_bytes <= self.taken_bytes, (size_bytes, self.taken_bytes)
         self.taken_bytes -= size_bytes
-        if self._granting:
+        if self._granting or not (self._urgent or self._usual):
             # Who was just granted has no use for it: the loop below goes on with the next.
             return
         self._granting = True

@@ -1,7 +1,8 @@
 """One connection of frames: what client and server have in common.
 
 Invariants:
-- All frames sent within one turn of the loop leave in one write.
+- Frames sent within one turn of the loop leave in one write; where the latest turns had one frame
+  each, the first of a turn leaves at once, and what follows it in the same turn behind it.
 - Frames are handed on in the order in which they came, one after the other, and none while the
   connection is held: bytes then wait in the kernel and, in the end, with the sender.
 - After `lost` was called nothing is handed on and nothing is sent.
@@ -20,6 +21,8 @@ from engine.transport.address import tls_reason
 from engine.transport.frames import URGENT, Frame, FrameReader, frame_header
 
 _BUFFER_BYTES_HIGH: Final = 1 * MIB
+_LONE_TO_LEAVE: Final = 8
+"""So many turns in a row must have had one frame before one leaves at once."""
 
 
 class FramedConnection(asyncio.Protocol):
@@ -55,6 +58,9 @@ class FramedConnection(asyncio.Protocol):
         self._corked: list[bytes] = []
         self._corked_bytes = 0
         self._flush_due = False
+        self._sent_frames = 0
+        self._lone_turns = 0
+        self._arrives = False
         self._writable = True
         self._emptied: list[Callable[[], None]] = []
         self._failure: EngineError | None = None
@@ -84,9 +90,10 @@ class FramedConnection(asyncio.Protocol):
         body: list[bytes] | None = None,
         urgent: bool = False,
     ) -> None:
-        """Queue a frame; it leaves with all others of this turn. On a lost connection: nothing."""
+        """Queue a frame; it leaves in this turn. On a lost connection: nothing."""
         if self.over:
             return
+        self._sent_frames += 1
         if body is None:
             self._corked += (frame_header(kind, target, request, head), head)
             self._corked_bytes += len(head)
@@ -98,7 +105,9 @@ class FramedConnection(asyncio.Protocol):
             self._corked_bytes += len(head) + body_bytes
         if not self._flush_due and self._writable:
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._end_turn)
+            if self._lone_turns >= _LONE_TO_LEAVE:
+                self._flush()
 
     @property
     def encrypted(self) -> bool:
@@ -179,7 +188,9 @@ class FramedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are of a class of their own, with the same methods.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_BUFFER_BYTES_HIGH)
+        # What is not for TLS goes to the kernel at once; what it does not take waits here.
+        high_bytes = _BUFFER_BYTES_HIGH if self.encrypted else 0
+        self._transport.set_write_buffer_limits(high=high_bytes)
         if self._made is not None:
             self._made(self)
 
@@ -191,13 +202,13 @@ class FramedConnection(asyncio.Protocol):
         except FrameInvalid as error:
             self._garbled(error)
             return
-        self._inbox.extend(frames)
-        if frames and self._arriving is not None:
-            self._arriving(0, False)
+        self._inbox += frames
+        if self._arrives and frames:
+            self._tell_arriving(0, False)
         if not self._draining:
             self._drain()
-        if self._arriving is not None and self._reader.awaited_bytes:
-            self._arriving(self._reader.awaited_bytes, self._reader.awaits_urgent)
+        if awaited_bytes := self._reader.awaited_bytes:
+            self._tell_arriving(awaited_bytes, self._reader.awaits_urgent)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -232,13 +243,23 @@ class FramedConnection(asyncio.Protocol):
         except FrameInvalid as error:
             self._garbled(error)
 
-    def _flush(self) -> None:
+    def _tell_arriving(self, size_bytes: int, urgent: bool) -> None:
+        if self._arriving is not None:
+            self._arrives = size_bytes > 0
+            self._arriving(size_bytes, urgent)
+
+    def _end_turn(self) -> None:
         self._flush_due = False
-        if not self._corked or self.over or not self._writable:
-            return
-        parts, self._corked, self._corked_bytes = self._corked, [], 0
-        self.transport.writelines(parts)
-        self._tell_empty()
+        self._lone_turns = self._lone_turns + 1 if self._sent_frames == 1 else 0
+        self._sent_frames = 0
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._corked and self._writable and not self.over:
+            parts, self._corked, self._corked_bytes = self._corked, [], 0
+            self.transport.writelines(parts)
+        if self._emptied:
+            self._tell_empty()
 
     def _tell_empty(self) -> None:
         if self._emptied and (self.over or self._writable):

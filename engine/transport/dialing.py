@@ -17,6 +17,7 @@ Invariants:
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -29,6 +30,7 @@ from engine.transport.framed_bookie import FramedBookie
 from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.security import Security
+from engine.transport.shortcut import shortcut_to
 
 Dial = Callable[[Registration], Awaitable[Bookie]]
 
@@ -326,20 +328,30 @@ class DialingTransport:
 
 
 def framed_dial(security: Security, clock: Clock, settings: FramedSettings | None = None) -> Dial:
-    """Dials the framed wire of a bookie: one connection each.
+    """Dials the framed wire of a bookie: one connection each, by the shortcut if there is one.
 
     Raises `InvalidRequest` for security that cannot be used.
     """
     bounds, context = settings or FramedSettings(), security.client_context()
+    near_s = bounds.connect_timeout_ms / 4_000
 
     async def dial(registration: Registration) -> Bookie:
-        if not registration.address:
-            raise BookieUnavailable(f"bookie {registration.bookie_id} has no framed wire")
+        address, bookie_id = registration.address, registration.bookie_id
+        if not address:
+            raise BookieUnavailable(f"bookie {bookie_id} has no framed wire")
+        near = None if context is not None or security.on else shortcut_to(address)
+        if near is not None:
+            with suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(near_s):
+                    return await reach(near, bookie_id)
+        return await reach(address, bookie_id)
+
+    async def reach(address: str, bookie_id: str) -> Bookie:
         connection = await ClientConnection.dial(
-            registration.address, {}, clock, bounds, security.at_bookies(), context
+            address, {}, clock, bounds, security.at_bookies(), context
         )
         try:
-            return await FramedBookie.reach(connection, registration.bookie_id)
+            return await FramedBookie.reach(connection, bookie_id)
         except BaseException:
             connection.close()
             raise

@@ -73,17 +73,17 @@ class FramedBookie:
         recovery: bool = False,
     ) -> None:
         """Store runs of one ledger; see `Bookie.append`."""
-        connection = self.connection
-        requests = list(split(runs, _RUNS_BYTES_MAX))
+        connection, wire = self.connection, self.connection.wire
+        requests = (runs,) if len(runs) == 1 else split(runs, _RUNS_BYTES_MAX)
         if len(requests) > 1:
             reply = JoinedReply(reply, len(requests), runs[0].first, runs[-1].last).add
         for request in requests:
             first, last = request[0].first, request[-1].last
             ledger_id = request[0].ledger_id
             pending = PendingAppend(reply, self.bookie_id, ledger_id, first, last, 0.0)
-            if connection.over:
+            if wire.over:
                 refuse(pending, Status.UNAVAILABLE)
-            elif connection.full:
+            elif wire.queued_bytes > connection.settings.send_bytes_max:
                 refuse(pending, Status.OVERLOADED)
             else:
                 head, body = messages.encode_append(request, key, facts, recovery)

@@ -41,7 +41,7 @@ from engine.transport.frames import (
     encode_greeting,
 )
 from engine.transport.greeting import ClientGreeting
-from engine.transport.messages import decode_append_replies
+from engine.transport.messages import decode_append_replies, status_of
 from engine.transport.security import NO_SECURITY, Security, binding_of
 
 _ERRORS: Final[dict[int, type[EngineError]]] = {
@@ -120,6 +120,7 @@ class ClientConnection:
         self.welcome = Greeting(0, 0, {})
         self.gone_targets: set[int] = set()
         self._clock = clock
+        self._patience_s = settings.request_timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._greeting = ClientGreeting(security)
         self._greeted: asyncio.Future[Greeting] = self._loop.create_future()
@@ -220,7 +221,7 @@ class ClientConnection:
         urgent: bool = False,
     ) -> None:
         """Send an append; `pending` is answered once."""
-        pending.deadline = self._deadline(0)
+        pending.deadline = self._clock.monotonic() + self._patience_s
         request = self._register(pending)
         self.wire.send(Kind.APPEND, head, target=target, request=request, body=body, urgent=urgent)
 
@@ -256,10 +257,10 @@ class ClientConnection:
 
     def _receive(self, frame: Frame) -> None:
         if frame.kind == Kind.APPEND_REPLIES:
-            for row in decode_append_replies(frame.head):
-                pending = self._pending.pop(row.request, None)
+            for request, status, _, _, _, boot in decode_append_replies(frame.head):
+                pending = self._pending.pop(request, None)
                 if isinstance(pending, PendingAppend):
-                    pending.answer(row.status, row.boot)
+                    pending.answer(status_of(status), boot)
         elif frame.kind == Kind.WELCOME:
             self._greet(frame)
         elif frame.kind == Kind.CHALLENGE:

@@ -55,10 +55,11 @@ REQUEST_MAX: Final = 2**64 - 1
 
 _FIELDS = struct.Struct(">IIBBHQI")
 _CHECK = struct.Struct(">I")
+_HEADER = struct.Struct(">IIBBHQII")
 _GREETING = struct.Struct(">8sHH")
 _crc = google_crc32c.value
 
-assert _FIELDS.size + _CHECK.size == HEADER_BYTES
+assert _FIELDS.size + _CHECK.size == _HEADER.size == HEADER_BYTES
 assert len(MAGIC) == 8
 
 
@@ -117,7 +118,7 @@ class ErrorCode(enum.IntEnum):
     ACCESS_REFUSED = 9
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One message as it came off the wire. `body` is a view that lives as long as it is held."""
 
     kind: int
@@ -185,36 +186,30 @@ class FrameReader:
 
     def _cut(self, source: memoryview) -> list[Frame]:
         frames: list[Frame] = []
-        start, end = 0, len(source)
-        while True:
-            self._needed = HEADER_BYTES
-            if end - start < HEADER_BYTES:
+        start, end, needed = 0, len(source), HEADER_BYTES
+        while end - start >= HEADER_BYTES:
+            head_start = start + HEADER_BYTES
+            head_bytes, body_bytes, kind, _flags, target, request, head_crc, check = (
+                _HEADER.unpack_from(source, start)
+            )
+            if _crc(bytes(source[start : head_start - _CHECK.size])) != check:
+                raise FrameInvalid("a frame's header does not match its checksum")
+            needed = HEADER_BYTES + head_bytes + body_bytes
+            if needed > self.frame_bytes_max:
+                raise FrameInvalid(f"a frame of {needed} bytes is over {self.frame_bytes_max}")
+            if end - start < needed:
                 break
-            head_bytes, body_bytes, kind, target, request, head_crc = _read_header(source, start)
-            if HEADER_BYTES + head_bytes + body_bytes > self.frame_bytes_max:
-                size_bytes = HEADER_BYTES + head_bytes + body_bytes
-                raise FrameInvalid(f"a frame of {size_bytes} bytes is over {self.frame_bytes_max}")
-            self._needed = HEADER_BYTES + head_bytes + body_bytes
-            if end - start < self._needed:
-                break
-            body_start = start + HEADER_BYTES + head_bytes
-            head = bytes(source[start + HEADER_BYTES : body_start])
+            start += needed
+            needed = HEADER_BYTES
+            body_start = head_start + head_bytes
+            head = bytes(source[head_start:body_start])
             if _crc(head) != head_crc:
                 raise FrameInvalid("a frame's head does not match its checksum")
-            start += self._needed
             frames.append(Frame(kind, target, request, head, source[body_start:start]))
+        self._needed = needed
         if start < end:
             self._kept += source[start:]
         return frames
-
-
-def _read_header(source: memoryview, start: int) -> tuple[int, int, int, int, int, int]:
-    fields = bytes(source[start : start + _FIELDS.size])
-    (check,) = _CHECK.unpack_from(source, start + _FIELDS.size)
-    if _crc(fields) != check:
-        raise FrameInvalid("a frame's header does not match its checksum")
-    head_bytes, body_bytes, kind, _flags, target, request, head_crc = _FIELDS.unpack(fields)
-    return head_bytes, body_bytes, kind, target, request, head_crc
 
 
 class Greeting(NamedTuple):

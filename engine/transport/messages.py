@@ -28,8 +28,8 @@ Invariants:
 
 import itertools
 import struct
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -60,6 +60,8 @@ _RECOVERY: Final = 1
 _MISSING: Final = 1
 _UNKNOWN: Final = 2
 _NO_RANGE: Final = (0, 0)
+_STATUSES: Final = {int(status): status for status in Status}
+_LENGTH_OF_ONE = struct.Struct(">I4x")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -128,24 +130,13 @@ class Info(msgspec.Struct, frozen=True, array_like=True):
     taken_bytes: int = 0
 
 
-class Append(NamedTuple):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """APPEND: runs of one ledger."""
 
     runs: list[Run]
     key: bytes
     facts: LedgerFacts | None
     recovery: bool
-
-
-class AppendAnswer(NamedTuple):
-    """One row of APPEND_REPLIES."""
-
-    request: int
-    status: Status
-    ledger_id: int
-    first: int
-    last: int
-    boot: int
 
 
 def encode(message: Any) -> bytes:
@@ -169,6 +160,11 @@ def encode_append(
     packed = _encode(facts) if facts is not None else b""
     flags = _RECOVERY if recovery else 0
     fixed = _APPEND.pack(runs[0].ledger_id, flags, len(key), len(runs), len(packed))
+    if len(runs) == 1:
+        run = runs[0]
+        table, body = run.table, run.body
+        row = _ROW.pack(run.first, run.lac, run.length, run.count, len(table), len(body))
+        return b"".join((fixed, key, packed, row, table)), [body]
     return b"".join([fixed, key, packed, *_rows(runs)]), [run.body for run in runs]
 
 
@@ -189,13 +185,17 @@ def decode_append(frame: Frame) -> Append:
         facts = decode(head[key_end:facts_end], LedgerFacts)
         check_facts(facts, ledger_id)
     runs = _runs(ledger_id, count, head, facts_end, frame.body)
-    check_consecutive(runs)
+    if count > 1:
+        check_consecutive(runs)
     return Append(runs, key, facts, bool(flags & _RECOVERY))
 
 
 def encode_append_replies(replies: Sequence[tuple[int, AppendReply]]) -> bytes:
     """The head of APPEND_REPLIES, from pairs of request and reply."""
     pack = _REPLY.pack
+    if len(replies) == 1:
+        request, reply = replies[0]
+        return pack(request, reply.status, reply.ledger_id, reply.first, reply.last, reply.boot)
     return b"".join(
         [
             pack(request, reply.status, reply.ledger_id, reply.first, reply.last, reply.boot)
@@ -204,14 +204,19 @@ def encode_append_replies(replies: Sequence[tuple[int, AppendReply]]) -> bytes:
     )
 
 
-def decode_append_replies(head: bytes) -> list[AppendAnswer]:
-    """Read APPEND_REPLIES. Raises `FrameInvalid`."""
+def decode_append_replies(head: bytes) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """The rows of APPEND_REPLIES: request, status, ledger, first, last, boot.
+
+    `status_of` tells what a status says. Raises `FrameInvalid`.
+    """
     if not head or len(head) % _REPLY.size:
         raise FrameInvalid("replies to appends are cut short")
-    return [
-        AppendAnswer(request, _status(status), ledger_id, first, last, boot)
-        for request, status, ledger_id, first, last, boot in _REPLY.iter_unpack(head)
-    ]
+    return _REPLY.iter_unpack(head)
+
+
+def status_of(number: int) -> Status:
+    """A status of a newer minor version says nothing to this one: unavailable."""
+    return _STATUSES.get(number, Status.UNAVAILABLE)
 
 
 def encode_confirm(ledger_id: int, lac: int) -> bytes:
@@ -277,7 +282,7 @@ def decode_read_reply(frame: Frame, bookie_id: str) -> ReadReply:
     status, flags, count, boot, ledger_id, lac = fields[:6]
     runs = _runs(ledger_id, count, head, _READ_REPLY.size, frame.body)
     return ReadReply(
-        _status(status),
+        status_of(status),
         tuple(runs),
         fields[6:8] if flags & _MISSING else None,
         fields[8:10] if flags & _UNKNOWN else None,
@@ -290,7 +295,7 @@ def decode_read_reply(frame: Frame, bookie_id: str) -> ReadReply:
 def decode_lac_reply(head: bytes, bookie_id: str) -> LacReply:
     """Read LAC_REPLY. Raises `FrameInvalid`."""
     said = decode(head, Lac)
-    return LacReply(_status(said.status), said.lac, bookie_id, said.boot)
+    return LacReply(status_of(said.status), said.lac, bookie_id, said.boot)
 
 
 def pack_runs(runs: Sequence[Run]) -> bytes:
@@ -326,20 +331,12 @@ def read_request(head: bytes, bytes_max: int) -> ReadRequest:
     return ReadRequest(asked.ledger_id, asked.first, asked.last, max_bytes, asked.fence_key)
 
 
-def _status(number: int) -> Status:
-    """A status of a newer minor version says nothing to this one: unavailable."""
-    try:
-        return Status(number)
-    except ValueError:
-        return Status.UNAVAILABLE
-
-
 def _rows(runs: Sequence[Run]) -> list[bytes]:
-    rows = [
-        _ROW.pack(run.first, run.lac, run.length, run.count, len(run.table), len(run.body))
-        for run in runs
-    ]
-    return rows + [run.table for run in runs]
+    return [*map(_row, runs), *[run.table for run in runs]]
+
+
+def _row(run: Run) -> bytes:
+    return _ROW.pack(run.first, run.lac, run.length, run.count, len(run.table), len(run.body))
 
 
 def _runs(ledger_id: int, count: int, head: bytes, start: int, body: memoryview) -> list[Run]:
@@ -361,7 +358,7 @@ def _runs(ledger_id: int, count: int, head: bytes, start: int, body: memoryview)
             and body_end <= len(body)
             and NO_ENTRY <= lac < first <= ENTRY_ID_MAX - entries
             and length >= body_bytes
-            and sum(struct.unpack(f">{2 * entries}I", table)[::2]) == body_bytes
+            and _bodies_bytes(entries, table) == body_bytes
         )
         if not sound:
             raise FrameInvalid(f"run {row} of {count}, from entry {first}, is malformed")
@@ -372,3 +369,11 @@ def _runs(ledger_id: int, count: int, head: bytes, start: int, body: memoryview)
     if table_start != len(head) or body_start != len(body):
         raise FrameInvalid("a list of runs does not fill its frame")
     return runs
+
+
+def _bodies_bytes(entries: int, table: bytes) -> int:
+    """What a table says that the bodies of its entries take."""
+    if entries == 1:
+        length: int = _LENGTH_OF_ONE.unpack(table)[0]
+        return length
+    return sum(struct.unpack(f">{2 * entries}I", table)[::2])

@@ -53,6 +53,8 @@ class ConnectionBounds:
         self._deadline: asyncio.TimerHandle | None = None
         self._waits_for_room = False
         self._append_bytes = 0
+        self.all_answered = True
+        """Whether no append waits for its answer."""
         self._appends_held = False
         self._own_reads = Allowance(settings.read_bytes_max)
         self._read_bytes = 0
@@ -129,16 +131,18 @@ class ConnectionBounds:
     def append_begins(self, size_bytes: int, *, urgent: bool) -> None:
         """An append is handed to a bookie. Call it, then look at the next frame."""
         self._append_bytes += size_bytes
+        self.all_answered = False
         self._appends.take(size_bytes)
         if self._append_bytes > self._settings.append_bytes_max and not self._appends_held:
             self._appends_held = True
             self._wire.hold()
-        if not urgent:
+        if self._appends.exhausted and not urgent:
             self._wait_for_room()
 
     def append_ends(self, size_bytes: int) -> None:
         """An append was answered."""
         self._append_bytes -= size_bytes
+        self.all_answered = not self._append_bytes
         if self._appends_held and self._append_bytes <= self._settings.append_bytes_max // 2:
             self._appends_held = False
             self._wire.release()

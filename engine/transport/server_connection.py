@@ -156,14 +156,17 @@ class ServerConnection(ServedConnection):
     def _bookie(self, frame: Frame) -> Bookie | None:
         name = self._targets.get(frame.target)
         if name is None:
-            raise FrameInvalid(f"target {frame.target} was never given")
+            raise _no_target(frame.target)
         return self._bookies.get(name)
 
     def _append(self, frame: Frame) -> None:
-        bookie = self._bookie(frame)
+        name = self._targets.get(frame.target)
+        if name is None:
+            raise _no_target(frame.target)
+        bookie = self._bookies.get(name)
         append = messages.decode_append(frame)
         size_bytes = len(frame.head) + len(frame.body) + _APPEND_OVERHEAD_BYTES
-        reply = partial(self._on_append, frame.request, self._targets[frame.target], size_bytes)
+        reply = partial(self._on_append, frame.request, name, size_bytes)
         self._bounds.append_begins(size_bytes, urgent=append.recovery)
         if bookie is None:
             first, last = append.runs[0].first, append.runs[-1].last
@@ -181,11 +184,12 @@ class ServerConnection(ServedConnection):
         if reply.bookie_id != bookie_id and reply.status is not Status.UNAVAILABLE:
             first, last = reply.first, reply.last
             reply = AppendReply(Status.UNAVAILABLE, reply.ledger_id, first, last, bookie_id, 0)
-        if not self._replies:
-            self._loop.call_soon(self._send_replies)
         self._replies.append((request, reply))
-        if len(self._replies) >= _REPLIES_MAX:
+        if self._bounds.all_answered or len(self._replies) >= _REPLIES_MAX:
+            # There is nothing left that they could wait for.
             self._send_replies()
+        elif len(self._replies) == 1:
+            self._loop.call_soon(self._send_replies)
 
     def _send_replies(self) -> None:
         if self._replies:
@@ -361,6 +365,10 @@ class ServerConnection(ServedConnection):
     ) -> None:
         self.wire.send(kind, head, request=request, body=body)
         self._bounds.answered()
+
+
+def _no_target(target: int) -> FrameInvalid:
+    return FrameInvalid(f"target {target} was never given")
 
 
 def _fitting(reply: ReadReply) -> ReadReply:

@@ -5,7 +5,7 @@ Invariants:
 - The whole is answered once, with OK only if every part was.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from engine.run import Run
@@ -40,16 +40,17 @@ class JoinedReply:
             )
 
 
-def split(runs: Sequence[Run], bytes_max: int) -> Iterator[Sequence[Run]]:
+def split(runs: Sequence[Run], bytes_max: int) -> Sequence[Sequence[Run]]:
     """Cut runs into parts of at most `bytes_max` each, or of one run; nearly always it is one."""
     if sum(run.size_bytes for run in runs) + ROW_BYTES * len(runs) <= bytes_max:
-        yield runs
-        return
+        return (runs,)
+    parts: list[Sequence[Run]] = []
     start = size_bytes = 0
     for position, run in enumerate(runs):
         run_bytes = run.size_bytes + ROW_BYTES
         if position > start and size_bytes + run_bytes > bytes_max:
-            yield runs[start:position]
+            parts.append(runs[start:position])
             start, size_bytes = position, 0
         size_bytes += run_bytes
-    yield runs[start:]
+    parts.append(runs[start:])
+    return parts

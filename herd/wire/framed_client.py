@@ -13,6 +13,8 @@ import ssl
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from engine.errors import (
     AccessRefused,
     BookieUnavailable,
@@ -130,7 +132,7 @@ class FramedChannel(ClientConnection):
         parts = self._parts.pop(frame.request, None)
         if parts is not None:
             self._parts_bytes -= sum(map(len, parts))
-            frame = frame._replace(head=b"".join([*parts, frame.head]))
+            frame = msgspec.structs.replace(frame, head=b"".join([*parts, frame.head]))
         pending = self._pending.pop(frame.request, None)
         if isinstance(pending, PendingCall):
             pending.answer(frame)

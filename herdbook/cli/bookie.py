@@ -25,10 +25,12 @@ from herdbook.cli.store import refuse_url_as_data
 if TYPE_CHECKING:
     from engine.access.audit import Audit
     from engine.repair.settings import RepairSettings
-    from engine.server import BookieServer, ServerSettings
+    from engine.server import BookieServer
+    from engine.server_settings import ServerSettings
     from engine.transport.security import Security
     from herdbook.bookie_cluster import ClusterDoor
 
+_CPU_DIGITS_MAX: Final = 4
 OPEN_ZOOKEEPER: Final = (
     "warning: bookies ask for a proof and ZooKeeper does not: whoever reaches it can delete "
     "ledgers and switch repair off; give --zookeeper-user and --zookeeper-password-file"
@@ -91,6 +93,13 @@ Rack = Annotated[str, typer.Option(help="The rack, for placement: /row-1/rack-7,
 Host = Annotated[
     str | None, typer.Option(help="The machine, for placement. Default: this machine's name.")
 ]
+Cpus = Annotated[
+    str,
+    typer.Option(
+        help="The processors that this process keeps to, as 0,2-3, and where it interrupts nobody: "
+        "for one that shares its machine with those who call it. Default: all."
+    ),
+]
 SecretFile = Annotated[
     Path | None, typer.Option(help="A file with the secret that all of the cluster share.")
 ]
@@ -125,6 +134,7 @@ def bookie(
     advertise_grpc: AdvertiseGrpc = "",
     rack: Rack = "",
     host: Host = None,
+    cpus: Cpus = "",
     secret_file: SecretFile = None,
     certificate: Certificate = None,
     private_key: PrivateKey = None,
@@ -139,10 +149,9 @@ def bookie(
     if context.invoked_subcommand is not None:
         return
     if not data or not zookeeper:
-        missing = "--data" if not data else "--zookeeper"
-        raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=missing)
+        raise _missing("--zookeeper" if data else "--data")
     _check_folders(data)
-    from engine.server import ServerSettings
+    from engine.server_settings import ServerSettings
 
     try:
         security = security_of(secret_file, certificate, private_key, authorities)
@@ -153,6 +162,7 @@ def bookie(
             advertise_grpc=advertise_grpc,
             host=socket.gethostname() if host is None else host,
             rack=rack,
+            cpus=_processors(cpus),
             insecure=insecure,
             passes_metadata_on=security.on or not zookeeper_user,
             repair=_repair_settings(repair_grace_ms),
@@ -163,8 +173,16 @@ def bookie(
                 _say_aside(OPEN_ZOOKEEPER)
             runner.run(_serve(data, door, settings, security, metrics))
     except (EngineError, OSError) as error:
-        typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from error
+        raise _failed(error) from error
+
+
+def _missing(option: str) -> typer.BadParameter:
+    return typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=option)
+
+
+def _failed(error: Exception) -> typer.Exit:
+    typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
+    return typer.Exit(1)
 
 
 def _audit(security: "Security") -> "Audit":
@@ -230,7 +248,8 @@ async def _serve(
     metrics_at: str,
 ) -> None:
     from engine.ports.clock import SystemClock
-    from engine.server import check_listeners, serve
+    from engine.server import serve
+    from engine.server_settings import check_listeners
 
     # Before the way to the metadata store is gone: on it a new cluster is made.
     check_listeners(settings, security)
@@ -263,6 +282,18 @@ async def _serve(
         )
     finally:
         await page.close()
+
+
+def _processors(named: str) -> frozenset[int]:
+    """The numbers in "0,2-3"."""
+    found: set[int] = set()
+    for part in named.split(",") if named else ():
+        first, _, last = part.partition("-") if "-" in part else (part, "", part)
+        spelled = first.isdecimal() and last.isdecimal() and len(last) <= _CPU_DIGITS_MAX
+        if not spelled or int(first) > int(last):
+            raise typer.BadParameter("processors are named as 0,2-3", param_hint="--cpus")
+        found.update(range(int(first), int(last) + 1))
+    return frozenset(found)
 
 
 def _say(server: "BookieServer", more: str = "") -> None:

@@ -67,7 +67,8 @@ async def _bookie(service: Service) -> None:
     from engine.access.audit import NO_AUDIT
     from engine.bookie.settings import BookieSettings
     from engine.metadata.cluster_url import parse_url
-    from engine.server import ServerSettings, serve
+    from engine.server import serve
+    from engine.server_settings import ServerSettings
     from herdbook.access.auditing import configured_audit
     from herdbook.bookie_cluster import ClusterDoor
 

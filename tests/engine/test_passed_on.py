@@ -19,7 +19,8 @@ from engine.errors import (
 )
 from engine.metadata.remote import RemoteStore
 from engine.ports.clock import SystemClock
-from engine.server import BookieServer, ServerSettings
+from engine.server import BookieServer
+from engine.server_settings import ServerSettings
 from engine.transport.security import NO_SECURITY, Security
 from tests.engine.access.known_users import KeptAudit
 from tests.engine.test_server import Site, site

@@ -30,7 +30,8 @@ from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
-from engine.server import BookieServer, ServerSettings, _with_room_for_files
+from engine.server import BookieServer
+from engine.server_settings import ServerSettings, with_room_for_files
 from engine.transport.dialing import DialingTransport, framed_dial
 from engine.transport.security import NO_SECURITY, Security
 from herdbook.metrics import PrometheusMetrics
@@ -384,9 +385,9 @@ async def test_both_wires_together_take_at_most_half_of_the_files(
     """The journal's next segment needs one, too."""
     monkeypatch.setattr("resource.getrlimit", lambda _: (400, 400))
     monkeypatch.setattr("resource.setrlimit", lambda *_: None)
-    alone = _with_room_for_files(ServerSettings())
+    alone = with_room_for_files(ServerSettings())
     assert alone.wire.connections_max == 200
-    both = _with_room_for_files(ServerSettings(grpc="127.0.0.1:0"))
+    both = with_room_for_files(ServerSettings(grpc="127.0.0.1:0"))
     assert both.wire.connections_max == both.grpc_wire.connections_max == 100
     async with site(tmp_path) as made:
         settings = replace(both, grpc_wire=replace(both.grpc_wire, connections_max=2))

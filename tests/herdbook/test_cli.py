@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 import herdbook
 import herdbook.demo
 from blobit import AsyncBlobs, BlobNotStored, ObjectId, Source
-from herdbook.cli.bookie import LOOKING
+from herdbook.cli.bookie import LOOKING, _processors
 from herdbook.cli.late import Late, load
 from herdbook.cli.main import COMMANDS, app
 from tests.blobit.test_blobs import body
@@ -184,6 +184,14 @@ def test_a_process_imports_its_own_command_only() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--data" in ended.stdout
     assert ended.stderr.split() == []
+
+
+def test_processors_are_named_by_numbers_and_spans(tmp_path: Path) -> None:
+    common = ("bookie", "--data", str(tmp_path / "b"), "--zookeeper", "127.0.0.1:1/x", "--cpus")
+    for wrong in ("one", "0-", "-1", "0,,1", ",", "5-2", "0-99999999"):
+        answer = call(*common, wrong)
+        assert answer.exit_code == 2 and "0,2-3" in answer.output, wrong
+    assert _processors("0,2-4,3") == {0, 2, 3, 4} and _processors("") == frozenset()
 
 
 def test_a_name_that_the_door_does_not_have_is_an_attribute_error() -> None:

@@ -277,11 +277,44 @@ READER_MUTANTS: Final = (
 
 SPARING_MUTANTS: Final = (
     Mutant(
+        "passed-over-on-machines-apart",
+        "bookies are passed over only where all run on the client's machine",
+        _SPARING,
+        "not self._placement.beside(slot.bookie_id for slot in self._slots)",
+        "False",
+        by_test(
+            _SPARING_TESTS,
+            "test_nobody_is_passed_over_where_a_bookie_is_reached_from_other_machines",
+        ),
+    ),
+    Mutant(
+        "passed-over-are-the-quick-ones",
+        "passed over are those without whom adds are quickest",
+        _SPARING,
+        "            slots.sort(key=self._add_s_of)\n",
+        "            slots.sort(key=self._add_s_of, reverse=True)\n",
+        by_test(
+            _SPARING_TESTS,
+            "test_passed_over_are_those_without_whom_adds_are_quickest",
+        ),
+    ),
+    Mutant(
+        "announced-though-a-run-carries-it",
+        "a LAC that a run carries is not told by itself",
+        _REPLICATION,
+        "        self._announced = runs[-1].lac\n",
+        "",
+        by_test(
+            "engine/ledger/test_writing.py",
+            "test_of_a_striped_ledger_entries_that_follow_one_another_are_announced_once",
+        ),
+    ),
+    Mutant(
         "passed-over-for-ever",
         "who was passed over gets what it lacks after a while",
         _SPARING,
-        "        self._timer = None\n        self._even_out()\n",
-        "        self._timer = None\n",
+        "        self._note_add_s()\n        self._even_out()\n",
+        "        self._note_add_s()\n",
         by_test(
             _SPARING_TESTS,
             "test_a_bookie_that_stands_still_keeps_an_add_waiting_for_a_moment_only",
@@ -307,8 +340,8 @@ SPARING_MUTANTS: Final = (
         "fewer-than-an-ack-quorum-are-asked",
         "an ack quorum is never passed over",
         _SPARING,
-        "alive[self._asked :]",
-        "alive[self._asked - 1 :]",
+        "slots[self._asked :]",
+        "slots[self._asked - 1 :]",
         by_test(
             _SPARING_TESTS,
             "test_adds_that_follow_one_another_pass_one_bookie_over_and_no_more_than_that",

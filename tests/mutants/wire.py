@@ -150,9 +150,31 @@ DIALING_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-shortcut-past-proofs",
+        "where security is on nobody takes the socket beside a port",
+        "engine/transport/dialing.py",
+        "        near = None if context is not None or security.on else shortcut_to(address)\n",
+        "        near = shortcut_to(address)\n",
+        by_test(
+            "engine/transport/test_shortcut.py",
+            "test_who_has_to_prove_something_takes_no_shortcut",
+        ),
+    ),
+    Mutant(
+        "turns-of-many-frames-count-as-lone",
+        "frames leave at once only while turns have one each",
+        "engine/transport/connection.py",
+        "        self._lone_turns = self._lone_turns + 1 if self._sent_frames == 1 else 0\n",
+        "        self._lone_turns = self._lone_turns + 1\n",
+        by_test(
+            "engine/transport/test_connection.py",
+            "test_what_follows_in_the_same_turn_leaves_behind_it_and_ends_that",
+        ),
+    ),
+    Mutant(
         "anybody-may-write-from-anywhere",
         "without proofs a server listens to its own machine only",
-        _SERVER,
+        "engine/server_settings.py",
         "    if security.on or settings.insecure:\n",
         "    if security or settings.insecure:\n",
         by_test(

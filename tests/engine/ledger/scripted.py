@@ -47,6 +47,7 @@ class ScriptedBookie:
         self.entries: dict[int, dict[int, Run]] = {}
         self.fenced: set[int] = set()
         self.lacs: dict[int, int] = {}
+        self.confirms = 0
         self.facts: list[LedgerFacts] = []
         self.requests: list[tuple[str, int, int]] = []
         self.damaged: set[tuple[int, int]] = set()
@@ -89,14 +90,18 @@ class ScriptedBookie:
             for run in runs:
                 for entry_id in range(run.first, run.last + 1):
                     kept.setdefault(entry_id, run.cut(entry_id, entry_id))
-                self.confirm(ledger_id, run.lac)
+                self._learn(ledger_id, run.lac)
         answer = AppendReply(status, ledger_id, first, last, self.bookie_id, self.boot)
         if self.holding:
             self.held.append(lambda: reply(answer))
         else:
-            reply(answer)
+            asyncio.get_running_loop().call_soon(reply, answer)
 
     def confirm(self, ledger_id: int, lac: int) -> None:
+        self.confirms += 1
+        self._learn(ledger_id, lac)
+
+    def _learn(self, ledger_id: int, lac: int) -> None:
         self.lacs[ledger_id] = max(lac, self.lacs.get(ledger_id, NO_ENTRY))
 
     def record(self, facts: LedgerFacts, key: bytes) -> None:

@@ -1,12 +1,18 @@
 """Lone requests that pass the slowest bookies over: what they get, when, and when none is."""
 
 import asyncio
+import random
 from dataclasses import replace as with_settings
 
+from engine.ledger.placement import Placement
+from engine.ledger.quorum import Quorums
 from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
+from engine.metadata.bookies import Registration
+from engine.ports.clock import SystemClock
 from engine.transport.contract import Status
 from tests.engine.ledger.scripted import QUICK, Cluster, ScriptedBookie, turns
+from tests.simulation.virtual import elapse, virtually
 
 _ADDS_MAX = 20_000
 SPARING = with_settings(QUICK, spare_ms_max=20)
@@ -101,7 +107,7 @@ async def test_a_writer_that_is_closed_leaves_no_bookie_behind() -> None:
 
 
 async def test_nobody_is_passed_over_where_all_must_acknowledge_or_it_is_not_wanted() -> None:
-    for settings, ack in ((SPARING, 3), (QUICK, 2)):
+    for settings, ack in ((SPARING, 3), (with_settings(QUICK, spare_ms_max=0), 2)):
         _, _, over = await begun(settings, ack, 2_000)
         assert not over
 
@@ -163,3 +169,55 @@ async def test_no_bookie_is_told_of_a_last_add_that_it_was_not_sent() -> None:
     assert spared.lacs[writer.ledger_id] < replication.lac
     replication.lac -= 1
     await future
+
+
+async def test_nobody_is_passed_over_where_a_bookie_is_reached_from_other_machines() -> None:
+    for address, grpc in (("tcp:10.0.0.7:3181", ""), ("", "cow.example:4181")):
+        cluster = await Cluster.of(3)
+        for number, name in enumerate(("b0", "b1", "b2")):
+            near = Registration(name, 1, address=f"tcp:127.0.0.1:{3181 + number}")
+            far = Registration(name, 1, address=address, grpc=grpc)
+            await cluster.registry.register(near if number else far)
+        writer = await cluster.client(SPARING).create_ledger(3, 3, 2)
+        for _ in range(2_000):
+            assert not lacking(cluster, writer, await writer.append(b"x"))
+
+
+async def test_of_this_machine_are_sockets_and_addresses_of_the_loopback() -> None:
+    cluster = await Cluster.of(0)
+    near = [("unix:/run/x", ""), ("tcp:127.0.0.1:1", "cow:2"), ("", "[::1]:3"), ("", "")]
+    for number, (address, grpc) in enumerate(near):
+        await cluster.registry.register(Registration(f"n{number}", 1, address=address, grpc=grpc))
+    await cluster.registry.register(Registration("far", 1, address="tcp:cow:1", grpc="[::1]:3"))
+    await cluster.registry.register(Registration("garbled", 1, address="tcp:cow"))
+    placement = Placement(cluster.registry, random.Random(1), SystemClock(), 0)
+    await placement.substitutes(("n0",), frozenset(), Quorums(1, 1, 1, 256))
+    names = [f"n{number}" for number in range(len(near))]
+    assert placement.beside(names)
+    for name in ("far", "garbled", "never-seen"):
+        assert not placement.beside([*names, name])
+
+
+def test_passed_over_are_those_without_whom_adds_are_quickest() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(3)
+        client = cluster.client(with_settings(SPARING, append_timeout_ms=60_000))
+        writer = await client.create_ledger(3, 3, 2)
+        slow = {writer.metadata.fragments[-1].ensemble[index] for index in (0, 2)}
+        over: list[str] = []
+        for _ in range(4_000):
+            for bookie in cluster.bookies:
+                bookie.holding = True
+            future = asyncio.ensure_future(writer.append(b"x"))
+            asked = {bookie.bookie_id for bookie in cluster.bookies if bookie.held}
+            # Two that share something: together they take three times as long.
+            await elapse(0.0009 if slow <= asked else 0.0003)
+            for bookie in cluster.bookies:
+                bookie.release()
+            entry_id = await future
+            over += [bookie.bookie_id for bookie in lacking(cluster, writer, entry_id)]
+        late = over[len(over) // 2 :]
+        assert len(late) > 500
+        assert sum(name in slow for name in late) > 0.8 * len(late)
+
+    virtually(script())

@@ -303,3 +303,36 @@ async def test_a_ledger_whose_metadata_are_damaged_says_so_and_can_be_deleted() 
             await client.open_ledger(writer.ledger_id)
     await client.delete_ledger(writer.ledger_id)
     assert await client.list_ledgers() == []
+
+
+async def test_an_entry_that_comes_alone_as_those_before_is_sent_as_it_is_appended() -> None:
+    cluster = await Cluster.of(3)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    for _ in range(8):
+        await writer.append(b"x")
+    before = len(cluster.bookies[0].requests)
+    alone = writer.append(b"x")
+    behind = [writer.append(b"y"), writer.append(b"z")]
+    assert len(cluster.bookies[0].requests) == before + 1, "the others wait for each other"
+    assert [await alone, *[await future for future in behind]] == [8, 9, 10]
+    assert cluster.bookies[0].requests[-1] == ("append", 9, 10)
+
+
+async def test_bookies_hear_of_the_last_entry_that_was_sent_as_it_was_appended() -> None:
+    cluster = await Cluster.of(3)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    for _ in range(20):
+        last = await writer.append(b"x")
+    await turns(4)
+    assert {bookie.lacs[writer.ledger_id] for bookie in cluster.bookies} == {last}
+
+
+async def test_of_a_striped_ledger_entries_that_follow_one_another_are_announced_once() -> None:
+    cluster = await Cluster.of(4)
+    settings = with_settings(QUICK, stripe_entries=4)
+    writer = await cluster.client(settings).create_ledger(4, 2, 2)
+    for _ in range(20):
+        last = await writer.append(b"x")
+    assert max(bookie.confirms for bookie in cluster.bookies) <= 1, "runs carry it"
+    await turns(4)
+    assert {bookie.lacs[writer.ledger_id] for bookie in cluster.bookies} == {last}
