@@ -13,7 +13,7 @@ from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import Bookies, FolderAge, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.memory import MemoryTree
-from engine.ports.clock import SystemClock
+from engine.ports.clock import Clock, SystemClock
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import (
     AppendReply,
@@ -173,6 +173,16 @@ class ScriptedTransport:
         return None
 
 
+class LoopClock:
+    """The loop's own time, which may be virtual."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        return 1_000
+
+
 class Cluster:
     """Scripted bookies, a metadata store in memory, and clients of both."""
 
@@ -180,6 +190,7 @@ class Cluster:
         self.tree = tree
         self.store: MetadataStore = tree.session()
         self.transport = ScriptedTransport()
+        self.client_clock: Clock = SystemClock()
         self.registry = Bookies(self.store)
 
     @classmethod
@@ -206,7 +217,7 @@ class Cluster:
         return LedgerClient(
             store=store or self.tree.session(),
             transport=self.transport,
-            clock=SystemClock(),
+            clock=self.client_clock,
             rng=random.Random(7),
             settings=settings,
         )

@@ -1,38 +1,15 @@
 """A bookie that was away takes its place in an open ledger again, also where there is no spare."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import AppendFailed
-from engine.ledger.client import LedgerClient
-from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import FolderAge, Registration
 from engine.transport.contract import Status
-from tests.engine.ledger.scripted import QUICK, Cluster, ScriptedBookie, turns
+from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, ScriptedBookie, turns
 from tests.simulation.virtual import elapse, virtually
-
-
-class LoopClock:
-    """The loop's own time."""
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def wall_ms(self) -> int:
-        return 1_000
-
-
-def client_of(cluster: Cluster, settings: ClientSettings) -> LedgerClient:
-    return LedgerClient(
-        store=cluster.tree.session(),
-        transport=cluster.transport,
-        clock=LoopClock(),
-        rng=random.Random(7),
-        settings=settings,
-    )
 
 
 async def stop(cluster: Cluster, bookie: ScriptedBookie) -> None:
@@ -95,7 +72,8 @@ def test_a_bookie_that_did_not_restart_is_taken_back_when_its_quarantine_is_over
     async def script() -> None:
         cluster = await Cluster.of(3)
         settings = replace(QUICK, quarantine_ms=5_000)
-        writer = await client_of(cluster, settings).create_ledger(3, 3, 2)
+        cluster.client_clock = LoopClock()
+        writer = await cluster.client(settings).create_ledger(3, 3, 2)
         failing = cluster.bookies[2]
         failing.append_status = Status.UNAVAILABLE
         await writer.append(b"x")
@@ -115,7 +93,8 @@ def test_an_append_waits_for_bookies_that_are_away_for_a_moment() -> None:
     async def script() -> None:
         cluster = await Cluster.of(3)
         settings = replace(QUICK, append_timeout_ms=6_000, quarantine_ms=10_000)
-        writer = await client_of(cluster, settings).create_ledger(3, 3, 2)
+        cluster.client_clock = LoopClock()
+        writer = await cluster.client(settings).create_ledger(3, 3, 2)
         await writer.append(b"x")
         away = cluster.bookies[1:]
         for bookie in away:
@@ -136,7 +115,8 @@ def test_an_append_after_a_long_idle_outage_waits_for_bookies_as_long_as_any_oth
     async def script() -> None:
         cluster = await Cluster.of(3)
         settings = replace(QUICK, append_timeout_ms=6_000, quarantine_ms=10_000)
-        writer = await client_of(cluster, settings).create_ledger(3, 3, 2)
+        cluster.client_clock = LoopClock()
+        writer = await cluster.client(settings).create_ledger(3, 3, 2)
         await writer.append(b"x")
         away = cluster.bookies[1:]
         for bookie in away:
@@ -159,7 +139,8 @@ def test_a_bookie_that_comes_back_and_fails_again_keeps_no_append_waiting_for_ev
     async def script() -> None:
         cluster = await Cluster.of(1)
         settings = replace(QUICK, append_timeout_ms=6_000, quarantine_ms=2_000)
-        writer = await client_of(cluster, settings).create_ledger(1, 1, 1)
+        cluster.client_clock = LoopClock()
+        writer = await cluster.client(settings).create_ledger(1, 1, 1)
         await writer.append(b"x")
         cluster.bookies[0].append_status = Status.READ_ONLY
         appending = asyncio.ensure_future(writer.append(b"y"))
@@ -175,7 +156,8 @@ def test_an_append_waits_the_whole_time_for_each_bookie_that_was_not_tried_yet()
     async def script() -> None:
         cluster = await Cluster.of(3)
         settings = replace(QUICK, append_timeout_ms=6_000, quarantine_ms=20_000)
-        writer = await client_of(cluster, settings).create_ledger(1, 1, 1)
+        cluster.client_clock = LoopClock()
+        writer = await cluster.client(settings).create_ledger(1, 1, 1)
         for bookie in cluster.bookies:
             bookie.append_status = Status.READ_ONLY
         appending = asyncio.ensure_future(writer.append(b"y"))

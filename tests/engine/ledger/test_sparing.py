@@ -11,7 +11,7 @@ from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import Registration
 from engine.ports.clock import SystemClock
 from engine.transport.contract import Status
-from tests.engine.ledger.scripted import QUICK, Cluster, ScriptedBookie, turns
+from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, ScriptedBookie, turns
 from tests.simulation.virtual import elapse, virtually
 
 _ADDS_MAX = 20_000
@@ -201,8 +201,8 @@ async def test_of_this_machine_are_sockets_and_addresses_of_the_loopback() -> No
 def test_passed_over_are_those_without_whom_adds_are_quickest() -> None:
     async def script() -> None:
         cluster = await Cluster.of(3)
-        client = cluster.client(with_settings(SPARING, append_timeout_ms=60_000))
-        writer = await client.create_ledger(3, 3, 2)
+        cluster.client_clock = LoopClock()
+        writer = await cluster.client(SPARING).create_ledger(3, 3, 2)
         slow = {writer.metadata.fragments[-1].ensemble[index] for index in (0, 2)}
         over: list[str] = []
         for _ in range(4_000):
