@@ -49,7 +49,6 @@ from engine.metadata.passed_on import PassedOn
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_signals import ended_by_signals
 from engine.server_settings import ServerSettings, check_listeners, keep_to, with_room_for_files
-from engine.settling import settle
 from engine.transport.address import TCP, join_host_port, parse_host_port
 from engine.transport.contract import Bookie
 from engine.transport.dialing import DialingTransport, framed_dial
@@ -386,7 +385,6 @@ async def serve(
             metrics=metrics,
         )
         try:
-            settle()
             if started is not None:
                 started(server)
             await _until(ended, server)

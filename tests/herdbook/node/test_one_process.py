@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import asyncio, logging, sys
 from herdbook.node import serving
-from herdbook.node.settings import NodeSettings
+from herdbook.node.settings import NodeSettings, Role
 
 class Talking:
     def __init__(self, settings, roles, tell):
@@ -20,7 +20,9 @@ class Talking:
         print("went on", flush=True)
 
 serving.Roles = Talking
-asyncio.run(serving.serve_node(NodeSettings(data=sys.argv[1]), print))
+# A role that listens at no port: at the usual ones another test may.
+settings = NodeSettings(data=sys.argv[1], roles=(Role.BOOKIE,))
+asyncio.run(serving.serve_node(settings, print))
 """
 
 
