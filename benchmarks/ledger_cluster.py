@@ -118,12 +118,11 @@ async def _longest_stall_s(
 async def started_cluster(
     folder: Path, count: int, wire: Wire
 ) -> AsyncIterator[tuple[Connection, list["subprocess.Popen[bytes]"]]]:
-    """ZooKeeper, so many bookies, and a client of theirs over a wire."""
-    async with (
-        started_bookies(folder, count) as (url, bookies),
-        connect(url, wire=wire) as client,
-    ):
-        yield client, bookies
+    """ZooKeeper, so many bookies, and a client of theirs over a wire, on the next processor."""
+    async with started_bookies(folder, count) as (url, bookies):
+        with _kept_to(_cpu_of(count)):
+            async with connect(url, wire=wire) as client:
+                yield client, bookies
 
 
 @asynccontextmanager
@@ -143,9 +142,6 @@ async def started_bookies(
 @contextmanager
 def _bookies(folder: Path, hosts: str, count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Started in the order of their ports, ended by their process ids."""
-    # As an operator does where several bookies share a machine: each has a processor of its own,
-    # as far as there are enough.
-    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     ports = sorted(free_ports(2 * count))
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -157,7 +153,7 @@ def _bookies(folder: Path, hosts: str, count: int) -> Iterator[list["subprocess.
                 *("--listen", f"127.0.0.1:{ports[number]}"),
                 *("--grpc", f"127.0.0.1:{ports[count + number]}"),
                 *("--host", f"machine-{number}"),
-                *(("--cpus", str(cpus[number % len(cpus)])) if cpus else ()),
+                *(("--cpus", str(cpu)) if (cpu := _cpu_of(number)) is not None else ()),
             ]
             log = (folder / f"bookie-{number}.log").open("ab")
             with log:
@@ -167,6 +163,32 @@ def _bookies(folder: Path, hosts: str, count: int) -> Iterator[list["subprocess.
         for process in started:
             process.kill()
             process.wait()
+
+
+def _cpu_of(number: int) -> int | None:
+    """Where the process of this number runs, if that can be said.
+
+    As an operator does where bookies and what writes to them share a machine: each has a processor
+    of its own, as far as there are enough.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus[number % len(cpus)]
+
+
+@contextmanager
+def _kept_to(cpu: int | None) -> Iterator[None]:
+    """This thread, and those it starts, on one processor."""
+    if cpu is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def free_ports(count: int) -> list[int]:

@@ -22,12 +22,12 @@ from engine.bookie.overlap import Conflict, not_held
 from engine.bookie.segment import Record, facts_record
 from engine.bookie.storage import Storage
 from engine.errors import BookieUnavailable
-from engine.limits import ENTRY_ID_MAX
+from engine.limits import ENTRY_ID_MAX, LEDGER_ID_MAX
 from engine.ports.clock import Clock
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import AppendReply, LedgerFacts, Status
 from engine.transport.repair_key import is_repair_key, key_hash_of
-from engine.transport.soundness import are_sound, is_ledger_id
+from engine.transport.soundness import are_sound
 
 Reply = Callable[[AppendReply], None]
 
@@ -110,17 +110,6 @@ class Appender:
         if state.backlog is not None:
             state.backlog.append(Request(runs, reply, key, facts, recovery))
             return
-        self._append(state, runs, reply, key, facts, recovery)
-
-    def _append(
-        self,
-        state: LedgerState,
-        runs: Sequence[Run],
-        reply: Reply,
-        key: bytes,
-        facts: LedgerFacts | None,
-        recovery: bool,
-    ) -> None:
         first, last = runs[0].first, runs[-1].first + runs[-1].count - 1
         status = self._refusal(state, key, facts, recovery)
         if status is not None:
@@ -261,18 +250,21 @@ class Appender:
             return Status.UNAVAILABLE
         if state.deleted:
             return Status.DELETED
-        if not state.accepts(key) or (facts is not None and not _fits(state, facts, key)):
+        # The key that was good before, which is never one of repair's.
+        usual = state.good_key is not None and hmac.compare_digest(key, state.good_key)
+        accepted = usual or state.accepts(key)
+        if not accepted or (facts is not None and not _fits(state, facts, key)):
             return Status.UNAUTHORIZED
         if facts is None and not state.known:
             doubtful = self._storage.is_doubtful(state.ledger_id)
             return Status.UNKNOWN if doubtful else Status.NO_SUCH_LEDGER
         if recovery:
             return None
-        if is_repair_key(key):
+        if not usual and is_repair_key(key):
             return Status.UNAUTHORIZED
         if state.fenced:
             return Status.FENCED
-        if self._storage.may_lack_fence(state.ledger_id):
+        if state.ledger_id <= self._storage.fences_unsure_to:
             # The fence may have been among what is unreadable.
             return Status.UNKNOWN
         return Status.READ_ONLY if self._gate.full or self._gate.leaving else None
@@ -323,7 +315,7 @@ def _fits(state: LedgerState, facts: LedgerFacts, key: bytes) -> bool:
 
 def _well_formed(runs: Sequence[Run], facts: LedgerFacts | None) -> bool:
     ledger_id, following = runs[0].ledger_id, runs[0].first
-    if not is_ledger_id(ledger_id):
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
         return False
     if facts is not None and (facts.ledger_id != ledger_id or not are_sound(facts)):
         return False

@@ -151,7 +151,8 @@ class Journal:
             self.end = result.end
             if written:
                 self._marked = False
-                self._rest()
+                if self._idle is None:
+                    self._rest()
         for job in jobs:
             if job.records and job.error is None and not job.refused:
                 self._on_records(job)

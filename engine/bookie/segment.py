@@ -87,6 +87,7 @@ class Kind(enum.IntEnum):
 
 _BATCH: Final = int(Kind.BATCH)
 _RUN: Final = int(Kind.RUN)
+_CRC_OF_NOTHING: Final = _crc(b"")
 _WITH_RUNS: Final = (_RUN, int(Kind.MOVE))
 
 
@@ -233,11 +234,33 @@ def encode_record(record: Record, seed: int, offset: int) -> bytes:
     return _pack_crc(_extend(seed, _pack_offset(offset) + fields)) + fields
 
 
-def batch_record(
-    number: int, synced_offset: int, wall_ms: int, size_bytes: int, count: int
-) -> Record:
-    """What stands ahead of each batch; `size_bytes` counts this record too."""
-    return Record(_BATCH, number, synced_offset, count, wall_ms, size_bytes, b"", b"")
+def encode_batch(
+    number: int,
+    synced_offset: int,
+    wall_ms: int,
+    size_bytes: int,
+    count: int,
+    seed: int,
+    offset: int,
+) -> bytes:
+    """The record at `offset` ahead of a batch; `size_bytes` and `count` are of the whole batch.
+
+    `size_bytes` counts this record too, `count` the others only.
+    """
+    fields = _pack_record(
+        _RECORD_MAGIC,
+        _BATCH,
+        RECORD_VERSION,
+        count,
+        0,
+        _CRC_OF_NOTHING,
+        0,
+        number,
+        synced_offset,
+        wall_ms,
+        size_bytes,
+    )
+    return _pack_crc(_extend(seed, _pack_offset(offset) + fields)) + fields
 
 
 def synced_record(number: int, synced_offset: int, wall_ms: int) -> Record:

@@ -24,7 +24,7 @@ from engine.bookie.segment import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
-    batch_record,
+    encode_batch,
     encode_record,
     encode_run,
     encode_segment_header,
@@ -101,6 +101,7 @@ class SegmentWriter:
         self._seed = seed_of(salt, self._segment)
         self._file: AppendFile | None = None
         self._refused_epoch = -1
+        self._refused = False
         self._asked: Space | None = None
         self._asked_at_s = 0.0
         self._left_bytes = 0
@@ -149,7 +150,7 @@ class SegmentWriter:
             and self._file is not None
             and not self._must_roll
             and self._offset + total <= self._settings.segment_bytes
-            and not any(self._stands_on_refused(job) for job in jobs)
+            and not any(job.epoch <= self._refused_epoch and not _alone(job) for job in jobs)
             and self._free_bytes(size_bytes) >= self._settings.reserve_bytes
         )
 
@@ -157,11 +158,21 @@ class SegmentWriter:
         """Write jobs, sync, and note in each where it lies. Raises the first failure for ever."""
         if self._failure is not None:
             raise self._failure
+        self._refused = False
+        if self._begun is None:
+            self._asked = None
         try:
-            return self._work(jobs)
+            if self._begun is not None:
+                begun, self._begun = self._begun, None
+                self._sync(begun)
+                jobs = jobs[begun.jobs :]
+            self._write_all(jobs)
         except BaseException as error:
             self._failure = error
             raise
+        syncs_s, self._syncs_s = self._syncs_s, []
+        end = Position(self._segment, self._offset)
+        return Outcome(end, self._asked, self._refused, syncs_s)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -173,38 +184,23 @@ class SegmentWriter:
             self._file.close()
             self._file = None
 
-    def _work(self, jobs: list[Job]) -> Outcome:
+    def _write_all(self, jobs: list[Job]) -> None:
         batch: list[Job] = []
         size_bytes = 0
-        refused = False
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
-            self._sync(begun)
-            jobs = jobs[begun.jobs :]
-        else:
-            self._asked = None
         for job in jobs:
-            if self._stands_on_refused(job):
-                job.refused = refused = True
+            if job.epoch <= self._refused_epoch and not _alone(job):
+                job.refused = self._refused = True
                 continue
             if batch and size_bytes + job.size_bytes > self._settings.journal_batch_bytes_max:
                 self._write_or_refuse(batch, size_bytes)
                 batch, size_bytes = [], 0
-                if self._stands_on_refused(job):
-                    job.refused = refused = True
+                if job.epoch <= self._refused_epoch and not _alone(job):
+                    job.refused = self._refused = True
                     continue
             batch.append(job)
             size_bytes += job.size_bytes
         if batch:
             self._write_or_refuse(batch, size_bytes)
-        refused = refused or any(job.refused for job in jobs)
-        syncs_s, self._syncs_s = self._syncs_s, []
-        return Outcome(self.position, self._asked, refused, syncs_s)
-
-    def _stands_on_refused(self, job: Job) -> bool:
-        """Records alone stand on nothing that was queued before them."""
-        alone = job.records and not job.runs
-        return job.epoch <= self._refused_epoch and not alone
 
     def _write_or_refuse(self, batch: list[Job], size_bytes: int) -> None:
         if not size_bytes and (self._must_roll or not any(job.mark for job in batch)):
@@ -216,11 +212,11 @@ class SegmentWriter:
             size_bytes = sum(job.size_bytes for job in batch)
             if not size_bytes:
                 return
-        before, must_roll = self.position, self._must_roll
+        segment, offset, must_roll = self._segment, self._offset, self._must_roll
         try:
             self._sync(self._put(batch, size_bytes))
         except _DiskFull:
-            self._undo(before, must_roll)
+            self._undo(Position(segment, offset), must_roll)
             records = self._refuse_entries(batch) if any(job.runs for job in batch) else []
             if records:
                 self._write_or_refuse(records, sum(job.size_bytes for job in records))
@@ -246,6 +242,7 @@ class SegmentWriter:
 
     def _refuse(self, batch: list[Job]) -> None:
         self._refused_epoch = max(job.epoch for job in batch)
+        self._refused = True
         for job in batch:
             job.refused = True
 
@@ -276,7 +273,9 @@ class SegmentWriter:
     def _put(self, batch: list[Job], size_bytes: int) -> _Begun:
         total = RECORD_HEADER_BYTES + size_bytes
         parts: list[bytes] = []
-        rolled = self._roll(total, parts)
+        fits = self._offset + total <= self._settings.segment_bytes
+        goes_on = fits and self._file is not None and not self._must_roll
+        rolled = not goes_on and self._roll(total, parts)
         wall_ms = self._clock.wall_ms()
         start = SEGMENT_HEADER_BYTES if rolled else self._offset
         # In a new segment nothing is synced yet, its header included.
@@ -286,10 +285,9 @@ class SegmentWriter:
             count = 0
             for job in batch:
                 count += len(job.runs) + len(job.records)
-            header = batch_record(number, synced, wall_ms, total, count)
+            parts.append(encode_batch(number, synced, wall_ms, total, count, self._seed, start))
         else:
-            header = synced_record(number, synced, wall_ms)
-        parts.append(encode_record(header, self._seed, start))
+            parts.append(encode_record(synced_record(number, synced, wall_ms), self._seed, start))
         end = self._encode(batch, parts, start + RECORD_HEADER_BYTES)
         assert end == start + total
         assert self._file is not None
@@ -372,3 +370,8 @@ class SegmentWriter:
         parts.append(encode_segment_header(header))
         self._must_roll = False
         return True
+
+
+def _alone(job: Job) -> bool:
+    """Records alone stand on nothing that was queued before them."""
+    return bool(job.records) and not job.runs

@@ -80,10 +80,15 @@ class Storage:
         self._gap_bytes = settings.read_gap_bytes
         self._on_space = on_space
         self._on_failure = on_failure
-        self._doubtful_to = self._read_doubt()
-        self._retired_to = self._read_retired()
+        self._look_for_damage()
 
     # Damage
+
+    def _look_for_damage(self) -> None:
+        self._doubtful_to = self._read_doubt()
+        self._retired_to = self._read_retired()
+        self.fences_unsure_to = max(self._doubtful_to, self._retired_to)
+        """Of ledgers up to this one a fence may have been lost here, lately or once."""
 
     def is_doubtful(self, ledger_id: int) -> bool:
         """Whether an unreadable header may have named the ledger: negatives are unknown then."""
@@ -94,15 +99,11 @@ class Storage:
         """Whether any negative of this bookie is unknown."""
         return self._doubtful_to > NO_ENTRY
 
-    def may_lack_fence(self, ledger_id: int) -> bool:
-        """Whether a fence of the ledger may have been lost here, lately or once."""
-        return ledger_id <= max(self._doubtful_to, self._retired_to)
-
     async def set_doubt(self, value: bytes) -> None:
         """Set, durably, up to which ledger negatives are unknown."""
         self.writer.add(Fact(DAMAGE_KEY, value))
         await self.writer.flush()
-        self._doubtful_to = self._read_doubt()
+        self._look_for_damage()
 
     async def clear_doubt(self) -> None:
         """Trust negatives again, durably; the ledgers in doubt take no normal append any more."""
@@ -112,8 +113,7 @@ class Storage:
         self.writer.add(Fact(RETIRED_KEY, pack_number(retired_to)))
         self.writer.add(Fact(DAMAGE_KEY, None))
         await self.writer.flush()
-        self._retired_to = self._read_retired()
-        self._doubtful_to = self._read_doubt()
+        self._look_for_damage()
 
     def mark_damaged(self, place: Place) -> None:
         """The record of a place cannot be read: its ids count as not held from now on."""

@@ -19,14 +19,18 @@ class Patience:
         self._timeout_s = timeout_ms / 1000
         self._failed: set[str] = set()
         self._until_s: float | None = None
+        self.begun = False
+        """Whether anything failed, or is to be replaced, since something was confirmed."""
 
     def begin(self, *, waiting: bool) -> None:
         """Failed bookies are to be replaced; whether entries wait for that."""
+        self.begun = True
         if self._until_s is None or not waiting:
             self._until_s = self._clock.monotonic() + self._timeout_s
 
     def failed(self, bookie_id: str) -> None:
         """A bookie failed; its first failure gives the others the whole time."""
+        self.begun = True
         if bookie_id not in self._failed:
             self._failed.add(bookie_id)
             self._until_s = None
@@ -35,6 +39,7 @@ class Patience:
         """Something was confirmed: it all begins anew."""
         self._failed.clear()
         self._until_s = None
+        self.begun = False
 
     @property
     def over(self) -> bool:

@@ -18,6 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -41,6 +42,7 @@ from engine.run import Run
 from engine.transport.contract import AppendReply, LedgerFacts, Status
 
 _REQUEST_BYTES_MAX = ENTRY_BYTES_MAX
+_MARK = attrgetter("mark")
 
 
 class Replication:
@@ -129,17 +131,21 @@ class Replication:
         spared = () if self._unconfirmed or self._changing else self._sparing.choose(runs)
         self._unconfirmed.extend(runs)
         before = self.pushed
-        self.pushed = runs[-1].last
+        self.pushed = runs[-1].first + runs[-1].count - 1
         if self._changing is not None:
             return
         self._announced = runs[-1].lac
+        lone = len(runs) == 1 and self.quorums.ensemble == self.quorums.write
         for slot in self.slots:
             if slot.failed or slot in spared:
                 continue
-            if slot.sent == before:
-                self._send_to(slot, runs, self.pushed)
-            else:
+            if slot.sent != before:
                 self._catch_up(slot)
+            elif lone:
+                self._request(slot, runs)
+                slot.sent = self.pushed
+            else:
+                self._send_to(slot, runs, self.pushed)
         if self._ticker is None:
             self._arm()
 
@@ -216,10 +222,6 @@ class Replication:
 
     def _send_to(self, slot: Slot, runs: Sequence[Run], up_to: int) -> None:
         quorums = self.quorums
-        if len(runs) == 1 and quorums.ensemble == quorums.write:
-            self._request(slot, runs)
-            slot.sent = max(slot.sent, up_to)
-            return
         if quorums.ensemble > quorums.write:
             index = slot.index
             runs = [run for run in runs if index in quorums.write_set(run.first)]
@@ -247,7 +249,8 @@ class Replication:
         if slot.facts_due or not slot.greeted:
             slot.facts_due = False
             facts = self._owner.facts(self.fragment_first, self.ensemble)
-        slot.outstanding.append(Sent(runs[0].first, runs[-1].last, self._clock.monotonic()))
+        last = runs[-1].first + runs[-1].count - 1
+        slot.outstanding.append(Sent(runs[0].first, last, self._clock.monotonic()))
         bookie.append(
             runs,
             partial(self._on_reply, slot),
@@ -278,11 +281,12 @@ class Replication:
             self._fail_slot(slot)
         elif reply.status is Status.OK:
             sent_at = slot.outstanding[0].sent_at if slot.outstanding else 0.0
+            lagged = slot.mark < self.lac
             if slot.acknowledge(reply.first, reply.last):
                 took_s = self._clock.monotonic() - sent_at
                 slot.mean_s += LATEST_SHARE * (took_s - slot.mean_s)
                 self._measures.acknowledged(took_s, slot, self.ledger_id)
-                self._advance()
+                self._advance(lagged)
         elif reply.status is Status.FENCED:
             self._fail(LedgerFenced(f"ledger {self.ledger_id} was taken over by another client"))
         elif reply.status is Status.DELETED:
@@ -313,18 +317,20 @@ class Replication:
             if slot.outstanding and waiting_since is not None:
                 slot.outstanding[0] = replace(slot.outstanding[0], sent_at=waiting_since)
 
-    def _advance(self) -> None:
+    def _advance(self, lagged: bool) -> None:
+        """Confirm what may be; `lagged`: who moved was behind what is confirmed."""
         if self._changing is not None or self.error is not None:
             return
-        marks = [slot.mark for slot in self.slots]
-        lac = confirmed(self.quorums, self.lac, self.pushed, marks)
+        lac = confirmed(self.quorums, self.lac, self.pushed, [*map(_MARK, self.slots)])
         grown = lac > self.lac
         if grown:
             self._measures.adds.add(lac - self.lac)
             self.lac = lac
-            self._patience.confirmed()
+            if self._patience.begun:
+                self._patience.confirmed()
             self._retire(lac)
-        if self._stragglers.runs:
+        # Only who was behind can have been the one that lacked the oldest of them.
+        if lagged or self._stragglers.size_bytes > self._settings.straggler_bytes_max:
             self._drop_stored()
         if grown:
             self._owner.on_confirmed(lac)
@@ -336,7 +342,7 @@ class Replication:
         unconfirmed = self._unconfirmed
         while unconfirmed and unconfirmed[0].first <= lac:
             run = unconfirmed.popleft()
-            assert run.last <= lac, "a mark stands only at the end of a run"
+            assert run.first + run.count - 1 <= lac, "a mark stands only at the end of a run"
             self._stragglers.keep(run)
 
     def _drop_stored(self) -> None:
@@ -426,7 +432,7 @@ class Replication:
         for slot in self.slots:
             if not slot.failed:
                 self._catch_up(slot)
-        self._advance()
+        self._advance(lagged=True)
         self._drop_stored()
 
     def _check_patience(self, over: bool) -> None:

@@ -26,7 +26,7 @@ class Stragglers:
         """Take a confirmed run, unless everybody has it and all before it."""
         if self.runs or not self._stored(run):
             self.runs.append(run)
-            self.size_bytes += run.size_bytes
+            self.size_bytes += len(run.table) + len(run.body)
 
     def drop_stored(self) -> None:
         """Let go of what nobody lacks any more."""

@@ -351,7 +351,8 @@ class LedgerWriter:
     def on_confirmed(self, lac: int) -> None:
         """Resolve the futures that the LAC now covers, in order."""
         sent = self._sent
-        while sent and sent[0][0].last <= lac:
+        # What is confirmed ends with a run.
+        while sent and sent[0][0].first <= lac:
             run, waiters = sent.popleft()
             self._pending_bytes -= len(run.body)
             self._confirmed_length = run.length

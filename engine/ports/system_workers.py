@@ -259,8 +259,8 @@ class ThreadBatcher(Generic[T]):
         jobs, self._waiting = self._waiting, []
         result, failure, took_s = self._duty.do(jobs)
         begun_s, self._begun_s = self._begun_s, 0.0
-        self._measure(jobs, begun_s + took_s)
         self._duty.done(jobs, result, failure)
+        self._measure(jobs, begun_s + took_s)
 
     def _worked(
         self, jobs: list[T], result: Any, failure: BaseException | None, took_s: float

@@ -71,9 +71,10 @@ class Allowance:
                 self.withdraw(grant)
             raise
 
-    def take(self, size_bytes: int) -> None:
-        """Count bytes that are here already."""
+    def take(self, size_bytes: int) -> bool:
+        """Count bytes that are here already; tell whether that exhausts it."""
         self.taken_bytes += size_bytes
+        return self.taken_bytes >= self.limit_bytes - self._urgent_bytes
 
     def give_back(self, size_bytes: int) -> None:
         """Bytes are free again: grant them to who waits."""

@@ -2,7 +2,7 @@
 
 Invariants:
 - Frames sent within one turn of the loop leave in one write; where the latest turns had one frame
-  each, the first of a turn leaves at once, and what follows it in the same turn behind it.
+  each, one leaves at once, and what follows it before anything has come leaves behind it.
 - Frames are handed on in the order in which they came, one after the other, and none while the
   connection is held: bytes then wait in the kernel and, in the end, with the sender.
 - After `lost` was called nothing is handed on and nothing is sent.
@@ -60,6 +60,8 @@ class FramedConnection(asyncio.Protocol):
         self._flush_due = False
         self._sent_frames = 0
         self._lone_turns = 0
+        # Whether anything has come since a frame last left at once.
+        self._answered = True
         self._arrives = False
         self._writable = True
         self._emptied: list[Callable[[], None]] = []
@@ -103,11 +105,16 @@ class FramedConnection(asyncio.Protocol):
             self._corked += (frame_header(kind, target, request, head, body_bytes, flags), head)
             self._corked += body
             self._corked_bytes += len(head) + body_bytes
-        if not self._flush_due and self._writable:
+        if self._flush_due or not self._writable:
+            return
+        if self._answered and self._lone_turns >= _LONE_TO_LEAVE:
+            # Requests and answers in turn: the loop needs no turn to see that it was the only one.
+            self._answered = False
+            self._sent_frames = 0
+            self._flush()
+        else:
             self._flush_due = True
             self._loop.call_soon(self._end_turn)
-            if self._lone_turns >= _LONE_TO_LEAVE:
-                self._flush()
 
     @property
     def encrypted(self) -> bool:
@@ -195,6 +202,7 @@ class FramedConnection(asyncio.Protocol):
             self._made(self)
 
     def data_received(self, data: bytes) -> None:
+        self._answered = True
         if self._failure is not None:
             return
         try:
@@ -207,7 +215,7 @@ class FramedConnection(asyncio.Protocol):
             self._tell_arriving(0, False)
         if not self._draining:
             self._drain()
-        if awaited_bytes := self._reader.awaited_bytes:
+        if self._reader.partial and (awaited_bytes := self._reader.awaited_bytes):
             self._tell_arriving(awaited_bytes, self._reader.awaits_urgent)
 
     def pause_writing(self) -> None:
@@ -250,14 +258,19 @@ class FramedConnection(asyncio.Protocol):
 
     def _end_turn(self) -> None:
         self._flush_due = False
-        self._lone_turns = self._lone_turns + 1 if self._sent_frames == 1 else 0
+        if self._sent_frames > 1:
+            self._lone_turns = 0
+        else:
+            # One behind one that left at once may have been of the same turn.
+            self._lone_turns = self._lone_turns + 1 if self._answered else _LONE_TO_LEAVE // 2
         self._sent_frames = 0
         self._flush()
 
     def _flush(self) -> None:
         if self._corked and self._writable and not self.over:
             parts, self._corked, self._corked_bytes = self._corked, [], 0
-            self.transport.writelines(parts)
+            assert self._transport is not None
+            self._transport.writelines(parts)
         if self._emptied:
             self._tell_empty()
 

@@ -78,8 +78,9 @@ class FramedBookie:
         if len(requests) > 1:
             reply = JoinedReply(reply, len(requests), runs[0].first, runs[-1].last).add
         for request in requests:
-            first, last = request[0].first, request[-1].last
-            ledger_id = request[0].ledger_id
+            newest = request[-1]
+            last, ledger_id = newest.first + newest.count - 1, newest.ledger_id
+            first = request[0].first
             pending = PendingAppend(reply, self.bookie_id, ledger_id, first, last, 0.0)
             if wire.over:
                 refuse(pending, Status.UNAVAILABLE)

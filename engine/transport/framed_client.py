@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from engine.errors import (
     AccessRefused,
     BookieUnavailable,
@@ -41,7 +43,7 @@ from engine.transport.frames import (
     encode_greeting,
 )
 from engine.transport.greeting import ClientGreeting
-from engine.transport.messages import decode_append_replies, status_of
+from engine.transport.messages import STATUSES, decode_append_replies
 from engine.transport.security import NO_SECURITY, Security, binding_of
 
 _ERRORS: Final[dict[int, type[EngineError]]] = {
@@ -55,26 +57,15 @@ _ERRORS: Final[dict[int, type[EngineError]]] = {
 }
 
 
-class PendingAppend:
+class PendingAppend(msgspec.Struct, eq=False):
     """An append that waits for its row of replies."""
 
-    __slots__ = ("bookie_id", "deadline", "first", "last", "ledger_id", "reply")
-
-    def __init__(
-        self,
-        reply: Callable[[AppendReply], None],
-        bookie_id: str,
-        ledger_id: int,
-        first: int,
-        last: int,
-        deadline: float,
-    ) -> None:
-        self.reply = reply
-        self.bookie_id = bookie_id
-        self.ledger_id = ledger_id
-        self.first = first
-        self.last = last
-        self.deadline = deadline
+    reply: Callable[[AppendReply], None]
+    bookie_id: str
+    ledger_id: int
+    first: int
+    last: int
+    deadline: float
 
     def answer(self, status: Status, boot: int = 0) -> None:
         """Tell the caller."""
@@ -260,7 +251,7 @@ class ClientConnection:
             for request, status, _, _, _, boot in decode_append_replies(frame.head):
                 pending = self._pending.pop(request, None)
                 if isinstance(pending, PendingAppend):
-                    pending.answer(status_of(status), boot)
+                    pending.answer(STATUSES.get(status, Status.UNAVAILABLE), boot)
         elif frame.kind == Kind.WELCOME:
             self._greet(frame)
         elif frame.kind == Kind.CHALLENGE:

@@ -149,10 +149,13 @@ class FrameReader:
     >>> data = frame_header(Kind.INFO, 1, 7, b"ab") + b"ab"
     >>> reader.feed(data[:20]), [frame.head for frame in reader.feed(data[20:])]
     ([], [b'ab'])
+
+    `partial` tells whether more bytes have come than whole frames.
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self.partial = False
         self._kept = bytearray()
         self._needed = HEADER_BYTES
         self._over = False
@@ -171,21 +174,16 @@ class FrameReader:
         """The frames that are whole now, in order. Raises `FrameInvalid`, and always after that."""
         if self._over:
             raise FrameInvalid("the connection was given up because of an earlier frame")
-        source: bytes | bytearray = data
-        if self._kept:
+        source = memoryview(data)
+        if self.partial:
             self._kept += data
             if len(self._kept) < self._needed:
                 return []
             # Frames keep views of this buffer: the next bytes go to a new one.
-            source, self._kept = self._kept, bytearray()
-        try:
-            return self._cut(memoryview(source))
-        except FrameInvalid:
-            self._over = True
-            raise
-
-    def _cut(self, source: memoryview) -> list[Frame]:
+            source, self._kept = memoryview(self._kept), bytearray()
         frames: list[Frame] = []
+        # What is raised below is raised for good.
+        self._over = True
         start, end, needed = 0, len(source), HEADER_BYTES
         while end - start >= HEADER_BYTES:
             head_start = start + HEADER_BYTES
@@ -206,8 +204,10 @@ class FrameReader:
             if _crc(head) != head_crc:
                 raise FrameInvalid("a frame's head does not match its checksum")
             frames.append(Frame(kind, target, request, head, source[body_start:start]))
+        self._over = False
         self._needed = needed
-        if start < end:
+        self.partial = start < end
+        if self.partial:
             self._kept += source[start:]
         return frames
 

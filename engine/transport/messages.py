@@ -29,12 +29,13 @@ Invariants:
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from engine.errors import FrameInvalid
-from engine.limits import ENTRY_ID_MAX, RUN_ENTRIES_MAX
+from engine.limits import ENTRY_ID_MAX, LEDGER_ID_MAX, RUN_ENTRIES_MAX
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import (
     AppendReply,
@@ -60,10 +61,17 @@ _RECOVERY: Final = 1
 _MISSING: Final = 1
 _UNKNOWN: Final = 2
 _NO_RANGE: Final = (0, 0)
-_STATUSES: Final = {int(status): status for status in Status}
+STATUSES: Final = {int(status): status for status in Status}
+"""A status that is not there is of a newer minor version, and says: unavailable."""
 _LENGTH_OF_ONE = struct.Struct(">I4x")
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+@lru_cache
+def _append_of_one(key_bytes: int) -> struct.Struct:
+    """An APPEND of one run without facts, up to its table."""
+    return struct.Struct(f"{_APPEND.format}{key_bytes}s{_ROW.format[1:]}")
 
 
 class Connect(msgspec.Struct, frozen=True, array_like=True):
@@ -157,14 +165,15 @@ def encode_append(
 ) -> tuple[bytes, list[bytes]]:
     """The head and the parts of the body."""
     assert 1 <= len(runs) <= RUNS_MAX and len(key) <= 255
-    packed = _encode(facts) if facts is not None else b""
     flags = _RECOVERY if recovery else 0
-    fixed = _APPEND.pack(runs[0].ledger_id, flags, len(key), len(runs), len(packed))
-    if len(runs) == 1:
+    if len(runs) == 1 and facts is None:
         run = runs[0]
         table, body = run.table, run.body
-        row = _ROW.pack(run.first, run.lac, run.length, run.count, len(table), len(body))
-        return b"".join((fixed, key, packed, row, table)), [body]
+        fields = (flags, len(key), 1, 0, key, run.first, run.lac, run.length, run.count)
+        head = _append_of_one(len(key)).pack(run.ledger_id, *fields, len(table), len(body))
+        return head + table, [body]
+    packed = _encode(facts) if facts is not None else b""
+    fixed = _APPEND.pack(runs[0].ledger_id, flags, len(key), len(runs), len(packed))
     return b"".join([fixed, key, packed, *_rows(runs)]), [run.body for run in runs]
 
 
@@ -174,7 +183,8 @@ def decode_append(frame: Frame) -> Append:
     if len(head) < _APPEND.size:
         raise FrameInvalid("an append is cut short")
     ledger_id, flags, key_bytes, count, facts_bytes = _APPEND.unpack_from(head)
-    check_ledger_id(ledger_id)
+    if ledger_id > LEDGER_ID_MAX:
+        check_ledger_id(ledger_id)
     key_end = _APPEND.size + key_bytes
     facts_end = key_end + facts_bytes
     if count == 0 or facts_end > len(head):
@@ -205,9 +215,9 @@ def encode_append_replies(replies: Sequence[tuple[int, AppendReply]]) -> bytes:
 
 
 def decode_append_replies(head: bytes) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """The rows of APPEND_REPLIES: request, status, ledger, first, last, boot.
+    """The rows of APPEND_REPLIES: request, status (of `STATUSES`), ledger, first, last, boot.
 
-    `status_of` tells what a status says. Raises `FrameInvalid`.
+    Raises `FrameInvalid`.
     """
     if not head or len(head) % _REPLY.size:
         raise FrameInvalid("replies to appends are cut short")
@@ -215,8 +225,8 @@ def decode_append_replies(head: bytes) -> Iterator[tuple[int, int, int, int, int
 
 
 def status_of(number: int) -> Status:
-    """A status of a newer minor version says nothing to this one: unavailable."""
-    return _STATUSES.get(number, Status.UNAVAILABLE)
+    """What a status says to this version."""
+    return STATUSES.get(number, Status.UNAVAILABLE)
 
 
 def encode_confirm(ledger_id: int, lac: int) -> bytes:
@@ -358,7 +368,8 @@ def _runs(ledger_id: int, count: int, head: bytes, start: int, body: memoryview)
             and body_end <= len(body)
             and NO_ENTRY <= lac < first <= ENTRY_ID_MAX - entries
             and length >= body_bytes
-            and _bodies_bytes(entries, table) == body_bytes
+            and (entries > 1 or _LENGTH_OF_ONE.unpack(table)[0] == body_bytes)
+            and (entries == 1 or _bodies_bytes(entries, table) == body_bytes)
         )
         if not sound:
             raise FrameInvalid(f"run {row} of {count}, from entry {first}, is malformed")
@@ -373,7 +384,4 @@ def _runs(ledger_id: int, count: int, head: bytes, start: int, body: memoryview)
 
 def _bodies_bytes(entries: int, table: bytes) -> int:
     """What a table says that the bodies of its entries take."""
-    if entries == 1:
-        length: int = _LENGTH_OF_ONE.unpack(table)[0]
-        return length
     return sum(struct.unpack(f">{2 * entries}I", table)[::2])

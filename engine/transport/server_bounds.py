@@ -46,15 +46,15 @@ class ConnectionBounds:
         self._appends = appends
         self._reads = reads
         self._loop = asyncio.get_running_loop()
-        self._reserved: deque[int] = deque()
+        self.reserved: deque[int] = deque()
+        """The sizes of the big frames that have room and were not looked at yet."""
         self._asked_bytes = 0
         self._awaiting = False
         self._urgent = False
         self._deadline: asyncio.TimerHandle | None = None
         self._waits_for_room = False
-        self._append_bytes = 0
-        self.all_answered = True
-        """Whether no append waits for its answer."""
+        self.append_bytes = 0
+        """What appends take that wait for their answers."""
         self._appends_held = False
         self._own_reads = Allowance(settings.read_bytes_max)
         self._read_bytes = 0
@@ -73,8 +73,8 @@ class ConnectionBounds:
         if self._waits_for_room:
             self._appends.withdraw(self._has_room)
             self._waits_for_room = False
-        while self._reserved:
-            self._frames.give_back(self._reserved.popleft())
+        while self.reserved:
+            self._frames.give_back(self.reserved.popleft())
 
     # Frames
 
@@ -92,7 +92,7 @@ class ConnectionBounds:
         self._urgent = urgent
         self._await_frame(size_bytes)
         if self._frames.ask(size_bytes, self._frame_granted, urgent=urgent):
-            self._reserved.append(size_bytes)
+            self.reserved.append(size_bytes)
         else:
             self._asked_bytes = size_bytes
             self._wire.hold()
@@ -100,14 +100,13 @@ class ConnectionBounds:
             self._wait_for_room()
 
     def begun(self, frame: Frame) -> None:
-        """A frame is looked at: from now on it counts as what it asks for."""
-        if self._reserved:
-            size_bytes = HEADER_BYTES + len(frame.head) + len(frame.body)
-            if self._reserved[0] == size_bytes:
-                self._frames.give_back(self._reserved.popleft())
+        """A frame for which there was room is looked at: now it counts as what it asks for."""
+        size_bytes = HEADER_BYTES + len(frame.head) + len(frame.body)
+        if self.reserved[0] == size_bytes:
+            self._frames.give_back(self.reserved.popleft())
 
     def _frame_granted(self) -> None:
-        self._reserved.append(self._asked_bytes)
+        self.reserved.append(self._asked_bytes)
         self._asked_bytes = 0
         if not self._urgent:
             self._wait_for_room()
@@ -130,20 +129,18 @@ class ConnectionBounds:
 
     def append_begins(self, size_bytes: int, *, urgent: bool) -> None:
         """An append is handed to a bookie. Call it, then look at the next frame."""
-        self._append_bytes += size_bytes
-        self.all_answered = False
-        self._appends.take(size_bytes)
-        if self._append_bytes > self._settings.append_bytes_max and not self._appends_held:
+        self.append_bytes += size_bytes
+        exhausted = self._appends.take(size_bytes)
+        if self.append_bytes > self._settings.append_bytes_max and not self._appends_held:
             self._appends_held = True
             self._wire.hold()
-        if self._appends.exhausted and not urgent:
+        if exhausted and not urgent:
             self._wait_for_room()
 
     def append_ends(self, size_bytes: int) -> None:
         """An append was answered."""
-        self._append_bytes -= size_bytes
-        self.all_answered = not self._append_bytes
-        if self._appends_held and self._append_bytes <= self._settings.append_bytes_max // 2:
+        self.append_bytes -= size_bytes
+        if self._appends_held and self.append_bytes <= self._settings.append_bytes_max // 2:
             self._appends_held = False
             self._wire.release()
         self._appends.give_back(size_bytes)

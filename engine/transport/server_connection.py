@@ -112,7 +112,8 @@ class ServerConnection(ServedConnection):
             await self._session.close()
 
     def _receive(self, frame: Frame) -> None:
-        self._bounds.begun(frame)
+        if self._bounds.reserved:
+            self._bounds.begun(frame)
         handler = self._handlers.get(frame.kind)
         if frame.kind not in READING and not self.caller.principal.admin:
             if frame.request:
@@ -178,23 +179,27 @@ class ServerConnection(ServedConnection):
         )
 
     def _on_append(self, request: int, bookie_id: str, size_bytes: int, reply: AppendReply) -> None:
-        self._bounds.append_ends(size_bytes)
         if self.wire.over:
+            self._bounds.append_ends(size_bytes)
             return
         if reply.bookie_id != bookie_id and reply.status is not Status.UNAVAILABLE:
             first, last = reply.first, reply.last
             reply = AppendReply(Status.UNAVAILABLE, reply.ledger_id, first, last, bookie_id, 0)
         self._replies.append((request, reply))
-        if self._bounds.all_answered or len(self._replies) >= _REPLIES_MAX:
-            # There is nothing left that they could wait for.
-            self._send_replies()
-        elif len(self._replies) == 1:
-            self._loop.call_soon(self._send_replies)
+        try:
+            if self._bounds.append_bytes == size_bytes or len(self._replies) >= _REPLIES_MAX:
+                # There is nothing left that they could wait for.
+                self._send_replies()
+            elif len(self._replies) == 1:
+                self._loop.call_soon(self._send_replies)
+        finally:
+            self._bounds.append_ends(size_bytes)
 
     def _send_replies(self) -> None:
         if self._replies:
             replies, self._replies = self._replies, []
-            self._reply(Kind.APPEND_REPLIES, 0, messages.encode_append_replies(replies))
+            self.wire.send(Kind.APPEND_REPLIES, messages.encode_append_replies(replies))
+            self._bounds.answered()
 
     def _confirm(self, frame: Frame) -> None:
         bookie = self._bookie(frame)

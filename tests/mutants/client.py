@@ -136,8 +136,8 @@ ENSEMBLE_MUTANTS: Final = (
         "2.3-1, 2.6-7: confirmations stand still while the ensemble changes",
         _REPLICATION,
         "        if self._changing is not None or self.error is not None:\n            return\n"
-        "        marks",
-        "        if self.error is not None:\n            return\n        marks",
+        "        lac = confirmed",
+        "        if self.error is not None:\n            return\n        lac = confirmed",
         by_test(_CHANGE_TESTS, "test_confirmations_stand_still_while_the_ensemble_changes"),
     ),
     Mutant(
@@ -318,6 +318,17 @@ SPARING_MUTANTS: Final = (
         by_test(
             _SPARING_TESTS,
             "test_a_bookie_that_stands_still_keeps_an_add_waiting_for_a_moment_only",
+        ),
+    ),
+    Mutant(
+        "what-is-stored-everywhere-is-still-held",
+        "a run is held until every bookie of its write set has it, and no longer",
+        _REPLICATION,
+        "        if lagged or self._stragglers.size_bytes",
+        "        if self._stragglers.size_bytes",
+        by_test(
+            "engine/ledger/test_rules_writer.py",
+            "test_what_a_slow_bookie_has_stored_by_now_is_held_no_longer",
         ),
     ),
     Mutant(

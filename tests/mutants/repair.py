@@ -156,7 +156,7 @@ REPAIR_MUTANTS: Final = (
         "a-lost-fence-is-taken-for-none",
         "ledgers in a cleared doubt take no normal append: their fences may be lost",
         "engine/bookie/appending.py",
-        "if self._storage.may_lack_fence(state.ledger_id):",
+        "if state.ledger_id <= self._storage.fences_unsure_to:",
         "if self._storage.is_doubtful(state.ledger_id):",
         by_test(
             "engine/bookie/test_service_damage.py",
@@ -189,7 +189,7 @@ REPAIR_MUTANTS: Final = (
         "repairs-key-writes-new-entries",
         "repair's key is for fences and recovery alone",
         "engine/bookie/appending.py",
-        "        if is_repair_key(key):\n            return Status.UNAUTHORIZED\n",
+        "        if not usual and is_repair_key(key):\n            return Status.UNAUTHORIZED\n",
         "",
         by_test(
             "engine/bookie/test_service_fencing.py",

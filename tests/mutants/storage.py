@@ -46,9 +46,9 @@ JOURNAL_MUTANTS: Final = (
         "what-was-begun-is-not-synced",
         "what was begun is synced by the work that follows",
         _WRITER,
-        "            self._sync(begun)\n            jobs = jobs[begun.jobs :]",
-        "            self._batch, self._offset = begun.number, begun.end\n"
-        "            jobs = jobs[begun.jobs :]",
+        "                self._sync(begun)\n                jobs = jobs[begun.jobs :]",
+        "                self._batch, self._offset = begun.number, begun.end\n"
+        "                jobs = jobs[begun.jobs :]",
         by_test(
             _BEGUN_TESTS, "test_a_batch_that_was_begun_is_written_once_and_counts_after_its_sync"
         ),

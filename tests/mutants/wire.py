@@ -94,8 +94,8 @@ WIRE_MUTANTS: Final = (
         "a-lost-connection-keeps-its-room",
         "what a connection was granted is given back when it is lost",
         _BOUNDS,
-        "            self._frames.give_back(self._reserved.popleft())\n\n    # Frames",
-        "            self._reserved.popleft()\n\n    # Frames",
+        "            self._frames.give_back(self.reserved.popleft())\n\n    # Frames",
+        "            self.reserved.popleft()\n\n    # Frames",
         by_test(
             _HOSTILE_TESTS, "test_who_stops_in_the_middle_of_a_frame_is_cut_off_and_frees_its_room"
         ),
@@ -164,11 +164,22 @@ DIALING_MUTANTS: Final = (
         "turns-of-many-frames-count-as-lone",
         "frames leave at once only while turns have one each",
         "engine/transport/connection.py",
-        "        self._lone_turns = self._lone_turns + 1 if self._sent_frames == 1 else 0\n",
-        "        self._lone_turns = self._lone_turns + 1\n",
+        "            self._lone_turns = 0\n",
+        "            self._lone_turns += 1\n",
         by_test(
             "engine/transport/test_connection.py",
             "test_what_follows_in_the_same_turn_leaves_behind_it_and_ends_that",
+        ),
+    ),
+    Mutant(
+        "frames-that-nobody-answered-leave-one-by-one",
+        "a frame leaves at once only when something has come since the last that did",
+        "engine/transport/connection.py",
+        "        if self._answered and self._lone_turns >= _LONE_TO_LEAVE:\n",
+        "        if self._lone_turns >= _LONE_TO_LEAVE:\n",
+        by_test(
+            "engine/transport/test_connection.py",
+            "test_one_that_follows_before_an_answer_waits_for_company",
         ),
     ),
     Mutant(

@@ -1,12 +1,17 @@
-"""`make venv`: what it does with an environment that is there already."""
+"""`make venv`: what it does with an environment that is there already, and what it puts there."""
 
 import os
 import subprocess
+import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-MAKEFILE = Path(__file__).parents[2] / "Makefile"
+ROOT = Path(__file__).parents[2]
+MAKEFILE = ROOT / "Makefile"
 PYTHON = """#!/bin/sh
 echo "$@" >>"$(dirname "$0")/../called"
 [ "$2" != venv ] || { mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; }
@@ -58,3 +63,18 @@ def test_what_is_no_environment_is_left_alone_and_named(tmp_path: Path) -> None:
     answer = make(tmp_path)
     assert answer.returncode == 2 and ".venv is no environment of Python" in answer.stdout
     assert (tmp_path / ".venv" / "theirs").exists()
+
+
+def test_every_version_that_is_installed_takes_the_oldest_python_that_we_take() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = f"{project['requires-python'].removeprefix('>=')}.0"
+    wanted: dict[str, str] = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name = Requirement(line).name
+            try:
+                wanted[name] = str(metadata(name).json.get("requires_python") or "")
+            except PackageNotFoundError:
+                continue
+    assert len(wanted) > 50
+    assert not {name: says for name, says in wanted.items() if oldest not in SpecifierSet(says)}

@@ -8,9 +8,9 @@ from engine.bookie.segment import (
     Origin,
     Record,
     SegmentHeader,
-    batch_record,
     decode_header,
     decode_segment_header,
+    encode_batch,
     encode_record,
     encode_run,
     encode_segment_header,
@@ -74,8 +74,8 @@ def test_a_header_is_valid_only_at_its_own_place() -> None:
 
 
 def test_a_body_that_imitates_a_batch_is_not_taken_for_one() -> None:
-    fake = encode_record(batch_record(1, 0, 0, 500, 1), seed_of(0, 3), 600)
-    real = encode_record(batch_record(2, 0, 0, 500, 1), SEED, 600 + len(fake))
+    fake = encode_batch(1, 0, 0, 500, 1, seed_of(0, 3), 600)
+    real = encode_batch(2, 0, 0, 500, 1, SEED, 600 + len(fake))
     assert find_batch(fake + real, 0, SEED, 600) == len(fake)
     assert find_batch(fake, 0, SEED, 600) is None
 

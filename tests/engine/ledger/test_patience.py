@@ -21,6 +21,10 @@ def at(clock: Hands, patience: Patience, seconds: float) -> bool:
     return patience.over
 
 
+def begun(patience: Patience) -> bool:
+    return patience.begun
+
+
 def test_changes_that_confirm_nothing_share_one_time() -> None:
     clock = Hands()
     patience = Patience(clock, 10_000)
@@ -31,9 +35,21 @@ def test_changes_that_confirm_nothing_share_one_time() -> None:
     patience.failed("a")
     patience.begin(waiting=True)
     assert at(clock, patience, 5) and patience.over_with(["a"])
+    assert begun(patience)
     patience.confirmed()
+    assert not begun(patience)
     patience.begin(waiting=True)
     assert not patience.over_with(["a"])
+
+
+def test_it_is_told_of_confirmations_once_anything_has_begun() -> None:
+    patience = Patience(Hands(), 10_000)
+    assert not begun(patience)
+    patience.failed("a")
+    assert begun(patience)
+    patience.confirmed()
+    patience.begin(waiting=False)
+    assert begun(patience)
 
 
 def test_who_was_not_tried_yet_gets_the_whole_time() -> None:

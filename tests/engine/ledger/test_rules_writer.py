@@ -45,6 +45,28 @@ async def test_a_later_acknowledgement_does_not_stand_for_a_lost_earlier_one() -
     assert [await one for one in waiting] == [0, 1]
 
 
+async def test_what_a_slow_bookie_has_stored_by_now_is_held_no_longer() -> None:
+    cluster = await Cluster.of(3)
+    writer = await cluster.client(with_settings(QUICK, spare_ms_max=0)).create_ledger(3, 3, 2)
+    slow = cluster.at(writer.metadata.fragments[0].ensemble, 2)
+    slow.holding = True
+    for number in range(4):
+        assert await writer.append(b"moo") == number
+    replication = writer._replication
+    held = replication._stragglers
+    assert len(held.runs) == 4
+    later = slow.held.pop(1)
+    slow.held.pop(0)()
+    assert len(held.runs) == 3
+    slow.held[0]()
+    assert len(held.runs) == 3, "the one before it is not acknowledged"
+    later()
+    assert len(held.runs) == 1
+    slow.held[1]()
+    assert replication.complete and held.size_bytes == 0
+    assert await writer.close() == 3
+
+
 async def test_another_bookies_reply_counts_for_nothing() -> None:
     """Two bookies at one address: what the wrong one stored is not where the metadata says."""
     cluster = await Cluster.of(3)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from engine.transport.connection import FramedConnection
-from engine.transport.frames import Frame, FrameReader, Kind
+from engine.transport.frames import Frame, FrameReader, Kind, frame_header
 
 
 class KeepingTransport(asyncio.Transport):
@@ -81,6 +81,30 @@ async def test_what_follows_in_the_same_turn_leaves_behind_it_and_ends_that() ->
     assert len(transport.writes) == 2, "turns have more than one frame now"
     await asyncio.sleep(0)
     assert frames_of(transport.writes) == [101, 102, 103, 104]
+
+
+async def test_requests_and_answers_in_turn_leave_at_once_and_cost_the_loop_no_turn() -> None:
+    connection, transport = connected()
+    await lone_turns(connection, 8)
+    transport.writes.clear()
+    for request in (101, 102, 103):
+        connection.send(Kind.READ, b"", request=request)
+        assert frames_of(transport.writes)[-1] == request and not connection._flush_due
+        connection.data_received(frame_header(Kind.READ_REPLY, 0, request, b""))
+    assert frames_of(transport.writes) == [101, 102, 103]
+
+
+async def test_one_that_follows_before_an_answer_waits_for_company() -> None:
+    connection, transport = connected()
+    await lone_turns(connection, 8)
+    connection.send(Kind.READ, b"", request=101)
+    await asyncio.sleep(0)
+    transport.writes.clear()
+    for request in (102, 103):
+        connection.send(Kind.READ, b"", request=request)
+    assert not transport.writes
+    await asyncio.sleep(0)
+    assert len(transport.writes) == 1 and frames_of(transport.writes) == [102, 103]
 
 
 async def test_nothing_leaves_while_the_other_side_takes_nothing() -> None:
