@@ -83,7 +83,7 @@ def _measure(setting: Setting, scenario: str, wire: Wire, callers: int, calls: i
         return total / taken_s
 
     async def work(folder: Path) -> float:
-        async with started_cluster(folder, BOOKIES, wire) as (client, _):
+        async with started_cluster(folder, BOOKIES, wire, keep=callers == 1) as (client, _):
             # The first ledger pays for connections and for code that was never run.
             await once(client)
             return await setting.median(lambda: once(client))
@@ -116,11 +116,14 @@ async def _longest_stall_s(
 
 @asynccontextmanager
 async def started_cluster(
-    folder: Path, count: int, wire: Wire
+    folder: Path, count: int, wire: Wire, *, keep: bool = False
 ) -> AsyncIterator[tuple[Connection, list["subprocess.Popen[bytes]"]]]:
-    """ZooKeeper, so many bookies, and a client of theirs over a wire, on the next processor."""
+    """ZooKeeper, so many bookies, and a client of theirs over a wire.
+
+    With `keep` the client keeps to a processor as they do, the next in turn.
+    """
     async with started_bookies(folder, count) as (url, bookies):
-        with _kept_to(_cpu_of(count)):
+        with _kept_to(_cpu_of(count) if keep else None):
             async with connect(url, wire=wire) as client:
                 yield client, bookies
 

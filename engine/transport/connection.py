@@ -91,11 +91,15 @@ class FramedConnection(asyncio.Protocol):
         request: int = 0,
         body: list[bytes] | None = None,
         urgent: bool = False,
+        posted: bool = False,
     ) -> None:
-        """Queue a frame; it leaves in this turn. On a lost connection: nothing."""
+        """Queue a frame; it leaves in this turn. On a lost connection: nothing.
+
+        One that is `posted`, to which nobody answers, never leaves before the turn is over.
+        """
         if self.over:
             return
-        self._sent_frames += 1
+        self._sent_frames += not posted
         if body is None:
             self._corked += (frame_header(kind, target, request, head), head)
             self._corked_bytes += len(head)
@@ -107,7 +111,7 @@ class FramedConnection(asyncio.Protocol):
             self._corked_bytes += len(head) + body_bytes
         if self._flush_due or not self._writable:
             return
-        if self._answered and self._lone_turns >= _LONE_TO_LEAVE:
+        if self._answered and self._lone_turns >= _LONE_TO_LEAVE and not posted:
             # Requests and answers in turn: the loop needs no turn to see that it was the only one.
             self._answered = False
             self._sent_frames = 0
@@ -163,6 +167,9 @@ class FramedConnection(asyncio.Protocol):
     def when_empty(self, call: Callable[[], None]) -> None:
         """Call once when the other side has taken what was queued, or the connection is lost."""
         self._emptied.append(call)
+        if self._writable and not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._end_turn)
 
     async def taken(self) -> None:
         """Wait for what `when_empty` tells."""
@@ -220,6 +227,7 @@ class FramedConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._lone_turns = 0
 
     def resume_writing(self) -> None:
         self._writable = True
@@ -260,7 +268,7 @@ class FramedConnection(asyncio.Protocol):
         self._flush_due = False
         if self._sent_frames > 1:
             self._lone_turns = 0
-        else:
+        elif self._sent_frames:
             # One behind one that left at once may have been of the same turn.
             self._lone_turns = self._lone_turns + 1 if self._answered else _LONE_TO_LEAVE // 2
         self._sent_frames = 0

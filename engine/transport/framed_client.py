@@ -178,7 +178,7 @@ class ClientConnection:
 
     def post(self, kind: Kind, head: bytes, *, target: int = 0, request: int = 0) -> None:
         """Send what wants no answer."""
-        self.wire.send(kind, head, target=target, request=request)
+        self.wire.send(kind, head, target=target, request=request, posted=True)
 
     async def call(
         self, kind: Kind, head: bytes, *, target: int = 0, patience_ms: int = 0

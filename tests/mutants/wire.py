@@ -76,7 +76,7 @@ WIRE_MUTANTS: Final = (
         "of a big frame only the first piece is taken in before there is room for it",
         _BOUNDS,
         "        if self._frames.ask(size_bytes, self._frame_granted, urgent=urgent):\n",
-        "        if self._frames.take(size_bytes) is None:\n",
+        "        if self._frames.take(size_bytes) or True:\n",
         by_test(_HOSTILE_TESTS, "test_big_frames_of_many_connections_wait_until_there_is_room"),
     ),
     Mutant(
@@ -175,11 +175,22 @@ DIALING_MUTANTS: Final = (
         "frames-that-nobody-answered-leave-one-by-one",
         "a frame leaves at once only when something has come since the last that did",
         "engine/transport/connection.py",
-        "        if self._answered and self._lone_turns >= _LONE_TO_LEAVE:\n",
-        "        if self._lone_turns >= _LONE_TO_LEAVE:\n",
+        "        if self._answered and self._lone_turns >= _LONE_TO_LEAVE",
+        "        if self._lone_turns >= _LONE_TO_LEAVE",
         by_test(
             "engine/transport/test_connection.py",
             "test_one_that_follows_before_an_answer_waits_for_company",
+        ),
+    ),
+    Mutant(
+        "what-nobody-answers-leaves-at-once",
+        "frames to which nobody answers keep none that is answered waiting",
+        "engine/transport/connection.py",
+        " and self._lone_turns >= _LONE_TO_LEAVE and not posted:\n",
+        " and self._lone_turns >= _LONE_TO_LEAVE:\n",
+        by_test(
+            "engine/transport/test_connection.py",
+            "test_what_nobody_answers_leaves_with_its_turn_and_makes_no_request_wait",
         ),
     ),
     Mutant(

@@ -77,6 +77,7 @@ async def test_what_follows_in_the_same_turn_leaves_behind_it_and_ends_that() ->
     assert frames_of(transport.writes) == [101]
     await asyncio.sleep(0)
     assert len(transport.writes) == 2 and frames_of(transport.writes) == [101, 102, 103]
+    connection.data_received(frame_header(Kind.READ_REPLY, 0, 101, b""))
     connection.send(Kind.READ, b"", request=104)
     assert len(transport.writes) == 2, "turns have more than one frame now"
     await asyncio.sleep(0)
@@ -105,6 +106,31 @@ async def test_one_that_follows_before_an_answer_waits_for_company() -> None:
     assert not transport.writes
     await asyncio.sleep(0)
     assert len(transport.writes) == 1 and frames_of(transport.writes) == [102, 103]
+
+
+async def test_what_nobody_answers_leaves_with_its_turn_and_makes_no_request_wait() -> None:
+    connection, transport = connected()
+    await lone_turns(connection, 8)
+    for request in range(100, 120):
+        transport.writes.clear()
+        connection.send(Kind.APPEND, b"", request=request)
+        assert frames_of(transport.writes) == [request], "behind answers and confirmations"
+        connection.data_received(frame_header(Kind.APPEND_REPLIES, 0, 0, b""))
+        connection.send(Kind.CONFIRM, b"", posted=True)
+        assert len(transport.writes) == 1
+        await asyncio.sleep(0)
+        assert frames_of(transport.writes) == [request, 0]
+
+
+async def test_who_asks_when_all_is_taken_is_told_when_nothing_follows() -> None:
+    connection, _ = connected()
+    await lone_turns(connection, 8)
+    connection.send(Kind.READ, b"", request=101)
+    told: list[bool] = []
+    connection.when_empty(lambda: told.append(True))
+    assert not told
+    await asyncio.sleep(0)
+    assert told
 
 
 async def test_nothing_leaves_while_the_other_side_takes_nothing() -> None:
