@@ -142,7 +142,8 @@ class Appender:
             state.key_hash = facts.key_hash
         job = AppendJob(self._appended, runs, records)
         storage = self._storage
-        room = storage.journal.has_room(job.size_bytes, urgent=urgent)
+        journal = storage.journal
+        room = not journal.queued_bytes or journal.has_room(job.size_bytes, urgent=urgent)
         if not room or not storage.writer.has_room():
             storage.measures.refused(Status.OVERLOADED)
             reply(self._reply(state, Status.OVERLOADED, first, last))
@@ -159,7 +160,7 @@ class Appender:
         if runs and runs[-1].lac > state.lac:
             state.learn_lac(runs[-1].lac)
         storage.measures.taken_entries += last - first + 1
-        storage.journal.put(job)
+        journal.put(job)
 
     def _appended(self, job: Job) -> None:
         assert isinstance(job, AppendJob)

@@ -8,6 +8,7 @@ Invariants:
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -57,7 +58,8 @@ def write_client_file(settings: NodeSettings) -> Path:
         lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if value]
     file = settings.own_folder / CLIENT_FILE
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_suffix(".new")
+    # Each process of a node writes it, several at once.
+    new = file.with_suffix(f".{os.getpid()}.new")
     new.write_text("\n".join(lines) + "\n", encoding="utf-8")
     new.replace(file)
     return file

@@ -48,7 +48,7 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
         refuse_taken(settings)
     with locked(folder), file as status, PassingOn(say) as told:
         refuse_taken(settings)
-        watch = Watch(status, told.pass_on)
+        watch = Watch(status, told.pass_on, settings.supervisor.stop_timeout_ms)
         async with _beside(status.beat()):
             await _run(settings, ending, watch)
 
@@ -83,8 +83,10 @@ def refuse_taken(settings: NodeSettings) -> None:
 class Watch:
     """Passes on how processes fare: to whoever reads, to the node's file, to systemd."""
 
-    def __init__(self, status: StatusFile, say: Say) -> None:
+    def __init__(self, status: StatusFile, say: Say, stop_ms: int) -> None:
+        """Draining takes `stop_ms` at most."""
         self._status = status
+        self._stop_s = stop_ms / 1000
         self._print = say
         self._told: dict[str, str] = {}
         self._ready = False
@@ -108,7 +110,7 @@ class Watch:
     def leaving(self) -> None:
         """The first signal came."""
         tell_systemd("STOPPING=1")
-        self._say("draining; a second signal ends it at once")
+        self._say(f"draining, for {self._stop_s:g} s at most; a second signal ends it at once")
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError):

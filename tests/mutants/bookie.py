@@ -55,8 +55,8 @@ APPEND_MUTANTS: Final = (
         "append-is-answered-when-queued",
         "2.1-3, NATS 2.12.1: an append is answered only after its sync",
         _APPENDING,
-        "        storage.journal.put(job)\n",
-        "        storage.journal.put(job)\n"
+        "        journal.put(job)\n",
+        "        journal.put(job)\n"
         "        self._loop.call_soon(reply, self._reply(state, Status.OK, first, last))\n",
         by_test(_TESTS, "test_an_append_is_answered_after_its_sync_and_not_before"),
     ),

@@ -59,7 +59,13 @@ def tracked(suffix: str) -> list[Path]:
         text=True,
         check=True,
     )
-    return [path for name in listing.stdout.split("\n") if (path := ROOT / name).is_file()]
+    # Whoever makes an environment of their own here has no files of the project in it.
+    environments = {path.parent.name for path in ROOT.glob("*/pyvenv.cfg")}
+    return [
+        path
+        for name in listing.stdout.split("\n")
+        if name.split("/")[0] not in environments and (path := ROOT / name).is_file()
+    ]
 
 
 # What protoc writes has its own style.

@@ -1,11 +1,14 @@
 """A role of a cluster's node in this process, up to its end."""
 
 import asyncio
+import os
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from engine.metadata.zookeeper import ZooKeeperStore
-from herdbook.node.roles import OF_CLUSTER, Service
+from herdbook.node.roles import OF_CLUSTER, Service, write_client_file
 from herdbook.node.settings import NodeSettings, RepairTable, Role
 from herdbook.zookeeper_server import free_port
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
@@ -41,3 +44,21 @@ async def test_the_role_repair_tells_at_its_metrics_that_it_is_the_auditor(tmp_p
         ended.set()
         await running
         await store.close()
+
+
+def test_processes_of_a_node_that_write_its_clients_file_at_once_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = NodeSettings(data=str(tmp_path), url="herdbook://127.0.0.1:2181/herd")
+    replace = Path.replace
+
+    def another_is_quicker(new: Path, file: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replace)
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        write_client_file(settings)
+        return replace(new, file)
+
+    monkeypatch.setattr(Path, "replace", another_is_quicker)
+    file = write_client_file(settings)
+    assert 'url = "herdbook://127.0.0.1:2181/herd"' in file.read_text()
+    assert [path.name for path in file.parent.iterdir()] == [file.name]

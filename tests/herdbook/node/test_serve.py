@@ -160,7 +160,8 @@ def test_told_to_stop_it_leaves_in_order_and_no_process_behind(tmp_path: Path) -
         command.until("ready")
         pids = node.pids()
         assert command.end() == 0, command.errors()
-        assert command.lines[-1] == "draining; a second signal ends it at once"
+        end = "draining, for 60 s at most; a second signal ends it at once"
+        assert command.lines[-1] == end
         assert not any(runs(pid) for pid in pids.values())
         assert "Traceback" not in command.errors()
     gone = called("serve", "--config", str(node.file), "--status")

@@ -35,7 +35,7 @@ async def test_a_node_whose_own_loop_stands_still_is_silent_until_it_turns_again
 
 def test_a_node_goes_on_when_its_file_and_its_output_cannot_be_written(tmp_path: Path) -> None:
     with StatusFile(tmp_path, "herdbook://zookeeper/x", SupervisorTable()) as status:
-        watch = Watch(status, full)
+        watch = Watch(status, full, 60_000)
         watch.note({"herd": MemberState("serving", at={"herd": "here"})})
         # Nothing can be written there, as on a full disk.
         (tmp_path / FILE).with_suffix(".new").mkdir()
