@@ -34,6 +34,7 @@ from herd.errors import (
     AccessDenied,
     Error,
     LeaderUnavailable,
+    NameTaken,
     OperationalError,
     ProgrammingError,
 )
@@ -255,7 +256,12 @@ class ClusterHerd(RemoteHerd):
         """Make a tablespace, if it is not there: three replicas, or as many as there are nodes."""
         if name.lower() in await self._commands.spaces():
             return
-        await self._commands.create(name, expected=await self._commands.replicas_usual())
+        try:
+            await self._commands.create(name, expected=await self._commands.replicas_usual())
+        except NameTaken:
+            # Somebody was quicker: the nodes make "default" by themselves, for one.
+            if name.lower() not in await self._commands.spaces():
+                raise
 
     async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
         """Write a tablespace, as it is now, into a new file of this machine.

@@ -1,6 +1,7 @@
 """Facts of tablespaces are changed by compare-and-set, whatever replies get lost."""
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from herd.nodes.commands import SpaceCommands
 from herd.nodes.directory import Directory
 from herd.nodes.facts import NODES, NodeFact, ReplicaReport, SpaceFact, decode_node
 from herd.nodes.registration import Registration
+from herd.wire.cluster import ClusterHerd
 
 FACT = SpaceFact("u", 1, 3)
 
@@ -149,6 +151,26 @@ async def test_a_node_is_found_by_its_name_its_address_and_the_beginning_of_its_
     assert "node-1 0fa42582fed at tcp:a:0, " in str(refused.value.hint)
     with pytest.raises(ProgrammingError):
         await commands.node("")
+
+
+class RacedCommands(SpaceCommands):
+    """Somebody else makes the farm just after this one has looked for it."""
+
+    async def replicas_usual(self) -> int:
+        await self.create("farm")
+        return await super().replicas_usual()
+
+
+async def test_a_tablespace_that_somebody_makes_at_the_same_moment_is_made() -> None:
+    store = MemoryTree("c").session()
+    await Registration(store, "a").publish(NodeFact("tcp:a:1", 1))
+    commands = RacedCommands(store, SystemClock(), random.Random(1))
+    nobody: Any = None
+    herd = ClusterHerd(nobody, nobody, commands, nobody)
+    await herd.make("Farm")
+    assert await herd.names() == ["farm"]
+    with pytest.raises(NameTaken):
+        await commands.create("farm")
 
 
 async def test_a_registration_replaces_the_one_of_an_earlier_life() -> None:
