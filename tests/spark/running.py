@@ -4,8 +4,11 @@ Invariants:
 - Every process is a child of this one and is stopped by its process id.
 """
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,9 +32,11 @@ _POLL_S: Final = 0.05
 class Process:
     """One command of `python -m herdbook`."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, runtime: str | None = None) -> None:
+        """Its sockets beside ports are in `runtime`, if that is named: nobody else finds them."""
         self._log = log
         self._arguments = arguments
+        self._environment = None if runtime is None else {**os.environ, "XDG_RUNTIME_DIR": runtime}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -41,6 +46,7 @@ class Process:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "herdbook", *self._arguments],
                 cwd=ROOT,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -99,7 +105,10 @@ def running_cluster(folder: Path) -> Iterator[RunningCluster]:
     zookeeper = ZooKeeperServer(folder / "zookeeper", port=free_port())
     zookeeper.start()
     url = f"herdbook://{zookeeper.hosts}{_CHROOT}"
-    bookies = [_bookie(number, folder, f"{zookeeper.hosts}{_CHROOT}") for number in range(BOOKIES)]
+    # What is connected to bookies shows by their ports, and tests look for that.
+    runtime = tempfile.mkdtemp(dir="/tmp")
+    hosts = f"{zookeeper.hosts}{_CHROOT}"
+    bookies = [_bookie(number, folder, hosts, runtime) for number in range(BOOKIES)]
     node = _node(folder, url)
     try:
         for bookie in bookies:
@@ -115,14 +124,16 @@ def running_cluster(folder: Path) -> Iterator[RunningCluster]:
         for process in (node, *bookies):
             process.kill()
         zookeeper.stop()
+        shutil.rmtree(runtime)
 
 
-def _bookie(number: int, folder: Path, hosts: str) -> Process:
+def _bookie(number: int, folder: Path, hosts: str, runtime: str) -> Process:
     return Process(
         folder / f"bookie-{number}.log",
         *("bookie", "--data", str(folder / f"bookie-{number}"), "--zookeeper", hosts),
         *("--listen", f"127.0.0.1:{free_port()}", "--host", f"machine-{number}"),
         *("--repair-grace-ms", "600000"),
+        runtime=runtime,
     )
 
 

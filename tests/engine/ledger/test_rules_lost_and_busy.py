@@ -66,7 +66,8 @@ async def test_a_lost_bookies_acknowledgement_does_not_count_when_it_may_have_be
 
 async def test_an_overloaded_bookie_is_asked_again_once_a_pause_and_not_once_a_request() -> None:
     cluster = await Cluster.of(1)
-    writer = await cluster.client(with_settings(QUICK, retry_pause_ms=400)).create_ledger(1, 1, 1)
+    settings = with_settings(QUICK, retry_pause_ms=400, append_timeout_ms=60_000)
+    writer = await cluster.client(settings).create_ledger(1, 1, 1)
     bookie = cluster.bookies[0]
     bookie.append_status = Status.OVERLOADED
     futures = []
