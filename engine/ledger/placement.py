@@ -2,22 +2,35 @@
 
 Invariants:
 - An ensemble never names a bookie twice.
-- Two replicas of a write set stand on one host only while no other host has a usable bookie.
+- Two replicas of a write set stand on one host only while no other host has a usable bookie; a
+  writer moves one of them when another host has (`engine.ledger.respreading`).
 - A bookie that failed is not chosen again until it restarted or its quarantine is over; one that
   is full or being decommissioned is not chosen at all.
 - The choice depends on the generator given, never on the order of a hash table.
 """
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from engine.errors import InvalidRequest, NotEnoughBookies
 from engine.ledger.quorum import Quorums, covered, writable
-from engine.ledger.spreading import fittest, spread
+from engine.ledger.spreading import Cost, cost_of, fittest, spread
 from engine.metadata.bookies import Bookies, Registration
 from engine.ports.clock import Clock
 from engine.transport.address import TCP, is_loopback, parse_host_port
+
+
+class Better(NamedTuple):
+    """An exchange that spreads an ensemble better: at an index for `bookie_id`, None for none.
+
+    `cost` is how badly the replicas are spread after it, or without one.
+    """
+
+    at: int | None
+    bookie_id: str
+    cost: Cost
 
 
 class Placement:
@@ -106,6 +119,34 @@ class Placement:
         candidates = [name for name in self._present(registered, leaving) if name not in taken]
         return fittest(candidates, ensemble, index, quorums.write, registered, self._rng)
 
+    def better(
+        self,
+        ensemble: tuple[str, ...],
+        movable: Collection[int],
+        quorums: Quorums,
+        staying: Mapping[str, Registration],
+    ) -> Better:
+        """The exchange at a movable index, for one of the bookies that stay, that spreads best.
+
+        The only replica on the local host stays there.
+        """
+        found = Better(None, "", cost_of(ensemble, quorums.write, staying))
+        candidates = [name for name in self._present(staying, ()) if name not in ensemble]
+        near = [i for i, name in enumerate(ensemble) if self._is_near(staying.get(name))]
+        for index in movable:
+            if found.cost == Cost(0, 0) or near == [index]:
+                continue
+            chosen = fittest(candidates, ensemble, index, quorums.write, staying, self._rng)
+            if chosen is not None:
+                changed = (*ensemble[:index], chosen, *ensemble[index + 1 :])
+                cost = cost_of(changed, quorums.write, staying)
+                if cost < found.cost:
+                    found = Better(index, chosen, cost)
+        return found
+
+    def _is_near(self, found: Registration | None) -> bool:
+        return found is not None and bool(found.host) and found.host == self._local_host
+
     def beside(self, bookie_ids: Iterable[str]) -> bool:
         """Whether bookies are known to run on the client's machine: their addresses say so."""
         return all(self._beside.get(name, False) for name in bookie_ids)
@@ -130,7 +171,9 @@ class Placement:
         self._beside.update({name: _runs_here(found) for name, found in registered.items()})
         return registered, frozenset(await self._bookies.decommissioning())
 
-    def _present(self, registered: dict[str, Registration], leaving: Collection[str]) -> list[str]:
+    def _present(
+        self, registered: Mapping[str, Registration], leaving: Collection[str]
+    ) -> list[str]:
         return [
             name
             for name, found in registered.items()

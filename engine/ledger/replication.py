@@ -79,7 +79,7 @@ class Replication:
         self._unconfirmed: deque[Run] = deque()
         self._stragglers = Stragglers(quorums, self.slots)
         self._sparing = Sparing(self._stragglers, self._even_out, context)
-        self._changing: asyncio.Task[None] | None = None
+        self.changing: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._release: asyncio.TimerHandle | None = None
         self._tick_due = 0.0
@@ -124,15 +124,15 @@ class Replication:
         """Send runs that follow `pushed` without a gap. Confirmations come through the owner."""
         assert self.error is None
         assert runs[0].first == self.pushed + 1
-        if self._changing is not None and not self._unconfirmed:
+        if self.changing is not None and not self._unconfirmed:
             # However long nobody waited for bookies: this one has just begun to.
             self._patience.begin(waiting=False)
             self._retry.set()
-        spared = () if self._unconfirmed or self._changing else self._sparing.choose(runs)
+        spared = () if self._unconfirmed or self.changing else self._sparing.choose(runs)
         self._unconfirmed.extend(runs)
         before = self.pushed
         self.pushed = runs[-1].first + runs[-1].count - 1
-        if self._changing is not None:
+        if self.changing is not None:
             return
         self._announced = runs[-1].lac
         lone = len(runs) == 1 and self.quorums.ensemble == self.quorums.write
@@ -192,8 +192,8 @@ class Replication:
             self._ticker = None
         if self._release is not None:
             self._release.cancel()
-        if self._changing is not None:
-            self._changing.cancel()
+        if self.changing is not None:
+            self.changing.cancel()
         if self._idle is not None:
             self._idle.set()
 
@@ -210,6 +210,13 @@ class Replication:
             for slot in self.slots:
                 slot.lost = False
             self._begin_change()
+
+    def leave(self, slot: Slot) -> None:
+        """Replace its bookie, as if that had failed."""
+        slot.failed = True
+        slot.bookie = None
+        slot.outstanding.clear()
+        self._begin_change()
 
     # Sending
 
@@ -268,7 +275,7 @@ class Replication:
             self._arm()
 
     def _even_out(self) -> None:
-        for slot in self.slots if self._changing is None and self.error is None else ():
+        for slot in self.slots if self.changing is None and self.error is None else ():
             if slot.sent < self.pushed and not slot.failed:
                 self._catch_up(slot)
 
@@ -312,14 +319,14 @@ class Replication:
         slot.outstanding.clear()
         slot.sent = slot.mark
         slot.facts_due = True
-        if self._changing is None:
+        if self.changing is None:
             self._catch_up(slot)
             if slot.outstanding and waiting_since is not None:
                 slot.outstanding[0] = replace(slot.outstanding[0], sent_at=waiting_since)
 
     def _advance(self, lagged: bool) -> None:
         """Confirm what may be; `lagged`: who moved was behind what is confirmed."""
-        if self._changing is not None or self.error is not None:
+        if self.changing is not None or self.error is not None:
             return
         lac = confirmed(self.quorums, self.lac, self.pushed, [*map(_MARK, self.slots)])
         grown = lac > self.lac
@@ -386,9 +393,7 @@ class Replication:
 
     def _fail_slot(self, slot: Slot) -> None:
         self._note(slot)
-        slot.bookie = None
-        slot.outstanding.clear()
-        self._begin_change()
+        self.leave(slot)
 
     def _fail(self, error: EngineError) -> None:
         if self.error is None:
@@ -399,8 +404,8 @@ class Replication:
         # What is confirmed must not wait for the change on fewer bookies than are there.
         for slot in self._sparing.end():
             self._catch_up(slot, confirmed_only=True)
-        if self._changing is None and self.error is None:
-            self._changing = self._loop.create_task(self._change())
+        if self.changing is None and self.error is None:
+            self.changing = self._loop.create_task(self._change())
 
     async def _change(self) -> None:
         """Replace failed bookies, or go on without them; only then confirm again."""
@@ -425,10 +430,10 @@ class Replication:
                     self._check_patience(self._patience.over)
                     pause_s = await self._pause(pause_s)
         except EngineError as error:
-            self._changing = None
+            self.changing = None
             self._fail(error)
             return
-        self._changing = None
+        self.changing = None
         for slot in self.slots:
             if not slot.failed:
                 self._catch_up(slot)

@@ -17,6 +17,8 @@ class ClientSettings:
     `quarantine_ms` is how long a bookie that failed is not chosen again, unless it restarted.
     `spare_ms_max` is how long, at most, bookies beyond the ack quorum may be passed over while a
     caller waits for each entry (`engine.ledger.sparing`), where all run on `host`; 0: never.
+    `respread_ms` is how long, at most, a writer lets bookies come before it moves a replica from a
+    machine that has two.
     `straggler_close_ms` is how long `close()` waits for replicas behind the ack quorum.
     """
 
@@ -34,6 +36,7 @@ class ClientSettings:
     retry_pause_ms: int = 50
     quarantine_ms: int = 10_000
     spare_ms_max: int = 20
+    respread_ms: int = 1_000
     straggler_close_ms: int = 1_000
     writer_bytes_max: int = limits.WRITER_BYTES_MAX
     writer_parked_bytes_max: int = limits.WRITER_PARKED_BYTES_MAX

@@ -31,6 +31,7 @@ from engine.ledger.closing import close_at, marked, settle_late
 from engine.ledger.context import LedgerContext
 from engine.ledger.lookout import Lookout
 from engine.ledger.replication import Replication
+from engine.ledger.respreading import Respreading
 from engine.ledger.waiters import ManyFuture, Waiter, resolve
 from engine.metadata.ledgers import Held, LedgerMetadata, State
 from engine.run import NO_ENTRY, Run, as_bytes
@@ -92,6 +93,7 @@ class LedgerWriter:
             owner=self,
             context=context,
         )
+        self._respreading = Respreading(self._replication, context)
 
     @property
     def last_add_confirmed(self) -> int:
@@ -431,13 +433,13 @@ class LedgerWriter:
     # Registrations
 
     async def _check_bookies(self) -> None:
-        """Replace bookies that are gone, or are to go, as far as there are others."""
-        available = await self._context.bookies.staying()
-        ensemble = self._replication.ensemble
-        gone = frozenset(name for name in ensemble if name not in available)
-        if gone and any(name not in ensemble for name in available):
-            self._replication.suspect(gone)
+        """Replace bookies that are gone, are to go, or stand too close, by others that came."""
+        available = frozenset(await self._context.bookies.staying())
+        ensemble = frozenset(self._replication.ensemble)
+        if available - ensemble:
+            self._replication.suspect(ensemble - available)
         self._replication.revive()
+        self._respreading.news()
 
     # Closing
 
@@ -495,3 +497,4 @@ class LedgerWriter:
             self._replication.stop(error)
         self.on_failed(error)
         self._lookout.stop()
+        self._respreading.stop()

@@ -135,7 +135,7 @@ ENSEMBLE_MUTANTS: Final = (
         "confirmations-during-a-change",
         "2.3-1, 2.6-7: confirmations stand still while the ensemble changes",
         _REPLICATION,
-        "        if self._changing is not None or self.error is not None:\n            return\n"
+        "        if self.changing is not None or self.error is not None:\n            return\n"
         "        lac = confirmed",
         "        if self.error is not None:\n            return\n        lac = confirmed",
         by_test(_CHANGE_TESTS, "test_confirmations_stand_still_while_the_ensemble_changes"),
@@ -182,9 +182,9 @@ ENSEMBLE_MUTANTS: Final = (
         "pending-entries-are-not-sent-again",
         "2.3-4: pending entries are sent to the new bookie",
         _REPLICATION,
-        "        self._changing = None\n        for slot in self.slots:\n"
+        "        self.changing = None\n        for slot in self.slots:\n"
         "            if not slot.failed:\n                self._catch_up(slot)\n",
-        "        self._changing = None\n",
+        "        self.changing = None\n",
         by_test("engine/ledger/test_rules_writer.py", _PENDING),
     ),
     Mutant(

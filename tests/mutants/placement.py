@@ -8,6 +8,7 @@ _SPREADING: Final = "engine/ledger/spreading.py"
 _PLACEMENT: Final = "engine/ledger/placement.py"
 _SPREADING_TESTS: Final = "engine/ledger/test_spreading.py"
 _PLACEMENT_TESTS: Final = "engine/ledger/test_placement.py"
+_RESPREADING_TESTS: Final = "engine/ledger/test_respreading.py"
 
 PLACEMENT_MUTANTS: Final = (
     Mutant(
@@ -142,6 +143,49 @@ PLACEMENT_MUTANTS: Final = (
         by_test(
             "engine/repair/test_forgetting.py",
             "test_a_bookie_that_a_ledger_names_is_not_forgotten_nor_left",
+        ),
+    ),
+    Mutant(
+        "replicas-that-came-together-stay",
+        "issue 3 D: a machine that comes back takes its replica again",
+        "engine/ledger/writer.py",
+        "        self._respreading.news()\n",
+        "",
+        by_test(_RESPREADING_TESTS, "test_a_machine_that_comes_back_takes_its_replica_again"),
+    ),
+    Mutant(
+        "replicas-move-for-nothing",
+        "a replica moves only where the ensemble is spread better for it",
+        _PLACEMENT,
+        "                if cost < found.cost:\n",
+        "                if cost <= found.cost:\n",
+        by_test(_RESPREADING_TESTS, "test_replicas_rest_where_no_move_spreads_them_better"),
+    ),
+    Mutant(
+        "replicas-move-to-whoever-registered",
+        "a replica moves only to a bookie that answers",
+        "engine/ledger/respreading.py",
+        "                await context.connect(found.bookie_id)\n",
+        "                pass\n",
+        by_test(_RESPREADING_TESTS, "test_no_replica_moves_to_a_bookie_that_does_not_answer"),
+    ),
+    Mutant(
+        "who-lacks-entries-is-left",
+        "only a replica moves that lacks nothing that is confirmed",
+        "engine/ledger/respreading.py",
+        "            if (slot.mark >= replication.lac or self._has_all(slot))\n",
+        "            if True\n",
+        by_test(_RESPREADING_TESTS, "test_the_replica_that_lags_behind_is_not_the_one_that_moves"),
+    ),
+    Mutant(
+        "who-was-cut-off-is-forgotten",
+        "a machine that was only cut off takes its replica when its quarantine is over",
+        "engine/ledger/respreading.py",
+        "                self._rest(delay_s)\n",
+        "                pass\n",
+        by_test(
+            _RESPREADING_TESTS,
+            "test_a_machine_that_was_only_cut_off_takes_its_replica_after_its_quarantine",
         ),
     ),
     Mutant(

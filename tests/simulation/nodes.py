@@ -9,6 +9,7 @@ Invariants:
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
@@ -30,6 +31,7 @@ from tests.simulation.workers import SimWorkers
 
 SESSION_S = 2.0
 _RESTART_PAUSE_S = 0.5
+_TOLD_SHARE = 0.8
 
 
 class SimClock:
@@ -100,7 +102,11 @@ class BookieNode:
     ) -> None:
         self.name = name
         self.world = world
-        self.settings = settings
+        # Most say where they stand, two on a machine: their replicas come together and part again.
+        told = world.rng(f"{name} place").random() < _TOLD_SHARE
+        self.settings = (
+            replace(settings, host=f"machine-{int(name[-1]) // 2}") if told else settings
+        )
         self.repair = repair
         self.process = world.process(name)
         self.service: BookieService | None = None

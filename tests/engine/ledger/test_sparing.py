@@ -124,7 +124,7 @@ async def test_what_a_bookie_may_lack_is_bounded_in_bytes() -> None:
     cluster, writer, over = await begun(bounded)
     for _ in range(2_000):
         last = await writer.append(b"xx")
-        assert not lacking(cluster, writer, last - 10)
+        assert last < 10 or not lacking(cluster, writer, last - 10)
     assert over and len(writer.metadata.fragments) == 1
 
 

@@ -1,0 +1,121 @@
+"""Moves replicas apart again: a host that came, or came back, takes one from a host that has two.
+
+A bookie that fails is replaced at once, if need be by another disk of a machine that holds a
+replica already: three copies on two machines are more than two. But entries may then be
+acknowledged by one machine alone, and the loss of that one would stop the ledger. So it must not
+last longer than the other machine is away.
+
+Invariants:
+- A replica moves only to a bookie that answers, and only where the ensemble is spread better for
+  it: a writer's moves come to rest.
+- One replica at a time, while all serve and the others are enough to append, and only one that
+  lacks nothing that is confirmed: what its bookie holds stays whole.
+- Writers look some time after the news, each at another moment: all disks of a machine are there
+  by then, and the metadata store does not hear of all ledgers at once.
+"""
+
+import asyncio
+from typing import Final
+
+from engine.errors import BookieUnavailable
+from engine.ledger.context import LedgerContext
+from engine.ledger.lookout import Lookout
+from engine.ledger.quorum import writable
+from engine.ledger.replication import Replication
+from engine.ledger.slot import Slot
+from engine.ledger.spreading import Cost
+
+_DOUBLINGS_MAX: Final = 10
+
+
+class Respreading:
+    """Looks after one writer's ensemble. All methods are called on the event loop."""
+
+    def __init__(self, replication: Replication, context: LedgerContext) -> None:
+        self._replication = replication
+        self._context = context
+        self._lookout = Lookout(self._look)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+        self._moves = 0
+        self._stopped = False
+
+    def news(self) -> None:
+        """Bookies may have come."""
+        longest_s = self._context.settings.respread_ms / 1000
+        self._arm(self._context.rng.uniform(longest_s / 2, longest_s))
+
+    def stop(self) -> None:
+        """Move nothing more; a change that has begun goes on. Twice is harmless."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._lookout.stop()
+
+    def _arm(self, delay_s: float) -> None:
+        due_s = self._loop.time() + delay_s
+        if self._stopped or (self._timer is not None and self._due_s <= due_s):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_s = due_s
+        self._timer = self._loop.call_later(delay_s, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        # Nobody else asks again for a bookie that was only left, and then lost with the store away.
+        self._replication.revive()
+        self._lookout.news()
+
+    def _rest(self, rest_s: float) -> None:
+        """Wait for a bookie, ever longer for those to which replicas move and do not stay."""
+        self._arm(rest_s * 2 ** min(self._moves, _DOUBLINGS_MAX))
+
+    async def _look(self) -> None:
+        replication, context = self._replication, self._context
+        # A change that was cut short by the writer's end is never followed by another one.
+        if replication.error is not None:
+            return
+        if replication.changing is not None:
+            replication.changing.add_done_callback(lambda _: self._lookout.news())
+            return
+        if not replication.whole:
+            if self._moves:
+                self._rest(context.settings.quarantine_ms / 1000)
+            return
+        staying = await context.bookies.staying()
+        ensemble = replication.ensemble
+        found = context.placement.better(ensemble, self._movable(), replication.quorums, staying)
+        if found.at is None:
+            delay_s = context.placement.next_release_s()
+            if found.cost > Cost(0, 0) and delay_s is not None:
+                self._rest(delay_s)
+            return
+        try:
+            async with asyncio.timeout(context.settings.append_timeout_ms / 1000):
+                await context.connect(found.bookie_id)
+        except (BookieUnavailable, TimeoutError):
+            context.placement.note_failure(found.bookie_id)
+        else:
+            if ensemble == replication.ensemble and found.at in self._movable():
+                self._moves += 1
+                replication.leave(replication.slots[found.at])
+        self.news()
+
+    def _has_all(self, slot: Slot) -> bool:
+        return not slot.outstanding and slot.sent == self._replication.pushed
+
+    def _movable(self) -> list[int]:
+        """The indexes whose bookie lacks nothing confirmed, and without which appends go on."""
+        replication = self._replication
+        if replication.changing is not None or not replication.whole or replication.error:
+            return []
+        alive = {slot.index for slot in replication.slots}
+        return [
+            slot.index
+            for slot in replication.slots
+            if (slot.mark >= replication.lac or self._has_all(slot))
+            and slot.retry is None
+            and writable(replication.quorums, alive - {slot.index})
+        ]
