@@ -12,22 +12,25 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.disk_limit import ENTRY_BYTES
 from benchmarks.ledger_append import CALLERS_MANY, ENTRY, SUBJECT
 from benchmarks.result import Result
-from benchmarks.setting import Setting
+from benchmarks.setting import Setting, note
 from engine.connecting import Connection, Wire, connect
-from engine.errors import NoSuchCluster, Unavailable
+from engine.errors import InvalidRequest, NoSuchCluster, Unavailable
 from engine.ledger.writer import LedgerWriter
+from engine.ports.system_latency import CpuLatency
 from herdbook.zookeeper_server import ZooKeeperServer
 
 BOOKIES: Final = 3
 _CHROOT: Final = "/benchmark"
 _READY_S: Final = 30.0
 _POLL_S: Final = 0.1
+_ASKED: Final = "processors awake"
 
 Caller = Callable[[LedgerWriter], Coroutine[Any, Any, None]]
 
@@ -88,8 +91,9 @@ def _measure(setting: Setting, scenario: str, wire: Wire, callers: int, calls: i
             await once(client)
             return await setting.median(lambda: once(client))
 
-    value, limit = setting.beside_limit(BOOKIES, callers * ENTRY_BYTES, work)
-    return [Result(SUBJECT, scenario, round(value), "adds/s", round(limit))]
+    value, limit = setting.beside_limit(BOOKIES, callers * ENTRY_BYTES, work, _latency())
+    asked = _ASKED if _latency() else ""
+    return [Result(SUBJECT, scenario, round(value), "adds/s", round(limit), asked=asked)]
 
 
 async def _longest_stall_s(
@@ -156,6 +160,7 @@ def _bookies(folder: Path, hosts: str, count: int) -> Iterator[list["subprocess.
                 *("--listen", f"127.0.0.1:{ports[number]}"),
                 *("--grpc", f"127.0.0.1:{ports[count + number]}"),
                 *("--host", f"machine-{number}"),
+                *(("--cpu-latency-us", "0") if _latency() else ()),
                 *(("--cpus", str(cpu)) if (cpu := _cpu_of(number)) is not None else ()),
             ]
             log = (folder / f"bookie-{number}.log").open("ab")
@@ -178,6 +183,16 @@ def _cpu_of(number: int) -> int | None:
         return None
     cpus = sorted(os.sched_getaffinity(0))
     return cpus[number % len(cpus)]
+
+
+@cache
+def _latency() -> CpuLatency | None:
+    """What bookies may ask of processors here, as an operator allows them to."""
+    try:
+        return CpuLatency(0)
+    except InvalidRequest as error:
+        note(f"bookies run without --cpu-latency-us: {error}")
+        return None
 
 
 @contextmanager

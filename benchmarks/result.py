@@ -25,6 +25,8 @@ class Result:
     limit: float | None
     peers: Mapping[str, float] = field(default_factory=dict)
     """What others reach with the same work, by their name."""
+    asked: str = ""
+    """What was asked of the machine that it does not do by itself."""
 
     @property
     def ratio_limit(self) -> float | None:
@@ -33,7 +35,8 @@ class Result:
 
     def as_json(self) -> str:
         """One JSON object on one line."""
-        own = {name: value for name, value in asdict(self).items() if name != "peers"}
+        left_out = {"peers"} if self.asked else {"peers", "asked"}
+        own = {name: value for name, value in asdict(self).items() if name not in left_out}
         ratios = {f"ratio_{name}": self.ratio(name) for name in self.peers}
         return json.dumps({**own, "ratio_limit": self.ratio_limit, **self.peers, **ratios})
 

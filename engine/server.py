@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from engine.access.door import ReaderDoor
 from engine.access.tokens import key_of
 from engine.bookie.folder import FILE_NAME
+from engine.bookie.index import Position
 from engine.bookie.service import BookieService
 from engine.bookie.upkeep import Upkeep, start_upkeep
 from engine.errors import (
@@ -47,6 +48,7 @@ from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
 from engine.metadata.passed_on import PassedOn
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.system_latency import CpuLatency, quick_while_busy
 from engine.ports.system_signals import ended_by_signals
 from engine.server_settings import ServerSettings, check_listeners, keep_to, with_room_for_files
 from engine.transport.address import TCP, join_host_port, parse_host_port
@@ -138,6 +140,10 @@ class BookieServer:
     def bookies(self) -> list[str]:
         """The ids of the bookies that run, in the order of their folders."""
         return [service.bookie_id for service in self.services if service.failure is None]
+
+    def written_to(self) -> list[Position]:
+        """Where the journals of the bookies end, in the order of their folders."""
+        return [service.storage.journal.end for service in self.services]
 
     async def failed(self) -> EngineError:
         """Wait until no bookie runs any more; returns why the last one stopped."""
@@ -371,6 +377,7 @@ async def serve(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     settings = with_room_for_files(settings or ServerSettings())
     keep_to(settings.cpus)
+    latency = CpuLatency(settings.cpu_latency_us) if settings.cpu_latency_us >= 0 else None
     workers = ThreadWorkers(asyncio.get_running_loop(), pool_threads_max=4 * len(folders))
     ports = _real_ports(workers)
     ended = ended if ended is not None else ended_by_signals()
@@ -387,7 +394,8 @@ async def serve(
         try:
             if started is not None:
                 started(server)
-            await _until(ended, server)
+            async with quick_while_busy(latency, server.written_to):
+                await _until(ended, server)
             if draining is not None:
                 draining()
             await server.drain()

@@ -29,7 +29,9 @@ class ServerSettings:
     Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere` other
     processes are the auditor and copy; this one only clears the doubts of its own bookies.
     `audit` hears who is not let in. `cpus` are for a server that shares its machine with those
-    who call it (`keep_to`); none: it runs wherever there is room.
+    who call it (`keep_to`); none: it runs wherever there is room. While entries come,
+    processors of the machine are asked to wake within `cpu_latency_us` (`CpuLatency`); -1: nothing
+    is asked.
     """
 
     listen: str = "127.0.0.1:0"
@@ -49,6 +51,7 @@ class ServerSettings:
     repair_elsewhere: bool = False
     audit: Audit = NO_AUDIT
     cpus: frozenset[int] = frozenset()
+    cpu_latency_us: int = -1
 
 
 def check_listeners(settings: ServerSettings, security: Security) -> None:

@@ -100,6 +100,16 @@ Cpus = Annotated[
         "for one that shares its machine with those who call it. Default: all."
     ),
 ]
+CpuLatency = Annotated[
+    int,
+    typer.Option(
+        help="Within how many microseconds processors of this machine are asked to wake while "
+        "entries come: 0, they spin; -1, nothing is asked. Linux only: the user must be allowed to "
+        "write to /dev/cpu_dma_latency.",
+        min=-1,
+        max=2_000_000_000,
+    ),
+]
 SecretFile = Annotated[
     Path | None, typer.Option(help="A file with the secret that all of the cluster share.")
 ]
@@ -135,6 +145,7 @@ def bookie(
     rack: Rack = "",
     host: Host = None,
     cpus: Cpus = "",
+    cpu_latency_us: CpuLatency = -1,
     secret_file: SecretFile = None,
     certificate: Certificate = None,
     private_key: PrivateKey = None,
@@ -163,14 +174,13 @@ def bookie(
             host=socket.gethostname() if host is None else host,
             rack=rack,
             cpus=_processors(cpus),
+            cpu_latency_us=cpu_latency_us,
             insecure=insecure,
             passes_metadata_on=security.on or not zookeeper_user,
             repair=_repair_settings(repair_grace_ms),
         )
         with _runner() as runner:
-            door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data)
-            if security.on and not zookeeper_user:
-                _say_aside(OPEN_ZOOKEEPER)
+            door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data, security)
             runner.run(_serve(data, door, settings, security, metrics))
     except (EngineError, OSError) as error:
         raise _failed(error) from error
@@ -229,7 +239,9 @@ def _content(file: Path | None) -> bytes:
     return content
 
 
-def _door(zookeeper: str, user: str, password_file: Path | None, data: list[Path]) -> "ClusterDoor":
+def _door(
+    zookeeper: str, user: str, password_file: Path | None, data: list[Path], security: "Security"
+) -> "ClusterDoor":
     """The way to the cluster's metadata. Raises `InvalidRequest`."""
     from engine.metadata.cluster_url import SCHEME, parse_url
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
@@ -237,6 +249,8 @@ def _door(zookeeper: str, user: str, password_file: Path | None, data: list[Path
 
     where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
     settings = ZooKeeperSettings(user=user, password=_content(password_file).decode())
+    if security.on and not user:
+        _say_aside(OPEN_ZOOKEEPER)
     return ClusterDoor(where, settings, data, _say_aside)
 
 

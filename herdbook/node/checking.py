@@ -14,6 +14,7 @@ from typing import Any, Final
 from engine.errors import InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
+from engine.ports.system_latency import CpuLatency
 from engine.transport.address import is_loopback, parse_host_port
 from herdbook.node.reading import KEYS, gather
 from herdbook.node.settings import (
@@ -66,6 +67,7 @@ def check(settings: NodeSettings) -> list[str]:
         _addresses,
         _doors,
         _limits,
+        _processors,
     )
     return [error for look in looks for error in look(settings)]
 
@@ -109,6 +111,19 @@ def _folders(settings: NodeSettings) -> Iterator[str]:
             yield f"{key}: {why}"
     if settings.data:
         yield from _apart(settings)
+
+
+def _processors(settings: NodeSettings) -> Iterator[str]:
+    bound_us = settings.bookie.cpu_latency_us
+    if bound_us < 0 or Role.BOOKIE not in settings.roles:
+        return
+    if not settings.clustered:
+        yield "bookie.cpu_latency_us: a node of a folder does not ask processors for anything"
+        return
+    try:
+        CpuLatency(bound_us)
+    except InvalidRequest as error:
+        yield f"bookie.cpu_latency_us: {error}"
 
 
 def warnings_of(settings: NodeSettings) -> list[str]:

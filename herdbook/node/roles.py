@@ -98,6 +98,7 @@ async def _bookie(service: Service) -> None:
                 advertise_grpc=settings.reached(table.grpc, table.advertise_grpc),
                 host=settings.name,
                 rack=settings.rack,
+                cpu_latency_us=table.cpu_latency_us,
                 insecure=settings.insecure,
                 passes_metadata_on=security.on or not settings.zookeeper.user,
                 repair=_repair_settings(settings),

@@ -48,7 +48,7 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
         refuse_taken(settings)
     with locked(folder), file as status, PassingOn(say) as told:
         refuse_taken(settings)
-        watch = Watch(status, told.pass_on, settings.supervisor.stop_timeout_ms)
+        watch = Watch(status, told.pass_on)
         async with _beside(status.beat()):
             await _run(settings, ending, watch)
 
@@ -83,10 +83,8 @@ def refuse_taken(settings: NodeSettings) -> None:
 class Watch:
     """Passes on how processes fare: to whoever reads, to the node's file, to systemd."""
 
-    def __init__(self, status: StatusFile, say: Say, stop_ms: int) -> None:
-        """Draining takes `stop_ms` at most."""
+    def __init__(self, status: StatusFile, say: Say) -> None:
         self._status = status
-        self._stop_s = stop_ms / 1000
         self._print = say
         self._told: dict[str, str] = {}
         self._ready = False
@@ -107,10 +105,11 @@ class Watch:
             tell_systemd("READY=1")
         tell_systemd(f"STATUS={serving} of {len(members)} processes serve")
 
-    def leaving(self) -> None:
-        """The first signal came."""
+    def leaving(self, most_ms: int | None = None) -> None:
+        """The first signal came; what still runs after `most_ms`, if that is said, is killed."""
         tell_systemd("STOPPING=1")
-        self._say(f"draining, for {self._stop_s:g} s at most; a second signal ends it at once")
+        most = "" if most_ms is None else f", for {most_ms / 1000:g} s at most"
+        self._say(f"draining{most}; a second signal ends it at once")
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError):
@@ -131,7 +130,7 @@ async def supervised(
             say=lambda name, line: log.pass_on(f"{name:<{width}} | {line}"),
             changed=lambda it: watch.note(it.states),
         )
-        async with _beside(_farewell(ending, watch)):
+        async with _beside(_farewell(ending, watch, settings.supervisor.stop_timeout_ms)):
             await supervisor.run(ending)
 
 
@@ -156,10 +155,10 @@ def _write(line: str) -> None:
     os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
-async def _farewell(ending: Ending, watch: Watch) -> None:
+async def _farewell(ending: Ending, watch: Watch, most_ms: int | None = None) -> None:
     """Say so when the first signal comes."""
     await ending.asked.wait()
-    watch.leaving()
+    watch.leaving(most_ms)
 
 
 async def _cut_short(ending: Ending) -> None:

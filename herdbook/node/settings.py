@@ -59,6 +59,8 @@ class BookieTable(Table, frozen=True):
     advertise: str = ""
     advertise_grpc: str = ""
     metrics: str = ""
+    cpu_latency_us: Annotated[int, Meta(ge=-1, le=2_000_000_000)] = -1
+    """Within how long processors are asked to wake while entries come; 0: they spin, -1: never."""
     repairs: bool = True
     """Whether this process also repairs, where the node has no role `repair`."""
 

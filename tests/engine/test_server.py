@@ -26,15 +26,18 @@ from engine.folder.owner import FolderPorts
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import AVAILABLE, Bookies, Registration
+from engine.metadata.contract import MetadataStore
 from engine.metadata.memory import MemoryTree
+from engine.ports import system_latency
 from engine.ports.clock import SystemClock
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
-from engine.server import BookieServer
+from engine.server import BookieServer, serve
 from engine.server_settings import ServerSettings, with_room_for_files
 from engine.transport.dialing import DialingTransport, framed_dial
 from engine.transport.security import NO_SECURITY, Security
 from herdbook.metrics import PrometheusMetrics
+from tests.engine.ports.open_files import is_open
 
 SECRET = Security(secret=b"the cows come home at six")
 
@@ -377,6 +380,40 @@ async def test_a_server_that_is_closed_without_a_drain_waits_for_its_disks_toget
         async with asyncio.timeout(5):
             await server.close()
         assert await made.registered() == {}
+
+
+async def test_processors_are_asked_while_journals_grow_and_not_of_a_server_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path / "cpu_dma_latency"
+    device.touch()
+    monkeypatch.setattr(system_latency, "DEVICE", device)
+    monkeypatch.setattr(system_latency, "LOOK_MS", 1)
+    ended, serving = asyncio.Event(), asyncio.Event()
+
+    async with site(tmp_path) as made:
+
+        async def store() -> MetadataStore:
+            return made.tree.session()
+
+        running = asyncio.create_task(
+            serve(
+                made.folders("one"),
+                open_store=store,
+                settings=ServerSettings(cpu_latency_us=0),
+                started=lambda server: serving.set(),
+                ended=ended,
+            )
+        )
+        await serving.wait()
+        assert not is_open(device)
+        writer = await made.client(1).create_ledger()
+        while not is_open(device):
+            await writer.append(b"moo")
+        await writer.close()
+        ended.set()
+        await running
+        assert not is_open(device)
 
 
 async def test_both_wires_together_take_at_most_half_of_the_files(

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.engine.ports.open_files import is_open
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,6 +69,11 @@ class BookieProcess:
         assert self._process is not None
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def has_open(self, path: Path) -> bool:
+        """Whether the process has this file open."""
+        assert self._process is not None
+        return is_open(path, self._process.pid)
 
     def complaints(self) -> str:
         """What stands there beside what merely happened: warnings and errors."""

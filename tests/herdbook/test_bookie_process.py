@@ -1,6 +1,7 @@
 """`herdbook bookie` as operators run it: real processes, a real ZooKeeper, real signals."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.limits import MIB
 from engine.metadata.bookies import Bookies
+from engine.ports.system_latency import DEVICE
 from engine.transport.address import parse_host_port
 from engine.transport.frames import Kind, encode_greeting, frame_header
 from engine.transport.security import Security
@@ -92,6 +94,38 @@ async def test_a_terminated_bookie_ends_with_0_and_serves_what_it_had_after_its_
             (registration,) = (await Bookies(client.store).available()).values()
             assert (registration.boot, registration.host) == (2, "machine-0")
         assert made.bookies[0].complaints() == ""
+
+
+async def test_processors_are_asked_to_wake_quickly_while_entries_come_and_only_then(
+    tmp_path: Path,
+) -> None:
+    one = ClientSettings(ensemble=1, write_quorum=1, ack_quorum=1)
+    asking = ("--cpu-latency-us", "20")
+    if not os.access(DEVICE, os.W_OK):
+        (refused,) = Cluster(tmp_path, 1, *asking).bookies
+        async with processes(refused):
+            assert await refused.start() == "" and await refused.ended() == 1
+            assert "cannot ask processors to wake quickly" in refused.complaints()
+        return
+    async with (
+        cluster(tmp_path, 1, *asking) as made,
+        connect(made.url, settings=one) as client,
+    ):
+        (bookie,) = made.bookies
+        assert not bookie.has_open(DEVICE)
+        writer = await client.create_ledger()
+
+        async def asked() -> bool:
+            await writer.append(b"moo")
+            return bookie.has_open(DEVICE)
+
+        async def at_rest() -> bool:
+            return not bookie.has_open(DEVICE)
+
+        await reached(asked)
+        await reached(at_rest)
+        await reached(asked)
+        assert await bookie.terminate() == 0 and bookie.complaints() == ""
 
 
 @pytest.mark.parametrize("count", [3, 4], ids=["three, no spare", "four, one spare"])

@@ -194,6 +194,17 @@ DIALING_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "processors-never-sleep-again",
+        "a machine at rest sleeps as ever",
+        "engine/ports/system_latency.py",
+        "        if now != seen:\n",
+        "        if now != seen or latency.asked:\n",
+        by_test(
+            "engine/ports/test_system_latency.py",
+            "test_it_is_asked_while_something_is_done_and_let_go_at_rest_and_at_the_end",
+        ),
+    ),
+    Mutant(
         "anybody-may-write-from-anywhere",
         "without proofs a server listens to its own machine only",
         "engine/server_settings.py",

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.ports import system_latency
 from herdbook.node.checking import SettingsWrong, read_settings, warnings_of
 from herdbook.node.reading import KEYS, to_toml
 from herdbook.node.settings import NodeSettings, Role
@@ -196,6 +197,22 @@ def test_a_file_that_is_empty_or_not_toml_is_told_by_its_name(tmp_path: Path) ->
     )
     assert "is no TOML" in errors_of(written(tmp_path, "herd = ["))[0]
     assert "cannot be read" in errors_of(tmp_path / "none.toml")[0]
+
+
+def test_processors_are_asked_by_a_bookie_of_a_cluster_where_the_machine_lets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path / "cpu_dma_latency"
+    monkeypatch.setattr(system_latency, "DEVICE", device)
+    told = {"data": str(tmp_path), "url": URL, "bookie.cpu_latency_us": 0}
+    (error,) = errors_of(None, {}, told)
+    assert error.startswith("bookie.cpu_latency_us: cannot ask") and str(device) in error
+    assert read_settings(None, {}, told | {"roles": ["herd"]}).bookie.cpu_latency_us == 0
+    device.touch()
+    assert read_settings(None, {}, told).bookie.cpu_latency_us == 0
+    (error,) = errors_of(None, {}, told | {"url": ""})
+    assert error.startswith("bookie.cpu_latency_us: a node of a folder")
+    assert errors_of(None, {}, told | {"bookie.cpu_latency_us": -2})
 
 
 def test_what_is_printed_is_a_file_that_says_the_same_and_no_secret(tmp_path: Path) -> None:

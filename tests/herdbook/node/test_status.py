@@ -35,7 +35,7 @@ async def test_a_node_whose_own_loop_stands_still_is_silent_until_it_turns_again
 
 def test_a_node_goes_on_when_its_file_and_its_output_cannot_be_written(tmp_path: Path) -> None:
     with StatusFile(tmp_path, "herdbook://zookeeper/x", SupervisorTable()) as status:
-        watch = Watch(status, full, 60_000)
+        watch = Watch(status, full)
         watch.note({"herd": MemberState("serving", at={"herd": "here"})})
         # Nothing can be written there, as on a full disk.
         (tmp_path / FILE).with_suffix(".new").mkdir()
@@ -46,3 +46,15 @@ def test_a_node_goes_on_when_its_file_and_its_output_cannot_be_written(tmp_path:
         watch.note({"herd": MemberState("starting")})
         assert read_status(tmp_path).members["herd"].state == "starting"
     assert not (tmp_path / FILE).exists()
+
+
+def test_a_node_says_for_how_long_it_drains_where_that_has_an_end(tmp_path: Path) -> None:
+    said: list[str] = []
+    with StatusFile(tmp_path, "", SupervisorTable()) as status:
+        watch = Watch(status, said.append)
+        watch.leaving(60_000)
+        watch.leaving()
+    assert said == [
+        "draining, for 60 s at most; a second signal ends it at once",
+        "draining; a second signal ends it at once",
+    ]
