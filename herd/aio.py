@@ -25,6 +25,7 @@ from herd.store import DEFAULT
 if TYPE_CHECKING:
     import pyarrow
 
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
     from engine.transport.security import Security
     from herd.sql.session import Session
     from herd.wire.session import RemoteSession
@@ -261,6 +262,7 @@ async def connect(
     autocommit: bool = False,
     bookies: int = 1,
     security: "Security | None" = None,
+    zookeeper: "ZooKeeperSettings | None" = None,
     follower: bool = False,
 ) -> AsyncConnection:
     """Connect to a tablespace of a folder, or of a cluster's url. Close the connection.
@@ -270,7 +272,7 @@ async def connect(
     """
     stack = AsyncExitStack()
     try:
-        opening = open_any(where, bookies=bookies, security=security)
+        opening = open_any(where, bookies=bookies, security=security, zookeeper=zookeeper)
         herd = await stack.enter_async_context(opening)
         session = await herd.session(tablespace, autocommit=autocommit, follower=follower)
     except BaseException:

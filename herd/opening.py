@@ -23,6 +23,7 @@ from herd.wire.herd import RemoteHerd
 from herd.wire.table import threaded
 
 if TYPE_CHECKING:
+    from engine.metadata.zookeeper_settings import ZooKeeperSettings
     from engine.transport.security import Security
     from herd.changes import CommittedTransaction
     from herd.checking import Verdict
@@ -192,7 +193,11 @@ class Herd:
 
 
 def open_herd(
-    where: str | PathLike[str], *, bookies: int = 1, security: "Security | None" = None
+    where: str | PathLike[str],
+    *,
+    bookies: int = 1,
+    security: "Security | None" = None,
+    zookeeper: "ZooKeeperSettings | None" = None,
 ) -> Herd:
     """Open the tablespaces of a folder, or of the cluster that a url names. Close the answer.
 
@@ -203,7 +208,7 @@ def open_herd(
     hopper = Hopper(background)
 
     async def hold() -> AsyncIterator[AsyncHerd | RemoteHerd]:
-        async with open_any(where, bookies=bookies, security=security) as herd:
+        async with open_any(where, bookies=bookies, security=security, zookeeper=zookeeper) as herd:
             yield herd
 
     opening = hold()
@@ -231,13 +236,15 @@ def connect(
     autocommit: bool = False,
     bookies: int = 1,
     security: "Security | None" = None,
+    zookeeper: "ZooKeeperSettings | None" = None,
     follower: bool = False,
 ) -> Connection:
     """Connect to a tablespace of a folder, of a cluster's url, or of an open one. Close it.
 
     A folder is made if it is not there. Connections of one process to the same place share it;
-    other processes use a folder at the same time. `security` is what a cluster's nodes ask for; a
-    `follower` reads at any replica, at the `position` of its session, and changes nothing.
+    other processes use a folder at the same time. `security` is what a cluster's nodes ask for,
+    `zookeeper` its metadata store; a `follower` reads at any replica, at the `position` of its
+    session, and changes nothing.
     Without `autocommit` a transaction begins with the first statement and lasts until `commit` or
     `rollback`. Raises `OperationalError`, `ProgrammingError` for a tablespace that is not there.
     """
@@ -245,7 +252,7 @@ def connect(
         return where.connect(tablespace, autocommit=autocommit, follower=follower)
     if not isinstance(where, str | PathLike):
         raise InterfaceError(f"{type(where).__name__} is no folder, no url and no open one")
-    herd = open_herd(where, bookies=bookies, security=security)
+    herd = open_herd(where, bookies=bookies, security=security, zookeeper=zookeeper)
     try:
         return herd.connect(tablespace, autocommit=autocommit, follower=follower, let_go=herd.close)
     except BaseException:

@@ -21,7 +21,7 @@ from engine.access.owners import keeper_of
 from engine.errors import CannotRead, FormatTooNew, InvalidRequest, NoSuchLedger
 from engine.ledger.spreading import Flaw, flaws_of
 from engine.metadata.bookies import Bookies
-from engine.metadata.ledgers import LedgerMetadata
+from engine.metadata.ledgers import LedgerMetadata, State
 from herdbook.cli.store import (
     AsJson,
     LedgerId,
@@ -266,7 +266,9 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     quorums = "/".join(str(number) for number in facts["quorums"])
     up, size = facts["bookies_up"], facts["quorums"][0]
     parts = [f"{up} of {size} up"] if up < size else []
-    parts += ["one missing"] if facts["degraded"] else []
+    if facts["degraded"]:
+        # While a ledger is open its writer, not this note, knows whether it still is.
+        parts.append("one missing" if facts["state"] == State.CLOSED.name else "one was missing")
     replicas = ", ".join(parts) or "all"
     owner = facts["custom"].get("owner", "")
     return (str(facts["ledger"]), facts["state"], entries, length, quorums, replicas, owner)

@@ -127,14 +127,14 @@ def opened(store: str | None, *, create: bool = False) -> "Iterator[Herd]":
         needed = bool(os.environ.get(FILE_VARIABLE))
         configuration = read_configuration(configuration_file(os.environ), needed=needed)
         found = find(store, os.environ, configuration, create=create)
-        security = None
+        security = zookeeper = None
         if is_cluster(found):
-            security = configuration.make_security()
+            security, zookeeper = configuration.make_security(), configuration.make_zookeeper()
         elif not create:
             check_store(Path(found))
         from herd.opening import open_herd
 
-        with open_herd(found, security=security) as herd:
+        with open_herd(found, security=security, zookeeper=zookeeper) as herd:
             yield herd
     except (EngineError, Error) as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)

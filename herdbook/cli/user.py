@@ -207,15 +207,15 @@ async def open_users(url: str | None) -> "AsyncIterator[UserRows]":
 
     configuration = read_configured()
     found = find(url, configuration=configuration)
-    security = None
+    security = zookeeper = None
     if is_cluster(found):
-        security = configuration.make_security()
+        security, zookeeper = configuration.make_security(), configuration.make_zookeeper()
         if not (security.secret or security.logs_in):
             raise InvalidRequest(_NEEDS_SECRET)
     else:
         check_store(Path(found))
     try:
-        async with open_any(found, security=security) as herd:
+        async with open_any(found, security=security, zookeeper=zookeeper) as herd:
             yield UserRows(herd, SystemClock())
     except Error as error:
         raise MetadataUnavailable(str(error)) from error
