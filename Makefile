@@ -69,7 +69,8 @@ test: $(STAMP) java browser ## Run the whole suite, with 200 seeds, a real ZooKe
 # ZooKeeper and Spark are Java programs. Where there is none, root on Debian gets it.
 java:
 	@home=$${JAVA_HOME:+$$JAVA_HOME/bin/}; \
-	$${home}java -version >/dev/null 2>&1 && exit 0; \
+	version=$$($${home}java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	[ "$${version:-0}" -ge 17 ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "Installing Java ..."; \
 	  apt-get -qq update && apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless >/dev/null; \

@@ -66,6 +66,11 @@ class Security:
     def __post_init__(self) -> None:
         if self.secret and len(self.secret) < SECRET_BYTES_MIN:
             raise InvalidRequest(f"a shared secret has at least {SECRET_BYTES_MIN} bytes")
+        for name in ("certificate", "private_key", "authorities"):
+            told = getattr(self, name)
+            # What it says is not repeated: it may be the key itself.
+            if isinstance(told, bytes) or "-----BEGIN" in str(told):
+                raise InvalidRequest(f"{name} names a PEM file; it is not what stands in the file")
         if self.private_key is not None and self.certificate is None:
             raise InvalidRequest("a private key without its certificate")
         if bool(self.user) != bool(self.password) or (self.user and self.token):

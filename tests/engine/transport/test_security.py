@@ -238,6 +238,13 @@ def test_a_secret_is_never_shown() -> None:
     assert "cows" not in repr(Security(secret=SECRET))
 
 
+@pytest.mark.parametrize("told", [b"-----BEGIN KEY-----cows", "-----BEGIN KEY-----cows", b"cows"])
+def test_a_key_in_the_place_of_its_path_is_refused_and_not_repeated(told: object) -> None:
+    with pytest.raises(InvalidRequest, match="private_key names a PEM file") as refused:
+        Security(certificate=Path("node.pem"), private_key=told)  # type: ignore[arg-type]
+    assert "cows" not in str(refused.value)
+
+
 async def test_old_tls_is_spoken_by_neither_side(tmp_path: Path) -> None:
     security = Authority(tmp_path, "herd").security("cow")
     for context in (security.server_context(), security.client_context()):
