@@ -43,6 +43,10 @@ class Started:
         """As `kill -9` does."""
         if self.process.returncode is None:
             self.process.kill()
+        # Its end is heard once its output is read, of which there may be more than is kept.
+        assert self.process.stdout is not None
+        while await self.process.stdout.read(1 << 16):
+            pass
         await self.process.wait()
 
 
@@ -64,8 +68,6 @@ async def started(verb: str, folder: Path) -> AsyncIterator[Started]:
         yield made
     finally:
         await made.kill()
-        while await made.line(""):
-            pass
 
 
 def _say(*words: object) -> None:

@@ -153,11 +153,11 @@ async def test_many_writes_at_once_share_syncs(tmp_path: Path) -> None:
         disk.syncs = 0
         await asyncio.gather(*(store.create(f"/cows/{n}", b"") for n in range(1_000)))
         # How many gather while the first ones are in the disk is the machine's affair.
-        assert disk.syncs <= 50
+        assert disk.syncs <= 250
         disk.syncs = 0
         numbers = await asyncio.gather(*(store.next_id("/ids/ledger") for _ in range(1_000)))
         assert sorted(numbers) == list(range(1, 1_001))
-        assert disk.syncs <= 50
+        assert disk.syncs <= 250
 
 
 async def test_a_value_is_not_seen_before_it_is_durable(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def paused(server: ZooKeeperServer) -> Iterator[None]:
     """The server stands still, its connections stay open."""
     pid = server.pid
     os.kill(pid, signal.SIGSTOP)
+    # Its threads stop one after the other, and each of them could still answer.
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
     try:
         yield
     finally:
