@@ -1,8 +1,9 @@
 """The auditor: one node that notices what nobody asked to be repaired.
 
 It gives up bookies that are away for too long, queues every ledger that lies on one of them or on
-one that is to go, finds degraded ledgers and unfinished recoveries that are not queued, and takes
-back what is no longer needed when a bookie returns in time.
+one that is to go, finds degraded ledgers, unfinished recoveries and replicas that share a machine
+for nothing, where they are not queued, and takes back what is no longer needed when a bookie
+returns in time.
 
 Invariants:
 - There is one auditor, as far as the metadata store can tell; a lost session ends its term. Two of
@@ -28,7 +29,9 @@ from engine.metadata.repairs import DISABLED, RepairItem
 from engine.repair.absences import Absences
 from engine.repair.claim import Claim
 from engine.repair.keeping_on import keep_on
+from engine.repair.ledger_repair import extents
 from engine.repair.outlook import Outlook, Workshop
+from engine.repair.respreading import TOGETHER, moves_apart
 from engine.repair.survey import ask_for, survey
 
 AUDITOR: Final = "/repair/auditor"
@@ -227,7 +230,7 @@ class Auditor:
             count += 1
             if count % self._workshop.settings.ledgers_a_page == 0 and not await self._goes_on():
                 return
-            wanted = wanted_of(metadata, outlook)
+            wanted = wanted_of(metadata, outlook) or self._apart(metadata, outlook)
             if wanted is not None:
                 news = await ask_for(self._workshop, metadata.ledger_id, wanted)
                 self.ledgers_queued += news
@@ -236,6 +239,16 @@ class Auditor:
         self._survey_owed = False
         self._surveyed_s = self._workshop.clock.monotonic()
         self.surveys += 1
+
+    def _apart(self, metadata: LedgerMetadata, outlook: Outlook) -> RepairItem | None:
+        """What a ledger is queued for whose replicas need not share a machine; None for nothing."""
+        quorums = self._workshop.context(metadata).quorums(metadata)
+        for fragment, last in extents(metadata):
+            if fragment.first <= last and moves_apart(
+                fragment.ensemble, quorums, outlook, self._workshop.placement
+            ):
+                return RepairItem(reasons=(TOGETHER,))
+        return None
 
     async def _name_unreadable(self) -> None:
         """Let operators see which ledgers the survey passed over, the first of them by name."""

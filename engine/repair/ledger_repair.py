@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engine.errors import NoSuchLedger
+from engine.ledger.quorum import Quorums
 from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
 from engine.metadata.repairs import HeldItem
 from engine.repair.open_ledger import OpenLedger, Standing
 from engine.repair.outlook import Outlook, Workshop
 from engine.repair.replicas import Extent, Finding, FragmentWalk
+from engine.repair.respreading import moves_apart
 from engine.transport.contract import LedgerFacts
 
 
@@ -35,7 +37,8 @@ class Memory:
 
     `whole` holds (first entry, last entry, index, bookie) of replicas found whole. `stuck_in` is
     the outlook in which nothing but a spare bookie was missing. `targets` are the bookies chosen
-    for (first entry, index, bookie) that is to be replaced, `walks` those that are to go on.
+    for (first entry, index, bookie) that is to be replaced, `moves` those for a fragment whose
+    replicas share a machine; `walks` are those that are to go on.
     """
 
     version: int
@@ -46,6 +49,7 @@ class Memory:
     stuck_in: Outlook | None = None
     skips: int = 0
     targets: dict[tuple[int, int, str], str] = field(default_factory=dict)
+    moves: dict[Fragment, dict[int, str]] = field(default_factory=dict)
     walks: dict[tuple[Extent, tuple[tuple[int, str], ...]], FragmentWalk] = field(
         default_factory=dict
     )
@@ -155,7 +159,20 @@ class LedgerRepair:
                 self._without_spare += not self._outlook.spares(extent.fragment.ensemble)
             else:
                 targets[index] = ensemble[index] = self._memory.targets[key] = other
+        if extent.fragment.first <= extent.last:
+            targets.update(self._apart(extent.fragment, quorums))
         return targets
+
+    def _apart(self, fragment: Fragment, quorums: Quorums) -> dict[int, str]:
+        """Who takes the place of bookies that share a machine, while all of them are there."""
+        if not self._outlook.stay(fragment.ensemble):
+            return {}
+        moves = self._memory.moves.get(fragment)
+        if not moves or not all(map(self._outlook.takes, moves.values())):
+            placement = self._workshop.placement
+            moves = moves_apart(fragment.ensemble, quorums, self._outlook, placement)
+            self._memory.moves[fragment] = moves
+        return moves
 
     def _worth_reading(self, extent: Extent, targets: dict[int, str]) -> bool:
         """Whether reading the fragment now can tell or mend anything.
@@ -207,6 +224,7 @@ class LedgerRepair:
             # Another one may take what this one did not.
             at = (extent.fragment.first, index, extent.fragment.ensemble[index])
             self._memory.targets.pop(at, None)
+            self._memory.moves.pop(extent.fragment, None)
         return finding
 
     async def _move(self, held: Held, extent: Extent, moved: dict[int, str]) -> Held:

@@ -45,6 +45,10 @@ class Outlook:
         """Whether a bookie is not there now, and not given up either."""
         return bookie_id not in self.registered and bookie_id not in self.lost
 
+    def stay(self, ensemble: Sequence[str]) -> bool:
+        """Whether all of an ensemble are there, and none is to go."""
+        return all(name in self.registered and name not in self.leaving for name in ensemble)
+
     def takes(self, bookie_id: str) -> bool:
         """Whether a bookie can be given replicas."""
         found = self.registered.get(bookie_id)

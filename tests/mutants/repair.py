@@ -14,6 +14,7 @@ _OPEN_TESTS: Final = "engine/repair/test_open_ledgers.py"
 _AGAIN_TESTS: Final = "engine/repair/test_going_on.py"
 _BAD_TESTS: Final = "engine/repair/test_bad_values.py"
 _AUDITOR_TESTS: Final = "engine/repair/test_auditor.py"
+_APART_TESTS: Final = "engine/repair/test_respreading.py"
 
 REPAIR_MUTANTS: Final = (
     Mutant(
@@ -216,6 +217,52 @@ REPAIR_MUTANTS: Final = (
         by_test(
             "engine/repair/test_decommission.py", "test_a_scrub_goes_on_where_it_was_interrupted"
         ),
+    ),
+    Mutant(
+        "replicas-that-share-a-machine-are-not-looked-for",
+        "issue 3 D: racks and hosts are spread over each write quorum, also of what was written",
+        _AUDITOR,
+        " or self._apart(metadata, outlook)\n",
+        "\n",
+        by_test(_APART_TESTS, "test_replicas_on_one_machine_part_when_another_one_comes"),
+    ),
+    Mutant(
+        "replicas-part-while-a-bookie-is-away",
+        "a bookie that is away may come back: its replica comes first",
+        "engine/repair/outlook.py",
+        "return all(name in self.registered and name not in self.leaving",
+        "return all(True",
+        by_test(
+            _APART_TESTS,
+            "test_nothing_parts_while_a_bookie_of_the_ensemble_is_away_or_to_go",
+        ),
+    ),
+    Mutant(
+        "who-is-left-takes-another-replica",
+        "no bookie that a fragment names takes another replica of it",
+        "engine/repair/respreading.py",
+        "        del staying[ensemble[found.at]]\n",
+        "",
+        by_test(_APART_TESTS, "test_moves_spread_better_each_time_and_rest_only_where_none_does"),
+    ),
+    Mutant(
+        "each-try-parts-to-another-bookie",
+        "what parts goes to the same bookies in the next try",
+        _LEDGER,
+        "        moves = self._memory.moves.get(fragment)\n",
+        "        moves = None\n",
+        by_test(
+            _APART_TESTS,
+            "test_a_replica_that_parts_is_copied_to_the_same_bookie_in_the_next_try",
+        ),
+    ),
+    Mutant(
+        "who-took-no-part-is-asked-for-ever",
+        "another bookie may take what one did not",
+        _LEDGER,
+        "            self._memory.moves.pop(extent.fragment, None)\n",
+        "",
+        by_test(_APART_TESTS, "test_another_bookie_takes_what_one_did_not"),
     ),
     Mutant(
         "a-survey-cut-short-is-forgotten",

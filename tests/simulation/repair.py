@@ -3,8 +3,8 @@
 Invariants:
 - Repair runs unchanged, over its bookie's own session and a client's view of the network.
 - In peace every ledger whose losses the promise covers comes to full replication: each entry of it
-  lies intact on every bookie of its write set, as those bookies themselves say. A bookie that is
-  to go is then left by all of them.
+  lies intact on every bookie of its write set, as those bookies themselves say, and none shares a
+  machine that need not. A bookie that is to go is then left by all of them.
 - A run without repair is one more kind of world; a seed decides which.
 """
 
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 from engine.errors import EngineError
 from engine.metadata.ledgers import LedgerMetadata
 from engine.repair.decommission import Decommission
+from engine.repair.ledger_repair import extents
 from engine.repair.node import RepairNode
 from engine.repair.outlook import Workshop
+from engine.repair.respreading import moves_apart
 from engine.repair.scrub import Scrub
 from engine.repair.settings import RepairSettings
 from engine.transport.contract import ReadRequest, Status
@@ -133,6 +135,7 @@ class ReplicationJudge:
             lacking: str | None = "still queued"
             if not await self._queued(wanted):
                 lacking = await self._first_lacking(wanted, serving, gone)
+                lacking = lacking or await self._first_together(wanted)
             if lacking is None:
                 self._judge.world.trace.event("replicated", len(wanted))
                 return
@@ -171,6 +174,19 @@ class ReplicationJudge:
                     entry = await _first_absent(service, metadata, fragment.first, last, index)
                     if entry is not None:
                         return f"ledger {ledger_id}: entry {entry} is not on bookie {name}"
+        return None
+
+    async def _first_together(self, wanted: Sequence[int]) -> str | None:
+        """The first ledger with replicas that share a machine and need not, in words."""
+        workshop = self._workshop
+        outlook = await workshop.outlook()
+        for ledger_id in wanted:
+            metadata = (await workshop.ledgers.read(ledger_id)).metadata
+            quorums = workshop.context(metadata).quorums(metadata)
+            for fragment, last in extents(metadata):
+                moves = moves_apart(fragment.ensemble, quorums, outlook, workshop.placement)
+                if fragment.first <= last and moves:
+                    return f"ledger {ledger_id}: replicas of {fragment} share a machine"
         return None
 
 
