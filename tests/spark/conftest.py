@@ -35,7 +35,16 @@ def spark(book: Book, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     session = herdbook.spark.session(book, master="local[2,3]", settings=settings)
     session.sparkContext.setLogLevel("ERROR")
     yield session
+    _forget_clusters()
     session.stop()
+
+
+def _forget_clusters() -> None:
+    """Clusters of tests are gone before the session is: it would ask each for its pins, in vain."""
+    for registration in herdbook.spark._registered:
+        for path, pin in registration.application.noted():
+            if pin.place.is_cluster:
+                path.unlink()
 
 
 @pytest.fixture(autouse=True)
