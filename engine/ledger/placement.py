@@ -125,18 +125,21 @@ class Placement:
         movable: Collection[int],
         quorums: Quorums,
         staying: Mapping[str, Registration],
+        rng: random.Random | None = None,
     ) -> Better:
         """The exchange at a movable index, for one of the bookies that stay, that spreads best.
 
-        The only replica on the local host stays there.
+        The only replica on the local host stays there. `rng` draws among bookies that are equally
+        good, in place of the placement's own.
         """
+        rng = rng or self._rng
         found = Better(None, "", cost_of(ensemble, quorums.write, staying))
         candidates = [name for name in self._present(staying, ()) if name not in ensemble]
         near = [i for i, name in enumerate(ensemble) if self._is_near(staying.get(name))]
         for index in movable:
             if found.cost == Cost(0, 0) or near == [index]:
                 continue
-            chosen = fittest(candidates, ensemble, index, quorums.write, staying, self._rng)
+            chosen = fittest(candidates, ensemble, index, quorums.write, staying, rng)
             if chosen is not None:
                 changed = (*ensemble[:index], chosen, *ensemble[index + 1 :])
                 cost = cost_of(changed, quorums.write, staying)

@@ -39,10 +39,12 @@ class Respreading:
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
         self._moves = 0
+        self._moved_s = 0.0
+        self._moved_to = ""
         self._stopped = False
 
     def news(self) -> None:
-        """Bookies may have come."""
+        """Bookies may have come, or the ensemble has changed."""
         longest_s = self._context.settings.respread_ms / 1000
         self._arm(self._context.rng.uniform(longest_s / 2, longest_s))
 
@@ -80,17 +82,23 @@ class Respreading:
         if replication.changing is not None:
             replication.changing.add_done_callback(lambda _: self._lookout.news())
             return
+        quarantine_s = context.settings.quarantine_ms / 1000
         if not replication.whole:
             if self._moves:
-                self._rest(context.settings.quarantine_ms / 1000)
+                self._rest(quarantine_s)
             return
         staying = await context.bookies.staying()
         ensemble = replication.ensemble
+        if self._moved_to in ensemble and self._loop.time() - self._moved_s >= quarantine_s:
+            # The newest move was not in vain.
+            self._moves = 0
         found = context.placement.better(ensemble, self._movable(), replication.quorums, staying)
         if found.at is None:
             delay_s = context.placement.next_release_s()
             if found.cost > Cost(0, 0) and delay_s is not None:
                 self._rest(delay_s)
+            elif self._moves:
+                self._rest(quarantine_s)
             return
         try:
             async with asyncio.timeout(context.settings.append_timeout_ms / 1000):
@@ -100,6 +108,7 @@ class Respreading:
         else:
             if ensemble == replication.ensemble and found.at in self._movable():
                 self._moves += 1
+                self._moved_s, self._moved_to = self._loop.time(), found.bookie_id
                 replication.leave(replication.slots[found.at])
         self.news()
 

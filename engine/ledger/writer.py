@@ -412,6 +412,7 @@ class LedgerWriter:
         except NoSuchLedger as error:
             raise LedgerClosed(f"ledger {self.ledger_id} was deleted") from error
         await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
+        self._respreading.news()
         adopted = self._held.metadata.fragments[-1].ensemble
         return None if wanted is None and adopted == ensemble else adopted
 
@@ -444,6 +445,7 @@ class LedgerWriter:
     # Closing
 
     async def _close(self, straggler_ms: int | None) -> int:
+        self._respreading.stop()
         if self._error is None:
             await self._drain()
         late, closed = False, LedgerClosed(f"ledger {self.ledger_id}: the writer is closed")
@@ -486,10 +488,8 @@ class LedgerWriter:
             return
 
     def _record_close(self) -> None:
-        metadata = self._held.metadata
-        fragment = metadata.fragments[-1]
-        facts = self._context.facts(metadata, fragment.first, fragment.ensemble)
-        self._replication.record(facts)
+        fragment = self._held.metadata.fragments[-1]
+        self._replication.record(self.facts(fragment.first, fragment.ensemble))
 
     def _stop(self, error: EngineError, *, sending: bool = False) -> None:
         """End the writer; with `sending` stragglers still get what was confirmed."""

@@ -52,6 +52,11 @@ class RepairItem(msgspec.Struct, frozen=True, omit_defaults=True):
         rest = msgspec.structs.replace(self, lost=lost)
         return rest if lost or self.leaving or self.doubtful or self.reasons else None
 
+    def only(self, reason: str) -> bool:
+        """Whether the ledger waits for this and nothing else."""
+        others = self.lost or self.leaving or self.doubtful
+        return not others and self.reasons == (reason,)
+
     @property
     def text(self) -> str:
         """All reasons in one line, for people.

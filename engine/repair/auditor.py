@@ -29,13 +29,14 @@ from engine.metadata.repairs import DISABLED, RepairItem
 from engine.repair.absences import Absences
 from engine.repair.claim import Claim
 from engine.repair.keeping_on import keep_on
-from engine.repair.ledger_repair import extents
 from engine.repair.outlook import Outlook, Workshop
-from engine.repair.respreading import TOGETHER, moves_apart
+from engine.repair.respreading import TOGETHER
+from engine.repair.sharing import Sharing
 from engine.repair.survey import ask_for, survey
 
 AUDITOR: Final = "/repair/auditor"
 _LOG: Final = logging.getLogger("engine.repair")
+PARTED_AT_ONCE: Final = 8
 UNREADABLE: Final = "/repair/unreadable"
 _UNREADABLE_NAMED_MAX: Final = 100
 MISSING: Final = "a replica is missing"
@@ -58,6 +59,8 @@ class Auditor:
         self._surveyed_s: float | None = None
         self._survey_owed = False
         self._leaving: frozenset[str] = frozenset()
+        self._together: list[int] = []
+        self._parting: frozenset[int] = frozenset()
         self._woken = asyncio.Event()
         self._ends: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -99,6 +102,7 @@ class Auditor:
             return
         if self._survey_owed or self._survey_is_due() or outlook.leaving != self._leaving:
             await self._survey(outlook)
+        await self._ask_to_part()
 
     async def _look_at_bookies(self) -> Outlook | None:
         """Judge absences, if this is the auditor and repair is on; else None."""
@@ -131,6 +135,7 @@ class Auditor:
         self.elected = False
         self._looked_s = self._surveyed_s = None
         self._survey_owed = False
+        self._together = []
         self._absent_s.clear()
         self._absences.forget()
 
@@ -226,29 +231,33 @@ class Auditor:
     async def _survey(self, outlook: Outlook) -> None:
         count = 0
         self._survey_owed = True
+        sharing = Sharing(self._workshop, outlook)
         async for metadata in survey(self._workshop):
             count += 1
             if count % self._workshop.settings.ledgers_a_page == 0 and not await self._goes_on():
                 return
-            wanted = wanted_of(metadata, outlook) or self._apart(metadata, outlook)
+            wanted = wanted_of(metadata, outlook)
             if wanted is not None:
                 news = await ask_for(self._workshop, metadata.ledger_id, wanted)
                 self.ledgers_queued += news
+            else:
+                await sharing.look_at(metadata)
         await self._name_unreadable()
         self._leaving = outlook.leaving
+        self._together = sharing.ledgers
         self._survey_owed = False
         self._surveyed_s = self._workshop.clock.monotonic()
         self.surveys += 1
 
-    def _apart(self, metadata: LedgerMetadata, outlook: Outlook) -> RepairItem | None:
-        """What a ledger is queued for whose replicas need not share a machine; None for nothing."""
-        quorums = self._workshop.context(metadata).quorums(metadata)
-        for fragment, last in extents(metadata):
-            if fragment.first <= last and moves_apart(
-                fragment.ensemble, quorums, outlook, self._workshop.placement
-            ):
-                return RepairItem(reasons=(TOGETHER,))
-        return None
+    async def _ask_to_part(self) -> None:
+        """Ask for a few ledgers whose replicas share a machine: what is lost never waits long."""
+        if not self._together or not self._parting.isdisjoint(await self._workshop.queue.ids()):
+            return
+        few = [self._together.pop() for _ in range(min(PARTED_AT_ONCE, len(self._together)))]
+        self._parting = frozenset(few)
+        for ledger_id in few:
+            news = await ask_for(self._workshop, ledger_id, RepairItem(reasons=(TOGETHER,)))
+            self.ledgers_queued += news
 
     async def _name_unreadable(self) -> None:
         """Let operators see which ledgers the survey passed over, the first of them by name."""

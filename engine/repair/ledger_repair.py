@@ -9,22 +9,27 @@ Invariants:
   fragment that has an end was read or written to that end, and nothing was asked for meanwhile.
 - What a try found whole it need not read again in the next one, unless somebody asked anew. Nor is
   copied again what was: a walk goes on where it was left, to the same new bookies.
+- A ledger that was queued for nothing but replicas that share a machine leaves the queue after one
+  try: only fragments of which a replica can move are read, and the next survey sees what is left.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
 from engine.errors import NoSuchLedger
-from engine.ledger.quorum import Quorums
 from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
 from engine.metadata.repairs import HeldItem
 from engine.repair.open_ledger import OpenLedger, Standing
 from engine.repair.outlook import Outlook, Workshop
 from engine.repair.replicas import Extent, Finding, FragmentWalk
-from engine.repair.respreading import moves_apart
+from engine.repair.respreading import TOGETHER, Move, move_apart
 from engine.transport.contract import LedgerFacts
+
+_LOG: Final = logging.getLogger("engine.repair")
 
 
 class Superseded(Exception):
@@ -37,8 +42,7 @@ class Memory:
 
     `whole` holds (first entry, last entry, index, bookie) of replicas found whole. `stuck_in` is
     the outlook in which nothing but a spare bookie was missing. `targets` are the bookies chosen
-    for (first entry, index, bookie) that is to be replaced, `moves` those for a fragment whose
-    replicas share a machine; `walks` are those that are to go on.
+    for (first entry, index, bookie) that is to be replaced, `walks` those that are to go on.
     """
 
     version: int
@@ -49,7 +53,6 @@ class Memory:
     stuck_in: Outlook | None = None
     skips: int = 0
     targets: dict[tuple[int, int, str], str] = field(default_factory=dict)
-    moves: dict[Fragment, dict[int, str]] = field(default_factory=dict)
     walks: dict[tuple[Extent, tuple[tuple[int, str], ...]], FragmentWalk] = field(
         default_factory=dict
     )
@@ -96,6 +99,8 @@ class LedgerRepair:
         """
         try:
             held = await self._workshop.ledgers.read(self._item.ledger_id)
+            if self._item.item.only(TOGETHER):
+                return await self._part(held)
             if not held.metadata.closed:
                 held = await self._settle(held)
             for extent in extents(held.metadata):
@@ -110,6 +115,28 @@ class LedgerRepair:
             return ""
         except Superseded:
             return "its metadata changed meanwhile"
+
+    async def _part(self, held: Held) -> str:
+        """Move replicas that share a machine, one after the other, as far as others take them."""
+        for extent in extents(held.metadata):
+            while (move := self._move_apart(held.metadata, extent)) is not None:
+                finding = await self._walk(held.metadata, extent, {move.at: move.bookie_id})
+                if move.at not in finding.whole:
+                    break
+                held = await self._move(held, extent, {move.at: move.bookie_id})
+                moved = next(
+                    each for each in held.metadata.fragments if each.first == extent.fragment.first
+                )
+                extent = extent._replace(fragment=moved)
+        await self._workshop.queue.remove(self._item)
+        return ""
+
+    def _move_apart(self, metadata: LedgerMetadata, extent: Extent) -> Move | None:
+        if extent.last < extent.fragment.first:
+            return None
+        quorums = self._workshop.context(metadata).quorums(metadata)
+        ledger_id, placement = metadata.ledger_id, self._workshop.placement
+        return move_apart(ledger_id, extent.fragment, quorums, self._outlook, placement)
 
     async def _settle(self, held: Held) -> Held:
         opened = OpenLedger(self._workshop, self._outlook, self._item.item)
@@ -159,20 +186,7 @@ class LedgerRepair:
                 self._without_spare += not self._outlook.spares(extent.fragment.ensemble)
             else:
                 targets[index] = ensemble[index] = self._memory.targets[key] = other
-        if extent.fragment.first <= extent.last:
-            targets.update(self._apart(extent.fragment, quorums))
         return targets
-
-    def _apart(self, fragment: Fragment, quorums: Quorums) -> dict[int, str]:
-        """Who takes the place of bookies that share a machine, while all of them are there."""
-        if not self._outlook.stay(fragment.ensemble):
-            return {}
-        moves = self._memory.moves.get(fragment)
-        if not moves or not all(map(self._outlook.takes, moves.values())):
-            placement = self._workshop.placement
-            moves = moves_apart(fragment.ensemble, quorums, self._outlook, placement)
-            self._memory.moves[fragment] = moves
-        return moves
 
     def _worth_reading(self, extent: Extent, targets: dict[int, str]) -> bool:
         """Whether reading the fragment now can tell or mend anything.
@@ -224,7 +238,6 @@ class LedgerRepair:
             # Another one may take what this one did not.
             at = (extent.fragment.first, index, extent.fragment.ensemble[index])
             self._memory.targets.pop(at, None)
-            self._memory.moves.pop(extent.fragment, None)
         return finding
 
     async def _move(self, held: Held, extent: Extent, moved: dict[int, str]) -> Held:
@@ -285,6 +298,7 @@ class LedgerRepair:
         if not await self._workshop.queue.remove(self._item):
             return "something was asked for meanwhile"
         self._counts.ledgers_whole += 1
+        _LOG.info("ledger %d is whole again", seen.ledger_id)
         return ""
 
 

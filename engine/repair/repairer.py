@@ -1,6 +1,7 @@
 """The worker: takes queued ledgers, one lock each, and tries until each is whole.
 
 Invariants:
+- What is asked for while much waits is seen to after the page of ledgers that is under way.
 - A ledger that cannot be mended now stays queued, with the reason; its next try waits twice as long
   as the last one, up to a bound, and nothing spins.
 - A ledger's lock is taken only for a try and given back after it: waiting ledgers cost no writes,
@@ -77,17 +78,29 @@ class Repairer:
         self._disabled = await self._workshop.queue.disabled() is not None
         if self._disabled:
             return 0
-        queued = await self._workshop.queue.ids()
-        waiting = set(queued)
-        self._memory = {key: kept for key, kept in self._memory.items() if key in waiting}
-        now_s = self._workshop.clock.monotonic()
-        due = [ledger_id for ledger_id in queued if self._due_s(ledger_id) <= now_s]
-        # Workers that take the same ledgers in the same order would only meet at their locks.
-        self._workshop.rng.shuffle(due)
+        known = set(await self._workshop.queue.ids())
+        self._memory = {key: kept for key, kept in self._memory.items() if key in known}
+        due, looked_s = self._due(known), self._workshop.clock.monotonic()
         size = self._workshop.settings.ledgers_a_page
-        for start in range(0, len(due), size):
-            await self._page(due[start : start + size])
+        interval_s = self._workshop.settings.look_interval_ms / 1000
+        while due:
+            page, due = due[:size], due[size:]
+            await self._page(page)
+            if due and self._workshop.clock.monotonic() - looked_s >= interval_s:
+                looked_s = self._workshop.clock.monotonic()
+                news = set(await self._workshop.queue.ids()) - known
+                # What was lost now must not wait for all that a bookie held which is to go.
+                due = self._due(news) + due
+                known |= news
         return self.counts.ledgers_whole - before
+
+    def _due(self, queued: set[int]) -> list[int]:
+        """Ledgers whose time has come; other workers take them in another order."""
+        now_s = self._workshop.clock.monotonic()
+        due = [ledger_id for ledger_id in sorted(queued) if self._due_s(ledger_id) <= now_s]
+        # In the same order they would only meet at their locks.
+        self._workshop.rng.shuffle(due)
+        return due
 
     # The loop
 
@@ -207,7 +220,6 @@ class Repairer:
             await self._note(held_item, memory, f"{type(error).__name__}: {error}")
             return
         if not blocked:
-            _LOG.info("ledger %d is whole again", held_item.ledger_id)
             self._memory.pop(held_item.ledger_id, None)
             return
         self.counts.tries_blocked += 1

@@ -19,7 +19,7 @@ from engine.repair.decommission import Decommission
 from engine.repair.ledger_repair import extents
 from engine.repair.node import RepairNode
 from engine.repair.outlook import Workshop
-from engine.repair.respreading import moves_apart
+from engine.repair.respreading import move_apart
 from engine.repair.scrub import Scrub
 from engine.repair.settings import RepairSettings
 from engine.transport.contract import ReadRequest, Status
@@ -184,8 +184,8 @@ class ReplicationJudge:
             metadata = (await workshop.ledgers.read(ledger_id)).metadata
             quorums = workshop.context(metadata).quorums(metadata)
             for fragment, last in extents(metadata):
-                moves = moves_apart(fragment.ensemble, quorums, outlook, workshop.placement)
-                if fragment.first <= last and moves:
+                move = move_apart(ledger_id, fragment, quorums, outlook, workshop.placement)
+                if fragment.first <= last and move is not None:
                     return f"ledger {ledger_id}: replicas of {fragment} share a machine"
         return None
 

@@ -1,5 +1,6 @@
 """Replicas that had to share a machine part again as soon as another machine has room for one."""
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 
@@ -205,6 +206,49 @@ async def test_who_looks_after_a_change_that_was_cut_short_looks_no_more(
     writer.abandon(LedgerFenced("taken over"))
 
 
+async def test_a_writer_that_closes_moves_no_replica() -> None:
+    cluster = await hosts("a1", "a2", "b1")
+    writer = await cluster.client(AT_ONCE).create_ledger(3, 3, 2)
+    await writer.append(b"x")
+    for bookie in cluster.bookies:
+        bookie.holding = True
+    last = writer.append(b"y")
+    closing = asyncio.ensure_future(writer.close())
+    await cluster.come("c1")
+    await turns(300)
+    for bookie in cluster.bookies:
+        bookie.holding = False
+        bookie.release()
+    assert await last == await closing == 1
+    assert len(writer.metadata.fragments) == 1 and not writer.metadata.degraded
+
+
+def test_moves_that_stood_let_nobody_wait_longer() -> None:
+    async def script() -> None:
+        cluster = await hosts("a1", "b1", "c1", "c2")
+        cluster.client_clock = LoopClock()
+        client = cluster.client(replace(AT_ONCE, quarantine_ms=5_000))
+        writer = await client.create_ledger(3, 3, 2)
+        for _ in range(6):
+            await cluster.go("a")
+            await writer.append(b"alone")
+            await elapse(1)
+            assert shared(writer) == 1
+            await cluster.come("a1")
+            await elapse(20)
+            assert shared(writer) == 0
+        cut_off = cluster.transport.bookies["a1"]
+        cut_off.append_status = Status.UNAVAILABLE
+        await writer.append(b"x")
+        await elapse(1)
+        cut_off.append_status = Status.OK
+        await elapse(12)
+        assert shared(writer) == 0
+        await writer.close()
+
+    virtually(script())
+
+
 def test_a_machine_that_was_only_cut_off_takes_its_replica_after_its_quarantine() -> None:
     async def script() -> None:
         cluster = await hosts("a1", "b1", "c1", "c2")
@@ -217,8 +261,6 @@ def test_a_machine_that_was_only_cut_off_takes_its_replica_after_its_quarantine(
         await elapse(1)
         cut_off.append_status = Status.OK
         assert shared(writer) == 1
-        # News of any other bookie, while this one still rests.
-        await cluster.come("c3")
         await elapse(1)
         assert shared(writer) == 1
         await elapse(5)

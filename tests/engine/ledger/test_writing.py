@@ -307,7 +307,8 @@ async def test_a_ledger_whose_metadata_are_damaged_says_so_and_can_be_deleted() 
 
 async def test_an_entry_that_comes_alone_as_those_before_is_sent_as_it_is_appended() -> None:
     cluster = await Cluster.of(3)
-    writer = await cluster.client().create_ledger(3, 3, 2)
+    # All bookies are asked, none is passed over.
+    writer = await cluster.client(with_settings(QUICK, spare_ms_max=0)).create_ledger(3, 3, 2)
     for _ in range(8):
         await writer.append(b"x")
     before = len(cluster.bookies[0].requests)

@@ -1,16 +1,18 @@
 """Rules of the worker: what is copied where, when a ledger is whole, and what stays queued."""
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
+import pytest
 
 from engine.metadata.ledgers import Fragment
 from engine.metadata.repairs import RepairItem
 from engine.repair.repairer import LOCKS
 from engine.transport.contract import ReadReply, ReadRequest, Status
 from tests.engine.ledger.scripted import ScriptedBookie, turns
-from tests.engine.repair.yard import Yard, given_up, queue
+from tests.engine.repair.yard import SETTINGS, Yard, given_up, queue
 
 
 def count_reads(bookie: ScriptedBookie, reads: list[int]) -> None:
@@ -48,6 +50,28 @@ async def test_a_striped_ledger_gives_the_new_bookie_its_own_stripes_only() -> N
     new = yard.transport.bookies[repaired.fragments[0].ensemble[2]]
     held = set(new.entries[metadata.ledger_id])
     assert held == {entry for entry in range(600) if 2 in metadata.write_set(entry)}
+
+
+async def test_what_is_lost_while_much_waits_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    yard = await Yard.of(4)
+    ledgers = [await yard.written(1) for _ in range(30)]
+    for metadata in ledgers[1:]:
+        await yard.queue.request(metadata.ledger_id, RepairItem(reasons=("look",)))
+    repairer = yard.repairer(replace(SETTINGS, ledgers_a_page=4, ledgers_at_once=1))
+    tried: list[int] = []
+    attempt = repairer._attempt
+
+    async def counted(ledger_id: int) -> None:
+        tried.append(ledger_id)
+        if len(tried) == 2:
+            await yard.queue.request(ledgers[0].ledger_id, RepairItem(lost=("b9",)))
+        yard.clock.now_s += SETTINGS.look_interval_ms / 1000
+        await attempt(ledger_id)
+
+    monkeypatch.setattr(repairer, "_attempt", counted)
+    assert await repairer.run_once() == 30
+    assert tried.index(ledgers[0].ledger_id) == 4
+    assert sorted(tried) == sorted(metadata.ledger_id for metadata in ledgers)
 
 
 async def test_a_ledger_with_a_password_is_repaired_without_it() -> None:
