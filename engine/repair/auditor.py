@@ -244,16 +244,21 @@ class Auditor:
                 await sharing.look_at(metadata)
         await self._name_unreadable()
         self._leaving = outlook.leaving
-        self._together = sharing.ledgers
+        # One that cannot be parted, whyever, holds the others up until the next survey at most.
+        self._together, self._parting = sharing.ledgers, frozenset()
         self._survey_owed = False
         self._surveyed_s = self._workshop.clock.monotonic()
         self.surveys += 1
 
     async def _ask_to_part(self) -> None:
         """Ask for a few ledgers whose replicas share a machine: what is lost never waits long."""
-        if not self._together or not self._parting.isdisjoint(await self._workshop.queue.ids()):
+        if not self._together:
             return
-        few = [self._together.pop() for _ in range(min(PARTED_AT_ONCE, len(self._together)))]
+        queued = frozenset(await self._workshop.queue.ids())
+        if not self._parting.isdisjoint(queued):
+            return
+        waiting = [ledger_id for ledger_id in self._together if ledger_id not in queued]
+        few, self._together = waiting[:PARTED_AT_ONCE], waiting[PARTED_AT_ONCE:]
         self._parting = frozenset(few)
         for ledger_id in few:
             news = await ask_for(self._workshop, ledger_id, RepairItem(reasons=(TOGETHER,)))

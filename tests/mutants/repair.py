@@ -230,8 +230,8 @@ REPAIR_MUTANTS: Final = (
         "all-that-can-part-is-asked-for-at-once",
         "what is lost never waits for replicas that only share a machine",
         _AUDITOR,
-        "self._together or not self._parting.isdisjoint(await self._workshop.queue.ids())",
-        "self._together",
+        "        if not self._parting.isdisjoint(queued):\n            return\n",
+        "",
         by_test(_APART_TESTS, "test_few_are_asked_for_at_a_time_and_more_when_those_are_done"),
     ),
     Mutant(

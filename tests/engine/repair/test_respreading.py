@@ -20,7 +20,7 @@ from engine.repair.respreading import TOGETHER, move_apart
 from engine.transport.contract import Status
 from tests.engine.ledger.scripted import QUICK
 from tests.engine.ledger.test_coming_back import until
-from tests.engine.repair.yard import GRACE_MS, Yard, given_up, queue
+from tests.engine.repair.yard import GRACE_MS, SETTINGS, Yard, given_up, queue
 
 
 class Hosts(Yard):
@@ -279,6 +279,20 @@ async def test_few_are_asked_for_at_a_time_and_more_when_those_are_done() -> Non
     await auditor.look()
     assert await yard.queue.ids() == []
     assert all([machines(await yard.metadata(each.ledger_id)) == [3] for each in ledgers])
+
+
+async def test_one_that_cannot_part_holds_others_up_until_the_next_survey() -> None:
+    yard = await hosts("a1", "a2", "b1")
+    ledgers = [await yard.written(1) for _ in range(PARTED_AT_ONCE + 3)]
+    await yard.come("c1")
+    auditor = yard.auditor()
+    await auditor.look()
+    asked = await yard.queue.ids()
+    await auditor.look()
+    assert await yard.queue.ids() == asked and len(asked) == PARTED_AT_ONCE
+    yard.clock.now_s += SETTINGS.audit_interval_ms / 1000
+    await auditor.look()
+    assert await yard.queue.ids() == [metadata.ledger_id for metadata in ledgers]
 
 
 async def test_an_ended_term_asks_for_nothing_more() -> None:
