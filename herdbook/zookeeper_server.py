@@ -10,6 +10,7 @@ Invariants:
 
 import contextlib
 import errno
+import fcntl
 import importlib.util
 import os
 import random
@@ -20,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -148,8 +150,8 @@ class ZooKeeperServer:
 
     def _launch(self, command: list[str]) -> None:
         """Start the process."""
-        self._write_settings()
-        with self.log.open("ab") as log:
+        with self._locked() as lock, self.log.open("ab") as log:
+            self._write_settings()
             self._process = subprocess.Popen(
                 command,
                 cwd=self.folder,
@@ -157,8 +159,23 @@ class ZooKeeperServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                # The server holds the lock as long as it lives, whoever started it.
+                pass_fds=(lock,),
                 preexec_fn=ending_with(os.getpid()) if self._ends_with_parent else None,
             )
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The file whose lock says that a server runs here. Raises `ZooKeeperFailed`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ZooKeeperFailed(
+                    f"another server runs in {self.folder}: stop that one first"
+                ) from error
+            yield file.fileno()
 
     def wait_until_it_serves(self) -> None:
         """Return when the server answers. Raises `ZooKeeperFailed`, and ends it, if it does not."""

@@ -37,6 +37,8 @@ from engine.metadata.zookeeper_settings import (
 )
 
 _LOG: Final = logging.getLogger("engine.metadata.zookeeper")
+_NOT_UNDERSTOOD: Final = ("Unhandled exception in connection loop", "Exception raised during deser")
+_NO_ZOOKEEPER: Final = "what answers there is no ZooKeeper"
 _GREETING_MS: Final = 2_000
 _ATTEMPTS_MAX: Final = 4
 
@@ -300,14 +302,16 @@ class _LastWords(logging.Filter):
         said = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             said = f"{said}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-        self.said = " ".join(said.split())
+        not_understood = said.startswith(_NOT_UNDERSTOOD)
+        self.said = _NO_ZOOKEEPER if not_understood else " ".join(said.split())
         record.msg, record.args, record.exc_info = self.said, (), None
-        return record.levelno >= logging.ERROR
+        return record.levelno >= logging.ERROR and not not_understood
 
 
 def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> Any:
     with needing_cluster():
         from kazoo.client import KazooClient
+        from kazoo.handlers.threading import SequentialThreadingHandler
         from kazoo.security import make_digest_acl
 
     # One of its own for each client: what one of them said last is no other's business.
@@ -323,13 +327,26 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> An
         "delay": settings.reconnect_first_ms / 1000,
         "max_delay": settings.reconnect_max_ms / 1000,
     }
+    handler = SequentialThreadingHandler()
+    handler.spawn = partial(_spawn_quietly, handler.spawn)
     return KazooClient(
         _often_enough(hosts, settings.session_timeout_ms),
         timeout=settings.session_timeout_ms / 1000,
         connection_retry=retry,
         logger=logger,
+        handler=handler,
         **options,
     )
+
+
+def _spawn_quietly(spawn: Callable[..., Any], work: Callable[..., Any], *told: Any) -> Any:
+    """Have a thread work that ends without a traceback: kazoo has logged what it ends by."""
+
+    def working() -> None:
+        with contextlib.suppress(Exception):
+            work(*told)
+
+    return spawn(working)
 
 
 def _often_enough(hosts: str, session_timeout_ms: int) -> str:

@@ -59,6 +59,7 @@ class Auditor:
         self._surveyed_s: float | None = None
         self._survey_owed = False
         self._leaving: frozenset[str] = frozenset()
+        self._hosts: frozenset[str] = frozenset()
         self._together: list[int] = []
         self._parting: frozenset[int] = frozenset()
         self._woken = asyncio.Event()
@@ -135,7 +136,7 @@ class Auditor:
         self.elected = False
         self._looked_s = self._surveyed_s = None
         self._survey_owed = False
-        self._together = []
+        self._together, self._hosts = [], frozenset()
         self._absent_s.clear()
         self._absences.forget()
 
@@ -148,8 +149,13 @@ class Auditor:
         given_up = await workshop.store.children(LOST)
         known = await workshop.bookies.known()
         elapsed_s = self._elapsed_s()
+        # Where a machine comes that was not there, replicas may part.
+        came = frozenset(found.host for found in registered.values()) - self._hosts
+        self._survey_owed |= bool(came)
+        self._hosts |= came
         returned = frozenset(name for name in given_up if name in registered)
         if returned:
+            self._survey_owed = True
             await self._welcome(returned)
         grace_s = workshop.settings.lost_bookie_grace_ms / 1000
         before = self._absent_s

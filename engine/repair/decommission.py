@@ -117,7 +117,8 @@ class Decommission:
         wanted = RepairItem(leaving=(self.bookie_id,))
         for metadata in naming:
             await ask_for(self._workshop, metadata.ledger_id, wanted)
-        blocking = [await self._blocking(metadata) for metadata in naming[:_NAMED_MAX]]
+        off = await self._workshop.queue.disabled() if naming else None
+        blocking = [await self._blocking(metadata, off) for metadata in naming[:_NAMED_MAX]]
         blocking += [
             Blocking(ledger_id, f"it may name the bookie: {why}")
             for ledger_id, why in sorted(unreadable.items())
@@ -129,7 +130,9 @@ class Decommission:
     def _key(self) -> str:
         return f"{DECOMMISSIONS}/{self.bookie_id}"
 
-    async def _blocking(self, metadata: LedgerMetadata) -> Blocking:
+    async def _blocking(self, metadata: LedgerMetadata, off: str | None) -> Blocking:
+        if off is not None:
+            return Blocking(metadata.ledger_id, f"repair is off ({off})")
         held = await self._workshop.queue.read(metadata.ledger_id)
         why = "waits for its turn" if held is None or not held.item.blocked else held.item.blocked
         return Blocking(metadata.ledger_id, why)

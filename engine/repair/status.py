@@ -24,7 +24,8 @@ class RepairStatus(msgspec.Struct, frozen=True):
     """Everything at a glance. `queued` counts all, `ledgers` are at most those asked for.
 
     `away_bookies` are not there now and will be given up at a moment of the wall clock, in
-    milliseconds, unless they come back. Forgotten bookies are not among the lost.
+    milliseconds, unless they come back; 0 while repair is off, for nobody counts.
+    Forgotten bookies are not among the lost.
     `unreadable` are ledgers, at most the first hundred, whose metadata the auditor cannot read.
     """
 
@@ -53,11 +54,16 @@ async def repair_status(store: MetadataStore, ledgers_max: int = 100) -> RepairS
             item: RepairItem = held.item
             under_way = str(ledger_id) in locked
             ledgers.append(QueuedLedger(ledger_id, item.text, item.blocked, under_way))
+    disabled = await queue.disabled()
+    lost = tuple(name for name in await bookies.given_up() if name in known)
+    away = await read_absences(store)
+    if disabled is not None:
+        away = dict.fromkeys(sorted(known.difference(await bookies.available(), lost)), 0)
     return RepairStatus(
-        disabled=await queue.disabled(),
+        disabled=disabled,
         auditor=None if auditor is None else auditor.value.decode(errors="replace"),
-        lost_bookies=tuple(name for name in await bookies.given_up() if name in known),
-        away_bookies=await read_absences(store),
+        lost_bookies=lost,
+        away_bookies=away,
         leaving_bookies=tuple(await store.children(DECOMMISSIONS)),
         queued=len(ids),
         ledgers=tuple(ledgers),

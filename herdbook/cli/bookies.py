@@ -51,7 +51,10 @@ def list_bookies(url: Url = None, as_json: AsJson = False) -> None:
 
 
 def show_bookie(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -> None:
-    """Ask one bookie who it is and how full its disk is, and count its ledgers."""
+    """Ask one bookie who it is and how full its disk is, and count its ledgers.
+
+    Exit status 1 if it does not answer, or is not what it should be.
+    """
 
     async def show(client: "LedgerClient") -> dict[str, Any]:
         facts = await find_bookie(client, bookie_id)
@@ -64,6 +67,8 @@ def show_bookie(bookie_id: BookieId, url: Url = None, as_json: AsJson = False) -
         print_json([facts])
     else:
         print_facts(_readable(facts))
+    if facts["problem"]:
+        raise typer.Exit(1)
 
 
 def check_bookies(

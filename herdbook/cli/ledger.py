@@ -19,7 +19,7 @@ import typer
 
 from engine.access.owners import keeper_of
 from engine.errors import CannotRead, FormatTooNew, InvalidRequest, NoSuchLedger
-from engine.ledger.spreading import Flaw, flaws_of
+from engine.ledger.spreading import Flaw, Where, flaws_of
 from engine.metadata.bookies import Bookies
 from engine.metadata.ledgers import LedgerMetadata, State
 from herdbook.cli.store import (
@@ -58,7 +58,10 @@ def list_ledgers(
         bool, typer.Option("--degraded", help="Only those that wait for a replica.")
     ] = False,
     bookie: Annotated[
-        str | None, typer.Option(help="Only those with entries on this bookie.")
+        str | None,
+        typer.Option(
+            help="Only those on this bookie: its id, the beginning of it, or its host's name."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,16 +71,18 @@ def list_ledgers(
     """
     unreadable: dict[int, str] = {}
 
-    async def look(client: "LedgerClient") -> tuple[list[LedgerMetadata], frozenset[str]]:
-        up = frozenset(await Bookies(client.store).available())
-        return await read_all(client, unreadable), up
+    from herdbook.cli.bookies import find_bookie
 
-    found, up = with_store(url, look)
+    async def look(client: "LedgerClient") -> tuple[list[LedgerMetadata], Where, str | None]:
+        name = None if bookie is None else (await find_bookie(client, bookie))["bookie"]
+        return await read_all(client, unreadable), await Bookies(client.store).available(), name
+
+    found, up, name = with_store(url, look)
     if degraded:
         found = [metadata for metadata in found if metadata.degraded]
-    if bookie is not None:
-        found = [metadata for metadata in found if bookie in metadata.bookies()]
-    facts = [{**_facts(metadata), "bookies_up": bookies_up(metadata, up)} for metadata in found]
+    if name is not None:
+        found = [metadata for metadata in found if name in metadata.bookies()]
+    facts = [{**_facts(metadata), **_placed(metadata, up)} for metadata in found]
     if as_json:
         facts += [
             {"ledger": ledger_id, "state": _UNREADABLE, "why": why}
@@ -100,13 +105,7 @@ def show_ledger(ledger_id: LedgerId, url: Url = None, as_json: AsJson = False) -
 
     async def show(client: "LedgerClient") -> dict[str, Any]:
         metadata = await client.ledger_metadata(ledger_id)
-        where = await Bookies(client.store).available()
-        up = bookies_up(metadata, where)
-        found: list[Flaw] = []
-        for fragment in metadata.fragments:
-            found += flaws_of(fragment.ensemble, metadata.write_quorum, where)
-        placed = [flaw._asdict() for flaw in found]
-        return {**_facts(metadata), "bookies_up": up, "badly_placed": placed}
+        return {**_facts(metadata), **_placed(metadata, await Bookies(client.store).available())}
 
     facts = with_store(url, show)
     if as_json:
@@ -269,9 +268,19 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     if facts["degraded"]:
         # While a ledger is open its writer, not this note, knows whether it still is.
         parts.append("one missing" if facts["state"] == State.CLOSED.name else "one was missing")
+    parts += ["not apart"] if facts["badly_placed"] else []
     replicas = ", ".join(parts) or "all"
     owner = facts["custom"].get("owner", "")
     return (str(facts["ledger"]), facts["state"], entries, length, quorums, replicas, owner)
+
+
+def _placed(metadata: LedgerMetadata, where: Where) -> dict[str, Any]:
+    """Which bookies of a ledger are there, and which of them may fail together."""
+    found: list[Flaw] = []
+    for fragment in metadata.fragments:
+        found += flaws_of(fragment.ensemble, metadata.write_quorum, where)
+    placed = [flaw._asdict() for flaw in dict.fromkeys(found)]
+    return {"bookies_up": bookies_up(metadata, where), "badly_placed": placed}
 
 
 def bookies_up(metadata: LedgerMetadata, up: Container[str]) -> int:

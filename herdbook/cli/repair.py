@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from engine.repair.status import RepairStatus
 
 LOOK_INTERVAL_S: Final = 0.2
+_STAYS_LEAVING: Final = (
+    "it goes on being emptied, and takes no new ledger: --cancel lets it stay after all"
+)
 
 app = typer.Typer(
     help="See what is being repaired, and have it checked.",
@@ -146,6 +149,8 @@ def scrub(
 
             reader = Scrub(workshop)
             if ledger_ids:
+                for ledger_id in ledger_ids:
+                    await client.ledger_metadata(ledger_id)
                 mark = await reader.run_for(ledger_ids, progress=step)
             else:
                 mark = await reader.run(resume=resume, progress=step)
@@ -213,6 +218,8 @@ def decommission(
     elif found.left:
         typer.echo(f"{found.left:,} ledgers still name bookie {found.bookie_id}")
         print_table(("ledger", "why"), ((each.ledger_id, each.why) for each in found.blocking))
+        if wait:
+            typer.echo(_STAYS_LEAVING, err=True)
     else:
         typer.echo(f"no ledger names bookie {found.bookie_id} any more: it may be stopped")
     if found is not None and found.left and wait:
@@ -325,6 +332,9 @@ def _absences(status: "RepairStatus", now_ms: int) -> list[str]:
     """Who is away, and how long the auditor will wait; its grace counts, not the bookie's own."""
     found = []
     for name, due_ms in status.away_bookies.items():
+        if status.disabled is not None:
+            found.append(f"{name}, not given up while repair is off")
+            continue
         minutes, seconds = divmod(max(0, due_ms - now_ms) // 1000, 60)
         left = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
         found.append(f"{name}, given up in {left}")

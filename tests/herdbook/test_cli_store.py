@@ -147,7 +147,11 @@ def test_ledgers_are_listed_by_what_is_wrong_and_by_bookie(tmp_path: Path) -> No
     assert [each["ledger"] for each in listed] == [degraded]
     listed = objects(call("ledger", "ls", "--bookie", bookies[0], "--url", str(tmp_path), "--json"))
     assert [each["ledger"] for each in listed] == [whole, degraded]
-    assert objects(call("ledger", "ls", "--bookie", "x", "--url", str(tmp_path), "--json")) == []
+    short = call("ledger", "ls", "--bookie", bookies[0][:8], "--url", str(tmp_path), "--json")
+    assert objects(short) == listed
+    nobody = call("ledger", "ls", "--bookie", "nobody", "--url", str(tmp_path))
+    assert nobody.exit_code == 1 and "there is no bookie 'nobody'" in nobody.stderr
+    assert "not apart" not in call("ledger", "ls", "--url", str(tmp_path)).stdout
     assert "missing" in call("ledger", "ls", "--url", str(tmp_path)).stdout
 
 
@@ -206,6 +210,8 @@ def test_a_scrub_of_a_sound_store_finds_nothing(tmp_path: Path) -> None:
     some = call("repair", "scrub", str(ledger_id), "--url", str(tmp_path))
     assert some.exit_code == 0 and "1 ledgers and 10 entries were read; 0" in some.stdout
     assert "finished: 1 ledgers" in call("repair", "status", "--url", str(tmp_path)).stdout
+    none = call("repair", "scrub", str(ledger_id), "4711", "--url", str(tmp_path))
+    assert none.exit_code == 1 and "NoSuchLedger: ledger 4711" in none.stderr
 
 
 def test_a_scrub_finds_what_a_bookie_lacks_and_has_it_repaired(tmp_path: Path) -> None:
@@ -238,6 +244,11 @@ def test_a_bookie_is_emptied_and_may_go(tmp_path: Path) -> None:
     assert seen["left"] == seen["total"] > 0 and seen["blocking"]
     listed = {each["bookie"]: each for each in objects(call("bookie", "ls", *url, "--json"))}
     assert listed[bookie]["leaving"]
+    call("repair", "off", "--reason", "rack work", *url)
+    waited = call("bookie", "decommission", bookie, "--timeout", "0.1", *url)
+    assert waited.exit_code == 1 and "--cancel lets it stay after all" in waited.stderr
+    assert "repair is off (rack work)" in waited.stdout
+    call("repair", "on", *url)
     done = call("bookie", "decommission", bookie, *url)
     assert done.exit_code == 0 and "may be stopped" in done.stdout, done.output
     assert objects(call("ledger", "ls", "--bookie", bookie, *url, "--json")) == []

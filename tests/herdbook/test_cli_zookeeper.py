@@ -22,6 +22,23 @@ from herdbook.zookeeper_server import (
 )
 
 
+def test_a_second_server_in_a_folder_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    first, second = ZooKeeperServer(tmp_path / "zk"), ZooKeeperServer(tmp_path / "zk")
+    first.start()
+    try:
+        said = (tmp_path / "zk" / "zoo.cfg").read_text()
+        with pytest.raises(ZooKeeperFailed, match="another server runs in"):
+            second.start()
+        assert (tmp_path / "zk" / "zoo.cfg").read_text() == said
+        assert "Mode: standalone" in ask(first.hosts)
+        first.kill()
+        second.start()
+        assert "Mode: standalone" in ask(second.hosts)
+    finally:
+        first.stop()
+        second.stop()
+
+
 @contextmanager
 def running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "herdbook", "zookeeper", *arguments]

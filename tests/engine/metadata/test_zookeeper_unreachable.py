@@ -11,6 +11,8 @@ from engine.errors import ExtraMissing, MetadataUnavailable, NoZooKeeper
 from engine.extras import needing_cluster
 from engine.metadata.zookeeper import ZooKeeperStore
 from engine.metadata.zookeeper_settings import WAITING_LOG, ZooKeeperSettings
+from engine.transport.framed_server import FramedServer
+from engine.transport.listening import listen_tcp
 
 HASTY = ZooKeeperSettings(connect_timeout_ms=1_500)
 
@@ -47,11 +49,15 @@ async def test_who_waits_for_long_is_told_for_whom_and_in_the_end_what_to_check(
     assert said == ["waiting for ZooKeeper at 127.0.0.1:1"]
 
 
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 50, b"\0\0\0\0" * 9, b"\0\0\0\x01x", b""]
+)
 async def test_a_server_that_is_no_zookeeper_costs_no_traceback(
-    caplog: pytest.LogCaptureFixture,
+    said: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 50)
+        await reader.read(4)
+        writer.write(said)
         await writer.drain()
         writer.close()
 
@@ -61,4 +67,25 @@ async def test_a_server_that_is_no_zookeeper_costs_no_traceback(
         await ZooKeeperStore.connect(f"127.0.0.1:{port}", settings=HASTY)
     server.close()
     assert f"at 127.0.0.1:{port}: " in str(failure.value) and "\n" not in str(failure.value)
-    assert all(record.exc_info is None for record in caplog.records)
+    told = [record for record in caplog.records if record.levelno > logging.INFO]
+    assert all(record.exc_info is None for record in caplog.records) and len(told) <= 1
+
+
+async def test_the_port_of_a_bookie_is_told_from_a_zookeepers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = FramedServer(cluster_id="cluster")
+    listener = await listen_tcp(
+        server.accept_counted,
+        "127.0.0.1",
+        0,
+        sockets_max=10,
+        handshake_timeout_ms=1_000,
+        backlog=10,
+    )
+    with pytest.raises(NoZooKeeper, match="what answers there is no ZooKeeper; check host"):
+        await ZooKeeperStore.connect(f"127.0.0.1:{listener.port}", settings=HASTY)
+    listener.close()
+    await server.close()
+    told = [record for record in caplog.records if "zookeeper" in record.name]
+    assert [record for record in told if record.levelno > logging.INFO] == []

@@ -104,6 +104,19 @@ async def test_what_blocks_a_decommission_is_told_ledger_by_ledger() -> None:
     assert blocking.why == "no bookie can take the place of b1"
 
 
+async def test_a_decommission_says_that_repair_is_off() -> None:
+    yard = await Yard.of(4)
+    await yard.written()
+    emptying = Decommission(yard.workshop(), "b1")
+    await emptying.begin()
+    await yard.queue.disable("rack work")
+    found = await emptying.look()
+    assert {each.why for each in found.blocking} <= {"repair is off (rack work)"}
+    assert len(found.blocking) == found.left
+    await yard.queue.enable()
+    assert all("off" not in each.why for each in (await emptying.look()).blocking)
+
+
 async def test_a_bookie_that_never_was_cannot_go_and_one_may_stay_after_all() -> None:
     yard = await Yard.of(3)
     with pytest.raises(InvalidRequest):

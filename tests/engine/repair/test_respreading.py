@@ -281,6 +281,28 @@ async def test_few_are_asked_for_at_a_time_and_more_when_those_are_done() -> Non
     assert all([machines(await yard.metadata(each.ledger_id)) == [3] for each in ledgers])
 
 
+async def test_a_machine_that_comes_or_comes_back_has_ledgers_looked_at_at_once() -> None:
+    yard = await hosts("a1", "a2", "b1")
+    metadata = await yard.written(1)
+    auditor = yard.auditor()
+    for _ in range(3):
+        await auditor.look()
+    assert auditor.surveys == 1
+    await yard.come("b2")
+    await auditor.look()
+    assert auditor.surveys == 1, "another disk of a machine that is known"
+    await yard.come("c1")
+    await auditor.look()
+    assert auditor.surveys == 2 and await yard.queue.ids() == [metadata.ledger_id]
+    await yard.lose("c1")
+    await yard.look(auditor, 2 * GRACE_MS / 1_000)
+    surveys = auditor.surveys
+    await yard.come("c1")
+    await auditor.look()
+    await auditor.look()
+    assert auditor.surveys == surveys + 1
+
+
 async def test_one_that_cannot_part_holds_others_up_until_the_next_survey() -> None:
     yard = await hosts("a1", "a2", "b1")
     ledgers = [await yard.written(1) for _ in range(PARTED_AT_ONCE + 3)]

@@ -30,6 +30,19 @@ async def test_who_is_away_is_told_with_the_moment_of_giving_up() -> None:
     assert (status.away_bookies, status.lost_bookies) == ({}, ("b1",))
 
 
+async def test_who_is_away_is_told_while_repair_is_off_too() -> None:
+    yard = await Yard.of(4)
+    auditor = yard.auditor()
+    await auditor.look()
+    await yard.lose("b1")
+    await yard.look(auditor, 2 * GRACE_S)
+    await yard.queue.disable("rack work")
+    await yard.lose("b2")
+    await yard.look(auditor, 2 * GRACE_S)
+    status = await repair_status(yard.store)
+    assert (status.away_bookies, status.lost_bookies) == ({"b2": 0}, ("b1",))
+
+
 async def test_a_pause_of_the_auditor_moves_the_moment() -> None:
     yard = await Yard.of(4)
     auditor = yard.auditor()
