@@ -14,6 +14,7 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from engine import limits
@@ -412,9 +413,11 @@ class LedgerWriter:
         except NoSuchLedger as error:
             raise LedgerClosed(f"ledger {self.ledger_id} was deleted") from error
         await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
-        self._respreading.news()
         adopted = self._held.metadata.fragments[-1].ensemble
-        return None if wanted is None and adopted == ensemble else adopted
+        if wanted is None and adopted == ensemble:
+            return None
+        self._respreading.news()
+        return adopted
 
     def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
         """What bookies shall remember of the ledger."""
@@ -467,7 +470,8 @@ class LedgerWriter:
             self._replication.stop(closed)
             if self._held.metadata.degraded:
                 await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
-        self._record_close()
+        fragment = self._held.metadata.fragments[-1]
+        self._replication.record(self.facts(fragment.first, fragment.ensemble))
         assert self._held.metadata.last_entry is not None
         return self._held.metadata.last_entry
 
@@ -482,14 +486,8 @@ class LedgerWriter:
                 gap = LedgerClosed("closed before the gap below this id was filled")
                 future.set_exception(gap)
         self._early.clear()
-        try:
+        with suppress(EngineError):
             await self.force()
-        except EngineError:
-            return
-
-    def _record_close(self) -> None:
-        fragment = self._held.metadata.fragments[-1]
-        self._replication.record(self.facts(fragment.first, fragment.ensemble))
 
     def _stop(self, error: EngineError, *, sending: bool = False) -> None:
         """End the writer; with `sending` stragglers still get what was confirmed."""

@@ -148,9 +148,9 @@ def scrub(
                 bar.update(task, completed=mark.ledgers, total=total)
 
             reader = Scrub(workshop)
+            for ledger_id in ledger_ids or ():
+                await client.ledger_metadata(ledger_id)
             if ledger_ids:
-                for ledger_id in ledger_ids:
-                    await client.ledger_metadata(ledger_id)
                 mark = await reader.run_for(ledger_ids, progress=step)
             else:
                 mark = await reader.run(resume=resume, progress=step)

@@ -157,8 +157,8 @@ PLACEMENT_MUTANTS: Final = (
         "nobody-looks-after-a-change",
         "a replica that was replaced on a machine that has one is moved when another has room",
         "engine/ledger/writer.py",
-        "        self._respreading.news()\n        adopted",
-        "        adopted",
+        "        self._respreading.news()\n        return adopted",
+        "        return adopted",
         by_test(
             _RESPREADING_TESTS,
             "test_a_machine_that_was_only_cut_off_takes_its_replica_after_its_quarantine",

@@ -119,7 +119,7 @@ REPAIR_MUTANTS: Final = (
         "a-bookie-that-is-back-is-repaired-nevertheless",
         "#2766: a bookie that returns takes back what was asked only for it",
         _AUDITOR,
-        "        if returned:\n            await self._welcome(returned)\n",
+        "            await self._welcome(returned)\n",
         "",
         by_test(
             _AUDITOR_TESTS,

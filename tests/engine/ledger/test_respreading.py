@@ -9,7 +9,7 @@ import pytest
 from engine.errors import LedgerFenced
 from engine.ledger.lookout import Lookout
 from engine.ledger.writer import LedgerWriter
-from engine.metadata.bookies import Registration
+from engine.metadata.bookies import Bookies, Registration
 from engine.transport.contract import Status
 from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, turns
 from tests.engine.ledger.test_coming_back import until
@@ -221,6 +221,31 @@ async def test_a_writer_that_closes_moves_no_replica() -> None:
         bookie.release()
     assert await last == await closing == 1
     assert len(writer.metadata.fragments) == 1 and not writer.metadata.degraded
+
+
+def test_a_writer_that_goes_on_without_a_replacement_asks_for_none_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[None] = []
+    available = Bookies.available
+
+    async def counted(bookies: Bookies) -> dict[str, Registration]:
+        asked.append(None)
+        return await available(bookies)
+
+    async def script() -> None:
+        cluster = await hosts("a1", "b1", "c1")
+        cluster.client_clock = LoopClock()
+        writer = await cluster.client(replace(QUICK, quarantine_ms=600_000)).create_ledger(3, 3, 2)
+        cluster.transport.bookies["c1"].append_status = Status.UNAVAILABLE
+        await writer.append(b"x")
+        await elapse(10)
+        monkeypatch.setattr(Bookies, "available", counted)
+        await elapse(300)
+        assert not writer._replication.whole and len(asked) < 3
+        await writer.close()
+
+    virtually(script())
 
 
 def test_moves_that_stood_let_nobody_wait_longer() -> None:
