@@ -150,10 +150,8 @@ def scrub(
             reader = Scrub(workshop)
             for ledger_id in ledger_ids or ():
                 await client.ledger_metadata(ledger_id)
-            if ledger_ids:
-                mark = await reader.run_for(ledger_ids, progress=step)
-            else:
-                mark = await reader.run(resume=resume, progress=step)
+            some = reader.run_for(ledger_ids, progress=step) if ledger_ids else None
+            mark = await (some or reader.run(resume=resume, progress=step))
             left = list(mark.faulty)
             if wait and left:
                 async with _repairing(client):
