@@ -1,16 +1,17 @@
 """Puts of a bucket that lives in this process take one turn of the loop, or the long way."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from blobit import AsyncBucket, ObjectExists
-from blobit.at_once import ROWS_MAX
+from blobit.at_once import ROWS_MAX, Batch
 from blobit.committing import Committer
 from blobit.rows import Rows
-from blobit.tables import RowKey
+from blobit.tables import Row, RowKey
 from herd.transaction import Transaction
 from tests.blobit.contract.objects_contract import owners_of, refs_count
 from tests.blobit.contract.stores import embedded
@@ -56,6 +57,35 @@ async def test_where_a_row_is_locked_a_put_waits_the_long_way(tmp_path: Path) ->
             assert not waiting.done()
         await waiting
         assert await bucket.get("cow") == b"2" and await bucket.get("calf") == b"3"
+
+
+async def test_what_was_counted_before_a_put_takes_the_long_way_is_counted_once(
+    tmp_path: Path,
+) -> None:
+    async with embedded(tmp_path) as store:
+        bucket = await store.blobs.create_bucket("photos")
+        await bucket.put("cow", b"1")
+        written = Batch.write
+        refused: list[object] = []
+
+        def in_the_way(self: Batch, rows: Mapping[RowKey, Row | None]) -> object:
+            answered = written(self, rows)
+            if answered is None:
+                refused.append(rows)
+            return answered
+
+        with patch.object(Batch, "write", in_the_way):
+            async with bucket.core.rows.transaction() as transaction:
+                # A put keeps the row that says that its bucket is open, when it writes.
+                await transaction.lock([("open_buckets", (bucket.bucket_id,))])
+                waiting = asyncio.ensure_future(put_all(bucket, {"cow": b"22", "calf": b"333"}))
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                assert not waiting.done()
+            await waiting
+        assert refused, "the short way was decided and not gone"
+        use = await store.blobs.use("photos")
+        assert (use.objects, use.bytes) == (2, 5)
 
 
 async def test_what_changes_very_many_rows_takes_the_long_way(tmp_path: Path) -> None:

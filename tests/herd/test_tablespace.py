@@ -6,6 +6,7 @@ import pytest
 
 from engine.errors import Overloaded
 from engine.log import Position
+from engine.replica.election import Holding
 from engine.state.memory import MemoryState
 from herd.catalog import erasing, load
 from herd.commands import Command, Erase
@@ -238,6 +239,25 @@ async def test_a_transaction_ends_with_the_term_of_its_leader() -> None:
             await one.commit()
         assert len(space.locks) == 0
         assert rows_of(space, table) == []
+
+
+async def test_a_leader_whose_lease_is_over_answers_no_read_by_key_nor_of_a_range() -> None:
+    async with opened() as space:
+        table = await made(space, "cows")
+        transaction = space.begin()
+        await insert(transaction, table, [1, 0, ""])
+        await transaction.commit()
+        key = key_of(space, table, 1)
+        assert space.rows_get(key) is not None
+        assert len(space.rows_scan(key, successor(key), 1)) == 1
+        leading = space.replica._leading
+        assert leading is not None and isinstance(leading.holding, Holding)
+        leading.holding._lease_end_s = 0.0
+        assert space.term, "it knows of nobody else who leads"
+        with pytest.raises(LeaderUnavailable):
+            space.rows_get(key)
+        with pytest.raises(LeaderUnavailable):
+            space.rows_scan(key, successor(key), 1)
 
 
 async def test_a_commit_whose_end_nobody_saw_says_so_and_is_whole_or_not_there() -> None:

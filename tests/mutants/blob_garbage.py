@@ -31,15 +31,15 @@ BLOB_GARBAGE_MUTANTS: Final = (
         by_seeds(1, 6, "--blobs"),
     ),
     Mutant(
-        "an-empty-object-is-put-into-no-bucket",
-        "nothing is written for a bucket without a home",
+        "an-object-is-put-into-a-bucket-that-was-found-empty",
+        "a bucket that is deleted because it is empty takes no object any more",
         "blobit/tables.py",
         """PRIMARY KEY (bucket_id, name),
         CONSTRAINT objects_open FOREIGN KEY (bucket_id) REFERENCES open_buckets (bucket_id))""",
         "PRIMARY KEY (bucket_id, name))",
         by_test(
             _ORPHANS,
-            "test_a_put_that_sleeps_while_its_bucket_is_deleted_and_cleaned_is_refused",
+            "test_a_put_that_sleeps_while_its_empty_bucket_is_deleted_is_refused_before_it_is_cleaned",
         ),
     ),
     Mutant(

@@ -37,7 +37,8 @@ BLOB_NAME_MUTANTS: Final = (
         "        self._found = found\n        self._added = {}\n",
         "        self._found = found\n",
         by_test(
-            _QUOTAS, "test_random_operations_leave_the_counts_that_looking_at_each_object_gives"
+            "blobit/test_at_once.py",
+            "test_what_was_counted_before_a_put_takes_the_long_way_is_counted_once",
         ),
     ),
     Mutant(

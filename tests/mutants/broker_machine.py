@@ -250,6 +250,14 @@ HOLDING_MUTANTS: Final = (
         by_test(_OPERATING, "test_how_long_a_result_is_kept_counts_from_the_end"),
     ),
     Mutant(
+        "the-result-of-a-success-is-kept-from-the-creation-on",
+        "how long a result is kept counts from the end of the task",
+        "broker/finishing.py",
+        "    step.purge_later(task.id, now_ms + task.retention_ms)",
+        "    step.purge_later(task.id, task.created_ms + task.retention_ms)",
+        by_test(_OPERATING, "test_how_long_a_result_is_kept_counts_from_the_end"),
+    ),
+    Mutant(
         "a-second-end-is-purged-with-the-first",
         "a task that ended again is kept from its second end on",
         "broker/purging.py",

@@ -310,7 +310,10 @@ HERD_MUTANTS: Final = (
         "herd/tablespace.py",
         "            return self.replica.read_now(lambda rows: rows.get(key))",
         "            return self.stale_read(lambda rows: rows.get(key))[0]",
-        by_seeds(4, 1, "--herd"),
+        by_test(
+            "herd/test_tablespace.py",
+            "test_a_leader_whose_lease_is_over_answers_no_read_by_key_nor_of_a_range",
+        ),
     ),
     Mutant(
         "rows-are-changed-unlocked",

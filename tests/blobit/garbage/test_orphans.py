@@ -152,6 +152,26 @@ async def test_a_put_that_sleeps_while_its_bucket_is_deleted_and_cleaned_is_refu
             assert await ground.rows(table) == []
 
 
+@pytest.mark.parametrize("body", [b"moo", b""])
+async def test_a_put_that_sleeps_while_its_empty_bucket_is_deleted_is_refused_before_it_is_cleaned(
+    tmp_path: Path, body: bytes
+) -> None:
+    async with grounds(tmp_path) as ground:
+        sleeper = Sleeper(ground)
+        put = asyncio.create_task(ground.bucket.put("elsa", body))
+        await sleeper.stored
+        async with ground.store.another(ground.settings) as other:
+            await other.delete_bucket(BUCKET)
+        assert [row["bucket_id"] for row in await ground.rows("homes")] == [
+            ground.bucket.bucket_id
+        ]
+        sleeper.awake.set()
+        with pytest.raises(NoSuchBucket):
+            await put
+        for table in ("objects", "refs"):
+            assert await ground.rows(table) == []
+
+
 async def test_a_dry_run_tells_what_a_round_does_and_changes_nothing(tmp_path: Path) -> None:
     async with grounds(tmp_path, grace_ms=0) as ground:
         await ground.sealed({f"cow{number}": b"%04d" % number for number in range(10)})

@@ -154,12 +154,14 @@ def test_a_schedule_that_makes_no_sense_is_refused(schedule: Schedule) -> None:
     assert not reading.list_schedules(driver.rows)
 
 
-def test_how_long_a_result_is_kept_counts_from_the_end() -> None:
+@pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
+def test_how_long_a_result_is_kept_counts_from_the_end(outcome: Outcome) -> None:
     driver = Driver()
     session = driver.connect().session
-    (task_id,) = driver.taken(Spec("a", retention_ms=1_000, payload=bytes(300)))
+    kept = {"retention_ms": 1_000, "dead_retention_ms": 1_000}
+    (task_id,) = driver.taken(Spec("a", payload=bytes(300), **kept))
     driver.now_ms += 500_000
-    driver.run(session, task_id, Outcome.FINISHED, result=bytes(300))
+    driver.run(session, task_id, outcome, result=bytes(300))
     driver.now_ms += 999
     assert not reading.purgeable(driver.rows, driver.now_ms)
     assert driver.one(Purge(driver.now_ms)) == 0
