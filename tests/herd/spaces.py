@@ -31,9 +31,13 @@ PATIENT = HerdSettings(lock_timeout_ms=60_000)
 
 @asynccontextmanager
 async def opened(
-    settings: HerdSettings = PATIENT, state: State | None = None, cluster: Cluster | None = None
+    settings: HerdSettings = PATIENT,
+    state: State | None = None,
+    cluster: Cluster | None = None,
+    *,
+    elect: bool = False,
 ) -> AsyncIterator[Tablespace]:
-    """The only replica of a tablespace, which leads at once."""
+    """The only replica of a tablespace, which leads at once, or by a lease that it is to get."""
     cluster = cluster or await Cluster.of(1)
     space = await Tablespace.open(
         cluster.client(replace(QUICK, append_timeout_ms=10_000, read_timeout_ms=10_000)),
@@ -42,6 +46,7 @@ async def opened(
         settings=settings,
         replica_settings=REPLICA,
         log_settings=LOG,
+        elect=elect,
     )
     try:
         yield space

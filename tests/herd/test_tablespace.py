@@ -242,7 +242,8 @@ async def test_a_transaction_ends_with_the_term_of_its_leader() -> None:
 
 
 async def test_a_leader_whose_lease_is_over_answers_no_read_by_key_nor_of_a_range() -> None:
-    async with opened() as space:
+    async with opened(elect=True) as space:
+        await until(lambda: space.term != 0)
         table = await made(space, "cows")
         transaction = space.begin()
         await insert(transaction, table, [1, 0, ""])

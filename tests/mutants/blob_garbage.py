@@ -39,7 +39,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "PRIMARY KEY (bucket_id, name))",
         by_test(
             _ORPHANS,
-            "test_a_put_that_sleeps_while_its_empty_bucket_is_deleted_is_refused_before_it_is_cleaned",
+            "test_a_put_that_sleeps_while_its_empty_bucket_is_deleted_is_refused",
         ),
     ),
     Mutant(

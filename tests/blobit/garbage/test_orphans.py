@@ -153,7 +153,7 @@ async def test_a_put_that_sleeps_while_its_bucket_is_deleted_and_cleaned_is_refu
 
 
 @pytest.mark.parametrize("body", [b"moo", b""])
-async def test_a_put_that_sleeps_while_its_empty_bucket_is_deleted_is_refused_before_it_is_cleaned(
+async def test_a_put_that_sleeps_while_its_empty_bucket_is_deleted_is_refused(
     tmp_path: Path, body: bytes
 ) -> None:
     async with grounds(tmp_path) as ground:
@@ -162,9 +162,7 @@ async def test_a_put_that_sleeps_while_its_empty_bucket_is_deleted_is_refused_be
         await sleeper.stored
         async with ground.store.another(ground.settings) as other:
             await other.delete_bucket(BUCKET)
-        assert [row["bucket_id"] for row in await ground.rows("homes")] == [
-            ground.bucket.bucket_id
-        ]
+        assert [row["bucket_id"] for row in await ground.rows("homes")] == [ground.bucket.bucket_id]
         sleeper.awake.set()
         with pytest.raises(NoSuchBucket):
             await put

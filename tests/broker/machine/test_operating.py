@@ -158,8 +158,8 @@ def test_a_schedule_that_makes_no_sense_is_refused(schedule: Schedule) -> None:
 def test_how_long_a_result_is_kept_counts_from_the_end(outcome: Outcome) -> None:
     driver = Driver()
     session = driver.connect().session
-    kept = {"retention_ms": 1_000, "dead_retention_ms": 1_000}
-    (task_id,) = driver.taken(Spec("a", payload=bytes(300), **kept))
+    spec = Spec("a", retention_ms=1_000, dead_retention_ms=1_000, payload=bytes(300))
+    (task_id,) = driver.taken(spec)
     driver.now_ms += 500_000
     driver.run(session, task_id, outcome, result=bytes(300))
     driver.now_ms += 999
