@@ -12,6 +12,8 @@ from engine.settling import settle, settled
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(settling, "_settled_process", 0)
+    # Other tests of this process may have settled it before.
+    gc.unfreeze()
     yield
     gc.unfreeze()
 
