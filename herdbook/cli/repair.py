@@ -143,15 +143,16 @@ def scrub(
         workshop = _workshop(client)
         with progress() as bar:
             task = bar.add_task("scrubbing", total=None)
+            reader = Scrub(workshop)
 
             def step(mark: "ScrubMark", total: int) -> None:
                 bar.update(task, completed=mark.ledgers, total=total)
 
-            reader = Scrub(workshop)
-            for ledger_id in ledger_ids or ():
-                await client.ledger_metadata(ledger_id)
-            some = reader.run_for(ledger_ids, progress=step) if ledger_ids else None
-            mark = await (some or reader.run(resume=resume, progress=step))
+            if ledger_ids:
+                await _refuse_unknown(client, ledger_ids)
+                mark = await reader.run_for(ledger_ids, progress=step)
+            else:
+                mark = await reader.run(resume=resume, progress=step)
             left = list(mark.faulty)
             if wait and left:
                 async with _repairing(client):
@@ -171,6 +172,12 @@ def scrub(
         typer.echo(f"bookies that could not be reached:{troubles}", err=True)
     if left or mark.silent:
         raise typer.Exit(1)
+
+
+async def _refuse_unknown(client: "LedgerClient", ledger_ids: Sequence[int]) -> None:
+    """Raises `NoSuchLedger` if one of them is not there."""
+    for ledger_id in ledger_ids:
+        await client.ledger_metadata(ledger_id)
 
 
 def decommission(

@@ -223,6 +223,23 @@ async def test_a_writer_that_closes_moves_no_replica() -> None:
     assert len(writer.metadata.fragments) == 1 and not writer.metadata.degraded
 
 
+async def rested_for_5_s() -> tuple[Hosts, LedgerWriter]:
+    """A ledger over three machines, one of them with two disks, and quarantines of five seconds."""
+    cluster = await hosts("a1", "b1", "c1", "c2")
+    cluster.client_clock = LoopClock()
+    client = cluster.client(replace(AT_ONCE, quarantine_ms=5_000))
+    return cluster, await client.create_ledger(3, 3, 2)
+
+
+async def cut_off_for_1_s(cluster: Hosts, writer: LedgerWriter) -> None:
+    """Bookie "a1" fails, keeps its registration, and is well again."""
+    cut_off = cluster.transport.bookies["a1"]
+    cut_off.append_status = Status.UNAVAILABLE
+    await writer.append(b"x")
+    await elapse(1)
+    cut_off.append_status = Status.OK
+
+
 def test_a_writer_that_goes_on_without_a_replacement_asks_for_none_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -250,10 +267,7 @@ def test_a_writer_that_goes_on_without_a_replacement_asks_for_none_again_and_aga
 
 def test_moves_that_stood_let_nobody_wait_longer() -> None:
     async def script() -> None:
-        cluster = await hosts("a1", "b1", "c1", "c2")
-        cluster.client_clock = LoopClock()
-        client = cluster.client(replace(AT_ONCE, quarantine_ms=5_000))
-        writer = await client.create_ledger(3, 3, 2)
+        cluster, writer = await rested_for_5_s()
         for _ in range(6):
             await cluster.go("a")
             await writer.append(b"alone")
@@ -262,11 +276,7 @@ def test_moves_that_stood_let_nobody_wait_longer() -> None:
             await cluster.come("a1")
             await elapse(20)
             assert shared(writer) == 0
-        cut_off = cluster.transport.bookies["a1"]
-        cut_off.append_status = Status.UNAVAILABLE
-        await writer.append(b"x")
-        await elapse(1)
-        cut_off.append_status = Status.OK
+        await cut_off_for_1_s(cluster, writer)
         await elapse(12)
         assert shared(writer) == 0
         await writer.close()
@@ -276,15 +286,8 @@ def test_moves_that_stood_let_nobody_wait_longer() -> None:
 
 def test_a_machine_that_was_only_cut_off_takes_its_replica_after_its_quarantine() -> None:
     async def script() -> None:
-        cluster = await hosts("a1", "b1", "c1", "c2")
-        cluster.client_clock = LoopClock()
-        client = cluster.client(replace(AT_ONCE, quarantine_ms=5_000))
-        writer = await client.create_ledger(3, 3, 2)
-        cut_off = cluster.transport.bookies["a1"]
-        cut_off.append_status = Status.UNAVAILABLE
-        await writer.append(b"x")
-        await elapse(1)
-        cut_off.append_status = Status.OK
+        cluster, writer = await rested_for_5_s()
+        await cut_off_for_1_s(cluster, writer)
         assert shared(writer) == 1
         await elapse(1)
         assert shared(writer) == 1
