@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-FILE_LINES_MAX: Final = 500
 FUNCTION_LINES_MAX: Final = 50
 COLUMNS_MAX: Final = 100
 PRODUCT: Final = ("engine", "herd", "blobit", "broker", "herdbook", "pipeline", "benchmarks")
@@ -74,13 +73,6 @@ def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
-
-
-def a_file_stays_short(source: Source) -> Iterator[str]:
-    """At most `FILE_LINES_MAX` lines."""
-    count = len(source.text.splitlines())
-    if count > FILE_LINES_MAX:
-        yield f"{count} lines"
 
 
 def a_function_stays_short(source: Source) -> Iterator[str]:
@@ -193,7 +185,6 @@ def what_is_public_is_documented(source: Source) -> Iterator[str]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    a_file_stays_short,
     a_function_stays_short,
     a_line_fits,
     a_module_says_what_it_is,
