@@ -90,6 +90,19 @@ class Reading:
                     return found
         raise self._not_leader()
 
+    def may_answer(self) -> bool:
+        """Whether this replica may answer or grant something at this moment without the log.
+
+        True: it leads, and no other replica can have led since its term began. So its state holds
+        everything that was ever acknowledged, and nobody else grants the same. Ask last, when the
+        answer stands, just before it leaves. False: it does not lead, or its lease has run out,
+        which the next beat may mend: `read` waits for that. Any thread may call it.
+        """
+        leading = self._leading
+        if leading is None or self.role is not Role.LEADER or self._applier.failed:
+            return False
+        return leading.holding.holds()
+
     def view(self) -> Snapshot:
         """All rows as this replica has them now; close it. Raises as `stale_read` does."""
         self._check_readable()
