@@ -107,6 +107,11 @@ class LedgerWriter:
         return self._confirmed_length
 
     @property
+    def fenced(self) -> bool:
+        """Whether another client recovers the ledger, or has done so: nothing is appended more."""
+        return isinstance(self._error, LedgerFenced)
+
+    @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata as this writer last wrote or read it."""
         return self._held.metadata

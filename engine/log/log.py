@@ -4,6 +4,8 @@ Invariants:
 - A takeover raises the epoch, then closes the last listed ledger by recovery, then lists its own.
   So no older leader lists a ledger any more, none gets an append acknowledged any more, and all
   that any of them ever acknowledged is before the first entry of the new one.
+- The epoch is raised only from the epoch that was read while the caller was known to hold the lead.
+  Whoever comes later, because a call of theirs was slow, finds another epoch and is deposed.
 - What is dropped is taken off the list first, then deleted: a reader that misses a ledger finds
   the reason in the list.
 - A removal is a term of the log, without entries: it raises the epoch, closes the last ledger, then
@@ -30,7 +32,6 @@ from engine.log.log_list import (
     Pin,
     check_epoch,
     listing,
-    raised,
     raised_from,
     removing,
 )
@@ -70,13 +71,19 @@ class ReplicatedLog:
         """
         return (await self._lists.read_fresh()).list
 
-    async def lead(self) -> LogWriter:
+    async def lead(self, holds: Callable[[], bool] = lambda: True) -> LogWriter:
         """Take the log over: afterwards no older writer gets anything acknowledged any more.
 
-        Raises `MetadataUnavailable`, `RecoveryIncomplete`, `NotEnoughBookies` (call again),
-        `Deposed` (somebody else has begun a newer epoch meanwhile).
+        `holds()` tells whether nobody else can have been elected up to this moment; without it
+        whoever calls leads. Raises `MetadataUnavailable`, `RecoveryIncomplete`,
+        `NotEnoughBookies` (call again), `Deposed` (`holds()` was false once the list had been
+        read, or somebody else has begun a newer epoch meanwhile).
         """
-        held = await self._lists.update(await self._lists.read(), raised)
+        held = await self._lists.read_fresh()
+        # In this order: a list that was read after the lease may show the next leader's epoch.
+        if not holds():
+            raise Deposed(f"log {self.name}: the lease ran out before the log's list was read")
+        held = await self._lists.update(held, raised_from(held.list.epoch))
         epoch = held.list.epoch
         last_entry = await self._close_last(held.list)
         ledger = await self._create(epoch)

@@ -1,7 +1,8 @@
 """The list of a log's ledgers: its value, its rules, and the one loop that changes it.
 
 Invariants:
-- The epoch never goes back; each `lead()` raises it by a compare-and-set of its own.
+- The epoch never goes back. It is raised by one, by compare-and-set, from the epoch that was read:
+  if it has changed since, somebody else leads, and nobody raises it once more.
 - Ledgers are listed in ascending order, each once, at the end; they leave from the front.
 - Every ledger but the last is closed, and its end stands beside it.
 - `dropped_through` is the last entry that was dropped; it never goes back.
@@ -228,17 +229,15 @@ class LogLists:
         return await self._store.set(self.key, _encode(wanted), version)
 
 
-def raised(current: LogList) -> LogList:
-    """The list of the next epoch: from here on no older leader lists a ledger."""
-    return msgspec.structs.replace(current, epoch=current.epoch + 1)
-
-
 def raised_from(epoch: int) -> Callable[[LogList], LogList]:
-    """The change to the epoch after this one. It raises `Deposed` under another one."""
+    """The change to the epoch after this one: from there on no older leader lists a ledger.
+
+    It raises `Deposed` under another epoch.
+    """
 
     def change(current: LogList) -> LogList:
         check_epoch(current, epoch)
-        return raised(current)
+        return msgspec.structs.replace(current, epoch=current.epoch + 1)
 
     return change
 

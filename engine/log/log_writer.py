@@ -110,6 +110,15 @@ class LogWriter:
         return self._pending_bytes
 
     @property
+    def fenced(self) -> bool:
+        """Whether somebody else recovers the ledger that is appended to.
+
+        It may be the next leader. Or the epoch still stands, and the writer goes on in another
+        ledger, once the metadata store has said so.
+        """
+        return self._ledger.fenced
+
+    @property
     def failure(self) -> EngineError | None:
         """What ended the writer; None while it is well."""
         return self._error

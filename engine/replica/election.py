@@ -5,12 +5,17 @@ write that returns prolongs the lease, counted from the moment before the write 
 the key waits until it has seen the same version for a whole lease, by its own monotonic clock, and
 then takes it by compare-and-set. After Gray and Cheriton, "Leases" (SOSP 1989).
 
-Invariants:
+Invariants (`tests/leadership/model.py` checks them over every order of all messages):
 - A lease ends, by its holder's clock, before anybody takes the key: the taker saw the holder's last
-  beat after it was sent, and waits a lease and the clocks' drift from there.
+  beat after it was sent, and waits from there. It waits for the longer of the holder's lease and
+  its own, and for the clocks' drift.
 - The key is never removed, so its version only grows: a holder that comes back from a pause cannot
-  mistake another's beat for its own. It outlives its log, resigned.
-- Being elected is not leading: the epoch in the log's list decides that.
+  mistake another's beat for its own. It outlives its log.
+- Being elected is not leading: the epoch in the log's list decides that. It is raised only from
+  the epoch that was read while the lease held: see `ReplicatedLog.lead`. So whoever leads in a
+  later epoch was elected after the lease of the one before had ended.
+- A lease ends by whichever of its holder's clocks is first, the monotonic or the wall clock: a
+  machine that was stopped and whose wall clock was set right has no lease left.
 - Who defers to others waits so much longer than they, and no longer: a preference, not a rule.
 """
 
@@ -19,7 +24,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -51,6 +56,13 @@ class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
     lease_ms: int = 0
     resigned: bool = False
     format_major: int = FORMAT_MAJOR
+
+
+class _Moment(NamedTuple):
+    """One moment, by both clocks of a machine."""
+
+    monotonic_s: float
+    wall_ms: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -99,8 +111,9 @@ class Election:
         self._seen_version = -1
         # Whoever led before may have beaten just now.
         self._seen_s = clock.monotonic()
-        self._removed = False
-        self._tried: tuple[Beat, float] | None = None
+        self._seen_lease_ms = 0
+        self._looked = self._removed = False
+        self._tried: tuple[Beat, _Moment] | None = None
         self._changed = asyncio.Event()
         self._unwatch = store.watch(key, self._changed.set)
 
@@ -148,10 +161,12 @@ class Election:
         found = await self._store.get(self._key)
         if found is not None:
             self._note(found)
-        elif self._seen_version >= 0:
-            # Somebody removed it by hand. Versions begin anew, and whoever held it may still beat.
+        elif self._seen_version >= 0 or not self._looked:
+            # Perhaps somebody removed it by hand, and whoever held it may still have its lease.
             self._seen_s = self._clock.monotonic()
-            self._seen, self._seen_version, self._removed = None, -1, True
+            self._removed = self._removed or self._seen_version >= 0
+            self._seen, self._seen_version = None, -1
+        self._looked = True
 
     def _note(self, found: Versioned) -> None:
         beat = decode_beat(found.value)
@@ -159,28 +174,30 @@ class Election:
             # It was sent before it was seen, at the latest just now: its lease may run from here.
             self._seen_s = self._clock.monotonic()
             self._seen, self._seen_version = beat, found.version
+            self._seen_lease_ms = beat.lease_ms
 
     def _remaining_s(self, first_ever: bool) -> float:
         """How long the lease of the last holder may still run, and others are left to be first."""
         seen = self._seen
         free = seen.resigned if seen is not None else first_ever and not self._removed
-        lease_ms = max(self._identity.lease_ms, seen.lease_ms if seen else 0)
+        lease_ms = max(self._identity.lease_ms, self._seen_lease_ms)
         lease_s = 0.0 if free else lease_ms / 1000 * (1 + self._drift)
         return self._seen_s + lease_s + self._deference_s - self._clock.monotonic()
 
     def _taken(self) -> "Holding | None":
         """What an earlier try took, though its reply was lost."""
-        if self._tried is None or self._seen is None or self._seen.token != self._tried[0].token:
+        if self._tried is None or self._seen is None or not _same(self._seen, self._tried[0]):
             return None
-        beat, sent_s = self._tried
+        beat, sent = self._tried
         self._tried = None
-        return Holding(self, beat, self._seen_version, sent_s)
+        # Its lease may be over by now. The holding's first beat shows whether the key is still its.
+        return Holding(self, beat, self._seen_version, sent)
 
     async def _take(self) -> "Holding | None":
         """Take the key from the version seen; None if somebody else was quicker."""
         beat = msgspec.structs.replace(self._identity, token=self._rng.getrandbits(63))
-        sent_s = self._clock.monotonic()
-        self._tried = (beat, sent_s)
+        sent = _now(self._clock)
+        self._tried = (beat, sent)
         try:
             if self._seen_version < 0:
                 version = await self._store.create(self._key, _encode(beat))
@@ -191,7 +208,7 @@ class Election:
             return self._taken()
         self._tried = None
         self._seen, self._seen_version = beat, version
-        return Holding(self, beat, version, sent_s)
+        return Holding(self, beat, version, sent)
 
     def close(self) -> None:
         """Stop watching."""
@@ -201,13 +218,14 @@ class Election:
 class Holding:
     """The key, held: beats until it is lost or given back."""
 
-    def __init__(self, election: Election, beat: Beat, version: int, sent_s: float) -> None:
+    def __init__(self, election: Election, beat: Beat, version: int, sent: _Moment) -> None:
         self._election = election
         self._store = election._store
         self._clock = election._clock
         self._beat = beat
         self._version = version
-        self._lease_end_s = sent_s + beat.lease_ms / 1000
+        self._lease_end_s = sent.monotonic_s + beat.lease_ms / 1000
+        self._lease_end_wall_ms = sent.wall_ms + beat.lease_ms
         self._renewed = asyncio.Event()
         self.lost = asyncio.Event()
         """Set when somebody else has the key, or it was given back."""
@@ -215,8 +233,12 @@ class Holding:
         """The epoch that the holder leads in, told with each beat for people to see."""
 
     def holds(self) -> bool:
-        """Whether nobody else can have been elected up to this moment."""
-        return not self.lost.is_set() and self._clock.monotonic() < self._lease_end_s
+        """Whether nobody else can have been elected up to this moment. Any thread may ask."""
+        return (
+            not self.lost.is_set()
+            and self._clock.monotonic() < self._lease_end_s
+            and self._clock.wall_ms() < self._lease_end_wall_ms
+        )
 
     async def until_holds(self, timeout_ms: int) -> bool:
         """Wait for the next beat if the lease has run out; whether it holds then."""
@@ -241,10 +263,15 @@ class Holding:
     async def _beat_once(self) -> None:
         number = self._beat.number + 1
         self._beat = msgspec.structs.replace(self._beat, number=number, epoch=self.epoch)
-        sent_s = self._clock.monotonic()
+        sent = _now(self._clock)
         try:
             # A store that is slow once must not cost the lease: the next beat asks again.
             async with asyncio.timeout(self._beat.lease_ms / 2000):
+                if not self.holds():
+                    # After a silence the key may be another's, even removed and made anew.
+                    await self._settle()
+                    if self.lost.is_set():
+                        return
                 key, value = self._election._key, self._value()
                 self._version = await self._store.set(key, value, self._version)
         except (MetadataUnavailable, TimeoutError):
@@ -252,15 +279,21 @@ class Holding:
         except VersionConflict:
             await self._settle()
             return
-        self._prolong(sent_s)
+        self._prolong(sent)
 
     async def resign(self) -> None:
         """Give the key back, so that another can take it at once. `keep` has ended before."""
-        self.lost.set()
-        self._renewed.set()
+        self._lose()
         self._beat = msgspec.structs.replace(self._beat, resigned=True)
+        key = self._election._key
         with contextlib.suppress(MetadataUnavailable, VersionConflict):
-            await self._store.set(self._election._key, self._value(), self._version)
+            try:
+                await self._store.set(key, self._value(), self._version)
+            except VersionConflict:
+                # A beat of its own may have been under way when `keep` ended.
+                found = await self._store.get(key)
+                if found is not None and _same(decode_beat(found.value), self._beat):
+                    await self._store.set(key, self._value(), found.version)
 
     async def _settle(self) -> None:
         """Look who has the key: this holder, perhaps after a lost reply, or another one."""
@@ -270,44 +303,35 @@ class Holding:
             return
         if found is None:
             # Somebody removed the key by hand: it is nobody's now.
-            self.lost.set()
-            self._renewed.set()
+            self._lose()
             return
         self._election._note(found)
-        if decode_beat(found.value).token != self._beat.token:
-            self.lost.set()
-            self._renewed.set()
+        if not _same(decode_beat(found.value), self._beat):
+            self._lose()
             return
         # An earlier beat of this holder whose reply was lost. The next one prolongs the lease.
         self._version = found.version
 
-    def _prolong(self, sent_s: float) -> None:
-        self._lease_end_s = max(self._lease_end_s, sent_s + self._beat.lease_ms / 1000)
+    def _prolong(self, sent: _Moment) -> None:
+        self._lease_end_s = sent.monotonic_s + self._beat.lease_ms / 1000
+        self._lease_end_wall_ms = sent.wall_ms + self._beat.lease_ms
+        self._renewed.set()
+
+    def _lose(self) -> None:
+        self.lost.set()
         self._renewed.set()
 
     def _value(self) -> bytes:
         return _encode(self._beat)
 
 
-async def resign_older(store: MetadataStore, log_name: str, epoch: int) -> None:
-    """Give the key back in the name of who led before `epoch`, in which the log was removed.
+def _now(clock: Clock) -> _Moment:
+    return _Moment(clock.monotonic(), clock.wall_ms())
 
-    Raises `MetadataUnavailable`.
-    """
-    key = key_of(log_name)
-    found = await store.get(key)
-    if found is None:
-        return
-    try:
-        beat = decode_beat(found.value)
-    except (CannotRead, FormatTooNew):
-        return
-    # Who was only just elected may want the next log of this name: epoch 0.
-    if 0 < beat.epoch < epoch and not beat.resigned:
-        with contextlib.suppress(VersionConflict):
-            await store.set(
-                key, _encode(msgspec.structs.replace(beat, resigned=True)), found.version
-            )
+
+def _same(beat: Beat, other: Beat) -> bool:
+    """Whether two beats are of one holding."""
+    return (beat.token, beat.replica) == (other.token, other.replica)
 
 
 class Unopposed(Holding):

@@ -4,6 +4,8 @@ Invariants:
 - A proposal is answered only when its entry is durable and applied here.
 - Entries are applied in the order of the log, which is the order of the calls.
 - What was proposed and is not answered when the term ends has an unknown outcome, and is told so.
+- A term whose lease is over and whose ledger was taken over ends by itself, in bounded time, though
+  nothing is proposed and the metadata store does not answer.
 - Proposals that are under way hold at most `pending_bytes_max` bytes.
 """
 
@@ -30,13 +32,14 @@ from engine.log.position import Span
 from engine.ports.clock import Clock
 from engine.replica.applier import Applier
 from engine.replica.election import Holding
-from engine.replica.entries import COMMAND, Request, encode_command, encode_hash
+from engine.replica.entries import COMMAND, Request, encode_command, encode_hash, encode_level
 from engine.replica.measures import ReplicaMeasures
 from engine.replica.sessions import FULL, RESULTS_MAX, Forgotten, Outcome
 from engine.replica.settings import ReplicaSettings
 from engine.state.contract import State
 
 _FULL_PAUSE_S: Final = 0.005
+_LOOKS_A_LEASE: Final = 4
 _PLAIN: Final = bytes((COMMAND, 1))
 
 
@@ -121,6 +124,28 @@ class Leading:
         future = self._queue([word], bounded=False)
         future.add_done_callback(_heard)
         return future
+
+    async def ask_the_log(self) -> None:
+        """While the lease is over, find out from the log whether the term is; until it is.
+
+        An idle leader that lost the metadata store alone would never hear of its successor. The
+        bookies tell it: they refuse what it appends to a ledger that the successor has closed.
+        A term that was not taken over stands, and takes proposals.
+        """
+        lease_s = self._settings.lease_ms / 1000
+        asked_s = -lease_s
+        while self._ended is None:
+            await asyncio.sleep(lease_s / _LOOKS_A_LEASE)
+            if self.holding.holds():
+                continue
+            if self.writer.fenced:
+                self.end(Deposed("the lease is over, and another client took the last ledger over"))
+                return
+            now_s = self._clock.monotonic()
+            if self._ended is None and not self._sent_s and now_s - asked_s >= lease_s:
+                asked_s = now_s
+                # The level that is allowed already: it changes nothing.
+                self.say(encode_level(self._applier.summary.level))
 
     @property
     def stalled(self) -> bool:

@@ -11,6 +11,8 @@ left, and leads.
 Invariants:
 - State changes only by entries of the log that are confirmed, in their order, each once.
 - A leader answers reads only while its lease holds, before and after the value was computed.
+- Proposals need no lease: the log takes none of a leader that was replaced. So writes go on while
+  the metadata store is away. A leader whose lease is over asks the log whether it was replaced.
 - A replica whose state cannot be trusted or written stops for good; the others go on.
 - A replica never goes back behind its own state, and never starts from half a history.
 """
@@ -342,7 +344,7 @@ class Replica(Reading):
         beating = asyncio.create_task(holding.keep(self._healthy))
         writer: LogWriter | None = None
         try:
-            writer = await self.log.lead()
+            writer = await self.log.lead(holding.holds)
             holding.epoch = writer.epoch
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
@@ -389,6 +391,7 @@ class Replica(Reading):
             said.result()
             self._duties = self._duties_of(leading)
             duties.append(asyncio.create_task(self._duties.see_to_them()))
+            duties.append(asyncio.create_task(leading.ask_the_log()))
             self._set_role(Role.LEADER)
             self._measures.terms.add()
             await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)

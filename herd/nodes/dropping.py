@@ -1,4 +1,4 @@
-"""Removing what a dropped tablespace leaves: its log, its snapshots, its checkpoints, its lead.
+"""Removing what a dropped tablespace leaves: its log, its snapshots, its checkpoints.
 
 Invariants:
 - The removal is a term of the log: whoever comes back from an older one names and deletes nothing
@@ -18,7 +18,6 @@ from engine.errors import CannotRead, FormatTooNew, NoSuchLedger, NotFound
 from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
 from engine.metadata.lost_logs import EPOCH, LOG_OWNER, OWNER
-from engine.replica.election import resign_older
 from engine.replica.snapshots import Snapshots
 from herd.checkpoint.record import CheckpointList
 from herd.nodes.directory import Directory
@@ -51,7 +50,6 @@ async def sweep_dropped(client: LedgerClient, name: str, uuid: str) -> int:
     epoch = await log.remove(still)
     await Snapshots(client, log).forget(epoch)
     await CheckpointList(client.store, name, client.clock).forget(epoch)
-    await resign_older(client.store, log.name, epoch)
     owners = {LOG_OWNER + log.name.encode(), b"herd:" + name.encode()}
     return await _sweep_ledgers(client, owners, epoch)
 
