@@ -13,6 +13,7 @@ from engine.errors import (
 )
 from engine.log.position import START, Position
 from engine.metadata.bookies import Registration
+from engine.metadata.contract import Versioned
 from engine.metadata.ledgers import State
 from engine.metadata.memory import FaultyStore
 from tests.engine.log.yard import LIST, ToldStore, Yard, bodies, led, numbered, positions, whole
@@ -192,6 +193,49 @@ async def test_a_leader_that_was_overtaken_while_it_recovered_is_deposed() -> No
     assert await bodies(yard.log()) == [b"one", b"two"]
     listed = await yard.log().list()
     assert len(listed.ledgers) == 2, "what a deposed leader created is not listed"
+
+
+async def test_the_epoch_is_raised_only_from_what_was_read_while_the_caller_held_the_lead() -> None:
+    yard = await Yard.of(3)
+    _, first = await led(yard)
+    asked: list[int] = []
+
+    class Slow(ToldStore):
+        """Another leader begins before the epoch is raised, and before it is read."""
+
+        async def set(self, key: str, value: bytes, version: int) -> int:
+            if key == LIST and not asked:
+                asked.append((await yard.log().lead()).epoch)
+            return await super().set(key, value, version)
+
+    with pytest.raises(Deposed):
+        await yard.log(store=Slow(yard.tree.session())).lead()
+    assert asked == [first.epoch + 1]
+    assert (await yard.log().list()).epoch == first.epoch + 1, "it is not raised once more"
+
+
+async def test_who_does_not_hold_the_lead_once_the_list_is_read_raises_nothing() -> None:
+    yard = await Yard.of(3)
+    _, first = await led(yard)
+    read: list[str] = []
+
+    class Noted(ToldStore):
+        async def sync(self) -> None:
+            read.append("sync")
+            await super().sync()
+
+        async def get(self, key: str) -> Versioned | None:
+            read.append(key)
+            return await super().get(key)
+
+    def holds() -> bool:
+        assert read == ["sync", LIST], "a lease is looked at when the list has been read"
+        return False
+
+    with pytest.raises(Deposed):
+        await yard.log(store=Noted(yard.tree.session())).lead(holds)
+    assert (await yard.log().list()).epoch == first.epoch
+    await first.append(b"goes on")
 
 
 @pytest.mark.parametrize("lost_write", range(8))

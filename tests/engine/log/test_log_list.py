@@ -17,7 +17,7 @@ from engine.log.log_list import (
     check_name,
     decode_list,
     listing,
-    raised,
+    raised_from,
 )
 from engine.log.position import START, Position
 from engine.metadata.memory import FaultyStore, MemoryTree
@@ -89,29 +89,48 @@ async def test_what_is_no_name_of_a_log_is_refused_at_once(name: str) -> None:
         ReplicatedLog(yard.client(), name)
 
 
-async def test_changes_by_two_who_conflict_are_both_made() -> None:
+async def test_an_epoch_that_somebody_else_has_raised_meanwhile_is_not_raised_once_more() -> None:
     tree = MemoryTree("cluster")
     faulty = FaultyStore(tree.session())
     one = LogLists(faulty, "cows", random.Random(1))
     other = LogLists(tree.session(), "cows", random.Random(2))
 
     async def intrude() -> None:
-        await other.update(await other.read(), raised)
+        held = await other.read()
+        await other.update(held, raised_from(held.list.epoch))
 
-    faulty.before_write(intrude)
-    held = await one.update(await one.read(), raised)
-    assert held.list.epoch == 2
-    faulty.before_write(intrude)
-    assert (await one.update(held, raised)).list.epoch == 4
+    for epoch in (0, 1):
+        held = await one.read()
+        assert held.list.epoch == epoch
+        faulty.before_write(intrude)
+        with pytest.raises(Deposed):
+            await one.update(held, raised_from(epoch))
+        assert (await one.read()).list.epoch == epoch + 1
+
+
+async def test_an_epoch_is_raised_though_a_pin_was_put_meanwhile() -> None:
+    tree = MemoryTree("cluster")
+    faulty = FaultyStore(tree.session())
+    one = LogLists(faulty, "cows", random.Random(1))
+    other = LogLists(tree.session(), "cows", random.Random(2))
+    pin = Pin("reader", START, 60_000)
+
+    async def put() -> None:
+        held = await other.read()
+        await other.update(held, lambda now: msgspec.structs.replace(now, pins=(pin,)))
+
+    faulty.before_write(put)
+    held = await one.update(await one.read(), raised_from(0))
+    assert (held.list.epoch, held.list.pins) == (1, (pin,))
 
 
 async def test_a_change_whose_request_was_lost_is_made_once() -> None:
     faulty = FaultyStore(MemoryTree("cluster").session())
     lists = LogLists(faulty, "cows", random.Random(1))
     faulty.lose_request()
-    held = await lists.update(await lists.read(), raised)
+    held = await lists.update(await lists.read(), raised_from(0))
     faulty.lose_reply()
-    held = await lists.update(held, raised)
+    held = await lists.update(held, raised_from(1))
     assert held.list.epoch == 2 and held == await lists.read_fresh()
 
 
@@ -121,16 +140,16 @@ async def test_a_list_that_cannot_be_settled_is_given_up() -> None:
     for _ in range(100):
         faulty.lose_request()
     with pytest.raises(MetadataUnavailable):
-        await lists.update(await lists.read(), raised)
+        await lists.update(await lists.read(), raised_from(0))
 
 
 async def test_a_ledger_is_listed_once_and_only_under_its_epoch() -> None:
     lists = LogLists(MemoryTree("cluster").session(), "cows", random.Random(1))
-    held = await lists.update(HeldList(LogList(), None), raised)
+    held = await lists.update(HeldList(LogList(), None), raised_from(0))
     held = await lists.update(held, listing(1, 5, None, 1_000))
     again = await lists.update(held, listing(1, 5, None, 1_000))
     assert again == held and held.list.ledgers == (5,)
-    held = await lists.update(held, raised)
+    held = await lists.update(held, raised_from(1))
     with pytest.raises(Deposed):
         await lists.update(held, listing(1, 6, 3, 1_000))
 

@@ -1,5 +1,6 @@
 """What a log that was removed leaves, and who still works for it, and the next of its name."""
 
+import asyncio
 from dataclasses import replace
 
 import msgspec
@@ -8,7 +9,6 @@ import pytest
 from engine.errors import Deposed, HistoryMissing
 from engine.log.log import ReplicatedLog
 from engine.replica.contract import Role
-from engine.replica.election import decode_beat, resign_older
 from engine.replica.replica import Replica
 from engine.replica.snapshots import Snapshots
 from engine.state.memory import MemoryState
@@ -36,7 +36,6 @@ async def _removed(made: Yard) -> int:
     log = ReplicatedLog(client, "log")
     epoch = await log.remove(yes)
     await Snapshots(client, log).forget(epoch)
-    await resign_older(client.store, "log", epoch)
     return epoch
 
 
@@ -94,23 +93,14 @@ async def test_a_snapshot_of_a_log_that_was_removed_is_never_named_nor_used_for_
         assert (_value(three), _value(three, b"b")) == (None, b"2")
 
 
-async def test_a_removal_gives_the_key_of_its_leader_back_and_leaves_a_newer_ones_alone() -> None:
+async def test_who_leads_the_next_log_of_a_name_waits_for_the_lease_of_the_one_before() -> None:
     async with yard() as made:
         one = await made.leader(settings=replace(SETTINGS, lease_ms=60_000))
-        store = made.client("look").store
-
-        async def resigned() -> bool:
-            found = await store.get("/logs/log/leader")
-            assert found is not None
-            return decode_beat(found.value).resigned
-
-        await resign_older(store, "log", one.epoch + 1)
-        assert not await resigned(), "it has not said yet in which epoch it leads"
-        found = await store.get("/logs/log/leader")
-        assert found is not None
-        beat = msgspec.structs.replace(decode_beat(found.value), epoch=one.epoch)
-        await store.set("/logs/log/leader", msgspec.msgpack.encode(beat), found.version)
-        await resign_older(store, "log", one.epoch)
-        assert not await resigned(), "of this epoch or a newer one"
-        await resign_older(store, "log", one.epoch + 1)
-        assert await resigned()
+        await one.propose(b"a=1")
+        await made.stores["one"].close()
+        await _removed(made)
+        assert one.may_answer(), "it has heard of nothing"
+        two = await made.start("two")
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert two.role is Role.FOLLOWER and two.leader == "one"

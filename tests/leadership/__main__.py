@@ -1,0 +1,31 @@
+"""Explore the model of leadership: `python -m tests.leadership [--large]`."""
+
+import argparse
+import sys
+import time
+from typing import Final
+
+from tests.leadership.model import Bounds, Rules, explore
+
+LARGE: Final = Bounds(leases=(2, 2), attempts=4, epochs=3, appends=2)
+
+
+def main() -> int:
+    """Tell the number of states; exit status 1 and the way there where an invariant breaks."""
+    parser = argparse.ArgumentParser(prog="python -m tests.leadership", description=__doc__)
+    parser.add_argument("--large", action="store_true", help="more attempts, some minutes")
+    parser.add_argument("--without", action="append", default=[], help="leave a rule out")
+    asked = parser.parse_args()
+    began_s = time.monotonic()
+    found = explore(
+        Rules().without(*asked.without),
+        LARGE if asked.large else Bounds(),
+        lambda states: print(f"{states:,} states", flush=True),
+    )
+    print(f"{found.states:,} states in {time.monotonic() - began_s:.0f} s", *found.trace, sep="\n  ")
+    print(found.violation or "every invariant holds")
+    return 1 if found.violation else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
