@@ -23,12 +23,14 @@ class _Clock:
     def __init__(self, speed: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._speed = speed
+        self.ahead_s = 0.0
+        """By how much the wall clock was set ahead of the monotonic one."""
 
     def monotonic(self) -> float:
         return self._loop.time() * self._speed
 
     def wall_ms(self) -> int:
-        return 0
+        return int((self.monotonic() + self.ahead_s) * 1000)
 
 
 class _Store(MemoryStore):
@@ -69,17 +71,26 @@ class _Store(MemoryStore):
 class _Candidate:
     """One who wants the key."""
 
-    def __init__(self, tree: MemoryTree, name: str, seed: int, speed: float = 1.0) -> None:
+    def __init__(
+        self,
+        tree: MemoryTree,
+        name: str,
+        seed: int,
+        speed: float = 1.0,
+        *,
+        lease_ms: int = LEASE_MS,
+    ) -> None:
         self.name = name
         self.store = _Store(tree, seed)
+        self.clock = _Clock(speed)
         self.election = Election(
             store=self.store,
-            clock=_Clock(speed),
+            clock=self.clock,
             rng=random.Random(seed),
             key=KEY,
             replica=name,
             address=f"{name}:1",
-            lease_ms=LEASE_MS,
+            lease_ms=lease_ms,
             clock_drift=0.1,
         )
         self.holding: Holding | None = None
@@ -151,6 +162,43 @@ def test_a_silent_holder_lost_its_lease_before_another_takes_the_key(speed: floa
     _virtually(script)
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one(removed: bool) -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Candidate(tree, "one", 1, lease_ms=5 * LEASE_MS)
+        two = _Candidate(tree, "two", 2)
+        await one.campaign(first_ever=True)
+        campaign = asyncio.create_task(two.campaign())
+        await elapse(5)
+        one.stop_beating()
+        if removed:
+            await tree.session().delete(KEY)
+        silent_s = asyncio.get_running_loop().time()
+        while not campaign.done():
+            held = one.holds()
+            await elapse(0.001)
+        assert not held and not one.holds() and two.holds()
+        assert await campaign - silent_s >= 3.5 * LEASE_MS / 1000
+
+    _virtually(script)
+
+
+def test_a_key_that_is_not_there_is_waited_for_from_the_first_look_on() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, late = _Candidate(tree, "one", 1), _Candidate(tree, "late", 2)
+        await one.campaign(first_ever=True)
+        await elapse(5)
+        one.stop_beating()
+        await tree.session().delete(KEY)
+        campaign = asyncio.create_task(late.campaign())
+        while not campaign.done():
+            assert not (one.holds() and late.holds())
+            await elapse(0.01)
+        assert not one.holds() and late.holds()
+
+    _virtually(script)
+
+
 def test_a_holder_that_resigns_is_followed_at_once() -> None:
     async def script(tree: MemoryTree) -> None:
         one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
@@ -182,6 +230,94 @@ def test_a_holder_that_comes_back_finds_its_key_taken() -> None:
         await one.holding._beat_once()
         assert one.holding.lost.is_set()
         assert not one.holds() and two.holds()
+
+    _virtually(script)
+
+
+def test_a_holder_that_resigns_while_a_beat_is_under_way_is_followed_at_once() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
+        await one.campaign(first_ever=True)
+        campaign = asyncio.create_task(two.campaign())
+        await elapse(3.1)
+        assert one.holding is not None
+        # The beat arrives, but `keep` ends before it hears of that.
+        one.store.late_s = 0.1
+        beating = asyncio.create_task(one.holding._beat_once())
+        await elapse(0.05)
+        beating.cancel()
+        one.stop_beating()
+        one.store.late_s = 0.0
+        await one.holding.resign()
+        resigned_s = asyncio.get_running_loop().time()
+        assert await campaign - resigned_s < 0.05
+
+    _virtually(script)
+
+
+def test_a_holder_that_comes_back_to_a_key_made_anew_does_not_take_it_for_its_own() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
+        await one.campaign(first_ever=True)
+        await elapse(1.1)
+        one.stop_beating()
+        assert one.holding is not None
+        await tree.session().delete(KEY)
+        await two.campaign()
+        # Versions begin anew: this is when one's next beat would fit two's key.
+        while await _version(tree) < one.holding._version:
+            await elapse(0.01)
+        await one.holding._beat_once()
+        assert one.holding.lost.is_set() and not one.holds()
+        await elapse(1.0)
+        assert two.holds()
+
+    _virtually(script)
+
+
+def test_two_who_draw_the_same_numbers_do_not_take_each_others_key_for_their_own() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 7), _Candidate(tree, "two", 7)
+        await one.election.campaign(first_ever=True)
+        assert await two.election._take() is None, "the token is its own, the replica is not"
+
+    _virtually(script)
+
+
+def test_a_lease_ends_when_the_wall_clock_has_gone_further_than_the_monotonic_one() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Candidate(tree, "one", 1)
+        await one.campaign(first_ever=True)
+        await elapse(1.1)
+        assert one.holds()
+        # As on a machine that was stopped for ten seconds, and whose wall clock was set then.
+        one.clock.ahead_s = 10.0
+        assert not one.holds()
+        await elapse(0.3)
+        assert one.holds(), "it has beaten since, and nobody else had the key"
+        one.clock.ahead_s = -10.0
+        assert one.holds(), "a clock that is set back says nothing"
+        one.stop_beating()
+        await elapse(1.01)
+        assert not one.holds()
+
+    _virtually(script)
+
+
+def test_a_take_that_is_noticed_long_afterwards_gives_no_lease_before_its_first_beat() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
+        one.store.lose_answers = True
+        campaign = asyncio.create_task(one.election.campaign(first_ever=True))
+        await elapse(0.001)
+        one.store.away = True
+        one.store.lose_answers = False
+        await elapse(3 * LEASE_MS / 1000)
+        one.store.away = False
+        holding = await campaign
+        assert not holding.holds(), "its lease runs from when it was sent"
+        await holding._beat_once()
+        assert holding.holds() and not two.holds()
 
     _virtually(script)
 
