@@ -24,13 +24,49 @@ LEADING_MUTANTS: Final = (
         "takeover-recovers-before-it-raises-the-epoch",
         "design 4.4: raise the epoch in the list, then recover the last listed ledger",
         _LOG,
-        "        held = await self._lists.update(await self._lists.read(), raised)\n"
+        "        held = await self._lists.update(held, raised_from(held.list.epoch))\n"
         "        epoch = held.list.epoch\n"
         "        last_entry = await self._close_last(held.list)\n",
-        "        last_entry = await self._close_last((await self._lists.read()).list)\n"
-        "        held = await self._lists.update(await self._lists.read(), raised)\n"
+        "        last_entry = await self._close_last(held.list)\n"
+        "        held = await self._lists.update(held, raised_from(held.list.epoch))\n"
         "        epoch = held.list.epoch\n",
         by_test(_LEADING_TESTS, "test_a_takeover_raises_the_epoch_then_recovers_then_lists"),
+    ),
+    Mutant(
+        "the-epoch-is-raised-again-after-a-conflict",
+        "the epoch is raised from exactly the one that was read; a conflict means deposed",
+        _LIST,
+        "        check_epoch(current, epoch)\n        return msgspec.structs.replace(current, epoch",
+        "        return msgspec.structs.replace(current, epoch",
+        by_test(
+            _LEADING_TESTS,
+            "test_the_epoch_is_raised_only_from_what_was_read_while_the_caller_held_the_lead",
+        ),
+    ),
+    Mutant(
+        "the-lease-is-not-looked-at-after-the-read",
+        "a list that was read after the lease may show the next leader's epoch",
+        _LOG,
+        "        if not holds():\n",
+        "        if not holds:\n",
+        by_test(
+            _LEADING_TESTS,
+            "test_who_does_not_hold_the_lead_once_the_list_is_read_raises_nothing",
+        ),
+    ),
+    Mutant(
+        "the-lease-is-looked-at-before-the-read",
+        "a list that was read after the lease may show the next leader's epoch",
+        _LOG,
+        "        held = await self._lists.read_fresh()\n        # In this order: a list",
+        "        if not holds():\n"
+        '            raise Deposed("not elected")\n'
+        "        held = await self._lists.read_fresh()\n"
+        "        holds = lambda: True\n        # In this order: a list",
+        by_test(
+            _LEADING_TESTS,
+            "test_who_does_not_hold_the_lead_once_the_list_is_read_raises_nothing",
+        ),
     ),
     Mutant(
         "takeover-does-not-recover",

@@ -6,7 +6,6 @@ from tests.mutants.mutant import Mutant, by_test
 
 _CHECKPOINTS: Final = "herd/checkpoint/record.py"
 _DROPPING: Final = "herd/nodes/dropping.py"
-_ELECTION: Final = "engine/replica/election.py"
 _FOLLOWING: Final = "engine/replica/following.py"
 _LIST: Final = "engine/log/log_list.py"
 _LOG: Final = "engine/log/log.py"
@@ -105,17 +104,6 @@ REMOVAL_MUTANTS: Final = (
         by_test(
             _REPLICA_TESTS,
             "test_a_snapshot_of_a_log_that_was_removed_is_never_named_nor_used_for_the_next",
-        ),
-    ),
-    Mutant(
-        "a-removal-takes-a-newer-leaders-key",
-        "only who led before the removal resigns by it",
-        _ELECTION,
-        "    if 0 < beat.epoch < epoch and not beat.resigned:\n",
-        "    if not beat.resigned:\n",
-        by_test(
-            _REPLICA_TESTS,
-            "test_a_removal_gives_the_key_of_its_leader_back_and_leaves_a_newer_ones_alone",
         ),
     ),
     Mutant(

@@ -7,12 +7,14 @@ from tests.mutants.mutant import Mutant, by_test
 _APPLIER: Final = "engine/replica/applier.py"
 _ELECTION: Final = "engine/replica/election.py"
 _FOLLOWING: Final = "engine/replica/following.py"
+_READING: Final = "engine/replica/reading.py"
 _LEADING: Final = "engine/replica/leading.py"
 _REPLICA: Final = "engine/replica/replica.py"
 _SESSIONS: Final = "engine/replica/sessions.py"
 _SNAPSHOTS: Final = "engine/replica/snapshots.py"
 _APPLIER_TESTS: Final = "engine/replica/test_applier.py"
 _ELECTION_TESTS: Final = "engine/replica/test_election.py"
+_LEADERSHIP_TESTS: Final = "engine/replica/test_leadership.py"
 _REPLICA_TESTS: Final = "engine/replica/test_replica.py"
 _TROUBLE_TESTS: Final = "engine/replica/test_trouble.py"
 _SESSION_TESTS: Final = "engine/replica/test_sessions.py"
@@ -101,8 +103,13 @@ REPLICA_MUTANTS: Final = (
         "a-lease-runs-from-the-answer",
         "a lease is counted from before its beat was sent",
         _ELECTION,
-        "        self._lease_end_s = max(self._lease_end_s, sent_s + self._beat.lease_ms / 1000)",
-        "        self._lease_end_s = self._clock.monotonic() + 1.3 * self._beat.lease_ms / 1000",
+        "        self._lease_end_s = sent.monotonic_s + self._beat.lease_ms / 1000\n"
+        "        self._lease_end_wall_ms = sent.wall_ms + self._beat.lease_ms\n"
+        "        self._renewed.set()\n",
+        "        sent = _now(self._clock)\n"
+        "        self._lease_end_s = sent.monotonic_s + 1.3 * self._beat.lease_ms / 1000\n"
+        "        self._lease_end_wall_ms = sent.wall_ms + 2 * self._beat.lease_ms\n"
+        "        self._renewed.set()\n",
         by_test(
             _ELECTION_TESTS,
             "test_a_silent_holder_lost_its_lease_before_another_takes_the_key",
@@ -112,9 +119,11 @@ REPLICA_MUTANTS: Final = (
         "a-new-candidate-does-not-wait",
         "a lease that was never seen may still run",
         _ELECTION,
-        "        self._seen_s = clock.monotonic()\n        self._removed",
-        "        self._seen_s = -1e9\n        self._removed",
-        by_test(_ELECTION_TESTS, "test_who_finds_no_key_though_somebody_led_waits_a_lease"),
+        "        elif self._seen_version >= 0 or not self._looked:",
+        "        elif self._seen_version >= 0:",
+        by_test(
+            _ELECTION_TESTS, "test_a_key_that_is_not_there_is_waited_for_from_the_first_look_on"
+        ),
     ),
     Mutant(
         "the-key-is-removed-and-made-anew",
@@ -123,15 +132,137 @@ REPLICA_MUTANTS: Final = (
         "version = await self._store.set(self._key, _encode(beat), self._seen_version)",
         "await self._store.delete(self._key, self._seen_version)\n"
         "                version = await self._store.create(self._key, _encode(beat))",
-        by_test(_ELECTION_TESTS, "test_a_holder_that_comes_back_finds_its_key_taken"),
+        by_test(_ELECTION_TESTS, "test_a_beat_that_arrives_late_takes_the_key_from_nobody"),
     ),
     Mutant(
         "a-lost-reply-costs-the-key",
         "a beat whose answer was lost is settled by its token",
         _ELECTION,
-        "        if decode_beat(found.value).token != self._beat.token:",
-        "        if decode_beat(found.value) != self._beat or True:",
+        "        if not _same(decode_beat(found.value), self._beat):",
+        "        if not _same(decode_beat(found.value), self._beat) or True:",
         by_test(_ELECTION_TESTS, "test_a_beat_whose_answer_was_lost_does_not_cost_the_key"),
+    ),
+    Mutant(
+        "a-candidate-counts-only-its-own-lease",
+        "a candidate waits for the longer of the holder's lease and its own",
+        _ELECTION,
+        "max(self._identity.lease_ms, self._seen_lease_ms)",
+        "self._identity.lease_ms",
+        by_test(_ELECTION_TESTS, "test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one"),
+    ),
+    Mutant(
+        "the-lease-of-a-key-that-was-removed-is-forgotten",
+        "whoever held it may still have the whole of its lease",
+        _ELECTION,
+        "            self._seen, self._seen_version = None, -1\n",
+        "            self._seen, self._seen_version, self._seen_lease_ms = None, -1, 0\n",
+        by_test(_ELECTION_TESTS, "test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one"),
+    ),
+    Mutant(
+        "who-comes-back-from-a-silence-beats-without-a-look",
+        "after a silence the key may be another's, made anew with any version",
+        _ELECTION,
+        "                if not self.holds():\n",
+        "                if self.lost.is_set():\n",
+        by_test(
+            _ELECTION_TESTS,
+            "test_a_holder_that_comes_back_to_a_key_made_anew_does_not_take_it_for_its_own",
+        ),
+    ),
+    Mutant(
+        "a-lease-goes-by-one-clock",
+        "a machine that was stopped and whose wall clock was set right has no lease left",
+        _ELECTION,
+        "            and self._clock.wall_ms() < self._lease_end_wall_ms\n",
+        "",
+        by_test(
+            _ELECTION_TESTS,
+            "test_a_lease_ends_when_the_wall_clock_has_gone_further_than_the_monotonic_one",
+        ),
+    ),
+    Mutant(
+        "a-token-alone-tells-whose-a-beat-is",
+        "two replicas may draw the same numbers",
+        _ELECTION,
+        "    return (beat.token, beat.replica) == (other.token, other.replica)",
+        "    return beat.token == other.token",
+        by_test(
+            _ELECTION_TESTS,
+            "test_two_who_draw_the_same_numbers_do_not_take_each_others_key_for_their_own",
+        ),
+    ),
+    Mutant(
+        "a-beat-under-way-keeps-the-key-from-being-given-back",
+        "a leader that ends in good order is followed at once",
+        _ELECTION,
+        "                if found is not None and _same(",
+        "                if found is None and _same(",
+        by_test(
+            _ELECTION_TESTS,
+            "test_a_holder_that_resigns_while_a_beat_is_under_way_is_followed_at_once",
+        ),
+    ),
+    Mutant(
+        "a-leader-that-lost-its-key-goes-on",
+        "a leader without its key stops, though its epoch stands",
+        _REPLICA,
+        "            asyncio.create_task(holding.lost.wait()),\n",
+        "",
+        by_test(
+            _LEADERSHIP_TESTS, "test_a_leader_whose_key_is_gone_stops_though_its_epoch_stands"
+        ),
+    ),
+    Mutant(
+        "a-replica-takes-the-log-over-without-its-lease",
+        "the epoch is raised only from what was read while the lease held",
+        _REPLICA,
+        "self.log.lead(holding.holds)",
+        "self.log.lead()",
+        by_test(
+            _LEADERSHIP_TESTS,
+            "test_who_was_elected_and_then_slow_deposes_nobody_and_no_read_is_stale",
+        ),
+    ),
+    Mutant(
+        "a-leader-may-answer-without-its-lease",
+        "whatever a leader grants, it grants only while its lease holds",
+        _READING,
+        "        return leading.holding.holds()\n",
+        "        return True\n",
+        by_test(_LEADERSHIP_TESTS, "test_only_a_leader_whose_lease_holds_may_answer"),
+    ),
+    Mutant(
+        "an-idle-leader-does-not-ask-the-log",
+        "a leader that lost the metadata store alone ends its term in bounded time",
+        _REPLICA,
+        "            duties.append(asyncio.create_task(leading.ask_the_log()))\n",
+        "",
+        by_test(
+            _LEADERSHIP_TESTS,
+            "test_an_idle_leader_that_lost_the_store_alone_ends_its_term_when_another_leads",
+        ),
+    ),
+    Mutant(
+        "a-term-goes-on-in-a-ledger-that-was-taken-over",
+        "what is fenced while the lease is over is the successor's",
+        _LEADING,
+        "            if self.writer.fenced:",
+        "            if self.writer.fenced and self.holding.holds():",
+        by_test(
+            _LEADERSHIP_TESTS,
+            "test_an_idle_leader_that_lost_the_store_alone_ends_its_term_when_another_leads",
+        ),
+    ),
+    Mutant(
+        "a-term-ends-with-its-lease",
+        "writes go on while the metadata store is away",
+        _LEADING,
+        "            if self.writer.fenced:",
+        "            if self.writer.fenced or not self.holding.holds():",
+        by_test(
+            _LEADERSHIP_TESTS,
+            "test_writes_go_on_in_the_same_term_while_the_store_is_away_from_all",
+        ),
     ),
     Mutant(
         "reads-without-a-lease",
@@ -256,8 +387,8 @@ REPLICA_MUTANTS: Final = (
         "a-removed-key-is-not-noticed",
         "versions begin anew: a living holder may have a small one",
         _ELECTION,
-        "        elif self._seen_version >= 0:",
-        "        elif self._seen_version > 1_000_000:",
+        "        elif self._seen_version >= 0 or not self._looked:",
+        "        elif not self._looked:",
         by_test(
             _ELECTION_TESTS,
             "test_a_key_that_was_removed_is_taken_after_a_lease_and_from_no_living_holder",

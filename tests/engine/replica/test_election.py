@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from engine.errors import CannotRead, FormatTooNew, MetadataUnavailable
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import MetadataStore, Versioned
 from engine.metadata.memory import MemoryStore, MemoryTree
 from engine.replica.election import Election, Holding, decode_beat
+from tests.engine.metadata.held import HeldSession
 from tests.simulation.virtual import elapse, virtually
 
 KEY = "/logs/log/leader"
@@ -79,12 +80,13 @@ class _Candidate:
         speed: float = 1.0,
         *,
         lease_ms: int = LEASE_MS,
+        store: MetadataStore | None = None,
     ) -> None:
         self.name = name
         self.store = _Store(tree, seed)
         self.clock = _Clock(speed)
         self.election = Election(
-            store=self.store,
+            store=store or self.store,
             clock=self.clock,
             rng=random.Random(seed),
             key=KEY,
@@ -251,6 +253,27 @@ def test_a_holder_that_resigns_while_a_beat_is_under_way_is_followed_at_once() -
         await one.holding.resign()
         resigned_s = asyncio.get_running_loop().time()
         assert await campaign - resigned_s < 0.05
+
+    _virtually(script)
+
+
+def test_a_beat_that_arrives_late_takes_the_key_from_nobody() -> None:
+    async def script(tree: MemoryTree) -> None:
+        slow = HeldSession(tree, 1)
+        one, two = _Candidate(tree, "one", 1, store=slow), _Candidate(tree, "two", 2)
+        await one.campaign(first_ever=True)
+        await elapse(1.1)
+        one.stop_beating()
+        slow.hold()
+        assert one.holding is not None
+        await one.holding._beat_once()
+        await two.campaign()
+        # Were versions counted anew, this is when the beat under way would fit two's key.
+        while await _version(tree) < one.holding._version:
+            await elapse(0.01)
+        slow.let_go()
+        await elapse(1.0)
+        assert two.holds() and not one.holds()
 
     _virtually(script)
 

@@ -161,7 +161,7 @@ def test_an_idle_leader_that_lost_the_store_alone_ends_its_term_when_another_lea
         assert await reached(lambda: not one.may_answer()) <= 1.1 * LEASE_S
         await reached(two.may_answer)
         assert not told.done()
-        assert await reached(told.done) <= 3 * LEASE_S
+        assert await reached(told.done) <= 1.5 * LEASE_S
         assert await told == 0 and one.role is Role.FOLLOWER
         assert await two.propose(b"a=1") == b"-"
 
