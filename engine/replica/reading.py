@@ -82,12 +82,10 @@ class Reading:
         calls `get`: that sees a row as some answered command left it, or one about to be answered.
         """
         leading = self._leading
-        if leading is not None and self.role is Role.LEADER and not self._applier.failed:
-            holding = leading.holding
-            if holding.holds():
-                found = look(self._rows)
-                if holding.holds():
-                    return found
+        if self.may_answer():
+            found = look(self._rows)
+            if self.may_answer() and self._leading is leading:
+                return found
         raise self._not_leader()
 
     def may_answer(self) -> bool:
@@ -99,9 +97,12 @@ class Reading:
         which the next beat may mend: `read` waits for that. Any thread may call it.
         """
         leading = self._leading
-        if leading is None or self.role is not Role.LEADER or self._applier.failed:
-            return False
-        return leading.holding.holds()
+        return (
+            leading is not None
+            and self.role is Role.LEADER
+            and not self._applier.failed
+            and leading.holding.holds()
+        )
 
     def view(self) -> Snapshot:
         """All rows as this replica has them now; close it. Raises as `stale_read` does."""

@@ -45,8 +45,10 @@ REMOVAL_MUTANTS: Final = (
         "a-removal-ends-whatever-epoch-there-is",
         "a removal raises the epoch that it has read, and no other one",
         _LOG,
-        "self._lists.update(held, raised_from(held.list.epoch))",
-        "self._lists.update(held, raised)",
+        "self._lists.update(held, raised_from(held.list.epoch))\n"
+        "        epoch = held.list.epoch\n        # It may",
+        "self._lists.update(held, lambda now: raised_from(now.epoch)(now))\n"
+        "        epoch = held.list.epoch\n        # It may",
         _LATE,
     ),
     Mutant(

@@ -227,8 +227,8 @@ REPLICA_MUTANTS: Final = (
         "a-leader-may-answer-without-its-lease",
         "whatever a leader grants, it grants only while its lease holds",
         _READING,
-        "        return leading.holding.holds()\n",
-        "        return True\n",
+        "            and leading.holding.holds()\n",
+        "",
         by_test(_LEADERSHIP_TESTS, "test_only_a_leader_whose_lease_holds_may_answer"),
     ),
     Mutant(
