@@ -22,7 +22,8 @@ def main() -> int:
         LARGE if asked.large else Bounds(),
         lambda states: print(f"{states:,} states", flush=True),
     )
-    print(f"{found.states:,} states in {time.monotonic() - began_s:.0f} s", *found.trace, sep="\n  ")
+    took_s = time.monotonic() - began_s
+    print(f"{found.states:,} states in {took_s:.0f} s", *found.trace, sep="\n  ")
     print(found.violation or "every invariant holds")
     return 1 if found.violation else 0
 

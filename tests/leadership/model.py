@@ -367,7 +367,6 @@ class Model:
         )
         return after, call._replace(done=True, succeeded=True)
 
-
     # States that are the same
 
     def canonical(self, state: State) -> State:

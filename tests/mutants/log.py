@@ -36,8 +36,8 @@ LEADING_MUTANTS: Final = (
         "the-epoch-is-raised-again-after-a-conflict",
         "the epoch is raised from exactly the one that was read; a conflict means deposed",
         _LIST,
-        "        check_epoch(current, epoch)\n        return msgspec.structs.replace(current, epoch",
-        "        return msgspec.structs.replace(current, epoch",
+        "        check_epoch(current, epoch)\n        return msgspec.structs.replace(current",
+        "        return msgspec.structs.replace(current",
         by_test(
             _LEADING_TESTS,
             "test_the_epoch_is_raised_only_from_what_was_read_while_the_caller_held_the_lead",

@@ -208,9 +208,7 @@ REPLICA_MUTANTS: Final = (
         _REPLICA,
         "            asyncio.create_task(holding.lost.wait()),\n",
         "",
-        by_test(
-            _LEADERSHIP_TESTS, "test_a_leader_whose_key_is_gone_stops_though_its_epoch_stands"
-        ),
+        by_test(_LEADERSHIP_TESTS, "test_a_leader_whose_key_is_gone_stops_though_its_epoch_stands"),
     ),
     Mutant(
         "a-replica-takes-the-log-over-without-its-lease",
