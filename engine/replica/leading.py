@@ -134,15 +134,15 @@ class Leading:
         """
         lease_s = self._settings.lease_ms / 1000
         asked_s = -lease_s
-        while self._ended is None:
+        while not self.over.is_set():
             await asyncio.sleep(lease_s / _LOOKS_A_LEASE)
-            if self.holding.holds():
+            if self.over.is_set() or self.holding.holds():
                 continue
             if self.writer.fenced:
                 self.end(Deposed("the lease is over, and another client took the last ledger over"))
                 return
             now_s = self._clock.monotonic()
-            if self._ended is None and not self._sent_s and now_s - asked_s >= lease_s:
+            if not self._sent_s and now_s - asked_s >= lease_s:
                 asked_s = now_s
                 # The level that is allowed already: it changes nothing.
                 self.say(encode_level(self._applier.summary.level))

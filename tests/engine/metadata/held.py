@@ -116,6 +116,6 @@ class _Gate:
     async def passed(self) -> None:
         """Wait while it is shut."""
         if self._shut:
-            opened = asyncio.get_running_loop().create_future()
-            self._waiting.append(lambda: opened.done() or opened.set_result(None))
-            await opened
+            opened = asyncio.Event()
+            self._waiting.append(opened.set)
+            await opened.wait()
