@@ -19,7 +19,7 @@ from tests.herd.spaces import insert, made
 from tests.simulation.virtual import elapse
 
 NEW = ["account"]
-CALLS = 17
+CALLS = 16
 """How often a sweep calls the metadata store."""
 
 
