@@ -40,6 +40,7 @@ from engine.log.position import Position, Span
 from engine.log.settings import LogSettings
 from engine.log.sweeping import PURPOSE_LOG, Sweeper, marks_of
 from engine.log.truncation import pinned, truncated, unpinned
+from engine.metadata.restoring import check_not_under_way
 from engine.run import NO_ENTRY
 
 LedgerIds = list[int]
@@ -74,8 +75,10 @@ class ReplicatedLog:
         """Take the log over: afterwards no older writer gets anything acknowledged any more.
 
         Raises `MetadataUnavailable`, `RecoveryIncomplete`, `NotEnoughBookies` (call again),
-        `Deposed` (somebody else has begun a newer epoch meanwhile).
+        `Deposed` (somebody else has begun a newer epoch meanwhile), `Unavailable` while a backup
+        is being restored into the store.
         """
+        await check_not_under_way(self._client.store)
         held = await self._lists.update(await self._lists.read(), raised)
         epoch = held.list.epoch
         last_entry = await self._close_last(held.list)

@@ -30,6 +30,7 @@ from engine.ledger.reader import LedgerReader
 from engine.limits import ENTRY_ID_MAX
 from engine.metadata.bookies import Bookies
 from engine.metadata.ledgers import LedgerMetadata
+from engine.metadata.restoring import check_not_under_way
 from engine.ports.workers import Workers
 from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
@@ -78,7 +79,7 @@ async def back_up(
 
     `kind` says what it is a backup of, for people: a folder or a cluster. Raises `CannotRead`
     for a ledger that no bookie can tell, `InvalidRequest` for a folder in the store's or around
-    it, `Unavailable`, `FolderLocked`, `FolderMismatch`, `OSError`. What it copied before it failed
+    it, `Unavailable` (also while another backup is being restored into the store), `FolderLocked`, `FolderMismatch`, `OSError`. What it copied before it failed
     the next one need not copy again.
     """
     workshop = Workshop(
@@ -86,6 +87,7 @@ async def back_up(
     )
     if isinstance(client, Engine):
         await workers.run(partial(check_apart, path, client.path))
+    await check_not_under_way(client.store)
     folder = BackupFolder(path)
     with contextlib.ExitStack() as stack:
         number = stack.enter_context(folder.writing(client.store.cluster_id))
