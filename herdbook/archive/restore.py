@@ -36,8 +36,8 @@ from engine.metadata.ledgers import LEDGERS
 from engine.metadata.restoring import (
     MARK,
     Restoration,
-    decode_restoration,
-    encode_restoration,
+    mark_restoration,
+    restoration_in,
 )
 from engine.ports.workers import Workers
 from engine.repair.outlook import Workshop
@@ -88,7 +88,7 @@ async def restore_folder(
         bookies = max(1, manifest.bookies) if manifest.kind == "folder" else 1
     async with cluster.open(part, bookies=bookies) as client:
         restored = await _restore(client, workers, backup, manifest, 0, progress)
-        await _mark(client.store, _restoration(manifest, under_way=False))
+        await mark_restoration(client.store, _restoration(manifest, under_way=False))
     await workers.run(partial(_appear, part, target))
     return restored
 
@@ -174,9 +174,9 @@ async def _take(store: MetadataStore, manifest: StoreManifest) -> None:
     """Begin, or go on. Raises `InvalidRequest` where there is anything but this restoration."""
     wanted = _restoration(manifest, under_way=True)
     await store.sync()
-    found = await store.get(MARK)
+    found = await restoration_in(store)
     if found is not None:
-        if not decode_restoration(found.value).of_same_backup(wanted):
+        if not found.of_same_backup(wanted):
             raise FolderMismatch(
                 "another backup was being restored into this store: go on with that one, or begin "
                 "with a new store"
@@ -188,20 +188,11 @@ async def _take(store: MetadataStore, manifest: StoreManifest) -> None:
         )
     if await store.children(NODES):
         raise InvalidRequest("nodes run in the cluster: stop them, and start them afterwards")
-    await _mark(store, wanted)
+    await mark_restoration(store, wanted)
 
 
 def _restoration(manifest: StoreManifest, *, under_way: bool) -> Restoration:
     return Restoration(manifest.cluster_id, manifest.number, manifest.cut_ms, under_way)
-
-
-async def _mark(store: MetadataStore, wanted: Restoration) -> None:
-    """Write the mark. Raises `VersionConflict`, `KeyExists`, `MetadataUnavailable`."""
-    found, value = await store.get(MARK), encode_restoration(wanted)
-    if found is None:
-        await store.create(MARK, value)
-    elif found.value != value:
-        await store.set(MARK, value, found.version)
 
 
 async def _compare_all(workshop: Workshop, manifest: StoreManifest) -> None:

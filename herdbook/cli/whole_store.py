@@ -205,11 +205,14 @@ async def _into_cluster(backup: Path, url: str, replicas: int, told: dict[str, A
 
 def _check_store(url: str | None, as_json: bool) -> None:
     from engine.metadata.lost_logs import lost_logs
+    from engine.metadata.restoring import restoration_in
     from engine.repair.outlook import Workshop
     from engine.repair.scrub import Scrub
     from engine.repair.settings import RepairSettings
 
-    async def work(client: "LedgerClient") -> "tuple[ScrubMark, Workshop, dict[str, int]]":
+    async def work(client: "LedgerClient") -> "tuple[ScrubMark, Workshop, dict[str, int], str]":
+        filling = await restoration_in(client.store)
+        unfinished = filling.command if filling is not None and filling.under_way else ""
         workshop = Workshop(
             store=client.store,
             transport=client.transport,
@@ -224,10 +227,10 @@ def _check_store(url: str | None, as_json: bool) -> None:
                 bar.update(task, completed=mark.ledgers, total=total)
 
             mark = await Scrub(workshop).run(resume=False, progress=step)
-        return mark, workshop, await lost_logs(client.store)
+        return mark, workshop, await lost_logs(client.store), unfinished
 
-    mark, workshop, lost = with_store(url, work)
-    whole = not (mark.faults or mark.silent or workshop.unreadable or lost)
+    mark, workshop, lost, unfinished = with_store(url, work)
+    whole = not (mark.faults or mark.silent or workshop.unreadable or lost or unfinished)
     if as_json:
         facts = {
             "whole": whole,
@@ -237,6 +240,7 @@ def _check_store(url: str | None, as_json: bool) -> None:
             "silent": mark.silent,
             "unreadable": sorted(workshop.unreadable),
             "lost_logs": sorted(lost),
+            "unfinished": unfinished,
         }
         print_json([facts])
     else:
@@ -248,6 +252,10 @@ def _check_store(url: str | None, as_json: bool) -> None:
             typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)
         for name in sorted(lost):
             typer.echo(f"log {name}: its list was lost with the metadata", err=True)
+        if unfinished:
+            typer.echo(
+                f"the store is being restored, or was in part: `{unfinished}` goes on", err=True
+            )
         if mark.faults:
             # Which these are the log has told on the way.
             typer.echo("`herdbook repair status` shows what becomes of them", err=True)

@@ -18,7 +18,7 @@ from engine.metadata.repairs import RepairItem
 from engine.metadata.restoring import (
     MARK,
     Restoration,
-    encode_restoration,
+    mark_restoration,
     restoration_under_way,
 )
 from engine.ports.system_workers import ThreadWorkers
@@ -302,9 +302,9 @@ async def used(yard: Yard) -> None:
         return
     log = ReplicatedLog(client, "mine")
     assert await log.sweep(set(), 1_000) == []
-    with pytest.raises(Unavailable, match="being restored into this store"):
+    with pytest.raises(Unavailable, match="this store is being restored"):
         await log.lead()
-    with pytest.raises((Unavailable, OperationalError), match="being restored into this store"):
+    with pytest.raises((Unavailable, OperationalError), match="this store is being restored"):
         await Directory(client.store, random.Random(1)).create("farm", SpaceFact("2", 0))
 
 
@@ -350,8 +350,8 @@ async def test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete(
 async def test_a_store_that_is_being_restored_is_not_backed_up(tmp_path: Path) -> None:
     yard, workers = await Yard.of(3), ThreadWorkers(asyncio.get_running_loop())
     client = yard.client()
-    await client.store.create(MARK, encode_restoration(Restoration("x", 1, 2, under_way=True)))
-    with pytest.raises(Unavailable, match="being restored into this store"):
+    await mark_restoration(client.store, Restoration("x", 1, 2, under_way=True))
+    with pytest.raises(Unavailable, match="this store is being restored"):
         await back_up(client, workers, tmp_path / "backups", kind="cluster")
     await workers.close()
 
