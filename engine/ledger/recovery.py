@@ -46,7 +46,6 @@ async def recover(context: LedgerContext, held: Held) -> Held:
     Raises `RecoveryIncomplete` (retry), `Unauthorized`, `NoSuchLedger`, `MetadataUnavailable`,
     `Unavailable` for a ledger that is being restored.
     """
-    check_not_restoring(held.metadata)
     held = await context.ledgers.update(held, _to_recovery)
     if held.metadata.closed:
         return held

@@ -293,9 +293,6 @@ def wanted_of(metadata: LedgerMetadata, outlook: Outlook) -> RepairItem | None:
 
     A fragment that lies elsewhere is not: only bookies that fragments name now count.
     """
-    if metadata.restoring:
-        # Whoever restores it replaces bookies that are gone, and asks for what is missing then.
-        return None
     names = sorted(metadata.bookies())
     reasons: tuple[str, ...] = ()
     if metadata.closed and metadata.degraded:

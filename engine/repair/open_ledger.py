@@ -7,7 +7,6 @@ could take its place, has no such writer. Its recovery makes the last fragment a
 Invariants:
 - Nothing past the last fragment's start is touched while the ledger is open: what a writer has not
   confirmed is never copied.
-- A ledger that a backup is being written back into is left alone, however long that takes.
 - A ledger is fenced only after its last fragment and state stood still for the grace time, and only
   where that helps: a bookie is there that can take a lost one's place, or no writer could go on.
 """
@@ -54,9 +53,6 @@ class OpenLedger:
         """
         metadata = held.metadata
         now_s = self._workshop.clock.monotonic()
-        if metadata.restoring:
-            standing = Standing(metadata.fragments[-1], metadata.state, now_s)
-            return held, standing, "a backup is being restored into it"
         last = metadata.fragments[-1]
         if standing is None or (standing.fragment, standing.state) != (last, metadata.state):
             standing = Standing(last, metadata.state, now_s)

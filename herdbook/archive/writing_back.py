@@ -185,11 +185,10 @@ class _Writing:
         def change(current: LedgerMetadata) -> LedgerMetadata | None:
             if current.closed:
                 return None
-            moved = len(self._fragments) > 1
             return msgspec.structs.replace(
                 restored(current),
                 fragments=tuple(self._fragments),
-                degraded=current.degraded or self._degraded or moved,
+                degraded=current.degraded or self._degraded,
             )
 
         return change

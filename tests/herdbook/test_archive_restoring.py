@@ -13,6 +13,7 @@ from engine.bookie.rebuild import Remains, rebuild_ledger
 from engine.errors import InvalidRequest, KeyExists, Unavailable
 from engine.ledger.keys import key_hash, key_of
 from engine.log import ReplicatedLog
+from engine.metadata.bookies import LOST
 from engine.metadata.ledgers import LEDGERS, Fragment, LedgerMetadata, Ledgers, State
 from engine.metadata.repairs import RepairItem
 from engine.metadata.restoring import (
@@ -25,6 +26,7 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.repair.auditor import UNFINISHED
 from engine.repair.decommission import Decommission
 from engine.repair.scrub import Scrub
+from engine.transport.contract import Status
 from herd.errors import OperationalError
 from herd.nodes.directory import Directory
 from herd.nodes.facts import SPACES, SpaceFact, encode_fact
@@ -152,11 +154,17 @@ async def test_a_bookie_lost_during_a_restoration_is_made_good_afterwards() -> N
     await turns(100)
     assert sum(7 in bookie.entries for bookie in yard.bookies) == 3
     lost = (await yard.metadata(7)).fragments[0].ensemble[1]
-    await yard.lose(lost)
-    await yard.store.create(f"/repair/lost/{lost}", b"0")
+    await yard.registry.unregister(lost)
+    yard.transport.bookies[lost].append_status = Status.READ_ONLY
+    await yard.store.create(f"{LOST}/{lost}", b"0")
+    # What is lost is asked for at once, and waits.
+    await repaired(yard)
+    item = await yard.item(7)
+    assert item is not None and item.lost == (lost,) and "being restored" in item.blocked
     more.set()
     assert await writing
-    assert (await yard.metadata(7)).degraded
+    assert len((await yard.metadata(7)).fragments) == 2
+    yard.transport.bookies[lost].down = True
     await repaired(yard)
     found = await yard.metadata(7)
     assert not yard.lacking(found) and not found.degraded and found.last_entry == 9
