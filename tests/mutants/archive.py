@@ -495,7 +495,9 @@ ARCHIVE_MUTANTS: Final = (
         "herdbook/archive/cut.py",
         "                        if not self.moved:\n",
         "                        if True:\n",
-        by_test(_MOMENT, "test_a_cut_of_two_logs_has_no_step_without_the_ones_before_it"),
+        by_test(
+            _MOMENT, "test_what_moves_between_two_logs_while_they_are_looked_at_begins_another_look"
+        ),
     ),
     Mutant(
         "one-look-is-a-cut",
@@ -513,7 +515,9 @@ ARCHIVE_MUTANTS: Final = (
         "herdbook/archive/cut.py",
         "    moved = keys + [\n",
         "    moved = keys\n    _ = [\n",
-        by_test(_MOMENT, "test_a_cut_of_two_logs_has_no_step_without_the_ones_before_it"),
+        by_test(
+            _MOMENT, "test_what_moves_between_two_logs_while_they_are_looked_at_begins_another_look"
+        ),
     ),
     Mutant(
         "a-cut-has-the-logs-of-before",
@@ -538,8 +542,8 @@ ARCHIVE_MUTANTS: Final = (
         "a-part-of-the-metadata-looks-whole",
         "a rebuild that was cut short shows it",
         "engine/metadata/restoring.py",
-        "    await mark_restoration(store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way=True))\n",
-        "",
+        "    await mark_restoration(store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
+        "    _ = (store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
         by_test(
             "engine/bookie/test_rebuild.py",
             "test_a_rebuild_that_was_cut_short_shows_it_and_is_gone_on_with",
