@@ -296,6 +296,7 @@ def _facts(found: "BackupCheck") -> dict[str, Any]:
         "missing": list(found.missing),
         "damaged": list(found.damaged),
         "unfinished": found.unfinished,
+        "one_moment": manifest.one_moment,
     }
 
 
@@ -313,6 +314,11 @@ def _show(found: "BackupCheck", folder: Path) -> None:
     )
     for wrong in (*found.missing, *found.damaged)[:_FINDINGS_SHOWN]:
         typer.echo(wrong, err=True)
+    if not manifest.one_moment:
+        typer.echo(
+            "its logs may end at several moments: an earlier version took it; take a new one",
+            err=True,
+        )
     if found.unfinished:
         typer.echo("a later backup was begun and is not finished: give the command again", err=True)
 

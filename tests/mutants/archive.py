@@ -503,8 +503,8 @@ ARCHIVE_MUTANTS: Final = (
         "one-look-is-a-cut",
         "all logs of a cut end at one moment",
         "herdbook/archive/cut.py",
-        "                    if cut is not None and before is not None:\n                        self.moved = _differences(before, cut)\n",
-        '                    if cut is not None:\n                        self.moved = ""\n',
+        "                    if cut is not None and before is not None:\n",
+        "                    before = before or cut\n                    if cut is not None:\n",
         by_test(
             _MOMENT, "test_a_task_that_runs_while_a_backup_looks_neither_runs_again_nor_is_lost"
         ),
