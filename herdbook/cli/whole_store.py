@@ -231,36 +231,38 @@ def _check_store(url: str | None, as_json: bool) -> None:
 
     mark, workshop, lost, unfinished = with_store(url, work)
     whole = not (mark.faults or mark.silent or workshop.unreadable or lost or unfinished)
+    facts = {
+        "whole": whole,
+        "ledgers": mark.ledgers,
+        "entries": mark.entries,
+        "faulty": mark.faults,
+        "silent": mark.silent,
+        "unreadable": sorted(workshop.unreadable),
+        "lost_logs": sorted(lost),
+        "unfinished": unfinished,
+    }
     if as_json:
-        facts = {
-            "whole": whole,
-            "ledgers": mark.ledgers,
-            "entries": mark.entries,
-            "faulty": mark.faults,
-            "silent": mark.silent,
-            "unreadable": sorted(workshop.unreadable),
-            "lost_logs": sorted(lost),
-            "unfinished": unfinished,
-        }
         print_json([facts])
     else:
-        typer.echo(
-            f"{mark.ledgers:,} ledgers and {mark.entries:,} entries were read, every replica: "
-            f"{mark.faults:,} ledgers are faulty, {mark.silent:,} replicas gave no answer"
-        )
-        for ledger_id, why in sorted(workshop.unreadable.items())[:_FINDINGS_SHOWN]:
-            typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)
-        for name in sorted(lost):
-            typer.echo(f"log {name}: its list was lost with the metadata", err=True)
-        if unfinished:
-            typer.echo(
-                f"the store is being restored, or was in part: `{unfinished}` goes on", err=True
-            )
-        if mark.faults:
-            # Which these are the log has told on the way.
-            typer.echo("`herdbook repair status` shows what becomes of them", err=True)
+        _show_store(facts, workshop.unreadable)
     if not whole:
         raise typer.Exit(1)
+
+
+def _show_store(facts: dict[str, Any], unreadable: dict[int, str]) -> None:
+    typer.echo(
+        f"{facts['ledgers']:,} ledgers and {facts['entries']:,} entries were read, every replica: "
+        f"{facts['faulty']:,} ledgers are faulty, {facts['silent']:,} replicas gave no answer"
+    )
+    for ledger_id, why in sorted(unreadable.items())[:_FINDINGS_SHOWN]:
+        typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)
+    for name in facts["lost_logs"]:
+        typer.echo(f"log {name}: its list was lost with the metadata", err=True)
+    if command := facts["unfinished"]:
+        typer.echo(f"the store is being restored, or was in part: `{command}` goes on", err=True)
+    if facts["faulty"]:
+        # Which these are the log has told on the way.
+        typer.echo("`herdbook repair status` shows what becomes of them", err=True)
 
 
 # Told

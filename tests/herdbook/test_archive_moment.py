@@ -26,7 +26,7 @@ from herdbook.book import AsyncBook, open_async
 from tests.broker.service.yard import FakeWorker
 from tests.engine.ledger.scripted import Cluster, LoopClock, ScriptedBookie, turns
 from tests.herdbook.test_archive_beside import workshop_of
-from tests.simulation.virtual import virtually
+from tests.simulation.virtual import elapse, virtually
 
 LOGS_OF_TWO = ("herd-of-ann", "herd-of-bob")
 
@@ -76,9 +76,9 @@ class Late:
         """Make one call late, on its way there and back."""
 
         async def late(*given: Any, **named: Any) -> Any:
-            await asyncio.sleep(self.rng.choice((0.0005, 0.005)))
+            await elapse(self.rng.choice((0.0005, 0.005)))
             found = await call(*given, **named)
-            await asyncio.sleep(self.rng.choice((0.0005, 0.005)))
+            await elapse(self.rng.choice((0.0005, 0.005)))
             return found
 
         return late
@@ -105,7 +105,7 @@ class Herds:
             try:
                 await self._leaders[name].append(body)
             except EngineError:
-                await asyncio.sleep(0.01)
+                await elapse(0.01)
             else:
                 self.acknowledged.append((name, body))
                 return
@@ -128,7 +128,7 @@ class Herds:
     async def take_over(self) -> None:
         """Lead anew now and then, beside the leader that there is."""
         while True:
-            await asyncio.sleep(self._rng.random())
+            await elapse(self._rng.random())
             name = self._rng.choice(LOGS_OF_TWO)
             try:
                 self._leaders[name] = await self._logs[name].lead()
@@ -172,7 +172,7 @@ def test_a_cut_of_two_logs_has_no_step_without_the_ones_before_it(
 
         async def apart(workshop: Workshop, name: str, keys: dict[str, bytes]) -> LogList:
             # One log is looked at later than the other, as where there are many of them.
-            await asyncio.sleep(late.rng.choice((0.0, 0.02)))
+            await elapse(late.rng.choice((0.0, 0.02)))
             return await take_log(workshop, name, keys)
 
         take_log = cutting._take_log
@@ -189,7 +189,7 @@ def test_a_cut_of_two_logs_has_no_step_without_the_ones_before_it(
         tasks.append(asyncio.create_task(herds.retell(*reversed(LOGS_OF_TWO))))
         tasks.append(asyncio.create_task(herds.take_over()))
         for _ in range(3):
-            await asyncio.sleep(late.rng.random() * 0.1)
+            await elapse(late.rng.random() * 0.1)
             before = list(herds.acknowledged)
             check(await entries_of(workshop, await take_cut(workshop)), before)
         assert len(herds.acknowledged) > 50

@@ -171,8 +171,8 @@ ROLLING_MUTANTS: Final = (
         "an-append-overtakes-those-that-wait",
         "futures resolve in the order of the calls",
         _WRITER,
-        "if self._waiting or not self._taking or not self._hand(batch):",
-        "if not self._taking or not self._hand(batch):",
+        "self._taking and not self._waiting and not self._hold.on",
+        "self._taking and not self._hold.on",
         by_test(_ROLLING_TESTS, "test_a_small_append_does_not_overtake_a_big_one_that_waits"),
     ),
     Mutant(
