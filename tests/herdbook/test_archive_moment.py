@@ -11,6 +11,7 @@ import pytest
 
 from broker.commands import Spec
 from broker.reading import TaskFilter
+from broker.service import Broker
 from broker.task import Mode, Status
 from engine.errors import EngineError, Unavailable
 from engine.ledger.client import LedgerClient
@@ -294,7 +295,9 @@ async def test_a_log_that_begins_while_the_cut_is_taken_is_in_it(
 
 async def sell(book: AsyncBook, who: int) -> None:
     """Run the task that waits, whose effect is a row, on a worker of its own."""
-    worker = await FakeWorker.connected((await book.tasks()).calls, f"w{who}", process_id=f"w{who}")
+    broker = (await book.tasks()).calls
+    assert isinstance(broker, Broker)
+    worker = await FakeWorker.connected(broker, f"w{who}", process_id=f"w{who}")
     [task] = await worker.until_runs(1)
     session = await book.herd.session("default")
     await session.execute(f"INSERT INTO sold VALUES ({who})")

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine import cluster
 from engine.bookie.rebuild import Remains, rebuild_ledger
 from engine.errors import InvalidRequest, KeyExists, Unavailable
 from engine.ledger.keys import key_hash, key_of
@@ -35,6 +36,7 @@ from herdbook.archive.manifest import KeptLedger
 from herdbook.archive.writing_back import write_back
 from tests.engine.ledger.scripted import QUICK, turns
 from tests.engine.repair.yard import Yard
+from tests.herdbook.test_archive import call
 from tests.herdbook.test_archive_cut import logged
 
 BODIES = [b"entry %d" % number for number in range(10)]
@@ -353,6 +355,16 @@ async def test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete(
         await whole(yard, manifest)
     assert cuts > 40
     await workers.close()
+
+
+def test_a_check_of_a_store_that_is_being_restored_says_so(tmp_path: Path) -> None:
+    async def marked() -> None:
+        async with cluster.open(tmp_path / "store") as client:
+            await mark_restoration(client.store, Restoration("x", 1, 2, under_way=True))
+
+    asyncio.run(marked())
+    checked = call("store", "check", "--url", tmp_path / "store")
+    assert checked.exit_code == 1 and "`herdbook store restore` goes on" in checked.stderr
 
 
 async def test_a_store_that_is_being_restored_is_not_backed_up(tmp_path: Path) -> None:
