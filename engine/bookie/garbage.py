@@ -6,6 +6,7 @@ Invariants:
   listing is never an answer.
 - A ledger written here within `quiet_ms` is not even asked about; a write between the two answers
   makes the first one void.
+- Nothing is collected while the store is being filled: what names a ledger may be yet to come.
 - Any error of the store ends the round with nothing forgotten and nothing learned.
 - When more than `share_max` of all held ledgers would go at once, none goes until somebody
   confirms; a confirmation holds for one round and for as many ledgers as it names. Up to
@@ -21,6 +22,7 @@ from typing import Final, Protocol
 from engine.errors import FolderMismatch
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import LEDGERS
+from engine.metadata.restoring import check_not_under_way
 from engine.ports.clock import Clock
 
 LEDGERS_PER_PAGE: Final = 1_024
@@ -99,11 +101,12 @@ class Collector:
     async def collect(self, *, confirmed: int = 0) -> GarbageRound:
         """Run one round; so many of more than `share_max` of the ledgers may be buried in it.
 
-        Raises `MetadataUnavailable`, `FolderMismatch` (another cluster's store); then nothing was
-        forgotten.
+        Raises `MetadataUnavailable`, `FolderMismatch` (another cluster's store), `Unavailable`
+        while the store is being restored; then nothing was forgotten.
         """
         self._check_cluster()
         await self._store.sync()
+        await check_not_under_way(self._store)
         held, recent, missing = await self._ask()
         # The reply of a store that changed under the round counts for nothing.
         self._check_cluster()

@@ -8,6 +8,8 @@ Invariants:
 - A ledger that any folder remembers as deleted stays away.
 - A log whose ledgers come back without its list is noted as lost before they do: whoever began it
   anew would sweep them away.
+- A store that was filled in part is marked: nothing is led, swept or collected in it until the
+  same call has come to its end.
 - A value in the store is never replaced, and the ids' counter ends above every id seen anywhere:
   an id of a deleted ledger is not given out again either.
 """
@@ -25,6 +27,7 @@ from engine.errors import KeyExists
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers, State
 from engine.metadata.lost_logs import note_lost
+from engine.metadata.restoring import metadata_made_anew
 from engine.run import NO_ENTRY
 from engine.transport.contract import LedgerFacts
 
@@ -183,7 +186,11 @@ async def rebuild_metadata(
     Values that are in the store already stay as they are. Raises `MetadataUnavailable`; run it
     again then: what was restored is kept.
     """
-    ledgers = Ledgers(store, rng)
+    async with metadata_made_anew(store):
+        return await _rebuild(folders, Ledgers(store, rng))
+
+
+async def _rebuild(folders: Mapping[str, Mapping[int, Remains]], ledgers: Ledgers) -> RebuildReport:
     existing = await ledgers.ids()
     by_ledger = _by_ledger(folders)
     highest = max([0, *existing, *by_ledger])
@@ -206,7 +213,7 @@ async def rebuild_metadata(
             unfit.append(metadata)
         else:
             wanted.append(metadata)
-    lost = await note_lost(store, wanted)
+    lost = await note_lost(ledgers.store, wanted)
     for metadata in wanted:
         try:
             await ledgers.create(metadata)

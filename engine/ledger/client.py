@@ -172,7 +172,8 @@ class LedgerClient:
 
         `recover=True` fences its writer, if there is one, and closes it: afterwards its end never
         changes. `recover=False` leaves the writer alone and reads what is confirmed so far.
-        Raises `NoSuchLedger`, `Unauthorized`, `RecoveryIncomplete`, `MetadataUnavailable`.
+        Raises `NoSuchLedger`, `Unauthorized`, `RecoveryIncomplete`, `MetadataUnavailable`,
+        `Unavailable` for a ledger that is being restored.
         """
         held = await self._ledgers.read(ledger_id)
         context = self._context(key_of(password))

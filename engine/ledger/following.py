@@ -196,7 +196,8 @@ class LacFollower:
     def _adopt(self, held: Held) -> None:
         if held.version >= self._held.version:
             self._held = held
-        last = self._held.metadata.last_entry
-        if last is not None:
+        if self._held.metadata.closed:
+            last = self._held.metadata.last_entry
+            assert last is not None
             assert last >= self.lac, "a ledger was closed below its LAC"
             self.lac = last

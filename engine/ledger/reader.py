@@ -4,6 +4,7 @@ Invariants:
 - `read` and `tail` hand out consecutive ids, each once, none past the LAC.
 - A negative answer is final only for metadata that were read after it.
 - A closed ledger's `last_add_confirmed` is its last entry and never changes.
+- A ledger that a backup is being written back into is not read: its end is not there yet.
 - At most one read is ahead of the caller, so a slow caller holds about two reads' bytes.
 """
 
@@ -22,7 +23,7 @@ from engine.ledger.context import LedgerContext
 from engine.ledger.following import LacFollower
 from engine.ledger.reading import ReplicaReader
 from engine.limits import ENTRY_ID_MAX
-from engine.metadata.ledgers import Held, LedgerMetadata
+from engine.metadata.ledgers import Held, LedgerMetadata, check_not_restoring
 from engine.run import Entry
 
 
@@ -30,6 +31,7 @@ class LedgerReader:
     """Reads one ledger. Made by `LedgerClient.open_ledger`; any number may be open."""
 
     def __init__(self, context: LedgerContext, held: Held) -> None:
+        check_not_restoring(held.metadata)
         self.ledger_id = held.metadata.ledger_id
         self._context = context
         self._follower = LacFollower(context, held)

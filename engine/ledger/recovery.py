@@ -9,6 +9,7 @@ Invariants:
   the write set said by name that they lack the entry, after their fence was durable.
 - Whatever cannot be decided leaves the ledger IN_RECOVERY; nothing is guessed.
 - A close that somebody else wrote first is adopted, whatever this recovery found.
+- A ledger that a backup is being written back into is not recovered: what it lacks was not lost.
 """
 
 import asyncio
@@ -28,7 +29,13 @@ from engine.ledger.context import LedgerContext
 from engine.ledger.quorum import covered
 from engine.ledger.reading import ask, intact_runs, lacks
 from engine.ledger.replication import Replication
-from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
+from engine.metadata.ledgers import (
+    Fragment,
+    Held,
+    LedgerMetadata,
+    State,
+    check_not_restoring,
+)
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import LacReply, LedgerFacts, ReadRequest, Status
 
@@ -36,7 +43,8 @@ from engine.transport.contract import LacReply, LedgerFacts, ReadRequest, Status
 async def recover(context: LedgerContext, held: Held) -> Held:
     """Close a ledger for its writer and return the metadata as closed.
 
-    Raises `RecoveryIncomplete` (retry), `Unauthorized`, `NoSuchLedger`, `MetadataUnavailable`.
+    Raises `RecoveryIncomplete` (retry), `Unauthorized`, `NoSuchLedger`, `MetadataUnavailable`,
+    `Unavailable` for a ledger that is being restored.
     """
     held = await context.ledgers.update(held, _to_recovery)
     if held.metadata.closed:
@@ -59,6 +67,7 @@ async def recover(context: LedgerContext, held: Held) -> Held:
 
 
 def _to_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
+    check_not_restoring(current)
     if current.state is not State.OPEN:
         return None
     return msgspec.structs.replace(current, state=State.IN_RECOVERY)
@@ -108,6 +117,7 @@ class _Recovery:
 
     def to_closed(self, current: LedgerMetadata) -> LedgerMetadata | None:
         """The closed metadata, or None where somebody else closed it first."""
+        check_not_restoring(current)
         if current.closed:
             return None
         older = [found for found in current.fragments if found.first < self._frozen.first]

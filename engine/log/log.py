@@ -41,6 +41,7 @@ from engine.log.position import Position, Span
 from engine.log.settings import LogSettings
 from engine.log.sweeping import PURPOSE_LOG, Sweeper, marks_of
 from engine.log.truncation import pinned, truncated, unpinned
+from engine.metadata.restoring import check_not_under_way
 from engine.run import NO_ENTRY
 
 LedgerIds = list[int]
@@ -77,8 +78,10 @@ class ReplicatedLog:
         `holds()` tells whether nobody else can have been elected up to this moment; without it
         whoever calls leads. Raises `MetadataUnavailable`, `RecoveryIncomplete`,
         `NotEnoughBookies` (call again), `Deposed` (`holds()` was false once the list had been
-        read, or somebody else has begun a newer epoch meanwhile).
+        read, or somebody else has begun a newer epoch meanwhile), `Unavailable` while a backup is
+        being restored into the store.
         """
+        await check_not_under_way(self._client.store)
         held = await self._lists.read_fresh()
         # In this order: a list that was read after the lease may show the next leader's epoch.
         if not holds():

@@ -8,6 +8,7 @@ Invariants:
   then appends to it. A ledger that failed is closed by recovery, what its end proves durable
   counts, and the rest is appended to the next one, in order, each once.
 - Nothing resolves with success after the writer has ended; `Deposed` ends it for good.
+- While the log is held (`engine.log.holding`) appends wait, bounded as ever, and nothing is sent.
 - Per batch there is one future and one callback, per entry nothing but its place in a list.
 """
 
@@ -30,6 +31,7 @@ from engine.errors import (
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
 from engine.limits import ENTRY_BYTES_MAX
+from engine.log.holding import Hold
 from engine.log.log_list import LogLists, check_epoch, listing
 from engine.log.position import Position, Span
 from engine.log.settings import LogSettings
@@ -97,6 +99,7 @@ class LogWriter:
         self._roll_from_s = 0.0
         self._age: asyncio.TimerHandle | None = None
         self._unwatch = lists.watch(self._list_changed)
+        self._hold = Hold(client.store, self._feed)
         self._use(ledger)
 
     @property
@@ -159,6 +162,8 @@ class LogWriter:
         May be called twice. Raises `MetadataUnavailable`, `RecoveryIncomplete` (call again).
         """
         self._closing = True
+        self._hold.close()
+        self._feed()
         if self._age is not None:
             self._age.cancel()
         while self._error is None and (self._turning or self._sent or self._waiting):
@@ -207,7 +212,8 @@ class LogWriter:
             raise Overloaded(f"log {self._lists.name}: {waiting_bytes} bytes already wait")
         self._pending_bytes += size_bytes
         batch = _Batch(entries, size_bytes, future, single=single)
-        if self._waiting or not self._taking or not self._hand(batch):
+        ready = self._taking and not self._waiting and not self._hold.on
+        if not ready or not self._hand(batch):
             self._waiting.append(batch)
 
     def _hand(self, batch: _Batch) -> bool:
@@ -235,6 +241,8 @@ class LogWriter:
 
     def _feed(self) -> None:
         """Hand over what waits, in order, as far as the ledger takes it."""
+        if self._hold.on:
+            return
         while self._waiting and self._taking and self._hand(self._waiting[0]):
             self._waiting.popleft()
 
@@ -459,6 +467,7 @@ class LogWriter:
         self._error = error
         self._taking = False
         self._unwatch()
+        self._hold.close()
         if self._age is not None:
             self._age.cancel()
         for task in (self._turning, self._looking):

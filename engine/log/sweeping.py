@@ -3,6 +3,7 @@
 Invariants:
 - A ledger goes only if its own metadata name this log as its owner, and nothing can come to
   reference it: its epoch is over, or it was to be listed and a higher id is.
+- Nothing goes while a backup is being restored into the store: its lists are written last.
 - Ids known to belong to others are not asked about again: ids are never reused.
 """
 
@@ -13,6 +14,7 @@ from engine.errors import CannotRead, FormatTooNew, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.log.log_list import LogList, LogLists
 from engine.metadata.lost_logs import EPOCH, LOG_OWNER, OWNER
+from engine.metadata.restoring import restoration_under_way
 
 PURPOSE: Final = "purpose"
 PURPOSE_LOG: Final = "log"
@@ -57,6 +59,8 @@ class Sweeper:
     async def sweep(self, keep: set[int], epoch: int) -> list[int]:
         """Delete garbage that `keep` does not name; see `ReplicatedLog.sweep`."""
         ids = await self._client.list_ledgers()
+        if await restoration_under_way(self._client.store):
+            return []
         self._others.intersection_update(ids)
         unknown = [ledger for ledger in ids if ledger not in self._others and ledger not in keep]
         own: list[tuple[int, Marks]] = []

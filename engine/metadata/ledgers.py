@@ -2,7 +2,9 @@
 
 Invariants:
 - A state moves OPEN -> IN_RECOVERY -> CLOSED or OPEN -> CLOSED, never back.
-- `last_entry` and `length` are set exactly when CLOSED, and never change after.
+- A ledger that a backup is written back into is RESTORING -> CLOSED. Only whoever restores it
+  closes it, and only at the end that it had in the backup.
+- `last_entry` and `length` are set exactly when CLOSED or RESTORING, and never change after.
 - Fragments are ordered by first entry, the first starts at 0, and every ensemble has
   `ensemble_size` different bookies.
 - Every write carries a fresh token, so that a writer whose reply was lost recognises its own value.
@@ -22,6 +24,7 @@ from engine.errors import (
     KeyExists,
     MetadataUnavailable,
     NoSuchLedger,
+    Unavailable,
     VersionConflict,
 )
 from engine.limits import ENSEMBLE_SIZE_MAX, STRIPE_ENTRIES
@@ -29,7 +32,11 @@ from engine.metadata.contract import MetadataStore
 from engine.metadata.repairs import REPAIRS, RepairItem, RepairQueue, ids_of
 from engine.run import NO_ENTRY
 
-FORMAT_MAJOR: Final = 1
+FORMAT_MAJOR: Final = 2
+"""The newest that this program reads. Only the metadata of a ledger that is RESTORING have it: an
+earlier program would take such a ledger for an unfinished recovery, and cut it off."""
+
+_USUAL_MAJOR: Final = 1
 LEDGERS: Final = "/ledgers"
 _ATTEMPTS_MAX: Final = 64
 
@@ -40,6 +47,10 @@ class State(enum.IntEnum):
     OPEN = 0
     IN_RECOVERY = 1
     CLOSED = 2
+    RESTORING = 3
+
+
+_ORDER: Final = (State.OPEN, State.IN_RECOVERY, State.RESTORING, State.CLOSED)
 
 
 class Fragment(msgspec.Struct, frozen=True, array_like=True):
@@ -54,6 +65,7 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `key_hash` is SHA-256 of the ledger's key, itself a hash of the password (`engine.ledger.keys`).
     `degraded` says that some replica is known to be missing: the ledger waits in the repair queue.
+    `last_entry` and `length` of a ledger that is RESTORING are those that it will be closed with.
     """
 
     ledger_id: int
@@ -70,12 +82,14 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     length: int | None = None
     degraded: bool = False
     custom: dict[str, bytes] = {}
-    format_major: int = FORMAT_MAJOR
+    format_major: int = _USUAL_MAJOR
 
     def __post_init__(self) -> None:
         sizes = (self.ensemble_size, self.write_quorum, self.ack_quorum)
         assert ENSEMBLE_SIZE_MAX >= sizes[0] >= sizes[1] >= sizes[2] >= 1, sizes
-        assert (self.state is State.CLOSED) == (self.last_entry is not None), self.state
+        ends = self.state in (State.CLOSED, State.RESTORING)
+        assert ends == (self.last_entry is not None), self.state
+        assert not self.restoring or self.format_major > _USUAL_MAJOR, self.format_major
         assert (self.last_entry is None) == (self.length is None)
         assert self.last_entry is None or self.last_entry >= NO_ENTRY
         firsts = [fragment.first for fragment in self.fragments]
@@ -87,6 +101,11 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     def closed(self) -> bool:
         """Whether the ledger's end is fixed."""
         return self.state is State.CLOSED
+
+    @property
+    def restoring(self) -> bool:
+        """Whether a backup is being written back into the ledger."""
+        return self.state is State.RESTORING
 
     def fragment_of(self, entry_id: int) -> Fragment:
         """The fragment that holds an entry id."""
@@ -114,6 +133,32 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, fragments=fragments)
 
 
+def restoring_at(metadata: LedgerMetadata, last_entry: int, length: int) -> LedgerMetadata:
+    """The metadata of a ledger that is written back from a backup up to this end."""
+    return msgspec.structs.replace(
+        metadata,
+        state=State.RESTORING,
+        last_entry=last_entry,
+        length=length,
+        format_major=FORMAT_MAJOR,
+    )
+
+
+def restored(metadata: LedgerMetadata) -> LedgerMetadata:
+    """The metadata of a ledger when all that a backup holds of it has been written."""
+    assert metadata.restoring
+    return msgspec.structs.replace(metadata, state=State.CLOSED, format_major=_USUAL_MAJOR)
+
+
+def check_not_restoring(metadata: LedgerMetadata) -> None:
+    """Raise `Unavailable` for a ledger that a backup is being written back into."""
+    if metadata.restoring:
+        raise Unavailable(
+            f"ledger {metadata.ledger_id} is being restored from a backup: wait until `herdbook "
+            "store restore` has ended, or give the command again if it was cut short"
+        )
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LedgerMetadata).decode
 
@@ -121,7 +166,7 @@ _decode = msgspec.msgpack.Decoder(LedgerMetadata).decode
 class _Major(msgspec.Struct):
     """What every version has."""
 
-    format_major: int = FORMAT_MAJOR
+    format_major: int = _USUAL_MAJOR
 
 
 _decode_major = msgspec.msgpack.Decoder(_Major).decode
@@ -256,6 +301,6 @@ def _key(ledger_id: int) -> str:
 def _check_step(old: LedgerMetadata, new: LedgerMetadata) -> None:
     """Assert that a change keeps what must never change."""
     assert old.ledger_id == new.ledger_id and old.stripe_entries == new.stripe_entries
-    assert new.state >= old.state, (old.state, new.state)
-    if old.closed:
+    assert _ORDER.index(new.state) >= _ORDER.index(old.state), (old.state, new.state)
+    if old.last_entry is not None:
         assert (new.last_entry, new.length) == (old.last_entry, old.length)

@@ -18,6 +18,7 @@ from typing import Final
 
 from engine.errors import CannotRead, EngineError, FormatTooNew
 from engine.ledger.client import LedgerClient
+from engine.metadata.restoring import restoration_under_way
 from engine.repair.claim import Claim
 from herd.errors import DatabaseError
 from herd.nodes.directory import Directory
@@ -58,11 +59,13 @@ class SpaceAuditor:
     async def look(self) -> None:
         """Judge everything once, if this is the auditor. Raises `MetadataUnavailable`.
 
-        The outlook was just looked at.
+        The outlook was just looked at. Nothing is judged while a backup is being restored into the
+        store: which tablespaces there are is written last.
         """
         judged = False
         try:
-            if await self._claim.hold():
+            restoring = await restoration_under_way(self._client.store)
+            if not restoring and await self._claim.hold():
                 if not self.elected:
                     _logger.info("this node is the auditor of tablespaces now")
                 self.elected = judged = True

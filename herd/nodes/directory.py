@@ -15,6 +15,7 @@ import msgspec
 
 from engine.errors import KeyExists, MetadataUnavailable, VersionConflict
 from engine.metadata.contract import MetadataStore
+from engine.metadata.restoring import check_not_under_way
 from herd.errors import NameTaken, OperationalError, ProgrammingError
 from herd.nodes.facts import SPACES, SpaceFact, decode_space, encode_fact
 
@@ -47,8 +48,13 @@ class Directory:
         return fact
 
     async def create(self, name: str, fact: SpaceFact) -> SpaceFact:
-        """Name a new tablespace. Raises `ProgrammingError`, `NameTaken`, `OperationalError`."""
+        """Name a new tablespace.
+
+        Raises `ProgrammingError`, `NameTaken`, `OperationalError`, `Unavailable` while a backup is
+        being restored into the store.
+        """
         check_name(name)
+        await check_not_under_way(self.store)
         wanted = msgspec.structs.replace(fact, token=self._rng.getrandbits(63))
         for _ in range(_ATTEMPTS_MAX):
             try:

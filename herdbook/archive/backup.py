@@ -14,7 +14,7 @@ Invariants:
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from importlib.metadata import version
@@ -30,6 +30,8 @@ from engine.ledger.reader import LedgerReader
 from engine.limits import ENTRY_ID_MAX
 from engine.metadata.bookies import Bookies
 from engine.metadata.ledgers import LedgerMetadata
+from engine.metadata.lost_logs import LOG_OWNER, OWNER
+from engine.metadata.restoring import check_not_under_way
 from engine.ports.workers import Workers
 from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
@@ -42,9 +44,7 @@ from herdbook.archive.manifest import BackupFolder, KeptLedger, StoreManifest
 KEEP: Final = 7
 CUTS_MAX: Final = 20
 _AT_ONCE: Final = 4
-_LOG_OWNER: Final = b"log:"
 _STAGING: Final = b"herd-staging"
-_OWNER: Final = "owner"
 
 Progress = Callable[[int, int, int], None]
 """Called with how many ledgers are done, how many there are, and how many bytes were read."""
@@ -78,14 +78,16 @@ async def back_up(
 
     `kind` says what it is a backup of, for people: a folder or a cluster. Raises `CannotRead`
     for a ledger that no bookie can tell, `InvalidRequest` for a folder in the store's or around
-    it, `Unavailable`, `FolderLocked`, `FolderMismatch`, `OSError`. What it copied before it failed
-    the next one need not copy again.
+    it, `Unavailable` (also where logs do not stand still for a moment, or a backup is being
+    restored into the store), `FolderLocked`, `FolderMismatch`, `OSError`. What it copied before it
+    failed the next one need not copy again.
     """
     workshop = Workshop(
         store=client.store, transport=client.transport, clock=client.clock, rng=client.rng
     )
     if isinstance(client, Engine):
         await workers.run(partial(check_apart, path, client.path))
+    await check_not_under_way(client.store)
     folder = BackupFolder(path)
     with contextlib.ExitStack() as stack:
         number = stack.enter_context(folder.writing(client.store.cluster_id))
@@ -93,7 +95,7 @@ async def back_up(
         begun_ms, begun_s = client.clock.wall_ms(), client.clock.monotonic()
         found = await _all(workshop)
         await copying.copy(_closed(found))
-        cut, kept = await copying.cut_and_copy(_logs_of(found))
+        cut, kept = await copying.cut_and_copy(found)
         manifest = await _named(workshop, number, kind, begun_ms, cut, kept)
         await workers.run(partial(folder.finish, manifest))
         unreadable = await workers.run(partial(folder.forget, keep))
@@ -125,6 +127,7 @@ async def _named(
         next_id=await workshop.ledgers.new_id(),
         keys=cut.keys,
         ledgers=tuple(kept),
+        one_moment=True,
     )
 
 
@@ -142,10 +145,10 @@ class _Copying:
         self.copied = 0
         self.written_bytes = 0
 
-    async def cut_and_copy(self, logs: Collection[str]) -> tuple[Cut, list[KeptLedger]]:
+    async def cut_and_copy(self, found: Sequence[LedgerMetadata]) -> tuple[Cut, list[KeptLedger]]:
         """Take a cut and copy all that it names; again where some of it went meanwhile."""
         for _ in range(CUTS_MAX):
-            cut = await take_cut(self._workshop, logs)
+            cut = await take_cut(self._workshop, found)
             with contextlib.suppress(Moved):
                 wanted = _wanted(await _all(self._workshop), cut)
                 # Behind the look at all ledgers: what is kept yet was there then.
@@ -289,18 +292,12 @@ def _wanted(found: Iterable[LedgerMetadata], cut: Cut) -> list[LedgerMetadata]:
 
 
 def _of_a_log(metadata: LedgerMetadata) -> bool:
-    return metadata.custom.get(_OWNER, b"").startswith(_LOG_OWNER)
-
-
-def _logs_of(found: Iterable[LedgerMetadata]) -> set[str]:
-    """The names of the logs that ledgers say they belong to."""
-    owners = (one.custom[_OWNER] for one in found if _of_a_log(one))
-    return {owner.removeprefix(_LOG_OWNER).decode() for owner in owners}
+    return metadata.custom.get(OWNER, b"").startswith(LOG_OWNER)
 
 
 def _staged(metadata: LedgerMetadata) -> bool:
     """Whether it holds rows on their way into a table: nobody is to go on with them."""
-    return metadata.custom.get(_OWNER) == _STAGING
+    return metadata.custom.get(OWNER) == _STAGING
 
 
 def _kept(metadata: LedgerMetadata, last: int, length: int) -> KeptLedger:

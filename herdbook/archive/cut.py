@@ -1,32 +1,33 @@
 """What a store is at one moment: the keys of its logs and tablespaces, and where each log ends.
 
 Invariants:
-- A log's list, its snapshot and its end are of one moment: the log is kept from the snapshot on.
-- Every acknowledged transaction that began after the one before was answered is in a log's end, or
-  none after it is: an end is what a recovery would find now.
-- Logs end in the order in which they name each other: tasks, tables, buckets. What a task or a row
-  names was acknowledged before it was, so it is before the later end of the log that has it.
-- Which tablespaces there are did not change while their ends were found, so that one does not name
-  another that is not there.
+- There is one instant for all of it. Everything is looked at twice, one look after the other, and
+  both find the same; so it was the same in every instant between the two. All that was acknowledged
+  before such an instant, in whatever log, is in the cut, and nothing that was proposed after it.
+- Nothing else is needed for that: no word of a leader, no clock, no epoch. That leaders hold their
+  logs meanwhile (`engine.log.holding`) only makes two looks alike where much is written.
+- The ends of logs only grow: an end is what a recovery would find now.
+- A log's list, its snapshot and its end go together: the log is kept from the snapshot on.
 - What is being filled, or was dropped, is not there.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from blobit.naming import OWN_TABLESPACES
-from blobit.tables import REGISTRY
-from engine.errors import CannotRead, NoSuchLedger, Unavailable
+from engine.errors import CannotRead, InvalidRequest, KeyExists, NoSuchLedger, Unavailable
 from engine.ledger.reader import LedgerReader
 from engine.limits import ENTRY_ID_MAX
-from engine.log.log_list import LOGS, LogList, decode_list
+from engine.log.holding import HOLD_MS, logs_held
+from engine.log.log_list import LOGS, LogList, check_name, decode_list
 from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import Held, LedgerMetadata
-from engine.metadata.lost_logs import lost_logs
+from engine.metadata.lost_logs import LOG_OWNER, OWNER, lost_logs
 from engine.repair.outlook import Workshop
+from engine.repair.survey import read_many
 from engine.replica.snapshots import SnapshotRecord, decode_snapshot
 from engine.run import Entry
 from herd.checkpoint.manifest import decode_checkpoints
@@ -34,8 +35,11 @@ from herd.nodes.facts import SPACES, decode_space
 from herd.reading_log import LOGS as HERD_LOGS
 from herd.reading_log import log_of
 
-_TRIES: Final = 50
-_PAUSE_S: Final = 0.1
+_TRIES: Final = 12
+_FIRST_HOLD_S: Final = 0.2
+_PAUSE_S: Final = 0.01
+_LOOKS_MAX: Final = 100
+_AT_ONCE: Final = 32
 _LIST, _SNAPSHOT, _CHECKPOINTS = "list", "snapshot", "checkpoints"
 
 
@@ -45,7 +49,10 @@ class Moved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A moment. `ends` are of the logs' last ledgers; `logs` are all ledgers that logs name."""
+    """A moment. `ends` are of the logs' last ledgers; `logs` are all ledgers that logs name.
+
+    `at_ms` is the wall clock shortly before the moment.
+    """
 
     at_ms: int
     keys: dict[str, bytes]
@@ -53,23 +60,34 @@ class Cut:
     logs: frozenset[int]
 
 
-async def take_cut(workshop: Workshop, logs: Collection[str] = ()) -> Cut:
-    """What there is now, of tablespaces and of the `logs` named besides.
+async def take_cut(workshop: Workshop, found: Iterable[LedgerMetadata] = ()) -> Cut:
+    """What there is at one moment, of tablespaces and of all other logs.
 
-    Raises `Unavailable`, and `CannotRead` for keys that are damaged, for logs whose list was lost,
-    and for those whose end too few bookies tell.
+    `found` are ledgers that were looked at before; what is known need not be asked again. While it
+    works writers of logs may wait, each time for a second at most and for as long in between not.
+
+    Raises `Unavailable` where the logs do not stand still, and `CannotRead` for keys that are
+    damaged, for logs whose list was lost, and for those whose end too few bookies tell.
     """
     for name in sorted(await lost_logs(workshop.store)):
         raise CannotRead(
             f"the list of log {name} was lost with the metadata: bring the metadata store back "
             "from a backup, or let the log begin anew (`herdbook repair forget-log`)"
         )
-    for _ in range(_TRIES):
-        try:
-            return await _look(workshop, logs)
-        except (Moved, NoSuchLedger):
-            await asyncio.sleep(_PAUSE_S)
-    raise Unavailable("the store's logs change faster than they can be looked at: try again")
+    cutting = _Cutting(workshop, found)
+    hold_s = _FIRST_HOLD_S
+    for number in range(_TRIES):
+        # Before the logs are held: there may be many ledgers that nobody has looked at.
+        await cutting.learn_logs()
+        cut = await cutting.within(hold_s, number)
+        if cut is not None:
+            return cut
+        await asyncio.sleep(hold_s)
+        hold_s = min(2 * hold_s, HOLD_MS / 1000)
+    raise Unavailable(
+        f"the store's logs did not stand still for a moment ({cutting.moved}): whoever leads them "
+        "may be of an earlier version, or the bookies be slow; try again"
+    )
 
 
 async def check_checkpoints(store: MetadataStore, cut: Cut) -> None:
@@ -81,39 +99,136 @@ async def check_checkpoints(store: MetadataStore, cut: Cut) -> None:
             raise Moved
 
 
-async def _look(workshop: Workshop, named: Collection[str]) -> Cut:
-    store = workshop.store
-    await store.sync()
-    at_ms = workshop.clock.wall_ms()
-    before = await _spaces(store)
-    keys = dict(before)
-    ends: dict[int, int] = {}
-    logs: set[int] = set()
-    for name in before:
-        found = await store.get(f"{name}/{_CHECKPOINTS}")
-        if found is not None:
-            keys[f"{name}/{_CHECKPOINTS}"] = found.value
-    for name in _in_order(named, before):
-        listed = await _take_log(workshop, f"{LOGS}/{name}", keys)
-        if listed.listed:
-            last = listed.ledgers[-1]
-            logs.update(listed.ledgers)
-            ends[last] = await end_of(workshop, last)
-            snapshot = _snapshot_of(keys, f"{LOGS}/{name}")
-            if snapshot is not None and snapshot.ledger_id:
-                logs.add(snapshot.ledger_id)
-                _check_kept(name, listed, snapshot, Position(last, ends[last]))
-    if await _spaces(store) != before:
-        raise Moved
-    return Cut(at_ms, keys, ends, frozenset(logs))
+class _Cutting:
+    """Looks at all logs and tablespaces until two looks in a row are alike."""
+
+    def __init__(self, workshop: Workshop, found: Iterable[LedgerMetadata]) -> None:
+        self.moved = "nothing was looked at"
+        self._workshop = workshop
+        self._known: set[int] = set()
+        self._logs: set[str] = set()
+        self._owner = f"{workshop.rng.getrandbits(64):016x}"
+        for metadata in found:
+            self._learn(metadata)
+
+    async def within(self, hold_s: float, number: int) -> Cut | None:
+        """Hold the logs, and look for so long, twice at least; None where no two looks are alike.
+
+        Two looks may take longer than leaders wait, where there are very many logs: where nothing
+        is written they are alike all the same.
+        """
+        before: Cut | None = None
+        clock = self._workshop.clock
+        try:
+            async with logs_held(self._workshop.store, self._owner, number):
+                begun_s = clock.monotonic()
+                for looks in range(_LOOKS_MAX):
+                    if looks > 1 and clock.monotonic() - begun_s > hold_s:
+                        break
+                    cut = await self._look_or_moved()
+                    if cut is not None and before is not None:
+                        self.moved = _differences(before, cut)
+                        if not self.moved:
+                            return cut
+                    before = cut
+                    if looks:
+                        await asyncio.sleep(_PAUSE_S)
+        except KeyExists:
+            self.moved = "another backup looks where they end"
+        return None
+
+    async def _look_or_moved(self) -> Cut | None:
+        try:
+            return await self._look()
+        except (Moved, NoSuchLedger) as error:
+            self.moved = str(error) or "a snapshot or a log's list moved"
+            return None
+
+    async def learn_logs(self) -> set[str]:
+        """The names of all logs: each ledger of one says so, and ledgers come before entries."""
+        new = [each for each in await self._workshop.ledgers.ids() if each not in self._known]
+        size = self._workshop.settings.ledgers_a_page
+        for start in range(0, len(new), size):
+            for metadata in await read_many(self._workshop, new[start : start + size]):
+                self._learn(metadata)
+        return self._logs
+
+    def _learn(self, metadata: LedgerMetadata) -> None:
+        self._known.add(metadata.ledger_id)
+        owner = metadata.custom.get(OWNER, b"")
+        if not owner.startswith(LOG_OWNER):
+            return
+        name = owner.removeprefix(LOG_OWNER).decode(errors="replace")
+        # Anybody may have made a ledger that says so.
+        with contextlib.suppress(InvalidRequest):
+            check_name(name)
+            self._logs.add(name)
+
+    async def _look(self) -> Cut:
+        store = self._workshop.store
+        await store.sync()
+        at_ms = self._workshop.clock.wall_ms()
+        keys = await _spaces(store)
+        spaces = list(keys)
+        for name in spaces:
+            found = await store.get(f"{name}/{_CHECKPOINTS}")
+            if found is not None:
+                keys[f"{name}/{_CHECKPOINTS}"] = found.value
+        # The log of a tablespace that is being filled, or was dropped, is not there either.
+        others = {name for name in await self.learn_logs() if not name.startswith(HERD_LOGS)}
+        names = sorted(others | {log_of(key.removeprefix(f"{SPACES}/")) for key in spaces})
+        ends: dict[int, int] = {}
+        logs: set[int] = set()
+        for start in range(0, len(names), _AT_ONCE):
+            looks = [
+                asyncio.ensure_future(self._look_at(name, keys, ends, logs))
+                for name in names[start : start + _AT_ONCE]
+            ]
+            try:
+                await asyncio.gather(*looks)
+            finally:
+                for look in looks:
+                    look.cancel()
+        return Cut(at_ms, keys, ends, frozenset(logs))
+
+    async def _look_at(
+        self, name: str, keys: dict[str, bytes], ends: dict[int, int], logs: set[int]
+    ) -> None:
+        """Look at one log, and put what is found into the others' places."""
+        listed = await _take_log(self._workshop, f"{LOGS}/{name}", keys)
+        if not listed.listed:
+            return
+        last = listed.ledgers[-1]
+        logs.update(listed.ledgers)
+        ends[last] = await end_of(self._workshop, last)
+        snapshot = _snapshot_of(keys, f"{LOGS}/{name}")
+        if snapshot is not None and snapshot.ledger_id:
+            logs.add(snapshot.ledger_id)
+            _check_kept(name, listed, snapshot, Position(last, ends[last]))
 
 
-def _in_order(named: Collection[str], spaces: Collection[str]) -> list[str]:
-    """The logs, those last that are named by what is in others, and name nothing there."""
-    others = sorted(name for name in named if not name.startswith(HERD_LOGS))
-    tablespaces = sorted(key.removeprefix(f"{SPACES}/") for key in spaces)
-    tablespaces.sort(key=lambda name: name == REGISTRY or name.startswith(OWN_TABLESPACES))
-    return [*others, *map(log_of, tablespaces)]
+def _differences(before: Cut, cut: Cut) -> str:
+    """What moved between two looks, in words; "" for nothing."""
+    keys = [
+        key
+        for key in sorted(before.keys.keys() | cut.keys.keys())
+        if before.keys.get(key) != cut.keys.get(key)
+    ]
+    moved = keys + [
+        _log_of(cut, ledger_id)
+        for ledger_id in sorted(before.ends.keys() | cut.ends.keys())
+        if before.ends.get(ledger_id) != cut.ends.get(ledger_id)
+    ]
+    more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
+    return ", ".join(moved[:3]) + more + " moved" if moved else ""
+
+
+def _log_of(cut: Cut, ledger_id: int) -> str:
+    """The name of the log that a ledger is of, as far as a cut tells."""
+    for key, value in cut.keys.items():
+        if key.endswith(f"/{_LIST}") and ledger_id in decode_list(value).ledgers:
+            return f"log {key.removeprefix(f'{LOGS}/').removesuffix(f'/{_LIST}')}"
+    return f"ledger {ledger_id}"
 
 
 async def end_of(workshop: Workshop, ledger_id: int) -> int:

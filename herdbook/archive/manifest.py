@@ -56,7 +56,8 @@ class StoreManifest(msgspec.Struct, frozen=True):
     """What one backup holds. Times in milliseconds of the wall clock.
 
     `keys` are values of the metadata store: lists and snapshots of logs, tablespaces, checkpoints.
-    Ids of ledgers from `next_id` on were not given yet.
+    Ids of ledgers from `next_id` on were not given yet. `one_moment` says that all logs end at one
+    moment; those of a backup that an earlier program took may not.
     """
 
     number: int
@@ -70,6 +71,7 @@ class StoreManifest(msgspec.Struct, frozen=True):
     next_id: int
     keys: dict[str, bytes]
     ledgers: tuple[KeptLedger, ...] = ()
+    one_moment: bool = False
 
     @property
     def length(self) -> int:

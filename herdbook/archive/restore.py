@@ -1,8 +1,9 @@
 """A new store of a backup: a folder, or a cluster in which there is nothing yet.
 
-    /restoring    which backup is being written; in a cluster it goes when all of it is there
+    /restoring    which backup is being written (`engine/metadata/restoring.py`)
 
-A folder is whole when it has its name: until then it is known by that key which backup it is of.
+In a cluster that key goes when all of the backup is there. In a folder it stays and says that the
+restoration has ended; the folder gets its name then.
 
 Ledgers keep their ids, so every object's id that was ever handed out goes on to be good. Names come
 last: first all ledgers are written, then the lists of logs, then the tablespaces.
@@ -11,7 +12,9 @@ Invariants:
 - All of the backup is read and checked before the first byte is written.
 - A folder has its name when it is whole. In a cluster nobody finds a tablespace, a bucket or a task
   before all ledgers are there.
-- What was cut short is gone on with by the next try with the same backup, and by no other.
+- What was cut short is gone on with by the next try with the same backup, and by no other. Until
+  then nobody leads a log in the store, and repair closes no ledger of it.
+- Before anything is named each ledger's end is compared with the one in the backup.
 - An id of a ledger that the old store ever gave is never given by the new one.
 """
 
@@ -30,6 +33,12 @@ from engine.ledger.client import LedgerClient
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import LEDGERS
+from engine.metadata.restoring import (
+    MARK,
+    Restoration,
+    mark_restoration,
+    restoration_in,
+)
 from engine.ports.workers import Workers
 from engine.repair.outlook import Workshop
 from herd.nodes.facts import NODES, SPACES, decode_space, encode_fact
@@ -38,12 +47,12 @@ from herdbook.archive.checking import Progress, check_backup
 from herdbook.archive.framing import sync_folder
 from herdbook.archive.ledger_file import read_blocks
 from herdbook.archive.manifest import BackupFolder, KeptLedger, StoreManifest
-from herdbook.archive.writing_back import write_back
+from herdbook.archive.writing_back import check_restored, write_back
 
-MARK: Final = "/restoring"
 FOLDER_SUFFIX: Final = ".restoring"
 _AT_ONCE: Final = 4
 _IDS_AT_ONCE: Final = 1_024
+_READ_AT_ONCE: Final = 64
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -55,14 +64,6 @@ class Restored(msgspec.Struct, frozen=True):
     written: int
     length: int
     seconds: float
-
-
-class _Mark(msgspec.Struct, frozen=True):
-    """Which backup a store is being made of."""
-
-    cluster_id: str
-    number: int
-    cut_ms: int
 
 
 async def restore_folder(
@@ -87,6 +88,7 @@ async def restore_folder(
         bookies = max(1, manifest.bookies) if manifest.kind == "folder" else 1
     async with cluster.open(part, bookies=bookies) as client:
         restored = await _restore(client, workers, backup, manifest, 0, progress)
+        await mark_restoration(client.store, _restoration(manifest, under_way=False))
     await workers.run(partial(_appear, part, target))
     return restored
 
@@ -156,6 +158,7 @@ async def _restore(
     )
     await _raise_ids(workshop, _next_id(manifest))
     written = await _write_all(client, workshop, workers, BackupFolder(backup), manifest, progress)
+    await _compare_all(workshop, manifest)
     for key, value in _in_order(manifest, replicas):
         await _name(client.store, key, value)
     return Restored(
@@ -169,11 +172,11 @@ async def _restore(
 
 async def _take(store: MetadataStore, manifest: StoreManifest) -> None:
     """Begin, or go on. Raises `InvalidRequest` where there is anything but this restoration."""
-    mark = msgspec.msgpack.encode(_Mark(manifest.cluster_id, manifest.number, manifest.cut_ms))
+    wanted = _restoration(manifest, under_way=True)
     await store.sync()
-    found = await store.get(MARK)
+    found = await restoration_in(store)
     if found is not None:
-        if found.value != mark:
+        if not found.of_same_backup(wanted):
             raise FolderMismatch(
                 "another backup was being restored into this store: go on with that one, or begin "
                 "with a new store"
@@ -185,8 +188,23 @@ async def _take(store: MetadataStore, manifest: StoreManifest) -> None:
         )
     if await store.children(NODES):
         raise InvalidRequest("nodes run in the cluster: stop them, and start them afterwards")
-    if found is None:
-        await store.create(MARK, mark)
+    await mark_restoration(store, wanted)
+
+
+def _restoration(manifest: StoreManifest, *, under_way: bool) -> Restoration:
+    return Restoration(manifest.cluster_id, manifest.number, manifest.cut_ms, under_way)
+
+
+async def _compare_all(workshop: Workshop, manifest: StoreManifest) -> None:
+    """Compare the ledgers of the store with those of the backup.
+
+    Raises `NoSuchLedger` for one that was deleted meanwhile, `KeyExists` for one that differs.
+    """
+    for start in range(0, len(manifest.ledgers), _READ_AT_ONCE):
+        some = manifest.ledgers[start : start + _READ_AT_ONCE]
+        found = await asyncio.gather(*(workshop.ledgers.read(kept.ledger_id) for kept in some))
+        for held, kept in zip(found, some, strict=True):
+            check_restored(held.metadata, kept)
 
 
 async def _in_use(store: MetadataStore, manifest: StoreManifest) -> bool:

@@ -1,10 +1,14 @@
 """Writing a ledger again under its own id, as repair writes: its password is not needed.
 
-    IN_RECOVERY, one fragment  ->  all entries are on an ack quorum  ->  CLOSED
+    RESTORING, one fragment  ->  all entries are on an ack quorum  ->  CLOSED
 
 Invariants:
 - A ledger is closed when all of its entries are durable, and at its old end. What was cut short is
-  IN_RECOVERY, and is written again from its beginning: bookies take what they hold for written.
+  RESTORING, and is written again from its beginning: bookies take what they hold for written.
+- Nobody else closes a ledger that is RESTORING, repair included. If no restoration ever goes on
+  with it, it stays so until an operator deletes it.
+- The end is in the metadata and in the facts that bookies keep before the first entry is written.
+  So metadata that are made anew from bookies' folders show what is missing.
 - It has as many copies as it had, or as the new store gives its own, whichever is more; fewer only
   where there are no more bookies.
 """
@@ -14,13 +18,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from engine.errors import EngineError, KeyExists, NoSuchLedger, Unavailable
+from engine.errors import CannotRead, EngineError, KeyExists, NoSuchLedger, Unavailable
 from engine.ledger.context import LedgerContext
 from engine.ledger.quorum import Quorums
 from engine.ledger.replication import Replication
 from engine.ledger.settings import ClientSettings
 from engine.limits import RUN_BYTES_MAX
-from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
+from engine.metadata.ledgers import (
+    Fragment,
+    Held,
+    LedgerMetadata,
+    State,
+    restored,
+    restoring_at,
+)
 from engine.repair.outlook import Workshop
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import LedgerFacts
@@ -35,10 +46,12 @@ async def write_back(
     """Write a ledger; False if it was there already, whole.
 
     `settings` are those of the new store, which has so many bookies. Raises `KeyExists` where
-    another ledger has the id, `Unavailable`, and what `batches` raise.
+    another ledger has the id or this one was closed at another end, `NoSuchLedger` where it was
+    deleted meanwhile, `Unavailable`, and what `batches` raise.
     """
     held = await _taken(workshop, settings, bookies, kept)
     if held.metadata.closed:
+        check_restored(held.metadata, kept)
         return False
     context = workshop.context(held.metadata)
     writing = _Writing(context, held.metadata)
@@ -48,9 +61,21 @@ async def write_back(
     finally:
         writing.stop()
     held = await context.ledgers.update(held, writing.closing(kept))
+    check_restored(held.metadata, kept)
     if held.metadata.degraded:
         await context.ledgers.request_repair(kept.ledger_id, "a replica is missing")
     return True
+
+
+def check_restored(found: LedgerMetadata, kept: KeptLedger) -> None:
+    """Raise `KeyExists` unless a ledger is closed at the end that it has in the backup."""
+    _check_same(found, kept)
+    if not found.closed or (found.last_entry, found.length) != (kept.last, kept.length):
+        raise KeyExists(
+            f"ledger {kept.ledger_id} is {found.state.name} at entry {found.last_entry} "
+            f"({found.length} bytes) and ends at entry {kept.last} ({kept.length} bytes) in the "
+            "backup: something else wrote it while it was restored; restore into a new store"
+        )
 
 
 async def _taken(
@@ -62,7 +87,7 @@ async def _taken(
     except NoSuchLedger:
         quorums = _quorums(settings, bookies, kept)
         ensemble, absent = await workshop.placement.new_ensemble(quorums)
-        return await workshop.ledgers.create(
+        wanted = restoring_at(
             LedgerMetadata(
                 ledger_id=kept.ledger_id,
                 ensemble_size=quorums.ensemble,
@@ -73,17 +98,35 @@ async def _taken(
                 key_hash=kept.key_hash,
                 created_ms=kept.created_ms,
                 token=0,
-                state=State.IN_RECOVERY,
                 degraded=bool(absent),
                 custom=kept.custom,
-            )
+            ),
+            kept.last,
+            kept.length,
         )
-    found = held.metadata
-    end = (found.last_entry, found.length)
-    ours = found.key_hash == kept.key_hash and found.custom == kept.custom
-    if not ours or found.state is State.OPEN or end not in ((kept.last, kept.length), (None, None)):
+        try:
+            return await workshop.ledgers.create(wanted)
+        except KeyExists:
+            # Another restoration of the same backup runs beside this one.
+            held = await workshop.ledgers.read(kept.ledger_id)
+
+    def change(current: LedgerMetadata) -> LedgerMetadata | None:
+        _check_same(current, kept)
+        if current.closed or current.restoring:
+            return None
+        # A try of an earlier program, which repair would close.
+        return restoring_at(current, kept.last, kept.length)
+
+    return await workshop.ledgers.update(held, change)
+
+
+def _check_same(found: LedgerMetadata, kept: KeptLedger) -> None:
+    """Raise `KeyExists` unless a ledger is the backup's, written by this try or an earlier one."""
+    same = (found.key_hash, found.custom, found.created_ms)
+    ours = same == (kept.key_hash, kept.custom, kept.created_ms)
+    other_end = found.restoring and (found.last_entry, found.length) != (kept.last, kept.length)
+    if not ours or found.state is State.OPEN or other_end:
         raise KeyExists(f"there is another ledger {kept.ledger_id} in the store")
-    return held
 
 
 def _quorums(settings: ClientSettings, bookies: int, kept: KeptLedger) -> Quorums:
@@ -131,18 +174,20 @@ class _Writing:
         self._replication.stop(Unavailable("the ledger is written"))
 
     def closing(self, kept: KeptLedger) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
-        """The change that closes the ledger at its old end."""
-        assert self._replication.lac == kept.last and self._length == kept.length
+        """The change that closes the ledger at its old end. Raises `CannotRead`."""
+        if (self._replication.lac, self._length) != (kept.last, kept.length):
+            raise CannotRead(
+                f"the backup's file of ledger {kept.ledger_id} ends at entry "
+                f"{self._replication.lac} ({self._length} bytes), its manifest tells of entry "
+                f"{kept.last} ({kept.length} bytes)"
+            )
 
         def change(current: LedgerMetadata) -> LedgerMetadata | None:
             if current.closed:
                 return None
             return msgspec.structs.replace(
-                current,
-                state=State.CLOSED,
+                restored(current),
                 fragments=tuple(self._fragments),
-                last_entry=kept.last,
-                length=kept.length,
                 degraded=current.degraded or self._degraded,
             )
 

@@ -205,11 +205,14 @@ async def _into_cluster(backup: Path, url: str, replicas: int, told: dict[str, A
 
 def _check_store(url: str | None, as_json: bool) -> None:
     from engine.metadata.lost_logs import lost_logs
+    from engine.metadata.restoring import restoration_in
     from engine.repair.outlook import Workshop
     from engine.repair.scrub import Scrub
     from engine.repair.settings import RepairSettings
 
-    async def work(client: "LedgerClient") -> "tuple[ScrubMark, Workshop, dict[str, int]]":
+    async def work(client: "LedgerClient") -> "tuple[ScrubMark, Workshop, dict[str, int], str]":
+        filling = await restoration_in(client.store)
+        unfinished = filling.command if filling is not None and filling.under_way else ""
         workshop = Workshop(
             store=client.store,
             transport=client.transport,
@@ -224,35 +227,42 @@ def _check_store(url: str | None, as_json: bool) -> None:
                 bar.update(task, completed=mark.ledgers, total=total)
 
             mark = await Scrub(workshop).run(resume=False, progress=step)
-        return mark, workshop, await lost_logs(client.store)
+        return mark, workshop, await lost_logs(client.store), unfinished
 
-    mark, workshop, lost = with_store(url, work)
-    whole = not (mark.faults or mark.silent or workshop.unreadable or lost)
+    mark, workshop, lost, unfinished = with_store(url, work)
+    whole = not (mark.faults or mark.silent or workshop.unreadable or lost or unfinished)
+    facts = {
+        "whole": whole,
+        "ledgers": mark.ledgers,
+        "entries": mark.entries,
+        "faulty": mark.faults,
+        "silent": mark.silent,
+        "unreadable": sorted(workshop.unreadable),
+        "lost_logs": sorted(lost),
+        "unfinished": unfinished,
+    }
     if as_json:
-        facts = {
-            "whole": whole,
-            "ledgers": mark.ledgers,
-            "entries": mark.entries,
-            "faulty": mark.faults,
-            "silent": mark.silent,
-            "unreadable": sorted(workshop.unreadable),
-            "lost_logs": sorted(lost),
-        }
         print_json([facts])
     else:
-        typer.echo(
-            f"{mark.ledgers:,} ledgers and {mark.entries:,} entries were read, every replica: "
-            f"{mark.faults:,} ledgers are faulty, {mark.silent:,} replicas gave no answer"
-        )
-        for ledger_id, why in sorted(workshop.unreadable.items())[:_FINDINGS_SHOWN]:
-            typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)
-        for name in sorted(lost):
-            typer.echo(f"log {name}: its list was lost with the metadata", err=True)
-        if mark.faults:
-            # Which these are the log has told on the way.
-            typer.echo("`herdbook repair status` shows what becomes of them", err=True)
+        _show_store(facts, workshop.unreadable)
     if not whole:
         raise typer.Exit(1)
+
+
+def _show_store(facts: dict[str, Any], unreadable: dict[int, str]) -> None:
+    typer.echo(
+        f"{facts['ledgers']:,} ledgers and {facts['entries']:,} entries were read, every replica: "
+        f"{facts['faulty']:,} ledgers are faulty, {facts['silent']:,} replicas gave no answer"
+    )
+    for ledger_id, why in sorted(unreadable.items())[:_FINDINGS_SHOWN]:
+        typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)
+    for name in facts["lost_logs"]:
+        typer.echo(f"log {name}: its list was lost with the metadata", err=True)
+    if command := facts["unfinished"]:
+        typer.echo(f"the store is being restored, or was in part: `{command}` goes on", err=True)
+    if facts["faulty"]:
+        # Which these are the log has told on the way.
+        typer.echo("`herdbook repair status` shows what becomes of them", err=True)
 
 
 # Told
@@ -288,6 +298,7 @@ def _facts(found: "BackupCheck") -> dict[str, Any]:
         "missing": list(found.missing),
         "damaged": list(found.damaged),
         "unfinished": found.unfinished,
+        "one_moment": manifest.one_moment,
     }
 
 
@@ -305,6 +316,11 @@ def _show(found: "BackupCheck", folder: Path) -> None:
     )
     for wrong in (*found.missing, *found.damaged)[:_FINDINGS_SHOWN]:
         typer.echo(wrong, err=True)
+    if not manifest.one_moment:
+        typer.echo(
+            "its logs may end at several moments: an earlier version took it; take a new one",
+            err=True,
+        )
     if found.unfinished:
         typer.echo("a later backup was begun and is not finished: give the command again", err=True)
 

@@ -24,6 +24,7 @@ const STATES = {
   checking: "busy",
   starting: "busy",
   in_recovery: "warn",
+  restoring: "warn",
   read_only: "warn",
   readonly: "warn",
   paused: "warn",

@@ -31,7 +31,6 @@ from herd.checkpoint.manifest import (
 from herd.nodes.facts import SPACES, SpaceFact, encode_fact
 from herdbook.archive import Backed, BackupFolder, back_up, check_backup, restore_folder
 from herdbook.archive import backup as backing
-from herdbook.archive import cut as cutting
 from herdbook.archive.cut import Cut, end_of, reader_of, take_cut
 from herdbook.book import AsyncBook, open_async
 from tests.engine.ledger.scripted import QUICK, Cluster, ScriptedBookie
@@ -69,8 +68,8 @@ async def backed_up_beside_a_writer(
     late: list[int] = []
     async with opened(folder / "store") as (client, workers):
 
-        async def cut(workshop: Workshop, logs: Collection[str]) -> Cut:
-            found = await take_cut(workshop, logs)
+        async def cut(workshop: Workshop, known: Collection[LedgerMetadata]) -> Cut:
+            found = await take_cut(workshop, known)
             late.extend([await written(client, b"late") for _ in range(3)])
             return found
 
@@ -127,9 +126,9 @@ def test_ledgers_that_are_collected_before_the_cut_are_left_out(
                     raise NoSuchLedger("its bookies have collected it")
                 return await reader_of(workshop, metadata)
 
-            async def cut(workshop: Workshop, logs: Collection[str]) -> Cut:
+            async def cut(workshop: Workshop, known: Collection[LedgerMetadata]) -> Cut:
                 await asyncio.gather(*map(client.delete_ledger, gone))
-                return await take_cut(workshop, logs)
+                return await take_cut(workshop, known)
 
             monkeypatch.setattr(backing, "reader_of", collected)
             monkeypatch.setattr(backing, "take_cut", cut)
@@ -203,8 +202,8 @@ def test_a_checkpoint_that_is_dropped_while_the_cut_is_taken_is_not_named(
         async with opened(tmp_path / "store") as (client, workers):
             records = [await checkpointed(client, 1)]
 
-            async def cut(workshop: Workshop, logs: Collection[str]) -> Cut:
-                found = await take_cut(workshop, logs)
+            async def cut(workshop: Workshop, known: Collection[LedgerMetadata]) -> Cut:
+                found = await take_cut(workshop, known)
                 if len(records) == 1:
                     records.append(await checkpointed(client, 2))
                 return found
@@ -255,23 +254,18 @@ async def what_lacks(book: AsyncBook) -> tuple[int, int]:
     return len(rows), len(found)
 
 
-def test_what_rows_and_tasks_of_a_backup_name_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_rows_and_tasks_of_a_backup_name_is_in_it(tmp_path: Path) -> None:
     async def work() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop())
         async with open_async(tmp_path / "store") as book:
             naming = Naming(book)
             await naming.step()
-
-            async def end_of(workshop: Workshop, ledger_id: int) -> int:
-                end = await cutting_end_of(workshop, ledger_id)
+            backing_up = asyncio.create_task(
+                back_up(book.ledgers, workers, tmp_path / "backups", kind="folder")
+            )
+            while not backing_up.done():
                 await naming.step()
-                return end
-
-            cutting_end_of = cutting.end_of
-            monkeypatch.setattr(cutting, "end_of", end_of)
-            await back_up(book.ledgers, workers, tmp_path / "backups", kind="folder")
+            await backing_up
         await restore_folder(workers, tmp_path / "backups", tmp_path / "again")
         await workers.close()
         async with open_async(tmp_path / "again") as book:

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant, by_test
 _ARCHIVE: Final = "herdbook/test_archive.py"
 _BESIDE: Final = "herdbook/test_archive_beside.py"
 _CUT: Final = "herdbook/test_archive_cut.py"
+_MOMENT: Final = "herdbook/test_archive_moment.py"
+_RESTORING: Final = "herdbook/test_archive_restoring.py"
 _FOLDER: Final = "herdbook/test_archive_folder.py"
 _KILLED_RESTORE: Final = "test_a_restoration_that_was_killed_shows_nothing_and_the_next_one_goes_on"
 _SPOILT: Final = "test_a_byte_that_changed_is_found_and_nothing_is_made_of_such_a_backup"
@@ -40,7 +42,7 @@ ARCHIVE_MUTANTS: Final = (
         "a-restoration-is-gone-on-with-by-another-backup",
         "what was cut short is gone on with by the same backup alone",
         "herdbook/archive/restore.py",
-        "        if found.value != mark:",
+        "        if not found.of_same_backup(wanted):",
         "        if False:",
         by_test(_ARCHIVE, _KILLED_RESTORE),
     ),
@@ -94,14 +96,6 @@ ARCHIVE_MUTANTS: Final = (
         "        doubted = self._folder.doubt(ledger_id, last).exists()",
         "        doubted = False",
         by_test(_BESIDE, "test_what_a_check_found_damaged_the_next_backup_copies_again"),
-    ),
-    Mutant(
-        "buckets-end-before-what-names-their-objects",
-        "logs end in the order in which they name each other",
-        "herdbook/archive/cut.py",
-        "    return [*others, *map(log_of, tablespaces)]",
-        "    return [*map(log_of, reversed(tablespaces)), *others]",
-        by_test(_BESIDE, "test_what_rows_and_tasks_of_a_backup_name_is_in_it"),
     ),
     Mutant(
         "one-bookie-tells-where-a-log-ends",
@@ -269,10 +263,10 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "a-cut-misses-a-tablespace",
-        "which tablespaces there are did not change while their ends were found",
+        "two looks are alike when the tablespaces are",
         "herdbook/archive/cut.py",
-        "    if await _spaces(store) != before:",
-        "    if False:",
+        "        if before.keys.get(key) != cut.keys.get(key)\n",
+        "        if False\n",
         by_test(_CUT, "test_a_tablespace_that_comes_while_the_others_end_begins_another_cut"),
     ),
     Mutant(
@@ -390,5 +384,161 @@ ARCHIVE_MUTANTS: Final = (
         "            sync_folder(each.parent)\n",
         "            pass\n",
         by_test(_FOLDER, "test_a_new_folder_of_backups_is_there_for_ever_before_anything_is_in_it"),
+    ),
+    Mutant(
+        "a-ledger-that-is-being-restored-is-recovered",
+        "nobody recovers a ledger that is being restored",
+        "engine/ledger/recovery.py",
+        "    check_not_restoring(current)\n    if current.state",
+        "    if current.state",
+        by_test(_RESTORING, "test_nobody_opens_or_recovers_a_ledger_that_is_being_restored"),
+    ),
+    Mutant(
+        "a-ledger-that-is-being-restored-is-read",
+        "nobody reads a ledger that is being restored",
+        "engine/ledger/reader.py",
+        "        check_not_restoring(held.metadata)\n",
+        "",
+        by_test(_RESTORING, "test_nobody_opens_or_recovers_a_ledger_that_is_being_restored"),
+    ),
+    Mutant(
+        "a-restored-ledger-ends-anywhere",
+        "a restored ledger's end is compared with the backup's",
+        "herdbook/archive/writing_back.py",
+        "    if not found.closed or (found.last_entry, found.length) != (kept.last, kept.length):",
+        "    if not found.closed:",
+        by_test(
+            _RESTORING, "test_a_ledger_that_ends_elsewhere_than_in_the_backup_ends_the_restoration"
+        ),
+    ),
+    Mutant(
+        "a-restoration-does-not-compare-all-ends",
+        "all ends are compared before anything is named",
+        "herdbook/archive/restore.py",
+        "    await _compare_all(workshop, manifest)\n",
+        "",
+        by_test(
+            _RESTORING,
+            "test_a_ledger_that_is_cut_off_while_others_are_restored_ends_the_restoration",
+        ),
+    ),
+    Mutant(
+        "earlier-programs-read-what-is-being-restored",
+        "an earlier program does not take a ledger that is being restored for its own",
+        "engine/metadata/ledgers.py",
+        "        length=length,\n        format_major=FORMAT_MAJOR,\n    )",
+        "        length=length,\n        format_major=_USUAL_MAJOR,\n    )",
+        by_test(
+            _RESTORING, "test_an_earlier_program_takes_no_ledger_that_is_being_restored_for_its_own"
+        ),
+    ),
+    Mutant(
+        "an-earlier-try-stays-in-recovery",
+        "a try of an earlier program is not recovered any more",
+        "herdbook/archive/writing_back.py",
+        "        return restoring_at(current, kept.last, kept.length)\n",
+        "        return None\n",
+        by_test(
+            _RESTORING,
+            "test_a_try_of_an_earlier_program_is_gone_on_with_and_not_recovered_any_more",
+        ),
+    ),
+    Mutant(
+        "a-log-is-led-in-a-store-that-is-being-restored",
+        "nobody leads a log in a store that is being restored",
+        "engine/log/log.py",
+        "        await check_not_under_way(self._client.store)\n",
+        "",
+        by_test(
+            _RESTORING, "test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete"
+        ),
+    ),
+    Mutant(
+        "a-sweeper-takes-restored-ledgers",
+        "nobody sweeps ledgers in a store that is being restored",
+        "engine/log/sweeping.py",
+        "        if await restoration_under_way(self._client.store):\n",
+        "        if False:\n",
+        by_test(
+            _RESTORING, "test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete"
+        ),
+    ),
+    Mutant(
+        "a-tablespace-is-made-in-a-store-that-is-being-restored",
+        "nobody makes a tablespace in a store that is being restored",
+        "herd/nodes/directory.py",
+        "        await check_not_under_way(self.store)\n",
+        "",
+        by_test(
+            _RESTORING, "test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete"
+        ),
+    ),
+    Mutant(
+        "a-store-that-is-being-restored-is-backed-up",
+        "a store that is being restored is not backed up",
+        "herdbook/archive/backup.py",
+        "    await check_not_under_way(client.store)\n",
+        "",
+        by_test(_RESTORING, "test_a_store_that_is_being_restored_is_not_backed_up"),
+    ),
+    Mutant(
+        "two-looks-need-not-be-alike",
+        "all logs of a cut end at one moment",
+        "herdbook/archive/cut.py",
+        "                        if not self.moved:\n",
+        "                        if True:\n",
+        by_test(
+            _MOMENT, "test_what_moves_between_two_logs_while_they_are_looked_at_begins_another_look"
+        ),
+    ),
+    Mutant(
+        "one-look-is-a-cut",
+        "all logs of a cut end at one moment",
+        "herdbook/archive/cut.py",
+        "                    if cut is not None and before is not None:\n",
+        "                    before = before or cut\n                    if cut is not None:\n",
+        by_test(
+            _MOMENT, "test_a_task_that_runs_while_a_backup_looks_neither_runs_again_nor_is_lost"
+        ),
+    ),
+    Mutant(
+        "ends-are-not-compared",
+        "two looks are alike when all ends are",
+        "herdbook/archive/cut.py",
+        "    moved = keys + [\n",
+        "    moved = keys\n    _ = [\n",
+        by_test(
+            _MOMENT, "test_what_moves_between_two_logs_while_they_are_looked_at_begins_another_look"
+        ),
+    ),
+    Mutant(
+        "a-cut-has-the-logs-of-before",
+        "a log that begins before the moment is in the cut",
+        "herdbook/archive/cut.py",
+        "        others = {name for name in await self.learn_logs() if",
+        "        others = {name for name in self._logs if",
+        by_test(_MOMENT, "test_a_log_that_begins_while_the_cut_is_taken_is_in_it"),
+    ),
+    Mutant(
+        "garbage-is-collected-while-a-store-is-filled",
+        "nothing is collected while the store is being filled",
+        "engine/bookie/garbage.py",
+        "        await check_not_under_way(self._store)\n",
+        "",
+        by_test(
+            "engine/bookie/test_garbage.py",
+            "test_nothing_is_collected_while_the_store_is_being_filled",
+        ),
+    ),
+    Mutant(
+        "a-part-of-the-metadata-looks-whole",
+        "a rebuild that was cut short shows it",
+        "engine/metadata/restoring.py",
+        "    await mark_restoration(store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
+        "    _ = (store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
+        by_test(
+            "engine/bookie/test_rebuild.py",
+            "test_a_rebuild_that_was_cut_short_shows_it_and_is_gone_on_with",
+        ),
     ),
 )

@@ -207,8 +207,8 @@ ROLLING_MUTANTS: Final = (
         "an-append-overtakes-those-that-wait",
         "futures resolve in the order of the calls",
         _WRITER,
-        "if self._waiting or not self._taking or not self._hand(batch):",
-        "if not self._taking or not self._hand(batch):",
+        "self._taking and not self._waiting and not self._hold.on",
+        "self._taking and not self._hold.on",
         by_test(_ROLLING_TESTS, "test_a_small_append_does_not_overtake_a_big_one_that_waits"),
     ),
     Mutant(
@@ -451,5 +451,46 @@ KEEPING_MUTANTS: Final = (
             _TRUNCATION_TESTS,
             "test_the_sweeper_touches_nothing_of_others_and_asks_about_it_once",
         ),
+    ),
+    Mutant(
+        "a-held-log-goes-on",
+        "a log that is held sends nothing",
+        "engine/log/log_writer.py",
+        " and not self._hold.on\n",
+        "\n",
+        by_test(
+            "engine/log/test_holding.py",
+            "test_a_log_that_is_held_sends_nothing_and_goes_on_when_it_is_released",
+        ),
+    ),
+    Mutant(
+        "a-hold-has-no-end-of-its-own",
+        "a log is held for a second at most",
+        "engine/log/holding.py",
+        "        self._timer = self._loop.call_later(HOLD_MS / 1000, self._release)\n",
+        "",
+        by_test(
+            "engine/log/test_holding.py",
+            "test_a_log_is_held_no_longer_than_a_second_for_one_backup",
+        ),
+    ),
+    Mutant(
+        "a-second-hold-is-not-seen",
+        "each try of a backup holds the log anew",
+        "engine/log/holding.py",
+        "        if value == self._seen:\n",
+        "        if value and self._seen:\n",
+        by_test(
+            "engine/log/test_holding.py",
+            "test_a_log_is_held_again_for_the_next_try_also_where_it_saw_no_end_of_the_last",
+        ),
+    ),
+    Mutant(
+        "a-log-s-end-waits-for-a-hold",
+        "a log that is to end does not wait for a hold",
+        "engine/log/log_writer.py",
+        "        self._closing = True\n        self._hold.close()\n        self._feed()\n",
+        "        self._closing = True\n",
+        by_test("engine/log/test_holding.py", "test_a_log_that_is_to_end_does_not_wait_for_a_hold"),
     ),
 )

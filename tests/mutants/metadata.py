@@ -46,7 +46,7 @@ METADATA_MUTANTS: Final = (
         "states-go-back",
         "1b: OPEN, IN_RECOVERY, CLOSED, and never back",
         _LEDGERS,
-        "    assert new.state >= old.state, (old.state, new.state)\n",
+        "    assert _ORDER.index(new.state) >= _ORDER.index(old.state), (old.state, new.state)\n",
         "",
         by_test(_LEDGER_TESTS, "test_a_state_never_goes_back"),
     ),

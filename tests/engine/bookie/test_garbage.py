@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from engine.bookie.garbage import Collector, GarbageSettings
-from engine.errors import FolderMismatch, MetadataUnavailable
+from engine.errors import FolderMismatch, MetadataUnavailable, Unavailable
 from engine.metadata.contract import Versioned
 from engine.metadata.memory import MemoryStore, MemoryTree
+from engine.metadata.restoring import Restoration, mark_restoration
 
 HOUR_S = 3_600.0
 INTERVAL_S = 600.0
@@ -73,7 +74,7 @@ class WatchedStore(MemoryStore):
         await super().sync()
 
     async def get(self, key: str) -> Versioned | None:
-        self.gets += 1
+        self.gets += key.startswith("/ledgers/")
         if self.fail_at_get is not None and self.gets >= self.fail_at_get:
             raise MetadataUnavailable("away")
         return await super().get(key)
@@ -236,3 +237,18 @@ async def test_more_ledgers_than_a_page_are_all_asked_about() -> None:
     herd.clock.now_s += INTERVAL_S
     done = await herd.collector.collect()
     assert done.held == 3_000 and done.buried == tuple(range(0, 3_000, 10))
+
+
+async def test_nothing_is_collected_while_the_store_is_being_filled() -> None:
+    herd = Herd(4)
+    await herd.know(0, 1, 2)
+    await mark_restoration(herd.store, Restoration("meadow", 1, 2, under_way=True))
+    for _ in range(3):
+        herd.clock.now_s += HOUR_S
+        with pytest.raises(Unavailable, match="herdbook store restore"):
+            await herd.collector.collect()
+    await mark_restoration(herd.store, Restoration("meadow", 1, 2))
+    for _ in range(2):
+        herd.clock.now_s += HOUR_S
+        await herd.collector.collect()
+    assert herd.buried == [3]

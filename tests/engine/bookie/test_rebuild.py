@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.bookie.rebuild import Remains, Unfit, rebuild_ledger, rebuild_metadata
-from engine.errors import CannotRead
+from engine.errors import CannotRead, MetadataUnavailable, Unavailable
 from engine.log.log_list import LogList, LogLists
 from engine.log.sweeping import PURPOSE_LOG, marks_of
 from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers, State
 from engine.metadata.lost_logs import forget_lost, lost_logs
-from engine.metadata.memory import MemoryTree
+from engine.metadata.memory import MemoryStore, MemoryTree
+from engine.metadata.restoring import check_not_under_way
 from engine.transport.contract import LedgerFacts
 
 ABC = ("a", "b", "c")
@@ -126,6 +127,35 @@ async def test_metadata_that_is_there_is_never_replaced() -> None:
     assert (await ledgers.read(7)).metadata == held.metadata
     again = await rebuild_metadata(folders, ledgers.store, random.Random(3))
     assert (again.restored, again.kept) == ((), (7, 9))
+
+
+class CutStore(MemoryStore):
+    """A store that is lost for its writer behind so many of its writes."""
+
+    left = 1_000_000
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        if self.left <= 0:
+            raise MetadataUnavailable("the machine lost power")
+        self.left -= 1
+        return await super().create(key, value, ephemeral=ephemeral)
+
+
+async def test_a_rebuild_that_was_cut_short_shows_it_and_is_gone_on_with() -> None:
+    folders = {"a": {number: remains_of(facts_of(number)) for number in (7, 8, 9)}}
+    whole = [7, 8, 9]
+    for writes in range(1, 4):
+        tree = MemoryTree("meadow")
+        store = CutStore(tree, 9)
+        store.left = writes
+        with pytest.raises(MetadataUnavailable):
+            await rebuild_metadata(folders, store, random.Random(1))
+        assert await Ledgers(tree.session(), random.Random(1)).ids() == whole[: writes - 1]
+        with pytest.raises(Unavailable, match="rebuild-metadata"):
+            await check_not_under_way(tree.session())
+        again = await rebuild_metadata(folders, tree.session(), random.Random(2))
+        assert [*again.kept, *again.restored] == whole
+        await check_not_under_way(tree.session())
 
 
 def log_facts(ledger_id: int, name: str) -> LedgerFacts:
