@@ -4,6 +4,7 @@ Invariants:
 - A statement that fails changes nothing; its transaction goes on, unless the error ended it.
 - A transaction that ended by itself stays the session's until COMMIT or ROLLBACK says that its
   user knows: nothing is committed by accident meanwhile.
+- Whatever a statement raises is an error of the database, with an SQLSTATE.
 - A text is read and planned once for all sessions of a tablespace, as long as no definition
   changes.
 """
@@ -28,6 +29,7 @@ from herd.sql.scalars import CannotEvaluate
 from herd.sql.shape import shape_of
 from herd.sql.statement import DefinitionsChanged, Given, Short, Work, moment_of
 from herd.transaction import Isolation, Transaction
+from herd.translating import database_error
 from herd.turns import in_parts, in_turns
 
 if TYPE_CHECKING:
@@ -77,12 +79,18 @@ class Session:
     def execute(self, text: str, parameters: Parameters = ()) -> Awaitable[Result]:
         """Run one statement; await the result. Raises what is in `herd.errors`, now or then."""
         if self.transaction is None and self.autocommit and len(text) <= LONG_CHARACTERS:
-            planned = self.plan(text)
-            if planned.short is not None:
-                # No coroutine: for those who change one row it would be a tenth of the work.
-                answered = self._start_short(planned, planned.short, parameters)
-                if answered is not None:
-                    return answered
+            try:
+                planned = self.plan(text)
+                if planned.short is not None:
+                    # No coroutine: for those who change one row it would be a tenth of the work.
+                    answered = self._start_short(planned, planned.short, parameters)
+                    if answered is not None:
+                        return answered
+            except Exception as error:
+                failure = database_error(error)
+            else:
+                return self._execute(text, parameters)
+            raise failure
         return self._execute(text, parameters)
 
     async def _execute(self, text: str, parameters: Parameters) -> Result:
@@ -95,8 +103,11 @@ class Session:
                 return await self._alone(planned, lambda one, work: _run(one, work, parameters))
             async with self.turn:
                 return await self._within(planned, lambda one, work: _run(one, work, parameters))
+        except Exception as error:
+            failure = database_error(error)
         finally:
             self._ran(running)
+        raise failure
 
     async def execute_many(self, text: str, rows: Iterable[Sequence[Any]]) -> Result:
         """Run one statement for each tuple of parameters: all or nothing.
@@ -113,8 +124,11 @@ class Session:
                 return await self._alone(planned, lambda one, work: _run_many(one, work, many))
             async with self.turn:
                 return await self._within(planned, lambda one, work: _run_many(one, work, many))
+        except Exception as error:
+            failure = database_error(error)
         finally:
             self._ran(running)
+        raise failure
 
     def _ran(self, running: Running) -> None:
         took_s = self.space.clock.monotonic() - running.began_s
@@ -173,8 +187,12 @@ class Session:
             try:
                 self._check_commit(transaction)
                 await self._commit(transaction)
+                return
+            except Exception as error:
+                failure = database_error(error)
             finally:
                 self._forget()
+        raise failure
 
     async def rollback(self) -> None:
         """Roll the open transaction back; without one nothing happens."""
