@@ -19,7 +19,7 @@ from blobit.committing import Change, Effect, Found
 from blobit.garbage_scope import BucketScope, batches
 from blobit.object_id import ObjectId
 from blobit.tables import PART_ROOM, Row, RowKey
-from engine.expiry import is_over
+from engine.expiry import CLOCK_DIFFERENCE_MS, is_over
 
 
 def is_expired(row: Mapping[str, Any], now_ms: int) -> bool:
@@ -34,7 +34,8 @@ async def expire_objects(scope: BucketScope) -> int:
     Raises `MetadataUnavailable` and what is in `herd.errors`.
     """
     count = 0
-    last = (scope.bucket_id, scope.now_ms)
+    # A hint that is taken before its object is over is gone: the object would stay for ever.
+    last = (scope.bucket_id, scope.now_ms - CLOCK_DIFFERENCE_MS)
     due = scope.rows.scan("expiries", first=last[:1], last=last)
     async for hints in batches(due, scope.settings.batch_rows):
         if scope.dry_run:

@@ -12,6 +12,7 @@ from blobit.holding import Holding
 from blobit.quotas import set_quota
 from blobit.staging.naming import give_up, given_up, name_all, upload_id_of
 from blobit.staging.storing import Staged, Stager, Unstored
+from blobit.tables import LedgerKind
 from herd.staging.layout import Job
 from tests.blobit.contract.objects_contract import Suite
 
@@ -34,7 +35,8 @@ async def _staged(bucket: AsyncBucket) -> Staged:
 
 
 async def _part(bucket: AsyncBucket) -> ObjectId:
-    return await bucket.core.blobs.put(b"a part of a stream")
+    core = bucket.core
+    return await core.blobs.store(core.pool(LedgerKind.NAMED), b"a part of a stream")
 
 
 async def _nothing(_: AsyncBucket) -> None:
