@@ -14,7 +14,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.slow import SLOW, waited_longest
-from herd.errors import AccessDenied, Deadlock, InternalError, NotSupportedError, ProgrammingError
+from herd.errors import (
+    AccessDenied,
+    Deadlock,
+    Error,
+    InternalError,
+    NotSupportedError,
+    ProgrammingError,
+)
 from herd.permits import Permits, Whose
 from herd.sequences import sequences_of
 from herd.sql import control
@@ -87,7 +94,7 @@ class Session:
                     if answered is not None:
                         return answered
             except Exception as error:
-                failure = database_error(error)
+                failure = self._failure(error)
             else:
                 return self._execute(text, parameters)
             raise failure
@@ -104,7 +111,7 @@ class Session:
             async with self.turn:
                 return await self._within(planned, lambda one, work: _run(one, work, parameters))
         except Exception as error:
-            failure = database_error(error)
+            failure = self._failure(error)
         finally:
             self._ran(running)
         raise failure
@@ -125,7 +132,7 @@ class Session:
             async with self.turn:
                 return await self._within(planned, lambda one, work: _run_many(one, work, many))
         except Exception as error:
-            failure = database_error(error)
+            failure = self._failure(error)
         finally:
             self._ran(running)
         raise failure
@@ -189,7 +196,7 @@ class Session:
                 await self._commit(transaction)
                 return
             except Exception as error:
-                failure = database_error(error)
+                failure = self._failure(error)
             finally:
                 self._forget()
         raise failure
@@ -301,6 +308,15 @@ class Session:
         except AccessDenied:
             transaction.rollback()
             raise
+
+    def _failure(self, error: Exception) -> Error:
+        """What the user hears of an error."""
+        if self.space.dropped:
+            return ProgrammingError(
+                f"tablespace {self.space.name} was dropped",
+                hint="connect again if there is a new one of its name",
+            )
+        return database_error(error)
 
     def _forget(self) -> None:
         self.transaction = None
