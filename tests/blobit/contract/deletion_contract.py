@@ -1,18 +1,20 @@
 """What a bucket's deletion by force promises: whoever has it open puts nothing into it any more."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blobit import AsyncBlobs, AsyncBucket, NoSuchBucket, ObjectId
+from blobit import AsyncBlobs, AsyncBucket, NoSuchBucket, ObjectId, bucket_removal
+from blobit.errors import CommitOutcomeUnknown, MetadataUnavailable
+from blobit.garbage_scope import BucketScope
 from blobit.holding import Holding
 from blobit.quotas import set_quota
 from blobit.staging.naming import give_up, given_up, name_all, upload_id_of
 from blobit.staging.storing import Staged, Stager, Unstored
-from blobit.tables import LedgerKind
+from blobit.tables import LedgerKind, Row
 from herd.staging.layout import Job
 from tests.blobit.contract.objects_contract import Suite
 
@@ -150,3 +152,32 @@ class DeletionContract(Suite):
 
             await put_on(asyncio.ensure_future(store.blobs.collect()))
             assert refused > 1
+
+    async def test_a_deletion_that_was_cut_short_is_ended_by_the_collection(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with self.open(tmp_path) as store, store.another() as other:
+            await (await store.blobs.create_bucket(NAME)).put("old", b"moo")
+            opened = await other.bucket(NAME)
+
+            async def cut_short(*_: object) -> None:
+                raise MetadataUnavailable("the process has ended")
+
+            monkeypatch.setattr("blobit.registry.shut_bucket", cut_short)
+            with pytest.raises(CommitOutcomeUnknown, match="until it is collected"):
+                await store.blobs.delete_bucket(NAME, force=True)
+            monkeypatch.undo()
+            with pytest.raises(NoSuchBucket):
+                await store.blobs.bucket(NAME)
+            removed = bucket_removal._remove_rows
+
+            async def while_somebody_puts(scope: BucketScope, ledgers: Sequence[Row]) -> None:
+                with pytest.raises(NoSuchBucket):
+                    await opened.put("after", b"moo")
+                await removed(scope, ledgers)
+
+            monkeypatch.setattr(bucket_removal, "_remove_rows", while_somebody_puts)
+            report = await store.blobs.collect()
+            assert report.cleaned_buckets or report.buckets
+            with pytest.raises(NoSuchBucket):
+                await opened.put("after", b"moo")
