@@ -352,3 +352,14 @@ async def test_a_short_write_does_not_pass_one_who_waits_for_the_table() -> None
     assert table.try_short(TABLE, b"fourth")
     table.release_short(TABLE, b"fourth")
     assert len(table) == 0
+
+
+async def test_who_shares_a_lock_with_nobody_finds_no_others_in_it() -> None:
+    table, one, two = LockTable(), Holder(), Holder()
+    assert not table.held_by_others(one, TABLE)
+    assert table.try_lock(one, TABLE, exclusive=False)
+    assert not table.held_by_others(one, TABLE) and table.held_by_others(two, TABLE)
+    assert table.try_lock(two, TABLE, exclusive=False)
+    assert table.held_by_others(one, TABLE)
+    table.release(two)
+    assert not table.held_by_others(one, TABLE)

@@ -362,6 +362,17 @@ HERD_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "who-shares-a-lock-is-another-to-itself",
+        "others are those who are not the one that asks",
+        "herd/locks.py",
+        "            return bool(found.holders - {holder})",
+        "            return bool(found.holders)",
+        by_test(
+            "herd/test_locks.py",
+            "test_who_shares_a_lock_with_nobody_finds_no_others_in_it",
+        ),
+    ),
+    Mutant(
         "a-checkpoints-pin-ends-by-another-clock",
         "a pin lasts as long as was asked for, by the clock of whoever asked",
         "engine/expiry.py",

@@ -22,7 +22,15 @@ from herd.errors import DataError, Error, StorageFailed, TooLarge
 from herd.sql.duck import QuerySettings
 from herd.translating import database_error
 from herd.wire.grpc_generated import herd_pb2 as wire
-from tests.herd.sql.attacks import ATTACKS, QUERY_BYTES, RESULT_BYTES, TABLES, Attack
+from tests.herd.sql.attacks import (
+    ATTACKS,
+    NESTED,
+    QUERY_BYTES,
+    REFUSED,
+    RESULT_BYTES,
+    TABLES,
+    Attack,
+)
 from tests.herd.sql.querying import until
 from tests.herd.sql.sessions import asking
 from tests.herd.wire import wiring
@@ -52,8 +60,11 @@ def errors_seen(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
-async def attack(ask: Ask, other: Ask, attacks: list[Attack], *, shows_rows: bool = True) -> None:
-    """Ask all of a table; fail at the first that ends in another way, or disturbs the next."""
+async def attack(ask: Ask, other: Ask, attacks: list[Attack], *, shows_rows: bool = True) -> int:
+    """Ask all of a table; fail at the first that ends in another way, or disturbs the next.
+
+    Returns how many were refused.
+    """
     held: list[BaseException] = []
     for one in attacks:
         code = rows = ""
@@ -69,6 +80,7 @@ async def attack(ask: Ask, other: Ask, attacks: list[Attack], *, shows_rows: boo
             assert (code, rows) == (one.code, one.rows), one.text
         for each in (ask, other, ask, other):
             assert await each(NEXT) == "[(2,)]", f"after {one.text}"
+    return len(held)
 
 
 # Doors: each gives two that ask, of one tablespace
@@ -129,7 +141,7 @@ async def test_every_statement_ends_and_the_next_of_anybody_works(
     door: str, tmp_path: Path
 ) -> None:
     async with DOORS[door](tmp_path) as (ask, other):
-        await attack(ask, other, ATTACKS)
+        assert await attack(ask, other, ATTACKS) == len([*REFUSED, *NESTED])
 
 
 async def test_every_statement_ends_over_grpc_and_the_next_works(tmp_path: Path) -> None:
@@ -137,7 +149,8 @@ async def test_every_statement_ends_over_grpc_and_the_next_works(tmp_path: Path)
         one, two = await client.open(), await client.open()
         for text in TABLES:
             await client.execute(one, text)
-        await attack(grpc_asks(client, one), grpc_asks(client, two), ATTACKS, shows_rows=False)
+        asks_of = (grpc_asks(client, one), grpc_asks(client, two))
+        assert await attack(*asks_of, ATTACKS, shows_rows=False) > len(NESTED)
 
 
 def grpc_asks(client: Client, session: bytes) -> Ask:
