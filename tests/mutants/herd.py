@@ -342,7 +342,7 @@ HERD_MUTANTS: Final = (
         "            waiter = waiting\n",
         """            waiter = waiting
             locks.release_short(table_id, key)
-            waiting._table, waiting._key = -1, b"another"
+            waiting._table, waiting._key = object(), object()
             locks.try_short(waiting._table, waiting._key)
 """,
         by_test(
@@ -370,6 +370,17 @@ HERD_MUTANTS: Final = (
         by_test(
             "herd/test_locks.py",
             "test_who_shares_a_lock_with_nobody_finds_no_others_in_it",
+        ),
+    ),
+    Mutant(
+        "a-snapshot-goes-on-with-other-definitions",
+        "a snapshot that others have changed the definitions of shows no rows by new ones",
+        "herd/transaction.py",
+        "            if not now.shows_as(self._defined_then):\n",
+        "            if False:\n",
+        by_test(
+            "herd/test_transactions.py",
+            "test_a_snapshot_ends_when_others_have_changed_definitions",
         ),
     ),
     Mutant(
