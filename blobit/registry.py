@@ -355,7 +355,7 @@ async def shut_bucket(committer: Committer, bucket_id: int) -> None:
     keys = all_keys(bucket_id)
 
     def decide(found: Found) -> Effect[bool]:
-        return Effect({key: shut(*key[1], found[key]) for key in keys}, True)
+        return Effect({key: shut(bucket_id, key[1][1], found[key]) for key in keys}, True)
 
     def confirm(found: Found) -> bool | None:
         return True if all(is_shut(found[key]) for key in keys) else None

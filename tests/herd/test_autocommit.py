@@ -1,6 +1,8 @@
 """Short writes that are answered without the log: by a leader whose lease holds, or not at all."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -116,19 +118,20 @@ async def test_a_transaction_begins_to_read_only_while_the_lease_holds(
         await table.put({"id": 1, "name": "a"})
         first, end = rows_of(table.bound.table)
         with lapsed(space):  # type: ignore[attr-defined]
-            for look in (
-                lambda one: one.get(first),
-                lambda one: one.get_plain(first),
-                lambda one: one.get_newest(first),
-                lambda one: one.get_newest_plain(first),
-                lambda one: one.scan(first, end),
-                lambda one: one.scan_plain(first, end),
-                lambda one: one.scan_newest(first, end),
-                lambda one: one.scan_newest_plain(first, end),
-            ):
+            for number in range(8):
                 transaction = space.begin(isolation)
+                looks: list[Callable[[], object]] = [
+                    partial(transaction.get, first),
+                    partial(transaction.get_plain, first),
+                    partial(transaction.get_newest, first),
+                    partial(transaction.get_newest_plain, first),
+                    partial(transaction.scan, first, end),
+                    partial(transaction.scan_plain, first, end),
+                    partial(transaction.scan_newest, first, end),
+                    partial(transaction.scan_newest_plain, first, end),
+                ]
                 with pytest.raises(LeaderUnavailable):
-                    look(transaction)
+                    looks[number]()
                 transaction.rollback()
         transaction = space.begin(isolation)
         assert len(transaction.scan(first, end)) == 1

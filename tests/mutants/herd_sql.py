@@ -114,10 +114,10 @@ HERD_SQL_MUTANTS: Final = (
     Mutant(
         "libraries-errors-come-out-of-statements",
         "whatever a statement raises is an error of the database",
-        "herd/sql/duck.py",
-        "            failure = database_error(work.failures[0] if work.failures else error)\n",
-        "            failure = work.failures[0] if work.failures else error\n",
-        by_test(_ATTACKS, "test_a_query_that_fails_in_a_transaction_leaves_it_open"),
+        "herd/sql/session.py",
+        "        return database_error(error)\n",
+        "        return error\n",
+        by_test(_ATTACKS, "test_every_statement_ends_and_the_next_of_anybody_works"),
     ),
     Mutant(
         "values-that-python-has-not-raise-its-own-errors",
