@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from blobit.committing import Change, Committer, Effect, Found, LedgerGone
+from blobit.committing import Change, Committer, Deciding, Effect, Found, LedgerGone
+from blobit.counting import BucketShut, is_shut
 from blobit.errors import (
     BlobError,
     BlobNotFound,
@@ -118,7 +119,7 @@ class BucketCore:
         self.committer = committer
         self.rows: Rows = committer.rows
         self.deleted = False
-        """Whether it was deleted through this store."""
+        """Whether it is known here that it was deleted, by whomever."""
 
     @property
     def now_ms(self) -> int:
@@ -130,6 +131,23 @@ class BucketCore:
         self.blobs.check_open()
         if self.deleted:
             raise NoSuchBucket(f"bucket {self.info.name} was deleted")
+
+    def check_counts(self, rows: Iterable[Row]) -> None:
+        """Raise `NoSuchBucket` if the bucket's counts say that somebody has deleted it."""
+        if any(map(is_shut, rows)):
+            self.deleted = True
+            self.check()
+
+    async def change(self, change: Deciding[T]) -> T:
+        """Make a change of the bucket's rows. Raises as `Committer.change`.
+
+        Who hears that the bucket was deleted hears it from every call from then on.
+        """
+        try:
+            return await self.committer.change(change)
+        except BucketShut:
+            self.deleted = True
+            raise NoSuchBucket(f"bucket {self.info.name} was deleted") from None
 
     # Looking
 
@@ -433,7 +451,7 @@ class BucketCore:
         """Make a change, looking up what it has to know of parts. Raises as `Committer.change`."""
         while True:
             try:
-                return await self.committer.change(change)
+                return await self.change(change)
             except PartsWanted as wanted:
                 known.held[wanted.packed_id] = await self.held(wanted.owner, wanted.packed_id)
 

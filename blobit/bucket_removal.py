@@ -1,9 +1,10 @@
 """What is done when a bucket was deleted: everything of it goes, and then its home.
 
 Invariants:
-- A bucket's row of `homes` goes last of all in its tablespace, and only when nothing names it: the
-  database refuses it before. From then on nothing can be written for the bucket, whoever slept for
-  how long ever.
+- Nothing is removed before the bucket's counts are shut: nothing is put into it any more.
+- A bucket's row of `homes` goes last of all in its tablespace, together with the counts that are
+  shut, and only when nothing else names it: the database refuses it before. From then on nothing
+  can be written for the bucket, whoever slept for how long ever.
 - Its ledgers go by the rule of dying. It is remembered until none of them is left.
 """
 
@@ -11,10 +12,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from blobit.committing import Change, Effect
+from blobit.counting import all_keys
 from blobit.dying import finish, let_die
-from blobit.errors import NoSuchBucket
 from blobit.garbage_scope import BucketScope, batches
+from blobit.registry import shut_bucket
 from blobit.tables import Row, RowKey, key_of
+from herd.errors import ForeignKeyViolation
 
 _ROUNDS_MAX = 10
 
@@ -25,6 +28,7 @@ async def remove_bucket(scope: BucketScope, ledgers: Sequence[Row]) -> bool:
     `ledgers` are its rows of that table. Raises `MetadataUnavailable` and what is in
     `herd.errors`.
     """
+    await shut_bucket(scope.committer, scope.bucket_id)
     for _ in range(_ROUNDS_MAX):
         await _remove_rows(scope, ledgers)
         scope.report.dead_ledgers += len(
@@ -53,7 +57,6 @@ async def _remove_rows(scope: BucketScope, ledgers: Sequence[Row]) -> None:
     prefix = (scope.bucket_id,)
     for table in ("objects", "expiries"):
         await _remove_all(scope, table, scope.rows.scan(table, first=prefix, last=prefix))
-    await _remove_all(scope, "counts", scope.rows.scan("counts", first=prefix, last=prefix))
     uploads = scope.rows.scan("uploads", first=prefix, last=prefix)
     async for some in batches(uploads, scope.settings.batch_rows):
         for upload in some:
@@ -80,14 +83,17 @@ async def _remove(scope: BucketScope, keys: Sequence[RowKey]) -> None:
 
 async def _remove_home(scope: BucketScope) -> bool:
     """Whether nothing of the bucket is left, and nothing can come any more."""
-    key: RowKey = ("homes", (scope.bucket_id,))
-    change = Change[bool](
-        (key,),
-        lambda _: Effect({key: None, ("open_buckets", (scope.bucket_id,)): None}, True),
-        lambda found: True if found[key] is None else None,
-    )
+    homes: list[RowKey] = [("homes", (scope.bucket_id,)), ("open_buckets", (scope.bucket_id,))]
+    counts = all_keys(scope.bucket_id)
     try:
-        return await scope.committer.change(change)
-    except NoSuchBucket:
-        # The database's word for a home that is still named.
+        async with scope.rows.transaction() as transaction:
+            found = await transaction.lock([*homes, *counts])
+            gone: dict[RowKey, Row | None] = {key: None for key, row in found.items() if row}
+            # Those that name a home go before it, and in the same transaction.
+            await transaction.write({key: None for key in counts if key in gone})
+            await transaction.write({key: None for key in homes if key in gone})
+            if gone:
+                await transaction.commit()
+    except ForeignKeyViolation:
         return False
+    return True

@@ -10,7 +10,8 @@ Invariants:
 - A change that is refused leaves the others of its batch alone.
 - A change is answered when it is durable. Where nobody can say whether a transaction was committed,
   the rows are read again: what carries the change's own mark has happened.
-- What a batch adds to a bucket is counted in its own transaction (`counting.py`).
+- What a batch adds to a bucket is counted in its own transaction (`counting.py`), and a change of
+  objects or uploads of a deleted bucket is refused in it.
 - Changes that wait or are on their way hold at most `commit_pending_bytes_max`.
 """
 
@@ -126,6 +127,7 @@ class _Decided:
         writes, made = self.writes, self._made
         for pending in batch:
             try:
+                counting.check(pending.change.keys)
                 effect = pending.change.decide(found)
                 counting.add(effect.writes)
             except BlobError as error:

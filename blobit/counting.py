@@ -11,6 +11,8 @@ Invariants:
   who needs more takes all rows of the bucket and divides what is left anew. So a bucket never
   holds more than its quota, but for what it held when the quota was set.
 - What gives back is never refused.
+- The counts of a deleted bucket are shut. Whoever changes objects or uploads of a bucket locks one
+  of them, so once all are shut no change of the bucket is made any more, whoever has it open.
 """
 
 import math
@@ -19,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from blobit.errors import QuotaExceeded
+from blobit.errors import NoSuchBucket, QuotaExceeded
 from blobit.tables import Row, RowKey
 
 BASE: Final = 0
@@ -29,6 +31,11 @@ Room = tuple[float, float]
 """So many more objects and bytes."""
 NO_ROOM: Final[Room] = (0, 0)
 _DIMENSIONS: Final = (("objects", "objects_max"), ("size_bytes", "bytes_max"))
+_SHUT: Final = -1
+"""In place of shares: the bucket was deleted. No quota is negative, and no share of one is -1 in
+both columns."""
+_OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})
+"""Tables whose rows begin with a bucket's id, and that change only while the bucket is there."""
 
 
 class BucketUse(msgspec.Struct, frozen=True):
@@ -38,6 +45,10 @@ class BucketUse(msgspec.Struct, frozen=True):
     bytes: int
     quota_objects: int
     quota_bytes: int
+
+
+class BucketShut(NoSuchBucket):
+    """A change is of a bucket that was deleted, and that nobody opens again."""
 
 
 class Crowded(Exception):
@@ -68,6 +79,17 @@ def count_row(bucket_id: int, number: int, objects: int = 0, size_bytes: int = 0
         "objects_max": None,
         "bytes_max": None,
     }
+
+
+def shut(bucket_id: int, number: int, row: Row | None) -> Row:
+    """One of a bucket's counts after the bucket was deleted."""
+    before = row if row is not None else count_row(bucket_id, number)
+    return {**before, "objects_max": _SHUT, "bytes_max": _SHUT}
+
+
+def is_shut(row: Mapping[str, Any] | None) -> bool:
+    """Whether a count says that its bucket was deleted."""
+    return row is not None and row["objects_max"] == _SHUT and row["bytes_max"] == _SHUT
 
 
 def use_of(rows: Iterable[Row]) -> BucketUse:
@@ -122,7 +144,8 @@ class Counting:
         """For objects of `keys`, with row `number` of each bucket, all rows of those in `whole`."""
         self._number = number
         self._whole = frozenset(whole)
-        self._buckets = dict.fromkeys(key[0] for table, key in keys if table == "objects")
+        self._buckets = dict.fromkeys(key[0] for table, key in keys if table in _OF_BUCKETS)
+        self._shut: frozenset[int] = frozenset()
         self._found: Mapping[RowKey, Row | None] = {}
         self._added: dict[int, tuple[int, int]] = {}
 
@@ -141,6 +164,15 @@ class Counting:
         """The rows that were locked; nothing is added yet."""
         self._found = found
         self._added = {}
+        self._shut = frozenset(each for each in self._buckets if is_shut(self._own(each)))
+
+    def check(self, keys: Iterable[RowKey]) -> None:
+        """Raise `BucketShut` if a change of rows with these keys is of a deleted bucket."""
+        if not self._shut:
+            return
+        for table, key in keys:
+            if table in _OF_BUCKETS and key[0] in self._shut:
+                raise BucketShut("the bucket has been deleted")
 
     def room(self) -> dict[int, Room]:
         """What the buckets may hold beside this batch, at least."""
@@ -180,7 +212,7 @@ class Counting:
             row["objects"] += objects
             row["size_bytes"] += size_bytes
             rows = [row]
-            if bucket_id in self._whole and _has_share(row):
+            if bucket_id in self._whole and _has_share(row) and not is_shut(row):
                 others = self._rows(bucket_id)
                 rows = divided([*(each for each in others if each["number"] != self._number), row])
             writes.update({count_key(bucket_id, each["number"]): each for each in rows})

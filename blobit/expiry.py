@@ -6,6 +6,7 @@ hold nothing else, are never compacted, and go whole when the last of theirs has
 Invariants:
 - A row of `expiries` is a hint. What counts is the object's own row, looked at under its lock: one
   that was written anew, or has another time by now, stays.
+- An upload that was renewed after a round had found it is left alone.
 - What an object or an upload held is let go in the transaction that removes it.
 """
 
@@ -18,12 +19,13 @@ from blobit.committing import Change, Effect, Found
 from blobit.garbage_scope import BucketScope, batches
 from blobit.object_id import ObjectId
 from blobit.tables import PART_ROOM, Row, RowKey
+from engine.expiry import CLOCK_DIFFERENCE_MS, is_over
 
 
 def is_expired(row: Mapping[str, Any], now_ms: int) -> bool:
-    """Whether the time of what a row describes is over."""
+    """Whether the time of what a row describes is over, by the clock of whoever wrote it, too."""
     expires_ms = row["expires_ms"]
-    return expires_ms is not None and expires_ms <= now_ms
+    return expires_ms is not None and is_over(expires_ms, now_ms)
 
 
 async def expire_objects(scope: BucketScope) -> int:
@@ -32,7 +34,8 @@ async def expire_objects(scope: BucketScope) -> int:
     Raises `MetadataUnavailable` and what is in `herd.errors`.
     """
     count = 0
-    last = (scope.bucket_id, scope.now_ms)
+    # A hint that is taken before its object is over is gone: the object would stay for ever.
+    last = (scope.bucket_id, scope.now_ms - CLOCK_DIFFERENCE_MS)
     due = scope.rows.scan("expiries", first=last[:1], last=last)
     async for hints in batches(due, scope.settings.batch_rows):
         if scope.dry_run:
@@ -77,18 +80,24 @@ async def abort_expired_uploads(scope: BucketScope) -> int:
     due = [row["upload_id"] async for row in uploads if is_expired(row, scope.now_ms)]
     if scope.dry_run:
         return len(due)
-    return sum([await abort_upload(scope.core, upload_id) for upload_id in due])
+    aborted = [await abort_upload(scope.core, each, expired_by_ms=scope.now_ms) for each in due]
+    return sum(aborted)
 
 
-async def abort_upload(core: BucketCore, upload_id: str) -> bool:
+async def abort_upload(
+    core: BucketCore, upload_id: str, *, expired_by_ms: int | None = None
+) -> bool:
     """Remove an upload with all its parts; False if it was gone already.
 
-    Raises `MetadataUnavailable` and what is in `herd.errors`.
+    `expired_by_ms`: only if its time is over then; one that was renewed stays. Raises
+    `MetadataUnavailable` and what is in `herd.errors`.
     """
     key: RowKey = ("uploads", (core.bucket_id, upload_id))
     while (row := await core.rows.get(*key)) is not None:
+        if expired_by_ms is not None and not is_expired(row, expired_by_ms):
+            return False
         writes = await _held_by_upload(core, upload_id)
-        if await core.committer.change(_aborting(key, row["revision"], writes)):
+        if await core.change(_aborting(key, row, writes)):
             return True
     return False
 
@@ -109,14 +118,15 @@ async def _held_by_upload(core: BucketCore, upload_id: str) -> dict[RowKey, Row 
     return writes
 
 
-def _aborting(key: RowKey, revision: int, writes: dict[RowKey, Row | None]) -> Change[bool]:
-    """Answers False if a part came meanwhile."""
+def _aborting(key: RowKey, looked: Row, writes: dict[RowKey, Row | None]) -> Change[bool]:
+    """Answers False if a part came, or its time was made longer, since somebody looked."""
+    seen = (looked["revision"], looked["expires_ms"])
 
     def decide(found: Found) -> Effect[bool]:
         row = found[key]
         if row is None:
             return Effect({}, True)
-        if row["revision"] != revision:
+        if (row["revision"], row["expires_ms"]) != seen:
             return Effect({}, False)
         return Effect({key: None, **writes}, True)
 

@@ -72,7 +72,7 @@ class Holding:
         mark = () if self._given_up is None else (self._given_up,)
         change = Change((key, part_key, *mark), decide, confirm)
         try:
-            await core.committer.change(change)
+            await core.change(change)
         except LedgerGone as error:
             raise BlobNotStored("a part was collected before it was held: put it again") from error
 
@@ -92,9 +92,7 @@ class Holding:
 
         # What stays now goes when the upload has expired.
         with suppress(AccessDenied, MetadataUnavailable, NoSuchBucket):
-            await self._core.committer.change(
-                Change((key,), lambda _: Effect(writes, True), confirm)
-            )
+            await self._core.change(Change((key,), lambda _: Effect(writes, True), confirm))
 
     @property
     def _key(self) -> RowKey:

@@ -33,6 +33,7 @@ from blobit.tables import (
     upload_owner,
     upload_row,
 )
+from engine.expiry import is_over
 from herd.errors import Error
 
 PART_NUMBER_MAX: Final = 10_000
@@ -201,7 +202,7 @@ class Multipart:
         prefix, found = (core.bucket_id,), list[UploadInfo]()
         try:
             async for row in core.rows.scan("uploads", first=prefix, last=prefix):
-                if row["expires_ms"] > core.now_ms and not holds_a_stream(row):
+                if not (is_over(row["expires_ms"], core.now_ms) or holds_a_stream(row)):
                     found.append(
                         UploadInfo(
                             row["upload_id"],
@@ -242,7 +243,8 @@ class Multipart:
         return self._alive(upload_id, row)
 
     def _alive(self, upload_id: str, row: Row | None) -> Row:
-        if row is None or row["expires_ms"] <= self._core.now_ms or holds_a_stream(row):
+        now_ms = self._core.now_ms
+        if row is None or is_over(row["expires_ms"], now_ms) or holds_a_stream(row):
             raise NoSuchUpload(f"bucket {self._core.info.name} has no upload {upload_id:.80}")
         return row
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from engine.errors import EngineError
+from engine.expiry import is_over
 from engine.ledger.client import LedgerClient
 from herd.checkpoint.blobs import read_blob, read_page
 from herd.checkpoint.manifest import Manifest, ManifestRecord, Pin, decode_manifest
@@ -57,7 +58,11 @@ class PinnedCheckpoints:
         listed = await CheckpointList(client.store, tablespace, client.clock).get()
         now_ms = client.clock.wall_ms()
         records = {record.number: record for record in listed.kept}
-        pins = [pin for pin in listed.pins if pin.expires_ms > now_ms and pin.number in records]
+        pins = [
+            pin
+            for pin in listed.pins
+            if pin.number in records and not is_over(pin.expires_ms, now_ms)
+        ]
         self._forget(tablespace, {records[pin.number] for pin in pins})
         found: list[Holding] = []
         for pin in sorted(pins, key=lambda pin: pin.name):

@@ -40,7 +40,7 @@ async def put_small(core: BucketCore, asked: Asked, data: bytes, pool: "LedgerPo
         change = _Put(core, asked, object_id, created_ms)
         while True:
             try:
-                info = await core.committer.change(change)
+                info = await core.change(change)
                 note_put(core, object_id, began_s, stored_s)
                 return info
             except PartsWanted as wanted:

@@ -38,6 +38,7 @@ async def use(core: BucketCore) -> BucketUse:
     core.check()
     try:
         rows = await core.rows.counts(core.bucket_id)
+        core.check_counts(rows)
         if all(row["number"] != BASE for row in rows):
             return await _change(core, None, None, anew=False)
     except Error as error:
@@ -96,9 +97,11 @@ def known_length(source: Source) -> int:
 
 async def _looked(core: BucketCore) -> BucketUse:
     try:
-        found = use_of(await core.rows.counts(core.bucket_id))
+        rows = await core.rows.counts(core.bucket_id)
     except Error as error:
         raise told(error) from error
+    core.check_counts(rows)
+    found = use_of(rows)
     core.committer.learn_room(core.bucket_id, room_of(found))
     return found
 
@@ -133,6 +136,7 @@ async def _changed(
     async with core.rows.transaction() as transaction:
         found = await transaction.lock(all_keys(core.bucket_id))
         there = {row["number"]: row for row in found.values() if row is not None}
+        core.check_counts(there.values())
         base = dict(there.get(BASE) or count_row(core.bucket_id, BASE))
         if counted is not None:
             base["objects"], base["size_bytes"] = counted

@@ -4,19 +4,22 @@ Invariants:
 - A bucket is found only when it can be used: its tablespace, its tables and its home row are there.
 - What was begun and not finished is finished by whoever meets it next.
 - A deleted bucket's name is free at once; its objects are collected behind the scenes.
+- When a deletion has returned, nobody's change of the bucket is made any more.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from blobit.committing import Change, Committer, Effect, Found
-from blobit.counting import BASE, count_key, count_row
+from blobit.counting import BASE, all_keys, count_key, count_row, is_shut, shut
 from blobit.errors import (
     BlobError,
     BucketExists,
     BucketNotEmpty,
+    CommitOutcomeUnknown,
     MetadataUnavailable,
     NoSuchBucket,
     SettingsInvalid,
@@ -161,7 +164,21 @@ class Registry:
             # Somebody has opened it meanwhile, and is to find it open.
             await self._open(info)
             raise
+        await self._shut(info)
         return info
+
+    async def _shut(self, info: BucketInfo) -> None:
+        """See that nobody changes a bucket any more whose name has gone. Raises `BlobError`s."""
+        try:
+            await shut_bucket(await self._blobs.committer(info.tablespace), info.bucket_id)
+        except MetadataUnavailable as error:
+            if isinstance(error.__cause__, ProgrammingError):
+                # Its tablespace is not there, so neither is anything to be changed.
+                return
+            raise CommitOutcomeUnknown(
+                f"bucket {info.name} has no name any more, but who has it open may put into it "
+                f"until it is collected: {error}"
+            ) from error
 
     async def forget(self, info: BucketInfo) -> None:
         """Forget a deleted bucket that has been cleaned, and the tablespace that was its own."""
@@ -236,13 +253,18 @@ class Registry:
             return info
         if row["state"] == BucketState.CLOSING:
             # Who was about to delete it is gone, or will see that it is in use.
-            await self._set_state(info, BucketState.ACTIVE)
             await self._open(info)
+            await self._set_state(info, BucketState.ACTIVE)
             return info
         await self._blobs.committer(info.tablespace, create=True)
         await self._place(info)
         await self._open(info, new=True)
-        await self._set_state(info, BucketState.ACTIVE)
+        try:
+            await self._set_state(info, BucketState.ACTIVE)
+        except NoSuchBucket:
+            # It may have been collected before its home was made anew.
+            await self._shut(info)
+            raise
         return info
 
     async def _open(self, info: BucketInfo, *, new: bool = False) -> None:
@@ -250,6 +272,8 @@ class Registry:
         homes, count = _homes(info.bucket_id), _uncounted(info.bucket_id) if new else {}
 
         def decide(found: Found) -> Effect[bool]:
+            if not new and found["homes", (info.bucket_id,)] is None:
+                raise NoSuchBucket(f"bucket {info.name} was deleted by somebody else")
             # Whoever else finishes it may have put objects, and counted them, by now.
             return Effect(homes | {key: row for key, row in count.items() if not found[key]}, True)
 
@@ -321,6 +345,24 @@ class Registry:
                 if await rows.page("refs", first=key, last=key, limit=1):
                     return True
         return False
+
+
+async def shut_bucket(committer: Committer, bucket_id: int) -> None:
+    """See that no change of a bucket is made any more; doing it twice is doing it once.
+
+    It waits for those that are on their way. Raises `MetadataUnavailable`.
+    """
+    keys = all_keys(bucket_id)
+
+    def decide(found: Found) -> Effect[bool]:
+        return Effect({key: shut(bucket_id, key[1][1], found[key]) for key in keys}, True)
+
+    def confirm(found: Found) -> bool | None:
+        return True if all(is_shut(found[key]) for key in keys) else None
+
+    # Where its home is not there any more it takes nothing either.
+    with suppress(NoSuchBucket):
+        await committer.change(Change(tuple(keys), decide, confirm))
 
 
 def _making(row: Row, homes: dict[RowKey, Row | None]) -> Change[Row]:

@@ -23,15 +23,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from herd.errors import NotSupportedError, ValueOutOfRange
 from herd.rows import POSITION_BYTES, rows_decoder
 from herd.schema import Column, Table
 from herd.types import ColumnType, Kind, Stored
 
 KIND: Final = b"herd:kind"
-"""The key in a field's metadata; its value is the name of a type: HUGEINT, UUID, JSON."""
+"""The key in a field's metadata; its value is the name of a type: HUGEINT, UHUGEINT, UUID, JSON."""
 KEY: Final = "_key"
 POSITION: Final = "_position"
 _HUGE: Final = b"HUGEINT"
+_UNSIGNED_HUGE: Final = b"UHUGEINT"
 _ROWS_AT_ONCE: Final = 2_000
 
 _PLAIN: Final[dict[Kind, pa.DataType]] = {
@@ -130,6 +132,8 @@ def column_type_of(field: pa.Field) -> ColumnType | None:
     named = (field.metadata or {}).get(KIND, b"")
     if named == _HUGE:
         return ColumnType(Kind.DECIMAL, 38, 0)
+    if named == _UNSIGNED_HUGE:
+        return None
     if named:
         return ColumnType(Kind(named.decode()))
     found = field.type
@@ -146,7 +150,10 @@ def column_type_of(field: pa.Field) -> ColumnType | None:
 
 
 def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """A result's rows as tuples of the Python values of `herd.types`."""
+    """A result's rows as tuples of the Python values of `herd.types`.
+
+    Raises `ValueOutOfRange` for what no value of Python can be: a date after the year 9999.
+    """
     if not table.num_columns:
         return [()] * int(table.num_rows)
     rows: list[tuple[Any, ...]] = []
@@ -160,17 +167,27 @@ def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def _python_values(field: pa.Field, column: pa.Array) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    convert = _converter(field)
-    if convert is None:
-        return values
-    return [None if value is None else convert(value) for value in values]
+    try:
+        values: list[Any] = column.to_pylist()
+        convert = _converter(field)
+        if convert is None:
+            return values
+        return [None if value is None else convert(value) for value in values]
+    except (ValueError, ArithmeticError, pa.ArrowException) as error:
+        said = str(error)
+    raise ValueOutOfRange(
+        f"{field.name}: a value is none of Python's {field.type}: {said}",
+        hint="CAST it to VARCHAR in the query, or fetch Arrow",
+    )
 
 
 def _converter(field: pa.Field) -> Callable[[Any], Any] | None:
     named = (field.metadata or {}).get(KIND, b"")
     if named == _HUGE:
         return int
+    if named == _UNSIGNED_HUGE:
+        # Its upper half comes as negative numbers.
+        return lambda value: int(value) % 2**128
     if named == b"UUID":
         return uuid.UUID
     if pa.types.is_timestamp(field.type) and field.type.tz is not None:
@@ -186,12 +203,19 @@ def _interval(value: Any) -> timedelta | str:
     return timedelta(days=value.days, microseconds=value.nanoseconds // 1000)
 
 
+_NOT_IN_RESULTS: Final = frozenset({"BIT", "BIGNUM", "TIME WITH TIME ZONE"})
+"""What Arrow has no type for: DuckDB would answer its own bytes, or a time without its zone."""
+
+
 def described(table: pa.Table, types: Sequence[str]) -> pa.Table:
-    """A result with what only DuckDB's names of its types tell put into its fields."""
+    """A result with what only DuckDB's names of its types tell put into its fields.
+
+    Raises `NotSupportedError` for a type whose values would be others in Arrow.
+    """
     fields = list(table.schema)
     for place, name in enumerate(types):
-        if name in ("HUGEINT", "UHUGEINT"):
-            fields[place] = fields[place].with_metadata({KIND: _HUGE})
-        elif name in ("UUID", "JSON"):
+        if name in _NOT_IN_RESULTS:
+            raise NotSupportedError(f"{name} in a result", hint="CAST it to VARCHAR")
+        if name in ("HUGEINT", "UHUGEINT", "UUID", "JSON"):
             fields[place] = fields[place].with_metadata({KIND: name.encode()})
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from herd.errors import InterfaceError, NotSupportedError, ProgrammingError
+from herd.translating import translating_all
 from herd.types import Kind
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ class Fetching:
     def _arrow(self) -> "pyarrow.Table":
         """The rows that are left, in columns."""
         result = self._answered()
-        table = result.table if result.table is not None else _in_columns(result)
+        with translating_all():
+            table = result.table if result.table is not None else _in_columns(result)
         table, self._next = table.slice(self._next), table.num_rows
         return table
 
@@ -186,12 +188,15 @@ def _in_columns(result: "Result") -> "pyarrow.Table":
 def data_frame(table: "pyarrow.Table") -> Any:
     """Columns as a data frame of pandas. Raises `NotSupportedError` where that is missing."""
     _installed("pandas")
-    return _storable(table).to_pandas()
+    with translating_all():
+        return _storable(table).to_pandas()
 
 
 def polars_frame(table: "pyarrow.Table") -> Any:
     """Columns as a data frame of polars. Raises `NotSupportedError` where that is missing."""
-    return _installed("polars").from_arrow(_storable(table))
+    polars = _installed("polars")
+    with translating_all():
+        return polars.from_arrow(_storable(table))
 
 
 def _installed(name: str) -> Any:

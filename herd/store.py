@@ -323,6 +323,8 @@ class AsyncHerd:
             with translating():
                 fact = await mark_dropped(self.client, name)
                 query, space = self._queries.pop(name, None), self._spaces.pop(name, None)
+                if space is not None:
+                    space.dropped = True
                 if query is not None:
                     await query.close()
                 if space is not None:

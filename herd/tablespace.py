@@ -108,6 +108,8 @@ class Tablespace:
         """What is known of all nodes, where this replica is one of a cluster's."""
         self.commands: SpaceCommands | FolderSpaces | None = None
         """What makes, changes and drops tablespaces; None where nothing does."""
+        self.dropped = False
+        """Whether it was dropped while it ran here: nobody will ever lead it again."""
         self._successor: str | None = None
         """Who is to lead instead ("": anybody), while this replica gives way."""
         machine.watcher = self._applied

@@ -1,7 +1,16 @@
-"""What the ledger layer's errors mean to who uses the database."""
+"""The database's error for whatever came out of the ledger layer or of a library.
 
+Invariants:
+- Every exception has one meaning here; no other module translates those of a library.
+- Libraries are told by the names of their modules and classes: none is imported for it.
+- What has no meaning is a defect: it is written into the log, and raised as `InternalError`.
+"""
+
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from engine.errors import (
     EngineError,
@@ -35,6 +44,112 @@ def translated(error: EngineError) -> herd.Error:
     raise AssertionError("every error of the engine is an EngineError")
 
 
+def database_error(error: BaseException) -> herd.Error:
+    """The database's error for any exception; one of the database's own stays what it is.
+
+    What is answered refers neither to the exception nor to its frames.
+    """
+    if isinstance(error, herd.Error):
+        return error
+    if isinstance(error, EngineError):
+        return translated(error)
+    library = type(error).__module__.partition(".")[0]
+    if library in _OF_QUERIES or (isinstance(error, OSError) and _TITLE.match(str(error))):
+        # Arrow hands on what DuckDB says in the middle of a result as an OSError.
+        return _of_a_query(error)
+    for kinds, meaning in _PLAIN:
+        if isinstance(error, kinds):
+            return meaning(_text(error), hint=_HINTS.get(meaning, ""))
+    if library == "sqlglot":
+        return herd.NotSupportedError(_text(error), hint="write the statement in another way")
+    if type(error) is Exception:
+        # RocksDB raises nothing more exact.
+        return herd.StorageFailed(_text(error))
+    _logger.error("a statement failed by a defect", exc_info=error)
+    return herd.InternalError(f"{type(error).__name__}: {error}", hint="see the log")
+
+
+_logger = logging.getLogger(__name__)
+_OF_QUERIES: Final = frozenset({"_duckdb", "duckdb", "pyarrow"})
+_PLAIN: Final[tuple[tuple[type[Exception], type[herd.Error]], ...]] = (
+    (MemoryError, herd.TooLarge),
+    (RecursionError, herd.TooLarge),
+    (OSError, herd.StorageFailed),
+    (OverflowError, herd.ValueOutOfRange),
+    (UnicodeError, herd.ValueInvalid),
+)
+_HINTS: Final[dict[type[herd.Error], str]] = {herd.TooLarge: "do it in parts"}
+# DuckDB's classes, without "Exception" or "Error", and the words before ": " of what it says.
+_QUERY_KINDS: Final[dict[str, type[herd.Error]]] = {
+    "Conversion": herd.ValueInvalid,
+    "OutOfRange": herd.ValueOutOfRange,
+    "OutOfMemory": herd.TooLarge,
+    "ArrowMemory": herd.TooLarge,
+    "ArrowCapacity": herd.TooLarge,
+    "ObjectSize": herd.TooLarge,
+    "Interrupt": herd.OperationalError,
+    "Permission": herd.NotSupportedError,
+    "NotImplemented": herd.NotSupportedError,
+    "ArrowNotImplemented": herd.NotSupportedError,
+    "Parser": herd.SqlSyntaxError,
+    "Syntax": herd.SqlSyntaxError,
+    "TypeMismatch": herd.TypeMismatch,
+    "MismatchType": herd.TypeMismatch,
+    "InvalidType": herd.TypeMismatch,
+    "ArrowType": herd.TypeMismatch,
+    "Binder": herd.ProgrammingError,
+    "Catalog": herd.ProgrammingError,
+    "InvalidInput": herd.DataError,
+    "ArrowInvalid": herd.DataError,
+    "IO": herd.StorageFailed,
+    "Internal": herd.InternalError,
+    "INTERNAL": herd.InternalError,
+    "Fatal": herd.InternalError,
+    "FATAL": herd.InternalError,
+    "TransactionContext": herd.InternalError,
+    "ResourceInUse": herd.InternalError,
+}
+# What the message says is more exact than its class.
+_WORDS: Final[tuple[tuple[re.Pattern[str], type[herd.Error]], ...]] = (
+    (re.compile(r"Arrow Appender: The maximum"), herd.TooLarge),
+    (re.compile(r"[Rr]eferenced column|a column named|column .* not found"), herd.NoSuchColumn),
+    (re.compile(r"Referenced table|Table with name"), herd.NoSuchTable),
+    (re.compile(r"No function matches|Cannot (compare|mix|combine)"), herd.TypeMismatch),
+    (re.compile(r"Values were not provided|Parameter argument/count"), herd.ParametersMismatch),
+    (re.compile(r"out of range|Overflow", re.IGNORECASE), herd.ValueOutOfRange),
+    (re.compile(r"Division by zero", re.IGNORECASE), herd.DivisionByZero),
+    (re.compile(r"Unable to transform python value|Python Conversion"), herd.ValueInvalid),
+    (re.compile(r"integer too large"), herd.ValueOutOfRange),
+    (re.compile(r"database has been invalidated"), herd.InternalError),
+)  # fmt: skip
+_NAME_END: Final = re.compile(r"(Exception|Error)$")
+_TITLE: Final = re.compile(r"^([A-Za-z -]{2,30}) Error: ")
+_TAIL: Final = re.compile(
+    r"\n+(LINE \d+:|\s*Candidate |Possible solutions|\* SET |\n).*", re.DOTALL
+)
+
+
+def _of_a_query(error: BaseException) -> herd.Error:
+    """The database's error for one of DuckDB, or of Arrow."""
+    said = str(error)
+    if "INTERRUPT" in said:
+        return herd.OperationalError("the query was cancelled")
+    titled = _TITLE.match(said)
+    names = [_NAME_END.sub("", kind.__name__) for kind in type(error).__mro__]
+    if titled is not None:
+        names.append(titled[1].title().replace(" ", "") if " " in titled[1] else titled[1])
+    kind = next((_QUERY_KINDS[name] for name in names if name in _QUERY_KINDS), herd.DatabaseError)
+    if kind is not herd.InternalError:
+        kind = next((meaning for words, meaning in _WORDS if words.search(said)), kind)
+    return kind(_text(error), hint=_HINTS.get(kind, ""))
+
+
+def _text(error: BaseException) -> str:
+    """What an exception says, without what only its own library's users need."""
+    said = _TAIL.sub("", _TITLE.sub("", str(error))).strip().replace("\n", "; ")
+    return said or type(error).__name__
+
+
 @contextmanager
 def translating() -> Iterator[None]:
     """Raise the database's errors for those of the engine."""
@@ -42,6 +157,17 @@ def translating() -> Iterator[None]:
         yield
     except EngineError as error:
         raise translated(error) from error
+
+
+@contextmanager
+def translating_all() -> Iterator[None]:
+    """Raise the database's errors for whatever is raised, as `database_error` says."""
+    try:
+        yield
+        return
+    except Exception as error:
+        failure = database_error(error)
+    raise failure
 
 
 def after_logging(error: EngineError) -> Exception:

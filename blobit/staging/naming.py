@@ -251,7 +251,7 @@ async def _mark(core: BucketCore, key: RowKey, now_ms: int) -> None:
     def confirm(found: Found) -> bool | None:
         return True if found[key] is not None else None
 
-    await core.committer.change(Change((key,), lambda _: Effect({key: row}, True), confirm))
+    await core.change(Change((key,), lambda _: Effect({key: row}, True), confirm))
 
 
 def _done_key(core: BucketCore, job: Job) -> RowKey:

@@ -24,6 +24,7 @@ import msgspec
 
 from engine.access.principal import Grant, Kind, Principal
 from engine.errors import AccessRefused, EngineError
+from engine.expiry import is_over
 
 READ: Final = "read"
 SESSION: Final = "session"
@@ -92,7 +93,7 @@ def verify(token: str, key: bytes, use: str, now_ms: int) -> Claims:
         raise _refusal() from error
     if not exact or claims.use != use:
         raise _refusal()
-    if now_ms >= claims.expires_ms:
+    if is_over(claims.expires_ms, now_ms):
         raise AccessRefused("the token has expired: get another one")
     return claims
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.limits import MIB
 
 
@@ -28,7 +29,7 @@ class LogSettings:
     roll_ms: int = 3_600_000
     pending_bytes_max: int = 64 * MIB
     retention_ms: int = 0
-    clock_difference_ms: int = 10_000
+    clock_difference_ms: int = CLOCK_DIFFERENCE_MS
     turn_timeout_ms: int = 60_000
     roll_straggler_ms: int = 10
     retry_pause_ms: int = 20

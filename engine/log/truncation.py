@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import InvalidRequest, Overloaded, PositionTruncated
+from engine.expiry import is_over
 from engine.log.log_list import LogList, Pin
 from engine.log.position import Position
 from engine.log.settings import LogSettings
@@ -90,4 +91,5 @@ def _check_room(name: str, others: list[Pin]) -> None:
 
 def _standing(current: LogList, now_ms: int, settings: LogSettings) -> list[Pin]:
     """The pins that are not over."""
-    return [pin for pin in current.pins if pin.expires_ms + settings.clock_difference_ms > now_ms]
+    allowed_ms = settings.clock_difference_ms
+    return [pin for pin in current.pins if not is_over(pin.expires_ms, now_ms, allowed_ms)]

@@ -3,6 +3,7 @@
 Invariants:
 - Every change is a compare-and-set of the whole list, so a pin and a removal cannot cross.
 - The newest checkpoint and every pinned one stay; the others go when there are more than `keep`.
+- A pin lasts as long as it was asked for, by the clock of whoever asked (`engine/expiry.py`).
 - The list never goes back: a newer epoch's, or a higher number, is never replaced by an older one.
 - A leader claims the list before it sweeps or takes: one of an older epoch names nothing after
   that, for what it wrote may be swept.
@@ -15,6 +16,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import Deposed, InvalidRequest, KeyExists, NotFound, VersionConflict
+from engine.expiry import is_over
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from herd.checkpoint.manifest import (
@@ -128,7 +130,7 @@ class CheckpointList:
 
     def _unexpired(self, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
         now_ms = self._clock.wall_ms()
-        return tuple(pin for pin in pins if pin.expires_ms > now_ms)
+        return tuple(pin for pin in pins if not is_over(pin.expires_ms, now_ms))
 
     async def _change(self, change: Callable[[Checkpoints], Checkpoints]) -> Checkpoints:
         """Change the list by compare-and-set. A lost reply shows as a list that is changed."""

@@ -4,12 +4,13 @@ Invariants:
 - DuckDB sees the tables that a query was given and nothing else: no file, no extension, no
   variable of the program, no setting that a statement could change.
 - A connection is used by one query at a time, and is not used again after a defect of DuckDB.
-- Every error of DuckDB becomes one of the database's.
+- Every error of DuckDB and Arrow becomes one of the database's, and keeps none of them: whoever
+  holds the error does not hold the result, the connection or the memory of the query.
+- A result is closed when its query ends, by whatever way; garbage collection is not relied on.
 - Closing ends what runs, and waits for that: no connection is closed under a query.
 """
 
 import asyncio
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from engine import limits
 from engine.ports.workers import Workers
 from herd import errors
 from herd.arrow import described
+from herd.translating import database_error
 
 _BATCH_ROWS: Final = 65_536
 _INTERRUPT_S: Final = 0.05
@@ -161,6 +163,9 @@ class DuckPool:
         self, root: duckdb.DuckDBPyConnection, work: Work, job: "asyncio.Future[pa.Table]"
     ) -> None:
         running = self._running.pop(job)
+        if not job.cancelled():
+            # Whoever waited may have gone.
+            job.exception()
         work.close()
         if running.connection is not None and root is self._root:
             self._idle.append(running.connection)
@@ -179,10 +184,18 @@ class DuckPool:
             await self._workers.run(lambda: _close([*idle, root]))
 
     def _open(self) -> duckdb.DuckDBPyConnection:
+        """In a thread. Raises the database's errors."""
+        try:
+            if not self._temporary:
+                temporary = self._settings.temporary or None
+                self._temporary = tempfile.mkdtemp(prefix="herd-", dir=temporary)
+            return self._configured(duckdb.connect(":memory:"))
+        except Exception as error:
+            failure = database_error(error)
+        raise failure
+
+    def _configured(self, root: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
         settings = self._settings
-        if not self._temporary:
-            self._temporary = tempfile.mkdtemp(prefix="herd-", dir=settings.temporary or None)
-        root = duckdb.connect(":memory:")
         folder = self._temporary.replace("'", "''")
         for name, value in (
             ("memory_limit", f"'{settings.memory_bytes // limits.MIB}MiB'"),
@@ -206,8 +219,18 @@ class DuckPool:
         work: Work,
         running: Running,
     ) -> pa.Table:
-        """In the thread."""
+        """In the thread. What it raises refers to nothing of DuckDB's."""
         running.connection = connection = connection or root.cursor()
+        try:
+            return self._answer(connection, work, running)
+        except Exception as error:
+            failure = database_error(work.failures[0] if work.failures else error)
+        # Whoever holds the error must not hold the result and its batches: no frames, no context.
+        raise failure.with_traceback(None)
+
+    def _answer(
+        self, connection: duckdb.DuckDBPyConnection, work: Work, running: Running
+    ) -> pa.Table:
         names: list[str] = []
         try:
             for name, make in work.inputs.items():
@@ -216,10 +239,6 @@ class DuckPool:
                 if running.cancelled:
                     raise errors.OperationalError("the query was cancelled")
             return self._fetch(connection, work)
-        except duckdb.Error as error:
-            if work.failures:
-                raise work.failures[0] from error
-            raise translated(error) from error
         finally:
             for name in names:
                 connection.unregister(name)
@@ -229,7 +248,8 @@ class DuckPool:
         assert relation is not None, "only queries come here"
         names = [str(kind) for kind in relation.types]
         reader = relation.to_arrow_reader(_BATCH_ROWS)
-        batches, size_bytes = [], 0
+        batches: list[pa.RecordBatch] = []
+        size_bytes = 0
         try:
             for batch in reader:
                 size_bytes += batch.nbytes
@@ -240,10 +260,9 @@ class DuckPool:
                     )
                 batches.append(batch)
             return described(pa.Table.from_batches(batches, reader.schema), names)
-        except pa.ArrowException as error:
-            if work.failures:
-                raise work.failures[0] from error
-            raise translated(error) from error
+        finally:
+            # A result that is open keeps its connection busy for whoever comes next.
+            reader.close()
 
 
 async def _shielded(job: "asyncio.Future[pa.Table]", running: Running) -> pa.Table:
@@ -268,55 +287,3 @@ async def _interrupt(jobs: "Mapping[asyncio.Future[pa.Table], Running]") -> None
 def _close(connections: Sequence[duckdb.DuckDBPyConnection]) -> None:
     for connection in connections:
         connection.close()
-
-
-# Errors
-
-_KINDS: Final[tuple[tuple[type[Exception], type[errors.Error]], ...]] = (
-    (duckdb.ConversionException, errors.ValueInvalid),
-    (duckdb.OutOfRangeException, errors.ValueOutOfRange),
-    (duckdb.OutOfMemoryException, errors.TooLarge),
-    (duckdb.InterruptException, errors.OperationalError),
-    (duckdb.PermissionException, errors.NotSupportedError),
-    (duckdb.NotImplementedException, errors.NotSupportedError),
-    (duckdb.ParserException, errors.SqlSyntaxError),
-    (duckdb.SyntaxException, errors.SqlSyntaxError),
-    (duckdb.TypeMismatchException, errors.TypeMismatch),
-    (duckdb.InvalidTypeException, errors.TypeMismatch),
-    (duckdb.BinderException, errors.ProgrammingError),
-    (duckdb.CatalogException, errors.ProgrammingError),
-    (duckdb.InvalidInputException, errors.DataError),
-    (duckdb.IOException, errors.StorageFailed),
-    (duckdb.InternalException, errors.InternalError),
-    (duckdb.FatalException, errors.InternalError),
-)
-# What the message says is more exact than its class.
-_WORDS: Final[tuple[tuple[re.Pattern[str], type[errors.Error]], ...]] = (
-    (re.compile(r"[Rr]eferenced column|a column named|column .* not found"), errors.NoSuchColumn),
-    (re.compile(r"Referenced table|Table with name"), errors.NoSuchTable),
-    (re.compile(r"No function matches|Cannot (compare|mix|combine)"), errors.TypeMismatch),
-    (re.compile(r"Values were not provided|Parameter argument/count"), errors.ParametersMismatch),
-    (re.compile(r"out of range|Overflow", re.IGNORECASE), errors.ValueOutOfRange),
-    (re.compile(r"Division by zero", re.IGNORECASE), errors.DivisionByZero),
-    (re.compile(r"Unable to transform python value|Python Conversion"), errors.ValueInvalid),
-    (re.compile(r"integer too large"), errors.ValueOutOfRange),
-    (re.compile(r"database has been invalidated"), errors.InternalError),
-)  # fmt: skip
-_TITLE: Final = re.compile(r"^[A-Za-z -]{3,30} Error: ")
-_TAIL: Final = re.compile(r"\n+(LINE \d+:|\s*Candidate |Possible solutions|\n).*", re.DOTALL)
-
-
-def translated(error: Exception) -> errors.Error:
-    """The database's error for one of DuckDB, or of Arrow."""
-    said = str(error)
-    text = _TAIL.sub("", _TITLE.sub("", said)).strip().replace("\n", "; ")
-    kind: type[errors.Error] = errors.DatabaseError
-    for original, meaning in _KINDS:
-        if isinstance(error, original):
-            kind = meaning
-            break
-    if kind is not errors.InternalError:
-        kind = next((meaning for words, meaning in _WORDS if words.search(said)), kind)
-    if "INTERRUPT" in said:
-        return errors.OperationalError("the query was cancelled")
-    return kind(text)

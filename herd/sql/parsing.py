@@ -174,8 +174,8 @@ def parse_tree(text: str) -> exp.Expr:
         trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
     except ParseError as error:
         raise _syntax_error(text, error) from None
-    except TokenError as error:
-        raise SqlSyntaxError("a quote or a comment is not closed") from error
+    except TokenError:
+        raise SqlSyntaxError("a quote or a comment is not closed") from None
     except RecursionError:
         raise TooLarge("the statement is nested too deeply") from None
     trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]

@@ -4,6 +4,7 @@ Invariants:
 - A statement that fails changes nothing; its transaction goes on, unless the error ended it.
 - A transaction that ended by itself stays the session's until COMMIT or ROLLBACK says that its
   user knows: nothing is committed by accident meanwhile.
+- Whatever a statement raises is an error of the database, with an SQLSTATE.
 - A text is read and planned once for all sessions of a tablespace, as long as no definition
   changes.
 """
@@ -13,7 +14,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.slow import SLOW, waited_longest
-from herd.errors import AccessDenied, Deadlock, InternalError, NotSupportedError, ProgrammingError
+from herd.errors import (
+    AccessDenied,
+    Deadlock,
+    Error,
+    InternalError,
+    NotSupportedError,
+    ProgrammingError,
+)
 from herd.permits import Permits, Whose
 from herd.sequences import sequences_of
 from herd.sql import control
@@ -28,6 +36,7 @@ from herd.sql.scalars import CannotEvaluate
 from herd.sql.shape import shape_of
 from herd.sql.statement import DefinitionsChanged, Given, Short, Work, moment_of
 from herd.transaction import Isolation, Transaction
+from herd.translating import database_error
 from herd.turns import in_parts, in_turns
 
 if TYPE_CHECKING:
@@ -77,12 +86,18 @@ class Session:
     def execute(self, text: str, parameters: Parameters = ()) -> Awaitable[Result]:
         """Run one statement; await the result. Raises what is in `herd.errors`, now or then."""
         if self.transaction is None and self.autocommit and len(text) <= LONG_CHARACTERS:
-            planned = self.plan(text)
-            if planned.short is not None:
-                # No coroutine: for those who change one row it would be a tenth of the work.
-                answered = self._start_short(planned, planned.short, parameters)
-                if answered is not None:
-                    return answered
+            try:
+                planned = self.plan(text)
+                if planned.short is not None:
+                    # No coroutine: for those who change one row it would be a tenth of the work.
+                    answered = self._start_short(planned, planned.short, parameters)
+                    if answered is not None:
+                        return answered
+            except Exception as error:
+                failure = self._failure(error)
+            else:
+                return self._execute(text, parameters)
+            raise failure
         return self._execute(text, parameters)
 
     async def _execute(self, text: str, parameters: Parameters) -> Result:
@@ -95,8 +110,11 @@ class Session:
                 return await self._alone(planned, lambda one, work: _run(one, work, parameters))
             async with self.turn:
                 return await self._within(planned, lambda one, work: _run(one, work, parameters))
+        except Exception as error:
+            failure = self._failure(error)
         finally:
             self._ran(running)
+        raise failure
 
     async def execute_many(self, text: str, rows: Iterable[Sequence[Any]]) -> Result:
         """Run one statement for each tuple of parameters: all or nothing.
@@ -113,8 +131,11 @@ class Session:
                 return await self._alone(planned, lambda one, work: _run_many(one, work, many))
             async with self.turn:
                 return await self._within(planned, lambda one, work: _run_many(one, work, many))
+        except Exception as error:
+            failure = self._failure(error)
         finally:
             self._ran(running)
+        raise failure
 
     def _ran(self, running: Running) -> None:
         took_s = self.space.clock.monotonic() - running.began_s
@@ -173,8 +194,12 @@ class Session:
             try:
                 self._check_commit(transaction)
                 await self._commit(transaction)
+                return
+            except Exception as error:
+                failure = self._failure(error)
             finally:
                 self._forget()
+        raise failure
 
     async def rollback(self) -> None:
         """Roll the open transaction back; without one nothing happens."""
@@ -283,6 +308,15 @@ class Session:
         except AccessDenied:
             transaction.rollback()
             raise
+
+    def _failure(self, error: Exception) -> Error:
+        """What the user hears of an error."""
+        if self.space.dropped:
+            return ProgrammingError(
+                f"tablespace {self.space.name} was dropped",
+                hint="connect again if there is a new one of its name",
+            )
+        return database_error(error)
 
     def _forget(self) -> None:
         self.transaction = None

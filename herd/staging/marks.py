@@ -17,6 +17,7 @@ Invariants:
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+from engine.expiry import is_over
 from engine.replica.contract import ReadRows
 from herd.errors import ProgrammingError
 from herd.keys import JOB, successor
@@ -67,7 +68,7 @@ class JobMark:
         now_ms = self._space.clock.wall_ms()
         found, _ = self._space.stale_read(self._beside)
         for key, _ in found:
-            if key.startswith(self._prefix) or _made_ms(key) < now_ms - KEPT_MS:
+            if key.startswith(self._prefix) or is_over(_made_ms(key) + KEPT_MS, now_ms):
                 transaction.set_plain(key, None)
         transaction.set_plain(self._prefix + now_ms.to_bytes(8), self._sequence.to_bytes(8))
 

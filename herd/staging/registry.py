@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import KeyExists, LedgerClosed, NotFound
+from engine.expiry import is_over
 from engine.ledger.client import Announce, LedgerClient
 from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
@@ -109,17 +110,17 @@ async def drop_run(client: LedgerClient, tablespace: str, run: str) -> list[int]
 async def sweep(client: LedgerClient, tablespace: str) -> list[int]:
     """Delete the ledgers that were forgotten; returns them. Raises `MetadataUnavailable`."""
     swept = []
-    oldest_ms = client.clock.wall_ms() - KEPT_MS
+    now_ms = client.clock.wall_ms()
     for name, ledger_id in await _registered(client, tablespace):
         found = await client.store.get(f"{_FOLDER}/{tablespace}/{name}")
-        if found is not None and _made_ms(found.value) < oldest_ms:
+        if found is not None and is_over(_made_ms(found.value) + KEPT_MS, now_ms):
             await _drop(client, tablespace, name, ledger_id)
             swept.append(ledger_id)
     for name in await client.store.children(f"{_FOLDER}/{tablespace}"):
         if "!" in name:
             key = f"{_FOLDER}/{tablespace}/{name}"
             found = await client.store.get(key)
-            if found is not None and _made_ms(found.value) < oldest_ms:
+            if found is not None and is_over(_made_ms(found.value) + KEPT_MS, now_ms):
                 await client.store.delete(key)
     return swept
 

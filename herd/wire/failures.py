@@ -7,16 +7,13 @@ Invariants:
   `InternalError`, without its innards.
 """
 
-import logging
 from typing import Final
 
-from engine.errors import EngineError
 from herd import errors
-from herd.errors import Error, InternalError
-from herd.translating import translated
+from herd.errors import Error
+from herd.translating import database_error
 from herd.wire.messages import NO_TRANSACTION, Failed
 
-_logger = logging.getLogger(__name__)
 _TEXT_CHARACTERS_MAX: Final = 10_000
 _KINDS: Final[dict[str, type[Error]]] = {
     name: kind
@@ -38,15 +35,9 @@ def failed(
     error: BaseException, *, leader: str = "", lost: bool = False, state: int = NO_TRANSACTION
 ) -> Failed:
     """What to tell of an error."""
-    if isinstance(error, EngineError):
-        error = translated(error)
     if isinstance(error, FileExistsError):
         error = errors.ProgrammingError(f"{error.filename} exists", hint="choose another file")
-    elif isinstance(error, OSError):
-        error = errors.StorageFailed(str(error))
-    if not isinstance(error, Error):
-        _logger.error("a call failed by a defect", exc_info=error)
-        error = InternalError(f"{type(error).__name__}: {error}", hint="see the server's log")
+    error = database_error(error)
     return Failed(
         type(error).__name__,
         error.code,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from herd.sql.result import LazyRows, Result, ResultColumn
+from herd.translating import translating_all
 from herd.wire.messages import Columns, Rows, Table, decode_columns, encode
 from herd.wire.values import packed
 
@@ -111,18 +112,20 @@ def table_of(result: Result) -> "pyarrow.Table":
     names = [column.name for column in result.columns]
     kinds = [None if column.type is None else arrow_type(column.type) for column in result.columns]
     columns = zip(*result.rows, strict=True) if result.rows else [()] * len(names)
-    arrays = [
-        pyarrow.array(list(values), kind) for values, kind in zip(columns, kinds, strict=True)
-    ]
-    return pyarrow.Table.from_arrays(arrays, names=names)
+    with translating_all():
+        arrays = [
+            pyarrow.array(list(values), kind) for values, kind in zip(columns, kinds, strict=True)
+        ]
+        return pyarrow.Table.from_arrays(arrays, names=names)
 
 
 def arrow_of(pieces: Sequence[bytes]) -> "pyarrow.Table":
     """The table of all pieces of a result."""
     import pyarrow
 
-    tables = [pyarrow.ipc.open_stream(piece).read_all() for piece in pieces]
-    return tables[0] if len(tables) == 1 else pyarrow.concat_tables(tables)
+    with translating_all():
+        tables = [pyarrow.ipc.open_stream(piece).read_all() for piece in pieces]
+        return tables[0] if len(tables) == 1 else pyarrow.concat_tables(tables)
 
 
 def result_of_rows(told: Rows, columns: Callable[[bytes], tuple[ResultColumn, ...]]) -> Result:

@@ -27,7 +27,13 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-from herd.errors import NoSuchColumn, ParametersMismatch, ValueInvalid
+from herd.errors import (
+    NoSuchColumn,
+    ParametersMismatch,
+    TooLarge,
+    ValueInvalid,
+    ValueOutOfRange,
+)
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC: Final = _EPOCH.replace(tzinfo=datetime.UTC)
@@ -44,7 +50,10 @@ Pack = Callable[[Any], Any]
 
 
 def packed(value: Any) -> Any:
-    """A value as MessagePack takes it. Raises `ValueInvalid` for a type that no column has."""
+    """A value as MessagePack takes it.
+
+    Raises `ValueInvalid` for a type that no column has, `ValueOutOfRange`, `TooLarge`.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -128,6 +137,22 @@ def _timestamp(value: datetime.datetime) -> Ext:
     return Ext(5, _SIGNED.pack((value - _EPOCH_UTC) // _MICROSECOND))
 
 
+def _interval(value: datetime.timedelta) -> Ext:
+    try:
+        return Ext(8, _SIGNED.pack(value // _MICROSECOND))
+    except struct.error:
+        raise ValueOutOfRange(
+            f"an interval of {value.days} days", hint="one has up to 2**63 microseconds"
+        ) from None
+
+
+def _sequence(values: Sequence[Any]) -> list[Any]:
+    try:
+        return [packed(item) for item in values]
+    except RecursionError:
+        raise TooLarge("a value is nested too deeply") from None
+
+
 def _decimal(data: bytes) -> Decimal:
     if len(data) > _DIGITS_MAX:
         raise ValueError("a number of too many digits")
@@ -152,9 +177,9 @@ _PACK: Final[dict[type, Pack]] = {
     datetime.time: _time,
     datetime.datetime: _timestamp,
     uuid.UUID: lambda value: Ext(6, value.bytes),
-    datetime.timedelta: lambda value: Ext(8, _SIGNED.pack(value // _MICROSECOND)),
-    list: lambda value: [packed(item) for item in value],
-    tuple: lambda value: [packed(item) for item in value],
+    datetime.timedelta: _interval,
+    list: _sequence,
+    tuple: _sequence,
     bytearray: bytes,
     memoryview: bytes,
 }

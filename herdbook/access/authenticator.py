@@ -18,6 +18,7 @@ from engine.access.principal import EVERYBODY, Principal
 from engine.access.scram import NOT_PROVED, ScramVerifier, prepared_name
 from engine.access.tokens import SESSION, SESSION_MS, Claims, is_signed, sign, verify
 from engine.errors import AccessRefused, InvalidRequest, Unavailable
+from engine.expiry import is_over
 from engine.ports.clock import Clock
 from herdbook.access.rows import TOKEN_MARK, UserRows, digest_of
 
@@ -86,7 +87,7 @@ class StoreAuthenticator:
         found = await self._lately(("token", token_id), lambda: self.rows.token(token_id))
         expected = found.digest if found is not None else bytes(32)
         right = hmac.compare_digest(digest_of(token), expected)
-        if found is None or not right or 0 < found.expires_ms <= now_ms:
+        if found is None or not right or (found.expires_ms and is_over(found.expires_ms, now_ms)):
             raise AccessRefused(_TOKEN_REFUSED)
         return await self.principal(found.owner)
 

@@ -1,16 +1,21 @@
 """Short writes that are answered without the log: by a leader whose lease holds, or not at all."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from unittest.mock import patch
 
 import pytest
 
+from herd.catalog import rows_of
 from herd.errors import CommitUnknown, LeaderUnavailable, SerializationFailure, UniqueViolation
 from herd.schema import Table as Definition
 from herd.table import create_table, open_table
 from herd.tablespace import Tablespace
+from herd.transaction import Isolation
 from herd.types import BIGINT, TEXT
 from tests.herd.spaces import PLAIN, made, opened, snapshot
+from tests.herd.sql.sessions import asking
 
 
 def lapsed(space: Tablespace) -> object:
@@ -89,3 +94,45 @@ async def test_a_write_at_whose_command_the_replica_failed_may_have_happened(
         monkeypatch.setattr(space._machine, "apply", fail)
         with pytest.raises(CommitUnknown):
             await table.update(1, lambda row: {"b": row["b"] + 1})
+
+
+async def test_a_short_write_keeps_its_lock_until_it_is_applied() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id BIGINT PRIMARY KEY, fed BIGINT)")
+        await on.run("INSERT INTO cow VALUES (1, 0)")
+        sessions = [on.another() for _ in range(20)]
+        feed = "UPDATE cow SET fed = fed + 1 WHERE id = 1"
+        for _ in range(3):
+            # All begin in one turn of the loop, before the first of them is in the log.
+            await asyncio.gather(*[one.execute(feed) for one in sessions])
+        assert await on.rows("SELECT fed FROM cow WHERE id = 1") == [(60,)]
+        assert len(on.space.locks) == 0
+
+
+@pytest.mark.parametrize("isolation", Isolation)
+async def test_a_transaction_begins_to_read_only_while_the_lease_holds(
+    isolation: Isolation,
+) -> None:
+    async with opened() as space:
+        table = await create_table(space, "cows", {"id": BIGINT, "name": TEXT}, ["id"])
+        await table.put({"id": 1, "name": "a"})
+        first, end = rows_of(table.bound.table)
+        with lapsed(space):  # type: ignore[attr-defined]
+            for number in range(8):
+                transaction = space.begin(isolation)
+                looks: list[Callable[[], object]] = [
+                    partial(transaction.get, first),
+                    partial(transaction.get_plain, first),
+                    partial(transaction.get_newest, first),
+                    partial(transaction.get_newest_plain, first),
+                    partial(transaction.scan, first, end),
+                    partial(transaction.scan_plain, first, end),
+                    partial(transaction.scan_newest, first, end),
+                    partial(transaction.scan_newest_plain, first, end),
+                ]
+                with pytest.raises(LeaderUnavailable):
+                    looks[number]()
+                transaction.rollback()
+        transaction = space.begin(isolation)
+        assert len(transaction.scan(first, end)) == 1
+        transaction.rollback()

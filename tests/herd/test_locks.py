@@ -12,6 +12,8 @@ from herd.locks import Holder, LockTable
 
 LONG_MS = 60_000
 
+TABLE = 7
+
 
 async def turns(count: int = 8) -> None:
     """Let everybody else run until they wait."""
@@ -334,3 +336,30 @@ def test_random_holders_never_collide_hang_or_leave_anything(seed: int) -> None:
         assert len(made.table) == 0
 
     asyncio.run(crowd())
+
+
+async def test_a_short_write_does_not_pass_one_who_waits_for_the_table() -> None:
+    table, alone = LockTable(), Holder()
+    assert table.try_short(TABLE, b"first")
+    waiting = asyncio.ensure_future(table.lock(alone, TABLE, 60_000))
+    await asyncio.sleep(0)
+    # Short writes without an end would keep it waiting for ever.
+    assert not table.try_short(TABLE, b"second")
+    table.release_short(TABLE, b"first")
+    await waiting
+    assert not table.try_short(TABLE, b"third")
+    table.release(alone)
+    assert table.try_short(TABLE, b"fourth")
+    table.release_short(TABLE, b"fourth")
+    assert len(table) == 0
+
+
+async def test_who_shares_a_lock_with_nobody_finds_no_others_in_it() -> None:
+    table, one, two = LockTable(), Holder(), Holder()
+    assert not table.held_by_others(one, TABLE)
+    assert table.try_lock(one, TABLE, exclusive=False)
+    assert not table.held_by_others(one, TABLE) and table.held_by_others(two, TABLE)
+    assert table.try_lock(two, TABLE, exclusive=False)
+    assert table.held_by_others(one, TABLE)
+    table.release(two)
+    assert not table.held_by_others(one, TABLE)

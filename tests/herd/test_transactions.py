@@ -451,3 +451,26 @@ def _see(
     for number in range(13):
         value = transaction.get(key_of(space, table, number))
         assert (None if value is None else value[len(FRESH) :]) == model.get(number)
+
+
+async def test_a_snapshot_ends_when_others_have_changed_definitions() -> None:
+    async with opened() as space:
+        table = await made(space, "cows")
+        other = await made(space, "bulls")
+        writer = space.begin()
+        await insert(writer, table, [1, 1, "a"])
+        await writer.commit()
+        late = snapshot(space)
+        assert rows_in(late, table) == [[1, 1, "a"]]
+        await made(space, "calves")
+        assert rows_in(late, table) == [[1, 1, "a"]], "a table that it has not seen is no matter"
+        # TRUNCATE gives a table another store: the catalog leads nowhere in the snapshot.
+        definer = space.begin()
+        catalog, store, changes = definer.catalog.with_store()
+        emptied = msgspec.structs.replace(table, store=store)
+        both = catalog.with_table(emptied)
+        definer.set_catalog(both[0], [*changes, *both[1]])
+        await definer.commit()
+        with pytest.raises(SerializationFailure, match="definitions"):
+            rows_in(late, other)
+        late.rollback()

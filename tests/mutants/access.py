@@ -150,7 +150,7 @@ ACCESS_MUTANTS: Final = (
         "tokens-for-ever",
         "a token ends with its moment",
         _TOKENS,
-        "    if now_ms >= claims.expires_ms:\n",
+        "    if is_over(claims.expires_ms, now_ms):\n",
         "    if claims.expires_ms < 0:\n",
         by_test(_TOKENS_TESTS, "test_a_token_ends_with_its_moment"),
     ),

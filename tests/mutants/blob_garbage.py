@@ -9,6 +9,8 @@ _COMPACTION: Final = "blobit/garbage/test_compaction.py"
 _EXPIRY: Final = "blobit/garbage/test_expiry.py"
 _ORPHANS: Final = "blobit/garbage/test_orphans.py"
 _PINNED: Final = "blobit/garbage/test_pinned.py"
+_DELETION: Final = "blobit/contract/test_deletion.py"
+_NOTHING_IS_PUT: Final = "test_nothing_is_put_into_a_bucket_once_its_deletion_has_returned"
 _JOBS: Final = "blobit/staging/test_jobs.py"
 
 BLOB_GARBAGE_MUTANTS: Final = (
@@ -279,5 +281,91 @@ BLOB_GARBAGE_MUTANTS: Final = (
             "blobit/snapshot/test_lines.py",
             "test_all_shares_of_an_object_have_every_line_once",
         ),
+    ),
+    Mutant(
+        "a-deleted-bucket-is-not-shut",
+        "when a deletion has returned, nobody's change of the bucket is made any more",
+        "blobit/registry.py",
+        "            raise\n        await self._shut(info)\n        return info\n",
+        "            raise\n        return info\n",
+        by_test(_DELETION, "TestEmbedded::" + _NOTHING_IS_PUT),
+    ),
+    Mutant(
+        "a-deleted-bucket-is-not-shut-elsewhere",
+        "when a deletion has returned, nobody's change of the bucket is made any more",
+        "blobit/committing.py",
+        "                counting.check(pending.change.keys)\n",
+        "",
+        by_test(_DELETION, "TestClustered::" + _NOTHING_IS_PUT),
+    ),
+    Mutant(
+        "parts-come-into-a-deleted-bucket",
+        "uploads change only while their bucket is there, as objects do",
+        "blobit/counting.py",
+        '_OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})',
+        '_OF_BUCKETS: Final = frozenset({"objects", "open_buckets"})',
+        by_test(_DELETION, "TestEmbedded::" + _NOTHING_IS_PUT),
+    ),
+    Mutant(
+        "objects-without-a-name-come-into-a-deleted-bucket",
+        "what tells by no row of `objects` that a bucket is open asks its counts, too",
+        "blobit/counting.py",
+        '_OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})',
+        '_OF_BUCKETS: Final = frozenset({"objects", "uploads"})',
+        by_test(_DELETION, "TestEmbedded::" + _NOTHING_IS_PUT),
+    ),
+    Mutant(
+        "a-quota-opens-a-deleted-bucket",
+        "counts that are shut stay shut",
+        "blobit/quotas.py",
+        "        core.check_counts(there.values())\n",
+        "",
+        by_test(_DELETION, "TestEmbedded::" + _NOTHING_IS_PUT),
+    ),
+    Mutant(
+        "the-collection-does-not-end-a-deletion",
+        "nothing is removed before the bucket is shut",
+        "blobit/bucket_removal.py",
+        "    await shut_bucket(scope.committer, scope.bucket_id)\n",
+        "",
+        by_test(
+            _DELETION,
+            "TestEmbedded::test_a_deletion_that_was_cut_short_is_ended_by_the_collection",
+        ),
+    ),
+    Mutant(
+        "an-upload-goes-though-it-was-renewed",
+        "only an upload whose time is over by now is ended by a round",
+        "blobit/expiry.py",
+        "        if expired_by_ms is not None and not is_expired(row, expired_by_ms):\n",
+        "        if False:\n",
+        by_test(
+            _EXPIRY,
+            "test_an_upload_that_is_renewed_while_a_round_looks_at_it_keeps_its_parts",
+        ),
+    ),
+    Mutant(
+        "a-mark-goes-though-it-was-renewed",
+        "an upload is removed as it was when somebody looked at it",
+        "blobit/expiry.py",
+        """        if (row["revision"], row["expires_ms"]) != seen:""",
+        """        if row["revision"] != seen[0]:""",
+        by_test(_EXPIRY, "test_a_mark_that_is_made_anew_while_a_round_looks_at_it_stays"),
+    ),
+    Mutant(
+        "a-hint-goes-before-its-object",
+        "a hint is taken only when the object is over by every clock",
+        "blobit/expiry.py",
+        "    last = (scope.bucket_id, scope.now_ms - CLOCK_DIFFERENCE_MS)\n",
+        "    last = (scope.bucket_id, scope.now_ms)\n",
+        by_test(_EXPIRY, "test_an_object_is_invisible_from_its_time_on_and_a_round_removes_it"),
+    ),
+    Mutant(
+        "a-readers-pin-ends-by-another-clock",
+        "the bytes that a pin holds stay until it is over by every clock",
+        "blobit/pinned.py",
+        "if pin.number in records and not is_over(pin.expires_ms, now_ms)",
+        "if pin.number in records and not is_over(pin.expires_ms, now_ms, 0)",
+        by_test(_PINNED, "test_what_a_pinned_checkpoint_names_is_readable_until_the_pin_ends"),
     ),
 )

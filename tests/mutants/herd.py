@@ -324,4 +324,74 @@ HERD_MUTANTS: Final = (
         "        if exclusive:\n            return\n",
         by_seeds(0, 1, "--herd"),
     ),
+    Mutant(
+        "a-snapshot-begins-without-a-lease",
+        "a leader that has been replaced, and does not know it yet, shows nothing",
+        "herd/transaction.py",
+        "            self._space.rows_get(COUNTERS)\n",
+        "",
+        by_test(
+            "herd/test_autocommit.py",
+            "test_a_transaction_begins_to_read_only_while_the_lease_holds",
+        ),
+    ),
+    Mutant(
+        "a-short-write-lets-go-before-it-is-applied",
+        "the lock of a short write falls when the row is applied",
+        "herd/autocommit.py",
+        "            waiter = waiting\n",
+        """            waiter = waiting
+            locks.release_short(table_id, key)
+            waiting._table, waiting._key = object(), object()
+            locks.try_short(waiting._table, waiting._key)
+""",
+        by_test(
+            "herd/test_autocommit.py",
+            "test_a_short_write_keeps_its_lock_until_it_is_applied",
+        ),
+    ),
+    Mutant(
+        "a-short-write-passes-a-waiter",
+        "no short write begins where somebody waits for the table",
+        "herd/locks.py",
+        "            if found.queue:\n                return False\n        elif",
+        "            if False:\n                return False\n        elif",
+        by_test(
+            "herd/test_locks.py",
+            "test_a_short_write_does_not_pass_one_who_waits_for_the_table",
+        ),
+    ),
+    Mutant(
+        "who-shares-a-lock-is-another-to-itself",
+        "others are those who are not the one that asks",
+        "herd/locks.py",
+        "            return bool(found.holders - {holder})",
+        "            return bool(found.holders)",
+        by_test(
+            "herd/test_locks.py",
+            "test_who_shares_a_lock_with_nobody_finds_no_others_in_it",
+        ),
+    ),
+    Mutant(
+        "a-snapshot-goes-on-with-other-definitions",
+        "a snapshot that others have changed the definitions of shows no rows by new ones",
+        "herd/transaction.py",
+        "            if not now.shows_as(self._defined_then):\n",
+        "            if False:\n",
+        by_test(
+            "herd/test_transactions.py",
+            "test_a_snapshot_ends_when_others_have_changed_definitions",
+        ),
+    ),
+    Mutant(
+        "a-checkpoints-pin-ends-by-another-clock",
+        "a pin lasts as long as was asked for, by the clock of whoever asked",
+        "engine/expiry.py",
+        "    return expires_ms + clock_difference_ms <= now_ms\n",
+        "    return expires_ms <= now_ms\n",
+        by_test(
+            "herd/checkpoint/test_pins.py",
+            "test_a_pin_lasts_as_long_by_the_clock_of_whoever_asked_for_it",
+        ),
+    ),
 )

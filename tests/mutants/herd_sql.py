@@ -4,6 +4,8 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, by_test
 
+_ATTACKS: Final = "herd/sql/test_attacks.py"
+
 HERD_SQL_MUTANTS: Final = (
     Mutant(
         "entries-stay-as-they-were-when-null-comes",
@@ -91,6 +93,57 @@ HERD_SQL_MUTANTS: Final = (
         by_test(
             "herd/sql/test_query.py",
             "test_closing_ends_a_query_that_runs_and_one_that_waits_for_its_turn",
+        ),
+    ),
+    Mutant(
+        "an-error-holds-the-answer-of-its-query",
+        "whoever holds an error does not hold the result and its batches",
+        "herd/sql/duck.py",
+        "        raise failure.with_traceback(None)\n",
+        "        raise failure\n",
+        by_test(_ATTACKS, "test_an_error_that_is_held_keeps_nothing_of_the_query"),
+    ),
+    Mutant(
+        "what-duckdb-says-late-is-an-error-of-the-disk",
+        "what DuckDB says in the middle of a result means what it says at the beginning",
+        "herd/translating.py",
+        "or (isinstance(error, OSError) and _TITLE.match(str(error))):",
+        "or False:",
+        by_test(_ATTACKS, "test_a_column_of_texts_past_two_gibibytes_is_too_large"),
+    ),
+    Mutant(
+        "libraries-errors-come-out-of-statements",
+        "whatever a statement raises is an error of the database",
+        "herd/sql/session.py",
+        "        return database_error(error)\n",
+        "        return error\n",
+        by_test(_ATTACKS, "test_every_statement_ends_and_the_next_of_anybody_works"),
+    ),
+    Mutant(
+        "values-that-python-has-not-raise-its-own-errors",
+        "a value that no value of Python can be is out of range",
+        "herd/arrow.py",
+        "    except (ValueError, ArithmeticError, pa.ArrowException) as error:",
+        "    except KeyError as error:",
+        by_test(_ATTACKS, "test_every_statement_ends_and_the_next_of_anybody_works"),
+    ),
+    Mutant(
+        "the-upper-half-of-a-type-is-negative",
+        "an answer has the values that the query has",
+        "herd/arrow.py",
+        "        return lambda value: int(value) % 2**128",
+        "        return int",
+        by_test(_ATTACKS, "test_every_statement_ends_and_the_next_of_anybody_works"),
+    ),
+    Mutant(
+        "sessions-of-a-dropped-tablespace-try-for-ever",
+        "a session of a dropped tablespace says so",
+        "herd/store.py",
+        "                    space.dropped = True\n",
+        "                    space.dropped = False\n",
+        by_test(
+            "herd/nodes/test_folder_spaces.py",
+            "test_sessions_of_a_dropped_tablespace_write_nothing_into_a_new_one_of_its_name",
         ),
     ),
 )

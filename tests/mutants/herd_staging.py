@@ -33,7 +33,7 @@ HERD_STAGING_MUTANTS: Final = (
         "the-mark-of-a-job-goes-with-the-next-one",
         "a mark stays for a month, however many others come",
         "herd/staging/marks.py",
-        "_made_ms(key) < now_ms - KEPT_MS",
+        "is_over(_made_ms(key) + KEPT_MS, now_ms)",
         "_made_ms(key) <= now_ms",
         by_test(
             "herd/staging/test_marks.py",

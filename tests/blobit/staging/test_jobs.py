@@ -12,6 +12,7 @@ from blobit.naming import packed_metadata
 from blobit.staging import naming
 from blobit.staging.naming import drop, give_up, given_up, is_done, name_all, upload_id_of
 from blobit.staging.storing import Staged, Stager, Unstored
+from engine.expiry import CLOCK_DIFFERENCE_MS
 from herd.staging.layout import Job
 from tests.blobit.contract.stores import Store, clustered, embedded
 from tests.blobit.garbage.grounds import BUCKET, DAY_MS, HOUR_MS, Ground, grounds
@@ -95,7 +96,7 @@ async def test_a_task_that_outlives_its_run_holds_nothing_and_the_next_run_is_fr
         part = await staged(ground, OBJECTS, task=3, run="the next run")
         await name_all(core, JOB, [part], keyed=True)
         assert await contents(ground) == OBJECTS
-        ground.clock.pass_ms(ground.settings.upload_ttl_ms)
+        ground.clock.pass_ms(ground.settings.upload_ttl_ms + CLOCK_DIFFERENCE_MS)
         await ground.blobs.collect()
         assert await ground.rows("uploads") == [], "marks go when an upload would have"
 
@@ -131,7 +132,7 @@ async def test_a_job_with_a_key_counts_once_for_as_long_as_an_upload_may_take(
         await ground.bucket.delete("a")
         await name_all(core, JOB, [await staged(ground, OBJECTS, task=2)], keyed=True)
         assert "a" not in await contents(ground) and await is_done(core, JOB)
-        ground.clock.pass_ms(ground.settings.upload_ttl_ms)
+        ground.clock.pass_ms(ground.settings.upload_ttl_ms + CLOCK_DIFFERENCE_MS)
         await ground.blobs.collect()
         assert not await is_done(core, JOB)
 
@@ -274,7 +275,7 @@ async def test_a_job_that_is_done_is_no_failure_when_its_ledgers_cannot_be_let_g
             with pytest.warns(UserWarning, match="the job is done.*the leader is away"):
                 await name_all(ground.bucket.core, JOB, [part], keyed=False)
         assert await contents(ground) == OBJECTS
-        ground.clock.pass_ms(ground.settings.upload_ttl_ms)
+        ground.clock.pass_ms(ground.settings.upload_ttl_ms + CLOCK_DIFFERENCE_MS)
         await ground.blobs.collect()
         assert await ground.rows("uploads") == []
 

@@ -1,12 +1,21 @@
 """Tablespaces of a folder are made and dropped by statements, too."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import herd
-from herd.errors import NameTaken, NotSupportedError, OperationalError, ProgrammingError
+from herd.errors import (
+    NameTaken,
+    NoSuchTable,
+    NotSupportedError,
+    ProgrammingError,
+)
 from herd.nodes.folder_spaces import mark_dropped
+from tests.herd.wire.wiring import embedded, through_socket
 
 
 async def test_a_folders_tablespaces_are_made_and_dropped_by_statements(tmp_path: Path) -> None:
@@ -36,7 +45,7 @@ async def test_a_folders_tablespaces_are_made_and_dropped_by_statements(tmp_path
         assert await opened.names() == ["default"]
         assert len(await opened.client.list_ledgers()) < ledgers
         assert not (tmp_path / "herd" / "farm").exists()
-        with pytest.raises(OperationalError):
+        with pytest.raises(ProgrammingError, match="was dropped"):
             await farm.execute("SELECT * FROM cow")
         with pytest.raises(ProgrammingError, match="no tablespace"):
             await session.execute("DROP TABLESPACE farm")
@@ -58,3 +67,54 @@ async def test_a_drop_that_was_cut_short_ends_when_the_name_is_used_again(tmp_pa
         await opened.make("farm")
         farm = await opened.session("farm")
         assert list((await farm.execute("SHOW TABLES")).rows) == []
+
+
+@pytest.mark.parametrize("open_herd", [embedded, through_socket])
+async def test_sessions_of_a_dropped_tablespace_write_nothing_into_a_new_one_of_its_name(
+    open_herd: Callable[[Path], AbstractAsyncContextManager[Any]], tmp_path: Path
+) -> None:
+    async with open_herd(tmp_path) as opened:
+        admin = await opened.session()
+        await admin.execute("CREATE TABLESPACE farm")
+        idle, busy = await opened.session("farm"), await opened.session("farm")
+        await idle.execute("CREATE TABLE cow (id INT PRIMARY KEY, fed INT)")
+        await busy.execute("BEGIN")
+        await busy.execute("INSERT INTO cow VALUES (1, 1)")
+        await admin.execute("DROP TABLESPACE farm")
+        await admin.execute("CREATE TABLESPACE farm")
+        anew = await opened.session("farm")
+        await anew.execute("CREATE TABLE cow (id INT PRIMARY KEY, fed INT)")
+        for session, text in (
+            (idle, "INSERT INTO cow VALUES (2, 2)"),
+            (idle, "UPDATE cow SET fed = 3 WHERE id = 2"),
+            (idle, "SELECT * FROM cow"),
+            (busy, "COMMIT"),
+        ):
+            with pytest.raises(ProgrammingError, match="was dropped"):
+                await session.execute(text)
+        assert list((await anew.execute("SELECT * FROM cow")).rows) == []
+
+
+@pytest.mark.parametrize("open_herd", [embedded, through_socket])
+async def test_a_table_that_was_made_anew_gets_all_that_is_acknowledged_after_that(
+    open_herd: Callable[[Path], AbstractAsyncContextManager[Any]], tmp_path: Path
+) -> None:
+    async with open_herd(tmp_path) as opened:
+        session, other = await opened.session(), await opened.session()
+        made = "CREATE TABLE cow (id INT PRIMARY KEY, fed INT)"
+        await session.execute(made)
+        known = await opened.table("cow")
+        await known.put({"id": 1, "fed": 1})
+        change = "INSERT INTO cow VALUES (?, 1)"
+        await session.execute(change, (2,))
+        await other.execute("DROP TABLE cow")
+        with pytest.raises(NoSuchTable):
+            await known.put({"id": 3, "fed": 1})
+        with pytest.raises(NoSuchTable):
+            await session.execute(change, (4,))
+        await other.execute(made)
+        # A name is looked up at each call: what has it now gets the row, and shows it.
+        await known.put({"id": 5, "fed": 1})
+        await session.execute(change, (6,))
+        rows = await other.execute("SELECT id FROM cow ORDER BY id")
+        assert list(rows.rows) == [(5,), (6,)]
