@@ -96,15 +96,14 @@ class Duties:
                 self._slice_began_s = self._clock.monotonic()
                 summary = self._applier.summary
                 epoch = self._leading.writer.epoch
-                record, before = await self._snapshots.take(
+                record, replaced = await self._snapshots.take(
                     snapshot, epoch, summary.entries, summary.level, self._pause
                 )
             finally:
                 snapshot.close()
             self._bytes_then = bytes_then
             self._measures.snapshots.add()
-            if before is not None:
-                self._retired.append(before)
+            self._retired.extend(replaced)
             at = record.at
             await self._log.truncate(at if durable == START else min(at, durable))
             await self._drop_retired()
@@ -114,12 +113,10 @@ class Duties:
         """Delete snapshots that were replaced, but for those that a replica is restoring."""
         if self._retired:
             pinned = {pin.position for pin in (await self._log.list()).pins}
-            retired, self._retired = self._retired, []
-            for record in retired:
-                if record.at in pinned:
-                    self._retired.append(record)
-                else:
+            for record in list(self._retired):
+                if record.at not in pinned:
                     await self._snapshots.delete(record.ledger_id)
+                    self._retired.remove(record)
 
     async def _pause(self) -> None:
         """Leave the loop to the others for as long as keeps this one's share."""

@@ -168,16 +168,16 @@ REPLICA_MUTANTS: Final = (
         "old-snapshots-stay",
         "a snapshot that was overtaken is deleted",
         "engine/replica/duties.py",
-        "                self._retired.append(before)",
-        "                pass",
+        "            self._retired.extend(replaced)\n",
+        "",
         by_test(_REPLICA_TESTS, "test_snapshots_never_stop_proposals_and_older_ones_are_deleted"),
     ),
     Mutant(
         "a-snapshot-goes-under-its-reader",
         "a snapshot that a replica has pinned stays until it was read",
         "engine/replica/duties.py",
-        "                if record.at in pinned:",
-        "                if record.at not in pinned and record.rows < 0:",
+        "                if record.at not in pinned:",
+        "                if pinned is not None:",
         by_test(
             _TROUBLE_TESTS, "test_while_a_snapshot_is_restored_nothing_of_it_is_seen_and_it_is_kept"
         ),
@@ -223,8 +223,8 @@ REPLICA_MUTANTS: Final = (
         "a-snapshots-position-goes-back",
         "the position that the key names never goes back",
         _SNAPSHOTS,
-        "                if current.at >= wanted.at:",
-        "                if current.at == wanted.at:",
+        "current.epoch > wanted.epoch or current.at >= wanted.at):",
+        "current.epoch > wanted.epoch or current.at == wanted.at):",
         by_test(_TROUBLE_TESTS, "test_a_snapshot_of_an_earlier_position_takes_no_later_ones_place"),
     ),
     Mutant(

@@ -138,10 +138,10 @@ async def test_more_names_than_one_answer_holds_are_all_listed(
 async def test_what_a_cancelled_write_did_to_a_folder_is_known_to_the_next_read(
     tmp_path: Path,
 ) -> None:
-    async with opened(SystemDisk(tmp_path / "metadata")) as folder:
-        async with served(tmp_path / "store.sock", folder) as made:
-            store = await made.open()
-            await store.create("/cow", b"")
-            for turns in range(4):
-                await cancel_and_look(store, turns)
-            await store.close()
+    disk, path = SystemDisk(tmp_path / "metadata"), tmp_path / "store.sock"
+    async with opened(disk) as folder, served(path, folder) as made:
+        store = await made.open()
+        await store.create("/cow", b"")
+        for turns in range(4):
+            await cancel_and_look(store, turns)
+        await store.close()
