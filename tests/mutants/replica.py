@@ -168,7 +168,7 @@ REPLICA_MUTANTS: Final = (
         "old-snapshots-stay",
         "a snapshot that was overtaken is deleted",
         "engine/replica/duties.py",
-        "            self._retired.extend(replaced)\n",
+        "            self._retired.update({each.ledger_id: each for each in replaced})\n",
         "",
         by_test(_REPLICA_TESTS, "test_snapshots_never_stop_proposals_and_older_ones_are_deleted"),
     ),
