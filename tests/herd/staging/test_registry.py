@@ -157,7 +157,7 @@ async def test_a_ledger_that_is_made_after_its_run_was_dropped_is_swept(tmp_path
         place, cut = 0, True
         while cut:
             place += 1
-            label = Label(tablespace="default", job=Job(f"job {place}"))
+            label = Label(tablespace="default", job=Job("nightly", run=f"{place}"))
             cut = await cancelled_at(place, create_staging_ledger(client, label))
             await drop_run(client, "default", label.job.run)
             await store.land()
