@@ -188,7 +188,8 @@ async def test_a_bookie_stops_when_a_copy_of_its_folder_is_registered() -> None:
     original = await yard.start()
     await append(original, run_of(7, 0, 3))
     copy = await (await beside(yard)).start()
-    await original.failed()
+    async with asyncio.timeout(5):
+        await original.failed()
     assert isinstance(original.failure, FolderRolledBack)
     reply = await append(original, run_of(7, 4, 4))
     assert reply.status is Status.UNAVAILABLE and not original.writable
@@ -228,7 +229,8 @@ async def test_a_bookie_whose_session_was_lost_does_not_replace_a_copys_registra
     await turns()
     assert original.failure is None
     original._publisher._on_session_lost()
-    await original.failed()
+    async with asyncio.timeout(5):
+        await original.failed()
     await turns()
     assert await registered(yard) == copy.boot
 

@@ -63,7 +63,8 @@ async def test_a_follower_looks_at_the_list_before_the_snapshot() -> None:
             log_settings=LOG_SETTINGS,
         )
         assert not (await one.log.list()).full_history
-        await two.wait_for(one.position)
+        async with asyncio.timeout(10):
+            await two.wait_for(one.position)
         assert two.stale_read(lambda rows: rows.get(b"a"))[0] == b"39"
         await two.close()
 
