@@ -26,10 +26,9 @@ APPEND_MUTANTS: Final = (
         "what-an-answer-brings-passes-a-refusal",
         "what was asked for before a refusal was told stands on what was not written",
         "engine/bookie/journal.py",
-        "            job.settle(job)\n        if result is not None and result.refused:",
-        "            if result is not None and result.refused:\n"
-        "                job.epoch, self._epoch = self._epoch, max(job.epoch, self._epoch) + 1\n"
-        "            job.settle(job)\n        if result is not None and result.refused:",
+        "        for job in jobs:\n            if job.records and",
+        "        self._epoch += result is not None and result.refused\n"
+        "        for job in jobs:\n            if job.records and",
         by_test(
             "engine/bookie/test_reserve.py",
             "test_what_an_answer_brings_while_others_are_refused_is_refused_with_them",

@@ -196,7 +196,7 @@ METADATA_MUTANTS: Final = (
         "",
         by_test(
             "engine/bookie/test_service_identity.py",
-            "test_a_bookie_stops_when_a_copy_of_its_folder_is_registered",
+            "test_a_registration_that_an_older_start_replaced_is_made_again",
         ),
     ),
     Mutant(

@@ -246,3 +246,5 @@ async def test_a_registration_that_an_older_start_replaced_is_made_again() -> No
     assert await registered(yard) == service.boot == 2
     with pytest.raises(FolderRolledBack, match="start 2 of its folder is registered"):
         await bookies.register(Registration(service.bookie_id, 1))
+    await bookies.unregister(service.bookie_id, 1)
+    assert await registered(yard) == 2
