@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from engine.errors import InvalidRequest, KeyExists, MetadataUnavailable, VersionConflict
-from engine.metadata.contract import MetadataStore
+from engine.metadata.contract import MetadataStore, Versioned
 
 Open = Callable[[], Awaitable[MetadataStore]]
 Scenario = Callable[[Open], Awaitable[None]]
@@ -22,9 +22,9 @@ async def cancel_and_look(store: MetadataStore, turns: int) -> None:
     found = await store.get(cow)
     assert found is not None
 
-    async def look() -> list[object]:
+    async def look() -> tuple[list[Versioned | None], list[list[str]]]:
         names = [await store.children(prefix) for prefix in ("/gone", "/new")]
-        return [await store.get(key) for key in (cow, gone, new)] + names
+        return [await store.get(key) for key in (cow, gone, new)], names
 
     for write in (
         store.set(cow, b"%d" % turns, found.version),
