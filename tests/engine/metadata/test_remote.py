@@ -143,5 +143,5 @@ async def test_what_a_cancelled_write_did_to_a_folder_is_known_to_the_next_read(
         store = await made.open()
         await store.create("/cow", b"")
         for turns in range(4):
-            await cancel_and_look(store, turns)
+            assert await cancel_and_look(store, turns), turns
         await store.close()
