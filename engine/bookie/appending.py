@@ -161,6 +161,7 @@ class Appender:
             state.learn_lac(runs[-1].lac)
         storage.measures.taken_entries += last - first + 1
         journal.put(job)
+        state.highest_epoch = job.epoch
 
     def _appended(self, job: Job) -> None:
         assert isinstance(job, AppendJob)
@@ -172,10 +173,11 @@ class Appender:
         if job.refused:
             self._on_refused()
             self._storage.measures.refused(Status.READ_ONLY)
-            # Nothing queued behind it was written either: the durable end is the end again.
-            state.highest = state.stored
-            held = state.facts is not None or state.fence_durable
-            state.known = held or state.stored > NO_ENTRY
+            if state.highest_epoch <= job.epoch:
+                # What is queued behind it is refused, too: the durable end is the end again.
+                state.highest = state.stored
+                held = state.facts is not None or state.fence_durable
+                state.known = held or state.stored > NO_ENTRY
             # Later, so that a writer's answer to it does not meet half of this batch unsettled.
             answer = self._reply(state, Status.READ_ONLY, job.first, job.last)
             self._loop.call_soon(job.reply, answer)
@@ -200,6 +202,7 @@ class Appender:
             state.sequence = storage.writer.sequence
             if job.last > state.stored:
                 state.stored = job.last
+            assert state.stored <= state.highest, (state.stored, state.highest)
         state.written_s = self._clock.monotonic()
 
     async def _work_off(self, state: LedgerState) -> None:

@@ -145,9 +145,6 @@ class Journal:
             for job in jobs:
                 job.error = error
         elif result is not None:
-            if result.refused:
-                # Only what is put from now on may be written: all before stood on these jobs.
-                self._epoch += 1
             self.end = result.end
             if written:
                 self._marked = False
@@ -157,6 +154,10 @@ class Journal:
             if job.records and job.error is None and not job.refused:
                 self._on_records(job)
             job.settle(job)
+        if result is not None and result.refused:
+            # Only what is put from now on may be written: all before stood on these jobs, also what
+            # an answer to one of them brought.
+            self._epoch += 1
         if result is not None:
             self._measures.written(len(jobs), size_bytes, result.syncs_s)
             self._on_batch(result.end, result.space)

@@ -39,6 +39,7 @@ class LedgerState:
         "fencing",
         "good_key",
         "highest",
+        "highest_epoch",
         "in_flight",
         "key_hash",
         "known",
@@ -64,6 +65,8 @@ class LedgerState:
         self.lac = NO_ENTRY
         # The highest id that is queued or held, and the highest that is durable.
         self.highest = NO_ENTRY
+        # The journal's epoch of the newest append that was queued.
+        self.highest_epoch = 0
         self.stored = NO_ENTRY
         self.in_flight = 0
         self.pins = 0

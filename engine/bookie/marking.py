@@ -7,17 +7,19 @@ mark does not start any more.
 Invariants:
 - A mark stands durably in the folder before the metadata store remembers it.
 - The last mark comes after the last byte of the journal.
+- A mark that the store refuses, since it knows of a newer start or mark, says that another copy of
+  the folder runs: `on_superseded` is told.
 - After a write of the folder that failed no mark is set any more: what is there is not known.
 """
 
 import asyncio
-import contextlib
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
 from engine.bookie.folder import FolderIdentity, write_identity
-from engine.errors import EngineError
+from engine.errors import EngineError, FolderRolledBack
 from engine.metadata.bookies import Bookies
 from engine.ports.disk import Disk
 from engine.ports.workers import Workers
@@ -42,6 +44,7 @@ class Marker:
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[bool] | None = None
         self._broken = False
+        self.on_superseded: Callable[[EngineError], None] = not_told
 
     def start(self) -> None:
         """Begin to set marks."""
@@ -65,8 +68,14 @@ class Marker:
         self._writing = asyncio.ensure_future(self._write(self._identity))
         if not await asyncio.shield(self._writing):
             return
-        with contextlib.suppress(EngineError):
+        try:
             await self._bookies.raise_age(self._identity.bookie_id, self._identity.age)
+        except FolderRolledBack as error:
+            self._broken = True
+            self.on_superseded(error)
+        except EngineError:
+            # The next mark is told in its place.
+            return
 
     async def _write(self, identity: FolderIdentity) -> bool:
         try:
@@ -79,3 +88,7 @@ class Marker:
         while True:
             await asyncio.sleep(self._interval_s)
             await self.mark()
+
+
+def not_told(error: EngineError) -> None:
+    """Nobody is there yet who could stop."""

@@ -2,6 +2,8 @@
 
 Invariants:
 - A full disk makes it read-only; it comes back by itself when enough is free, not before.
+- One that sees a newer start of its folder registered says so (`on_superseded`), and neither
+  replaces that registration nor takes it away.
 - A registration that got lost is made again. One whose session was lost is too, even while its
   key is still seen: it goes when the store notices.
 """
@@ -12,8 +14,9 @@ from collections.abc import Callable
 
 from engine.bookie.appending import Gate
 from engine.bookie.folder import FolderIdentity
+from engine.bookie.marking import not_told
 from engine.bookie.settings import BookieSettings
-from engine.errors import EngineError
+from engine.errors import EngineError, FolderRolledBack
 from engine.metadata.bookies import AVAILABLE, Bookies, Registration
 from engine.ports.disk import Disk, Space
 from engine.ports.workers import Workers
@@ -36,6 +39,7 @@ class Publisher:
         self.gate = Gate()
         self.space = Space(0, 0)
         self.reached = False
+        self.on_superseded: Callable[[EngineError], None] = not_told
         self._bookies = bookies
         self._identity = identity
         self._settings = settings
@@ -87,7 +91,7 @@ class Publisher:
         await asyncio.gather(*tasks, return_exceptions=True)
         if unregister:
             try:
-                await self._bookies.unregister(self._identity.bookie_id)
+                await self._bookies.unregister(self._name, self._identity.boot)
                 self.reached = True
             except EngineError:
                 # The store takes it away with the session.
@@ -114,15 +118,19 @@ class Publisher:
             self._task = asyncio.ensure_future(self._keep_registered())
 
     async def _keep_registered(self) -> None:
-        key = f"{AVAILABLE}/{self._identity.bookie_id}"
+        boot = self._identity.boot
         try:
             while True:
                 try:
-                    missing = self._session_lost or await self._bookies.store.get(key) is None
+                    found = await self._bookies.check_newest(self._name, boot)
+                    missing = self._session_lost or found is None or found.boot != boot
                     if not missing and self._published is not self.gate.full:
                         return
                     await self._register()
                     _LOG.info("bookie %s is registered again", self._name)
+                except FolderRolledBack as error:
+                    self.on_superseded(error)
+                    return
                 except EngineError:
                     # What is there now may still be an earlier session's.
                     self._session_lost = True

@@ -6,6 +6,7 @@ Invariants:
   accepted before it.
 - What damage hides is UNKNOWN, never missing.
 - After a failed write or sync of the journal or the index nothing is answered but UNAVAILABLE.
+- Of two that run on copies of one folder the older start stops as soon as it hears of the newer.
 - What no ledger can be is refused before anything is looked up: it never passes for a broken disk.
 """
 
@@ -79,6 +80,7 @@ class BookieService:
         self._publisher = publisher
         self._marker = marker
         self._gate = publisher.gate
+        publisher.on_superseded = marker.on_superseded = self._fail
         self._failed = asyncio.Event()
         self._retiring: asyncio.Task[None] | None = None
         self._began = self._closed = False
@@ -431,7 +433,10 @@ class BookieService:
     # The end
 
     async def failed(self) -> None:
-        """Wait until the bookie has stopped because of its disk; `failure` says why."""
+        """Wait until the bookie has stopped by itself; `failure` says why.
+
+        Its disk failed, or another copy of its folder was started (`FolderRolledBack`).
+        """
         await self._failed.wait()
 
     async def leave(self) -> None:

@@ -4,8 +4,11 @@ Invariants (`tests/engine/metadata/store_contract.py` runs them over every imple
 - A key is a path like `/ledgers/17`; its value is bytes of at most 1 MiB. Parents need not exist.
 - Versions start at 0 and grow by one with each set; a key deleted and made again starts over.
 - Writes are durable and ordered when they return; reads of one store object see its own writes.
-- After `MetadataUnavailable` a write may or may not have happened. Values therefore carry a token
-  of their writer: who reads its own token back has succeeded.
+- A write whose caller was cancelled happens or does not, and the next read of the same session
+  tells which: it sees the write, or waits for it, or the write never happens.
+- After `MetadataUnavailable` a write may have happened, and may happen later: no read rules it out,
+  only a later write of the key that returned. Values therefore carry a token of their writer: who
+  reads its own token back has succeeded. What such a write may name is not to be deleted.
 - A watch fires at least once after a change that follows it; it may fire without one. It says only
   "look again".
 - An ephemeral key goes with the session that made it. A store may begin another session by itself;

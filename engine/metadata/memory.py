@@ -48,6 +48,9 @@ class MemoryTree:
         """Make the change."""
         self.tree.make(change)
 
+    async def settled(self) -> None:
+        """Return at once: no write is ever on its way."""
+
 
 class MemoryStore(TreeSession):
     """One session over a `MemoryTree`."""

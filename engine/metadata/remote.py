@@ -3,6 +3,7 @@
 Invariants:
 - The session ends with its connection, and its ephemeral keys with it. The next connection is a
   new session; ephemeral keys are not made again by themselves, and who watches the session is told.
+- A read waits for the answers to writes whose callers were cancelled, while their connection lasts.
 - A call whose connection is lost raises `MetadataUnavailable`: a write may have happened.
 - Watches outlive a connection. Each fires once after a new session begins, since anything may have
   changed in between.
@@ -32,7 +33,7 @@ from engine.metadata.tree import check_key, check_value
 from engine.ports.clock import Clock
 from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_settings import FramedSettings
-from engine.transport.frames import Kind
+from engine.transport.frames import Frame, Kind
 from engine.transport.messages import decode, encode
 from engine.transport.security import NO_SECURITY, Security
 
@@ -76,6 +77,7 @@ class RemoteStore:
         self._watches: dict[int, tuple[str, Callable[[], None]]] = {}
         self._due: set[int] = set()
         self._losses = Losses()
+        self._unanswered: set[asyncio.Future[Frame]] = set()
         self._next_watch = 1
         self._closed = False
 
@@ -124,6 +126,7 @@ class RemoteStore:
 
     async def get(self, key: str) -> Versioned | None:
         """The value, or None if the key is positively absent."""
+        await self._settled()
         answer = await self._call(messages.Get(key))
         if answer.value is None:
             return None
@@ -133,22 +136,23 @@ class RemoteStore:
         """Make a key; returns its version."""
         check_key(key)
         check_value(value)
-        return _number(await self._call(messages.Create(key, value, ephemeral)))
+        return _number(await self._call(messages.Create(key, value, ephemeral), writes=True))
 
     async def set(self, key: str, value: bytes, version: int) -> int:
         """Compare-and-set; returns the new version."""
         check_key(key)
         check_value(value)
-        return _number(await self._call(messages.Set(key, value, version)))
+        return _number(await self._call(messages.Set(key, value, version), writes=True))
 
     async def delete(self, key: str, version: int | None = None) -> None:
         """Remove a key; an absent one is a success."""
         check_key(key)
-        await self._call(messages.Delete(key, version))
+        await self._call(messages.Delete(key, version), writes=True)
 
     async def children(self, prefix: str) -> list[str]:
         """The names directly under `prefix`, sorted."""
         names: list[str] = []
+        await self._settled()
         while True:
             above = names[-1] if names else ""
             answer = await self._call(messages.Children(prefix, above))
@@ -196,12 +200,19 @@ class RemoteStore:
             connection.close()
             await ended
 
-    async def _call(self, call: messages.Call) -> messages.Answer:
+    async def _settled(self) -> None:
+        if self._unanswered:
+            await asyncio.wait(list(self._unanswered))
+
+    async def _call(self, call: messages.Call, *, writes: bool = False) -> messages.Answer:
         connection = self._connection
         if connection is None or connection.over:
             raise MetadataUnavailable("the session with the metadata store has ended")
         try:
-            frame = await connection.call(Kind.METADATA, encode(call))
+            if writes:
+                frame = await connection.call_through(Kind.METADATA, encode(call), self._unanswered)
+            else:
+                frame = await connection.call(Kind.METADATA, encode(call))
             return decode(frame.head, messages.Answer)
         except (BookieUnavailable, Overloaded) as error:
             raise MetadataUnavailable(f"the metadata store cannot be reached: {error}") from error

@@ -5,6 +5,7 @@ Invariants:
   nobody, a loser of a compare-and-set included, is told anything that is not durable.
 - An ephemeral key is made and goes without a trace in the log.
 - A number of a counter is given out only when it is durably used up.
+- A read waits for the writes whose callers were cancelled: it never shows what was there before.
 - After `close()` a session answers nothing.
 """
 
@@ -53,6 +54,10 @@ class SharedTree(Protocol):
         """Make a change durable, then make it in the tree. Raises `MetadataUnavailable`."""
         ...
 
+    async def settled(self) -> None:
+        """Return when no write is on its way any more whose caller was cancelled."""
+        ...
+
 
 class Numbers:
     """What was given out of the counters, and how many callers wait for a number."""
@@ -80,7 +85,7 @@ class TreeSession:
 
     async def get(self, key: str) -> Versioned | None:
         """The value, or None if the key is positively absent."""
-        self._check_open()
+        await self._settled()
         return self._tree.get(key)
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
@@ -117,7 +122,7 @@ class TreeSession:
 
     async def children(self, prefix: str) -> list[str]:
         """The names directly under `prefix`, sorted."""
-        self._check_open()
+        await self._settled()
         return self._tree.children(prefix)
 
     async def next_id(self, counter: str) -> int:
@@ -189,6 +194,11 @@ class TreeSession:
     async def _turn(self, name: str) -> None:
         self._check_open()
         await self._shared.turn(name)
+        self._check_open()
+
+    async def _settled(self) -> None:
+        self._check_open()
+        await self._shared.settled()
         self._check_open()
 
     def _check_open(self) -> None:

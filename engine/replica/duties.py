@@ -55,7 +55,7 @@ class Duties:
         self._measures = measures
         self._clock = clock
         self._settings = settings
-        self._retired: list[SnapshotRecord] = []
+        self._retired: dict[int, SnapshotRecord] = {}
         self._one_at_a_time = asyncio.Lock()
         self._slice_began_s = clock.monotonic()
         self._bytes_then = 0
@@ -96,15 +96,14 @@ class Duties:
                 self._slice_began_s = self._clock.monotonic()
                 summary = self._applier.summary
                 epoch = self._leading.writer.epoch
-                record, before = await self._snapshots.take(
+                record, replaced = await self._snapshots.take(
                     snapshot, epoch, summary.entries, summary.level, self._pause
                 )
             finally:
                 snapshot.close()
             self._bytes_then = bytes_then
             self._measures.snapshots.add()
-            if before is not None:
-                self._retired.append(before)
+            self._retired.update({each.ledger_id: each for each in replaced})
             at = record.at
             await self._log.truncate(at if durable == START else min(at, durable))
             await self._drop_retired()
@@ -114,12 +113,11 @@ class Duties:
         """Delete snapshots that were replaced, but for those that a replica is restoring."""
         if self._retired:
             pinned = {pin.position for pin in (await self._log.list()).pins}
-            retired, self._retired = self._retired, []
-            for record in retired:
-                if record.at in pinned:
-                    self._retired.append(record)
-                else:
+            for record in list(self._retired.values()):
+                if record.at not in pinned:
                     await self._snapshots.delete(record.ledger_id)
+                    # Behind it: who is cancelled leaves it to the next time.
+                    self._retired.pop(record.ledger_id, None)
 
     async def _pause(self) -> None:
         """Leave the loop to the others for as long as keeps this one's share."""

@@ -8,6 +8,8 @@ Invariants:
 - Nobody of an older epoch names a snapshot any more once a leader has claimed the key: what its
   sweeper deletes is therefore never named afterwards.
 - A ledger that the key names is closed and whole.
+- What was to be named, without an answer, may be named later: it is deleted only behind a write of
+  the key that returned, which no earlier one can follow, or by the sweeper of a newer epoch.
 - The key outlives its log, naming nothing, with the epoch of the removal: only with another epoch
   its position begins anew.
 """
@@ -84,6 +86,7 @@ class Snapshots:
         self._log = log
         self._log_name = log.name
         self._key = f"{LOGS}/{log.name}/snapshot"
+        self._perhaps_named: dict[int, SnapshotRecord] = {}
 
     async def newest(self) -> SnapshotRecord | None:
         """The newest snapshot, or None. Raises `MetadataUnavailable`, `FormatTooNew`."""
@@ -101,7 +104,7 @@ class Snapshots:
                 return None
             return msgspec.structs.replace(current, epoch=epoch, token=token)
 
-        record, _ = await self._update(change)
+        record = await self._update(change)
         return {record.ledger_id} if record.ledger_id else set()
 
     async def forget(self, epoch: int) -> None:
@@ -124,13 +127,13 @@ class Snapshots:
         log_entries: int,
         level: int,
         pause: Callable[[], Awaitable[None]],
-    ) -> tuple[SnapshotRecord, SnapshotRecord | None]:
+    ) -> tuple[SnapshotRecord, list[SnapshotRecord]]:
         """Write a snapshot to a ledger and name it.
 
-        Returns what the key holds then, and what it held before, if that was replaced: its ledger
-        is to be deleted once nobody reads it. `pause` is awaited between slices of work. Raises
-        `Deposed` when a newer epoch has claimed the key, what writing a ledger raises, and
-        `MetadataUnavailable`.
+        Returns what the key holds then, and what it held before, or may have held, and never will
+        again: their ledgers are to be deleted once nobody reads them. `pause` is awaited between
+        slices of work. Raises `Deposed` when a newer epoch has claimed the key, what writing a
+        ledger raises, and `MetadataUnavailable` (it may be named, now or later).
         """
         writer = await self._client.create_ledger(
             metadata=self._log.custom_metadata(PURPOSE, epoch)
@@ -139,26 +142,21 @@ class Snapshots:
             header = ImageHeader(self._log_name, snapshot.position, epoch, level)
             footer = await write_image(snapshot, header, writer.append, pause=pause)
             await writer.close()
-            wanted = SnapshotRecord(
-                epoch=epoch,
-                token=0,
-                ledger_id=writer.ledger_id,
-                position=(snapshot.position.ledger, snapshot.position.entry),
-                log_entries=log_entries,
-                rows=footer.rows,
-                size_bytes=footer.size_bytes,
-                taken_ms=self._client.clock.wall_ms(),
-            )
-            record, before = await self._name(wanted)
         except (EngineError, asyncio.CancelledError):
-            # After a lost reply it may be named: then it stays, and a sweeper sees to it later.
-            if not await self._perhaps_named(writer.ledger_id):
-                await self.delete(writer.ledger_id)
-            raise
-        if record.ledger_id != writer.ledger_id:
+            # Nobody was asked to name it yet.
             await self.delete(writer.ledger_id)
-            return record, None
-        return record, before if before is not None and before.ledger_id else None
+            raise
+        wanted = SnapshotRecord(
+            epoch=epoch,
+            token=0,
+            ledger_id=writer.ledger_id,
+            position=(snapshot.position.ledger, snapshot.position.entry),
+            log_entries=log_entries,
+            rows=footer.rows,
+            size_bytes=footer.size_bytes,
+            taken_ms=self._client.clock.wall_ms(),
+        )
+        return await self._name(wanted)
 
     async def read(self, record: SnapshotRecord) -> AsyncGenerator[Sequence[Row], None]:
         """The rows of a snapshot, in pages.
@@ -180,15 +178,33 @@ class Snapshots:
         finally:
             await reader.close()
 
-    async def _name(self, wanted: SnapshotRecord) -> tuple[SnapshotRecord, SnapshotRecord | None]:
+    async def _name(self, wanted: SnapshotRecord) -> tuple[SnapshotRecord, list[SnapshotRecord]]:
+        perhaps_named = self._perhaps_named
+        refused = False
+
         def change(current: SnapshotRecord | None, token: int) -> SnapshotRecord | None:
-            if current is not None:
+            nonlocal refused
+            if current is not None and current.ledger_id:
+                perhaps_named[current.ledger_id] = current
+            if current is not None and (current.epoch > wanted.epoch or current.at >= wanted.at):
+                # What asked for this one expected an older value: it can do nothing any more.
+                refused = current.ledger_id != wanted.ledger_id
                 self._check_epoch(current, wanted.epoch)
-                if current.at >= wanted.at:
-                    return None
+                return None
+            perhaps_named[wanted.ledger_id] = wanted
             return msgspec.structs.replace(wanted, token=token)
 
-        return await self._update(change)
+        try:
+            record = await self._update(change)
+        finally:
+            if refused:
+                perhaps_named.pop(wanted.ledger_id, None)
+                await self.delete(wanted.ledger_id)
+        if refused:
+            return record, []
+        replaced = [one for one in perhaps_named.values() if one.ledger_id != record.ledger_id]
+        perhaps_named.clear()
+        return record, replaced
 
     def _check_epoch(self, current: SnapshotRecord, epoch: int) -> None:
         if current.epoch > epoch:
@@ -196,25 +212,23 @@ class Snapshots:
 
     async def _update(
         self, change: Callable[[SnapshotRecord | None, int], SnapshotRecord | None]
-    ) -> tuple[SnapshotRecord, SnapshotRecord | None]:
-        """Compare-and-set until it holds; what the key holds, and what it held just before."""
+    ) -> SnapshotRecord:
+        """Compare-and-set until it holds, or is not wanted; returns what the key holds."""
         token = self._client.rng.getrandbits(63)
-        before: SnapshotRecord | None = None
         for _ in range(_ATTEMPTS_MAX):
             current, version = await self._read()
             if current is not None and current.token == token:
-                return current, before
-            before = current
+                return current
             wanted = change(current, token)
             if wanted is None:
                 assert current is not None
-                return current, None
+                return current
             try:
                 if current is None:
                     await self._store.create(self._key, _encode(wanted))
                 else:
                     await self._store.set(self._key, _encode(wanted), version)
-                return wanted, before
+                return wanted
             except (KeyExists, VersionConflict, MetadataUnavailable):
                 continue
         raise MetadataUnavailable(f"log {self._log_name}: its snapshot could not be named")
@@ -224,14 +238,6 @@ class Snapshots:
         if found is None:
             return None, -1
         return decode_snapshot(found.value, self._key), found.version
-
-    async def _perhaps_named(self, ledger_id: int) -> bool:
-        try:
-            await self._store.sync()
-            record, _ = await self._read()
-        except EngineError:
-            return True
-        return record is not None and record.ledger_id == ledger_id
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger that nobody needs; where that fails, a sweeper finds it."""

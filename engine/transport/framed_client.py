@@ -187,20 +187,29 @@ class ClientConnection:
 
         Raises `BookieUnavailable`, or what the other side answered.
         """
-        if self.over:
-            raise BookieUnavailable(f"the connection to {self.address} is lost")
-        if self.full:
-            raise Overloaded(f"too much waits to be sent to {self.address}")
-        reply: asyncio.Future[Frame] = self._loop.create_future()
-        request = self._register(PendingCall(reply, self._deadline(patience_ms)))
-        self.wire.send(kind, head, target=target, request=request)
+        request, reply = self._ask(kind, head, target, patience_ms)
         try:
             frame = await reply
         finally:
             self._pending.pop(request, None)
-        if frame.kind == Kind.ERROR:
-            raise self.error_of(frame)
-        return frame
+        return self._answered(frame)
+
+    async def call_through(
+        self, kind: Kind, head: bytes, unanswered: "set[asyncio.Future[Frame]]"
+    ) -> Frame:
+        """As `call`; if the caller is cancelled, the answer stays awaited in `unanswered`.
+
+        It leaves the set when the answer has come, or cannot come any more.
+        """
+        _, reply = self._ask(kind, head)
+        try:
+            frame = await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            if not reply.done():
+                unanswered.add(reply)
+                reply.add_done_callback(partial(_heard, unanswered))
+            raise
+        return self._answered(frame)
 
     def append(
         self,
@@ -234,6 +243,24 @@ class ClientConnection:
         self.wire.close()
 
     # Inside
+
+    def _ask(
+        self, kind: Kind, head: bytes, target: int = 0, patience_ms: int = 0
+    ) -> "tuple[int, asyncio.Future[Frame]]":
+        """Send a request; its number, and its answer to come."""
+        if self.over:
+            raise BookieUnavailable(f"the connection to {self.address} is lost")
+        if self.full:
+            raise Overloaded(f"too much waits to be sent to {self.address}")
+        reply: asyncio.Future[Frame] = self._loop.create_future()
+        request = self._register(PendingCall(reply, self._deadline(patience_ms)))
+        self.wire.send(kind, head, target=target, request=request)
+        return request, reply
+
+    def _answered(self, frame: Frame) -> Frame:
+        if frame.kind == Kind.ERROR:
+            raise self.error_of(frame)
+        return frame
 
     def _deadline(self, patience_ms: int) -> float:
         return self._clock.monotonic() + (self.settings.request_timeout_ms + patience_ms) / 1000
@@ -353,6 +380,12 @@ class ClientConnection:
         self._heard_frames = self.wire.received_frames
         if self._pending:
             self._arm()
+
+
+def _heard(unanswered: "set[asyncio.Future[Frame]]", reply: "asyncio.Future[Frame]") -> None:
+    unanswered.discard(reply)
+    if not reply.cancelled():
+        reply.exception()
 
 
 def refuse(pending: PendingAppend, status: Status) -> None:

@@ -12,6 +12,29 @@ _UNSOUND_TESTS: Final = "engine/bookie/test_unsound.py"
 
 APPEND_MUTANTS: Final = (
     Mutant(
+        "a-late-refusal-takes-a-newer-appends-place",
+        "ids that are queued behind a refusal, and will be written, stay known",
+        _APPENDING,
+        "            if state.highest_epoch <= job.epoch:",
+        "            if job.refused:",
+        by_test(
+            "engine/bookie/test_reserve.py",
+            "test_an_append_refused_late_takes_no_newer_ones_place",
+        ),
+    ),
+    Mutant(
+        "what-an-answer-brings-passes-a-refusal",
+        "what was asked for before a refusal was told stands on what was not written",
+        "engine/bookie/journal.py",
+        "        for job in jobs:\n            if job.records and",
+        "        self._epoch += result is not None and result.refused\n"
+        "        for job in jobs:\n            if job.records and",
+        by_test(
+            "engine/bookie/test_reserve.py",
+            "test_what_an_answer_brings_while_others_are_refused_is_refused_with_them",
+        ),
+    ),
+    Mutant(
         "facts-that-cannot-be-are-stored",
         "issue 3: bad input never stops a bookie, neither now nor when it is read again",
         _APPENDING,

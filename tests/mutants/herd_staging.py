@@ -158,4 +158,16 @@ HERD_STAGING_MUTANTS: Final = (
             "test_rows_of_a_dropped_table_are_erased_in_steps",
         ),
     ),
+    Mutant(
+        "a-name-goes-before-its-ledger-was-made",
+        "a ledger that is not there may still come: its name stays until it is old",
+        "herd/staging/registry.py",
+        "        # It is gone, or will be made yet: who looks at its name later finds it then.\n"
+        "        return\n",
+        "        pass\n",
+        by_test(
+            "herd/staging/test_registry.py",
+            "test_a_ledger_that_is_made_after_its_run_was_dropped_is_swept",
+        ),
+    ),
 )

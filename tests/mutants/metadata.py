@@ -144,4 +144,70 @@ METADATA_MUTANTS: Final = (
             _LOCAL_TESTS, "test_a_flipped_bit_in_any_synced_byte_is_damage_and_changes_nothing"
         ),
     ),
+    Mutant(
+        "a-read-passes-a-cancelled-write-of-a-folder",
+        "a read waits for a write whose caller was cancelled",
+        "engine/metadata/local.py",
+        "        if self._abandoned:\n",
+        "        if self.closed and self._abandoned:\n",
+        by_test(
+            "engine/metadata/test_local.py::TestLocalStore",
+            "test_a_write_that_was_cancelled_is_seen_by_the_next_read_or_never_happens",
+        ),
+    ),
+    Mutant(
+        "a-read-passes-a-cancelled-write-on-a-connection",
+        "a read waits for a write whose caller was cancelled",
+        "engine/metadata/remote.py",
+        "        if self._unanswered:\n",
+        "        if self._closed and self._unanswered:\n",
+        by_test(
+            "engine/metadata/test_remote.py",
+            "test_what_a_cancelled_write_did_to_a_folder_is_known_to_the_next_read",
+        ),
+    ),
+    Mutant(
+        "a-refused-mark-is-swallowed",
+        "a bookie that is told of a copy of its folder stops",
+        "engine/bookie/marking.py",
+        "            self.on_superseded(error)\n",
+        "",
+        by_test(
+            "engine/bookie/test_service_identity.py",
+            "test_a_bookie_that_did_not_hear_of_a_copy_stops_at_its_next_mark",
+        ),
+    ),
+    Mutant(
+        "a-newer-start-is-not-looked-at",
+        "a bookie that sees a newer start of its folder registered stops",
+        "engine/bookie/publishing.py",
+        "                    self.on_superseded(error)\n",
+        "",
+        by_test(
+            "engine/bookie/test_service_identity.py",
+            "test_a_bookie_stops_when_a_copy_of_its_folder_is_registered",
+        ),
+    ),
+    Mutant(
+        "an-older-start-takes-a-newer-ones-registration-away",
+        "a registration of a newer start is not an older one's to take away",
+        "engine/metadata/bookies.py",
+        "            if found is not None and found.boot > boot:\n                return\n",
+        "",
+        by_test(
+            "engine/bookie/test_service_identity.py",
+            "test_a_registration_that_an_older_start_replaced_is_made_again",
+        ),
+    ),
+    Mutant(
+        "an-older-start-replaces-a-newer-ones-registration",
+        "a registration of a newer start is not replaced by an older one",
+        "engine/metadata/bookies.py",
+        "        await self.check_newest(registration.bookie_id, registration.boot)\n",
+        "",
+        by_test(
+            "engine/bookie/test_service_identity.py",
+            "test_a_registration_that_an_older_start_replaced_is_made_again",
+        ),
+    ),
 )

@@ -154,4 +154,28 @@ RECOVERY_MUTANTS: Final = (
         "        older",
         by_test(_RULES, "test_a_recoverer_that_found_more_adopts_the_end_written_first"),
     ),
+    Mutant(
+        "recovery-undoes-a-repair",
+        "a close changes the last fragment alone: repair moves older ones while recovery runs",
+        _RECOVERY,
+        "older = [found for found in current.fragments",
+        "older = [found for found in self._metadata.fragments",
+        by_test(_RULES, "test_recovery_keeps_what_repair_did_to_older_fragments_meanwhile"),
+    ),
+    Mutant(
+        "a-change-of-ensemble-undoes-a-repair",
+        "a writer's change is made to the metadata as they are, not as it knows them",
+        "engine/ledger/writer.py",
+        "marked(current.with_fragment(first, wanted))",
+        "marked(self._held.metadata.with_fragment(first, wanted))",
+        by_test(_RULES, "test_a_writer_keeps_what_repair_did_to_older_fragments_meanwhile"),
+    ),
+    Mutant(
+        "a-writers-close-undoes-a-repair",
+        "a close changes the end alone: repair moves fragments while a writer writes",
+        "engine/ledger/closing.py",
+        "            current, state=State.CLOSED",
+        "            held.metadata, state=State.CLOSED",
+        by_test(_RULES, "test_a_writer_keeps_what_repair_did_to_older_fragments_meanwhile"),
+    ),
 )

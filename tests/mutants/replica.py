@@ -16,6 +16,7 @@ _APPLIER_TESTS: Final = "engine/replica/test_applier.py"
 _ELECTION_TESTS: Final = "engine/replica/test_election.py"
 _LEADERSHIP_TESTS: Final = "engine/replica/test_leadership.py"
 _REPLICA_TESTS: Final = "engine/replica/test_replica.py"
+_SNAPSHOT_TESTS: Final = "engine/replica/test_snapshots.py"
 _TROUBLE_TESTS: Final = "engine/replica/test_trouble.py"
 _SESSION_TESTS: Final = "engine/replica/test_sessions.py"
 _MACHINE_TESTS: Final = "engine/replica/test_machines.py"
@@ -297,16 +298,16 @@ REPLICA_MUTANTS: Final = (
         "old-snapshots-stay",
         "a snapshot that was overtaken is deleted",
         "engine/replica/duties.py",
-        "                self._retired.append(before)",
-        "                pass",
+        "            self._retired.update({each.ledger_id: each for each in replaced})\n",
+        "",
         by_test(_REPLICA_TESTS, "test_snapshots_never_stop_proposals_and_older_ones_are_deleted"),
     ),
     Mutant(
         "a-snapshot-goes-under-its-reader",
         "a snapshot that a replica has pinned stays until it was read",
         "engine/replica/duties.py",
-        "                if record.at in pinned:",
-        "                if record.at not in pinned and record.rows < 0:",
+        "                if record.at not in pinned:",
+        "                if pinned is not None:",
         by_test(
             _TROUBLE_TESTS, "test_while_a_snapshot_is_restored_nothing_of_it_is_seen_and_it_is_kept"
         ),
@@ -352,8 +353,8 @@ REPLICA_MUTANTS: Final = (
         "a-snapshots-position-goes-back",
         "the position that the key names never goes back",
         _SNAPSHOTS,
-        "                if current.at >= wanted.at:",
-        "                if current.at == wanted.at:",
+        "current.epoch > wanted.epoch or current.at >= wanted.at):",
+        "current.epoch > wanted.epoch or current.at == wanted.at):",
         by_test(_TROUBLE_TESTS, "test_a_snapshot_of_an_earlier_position_takes_no_later_ones_place"),
     ),
     Mutant(
@@ -501,5 +502,65 @@ REPLICA_MUTANTS: Final = (
         "        return FORGOTTEN if request.sequence < session.floor else FULL",
         "        return FORGOTTEN",
         by_test(_SESSION_TESTS, "test_too_many_open_answers_are_refused_not_forgotten"),
+    ),
+    Mutant(
+        "a-snapshot-whose-naming-was-cancelled-is-deleted",
+        "what may be named later is deleted by nobody who cannot prove that it will not be",
+        _SNAPSHOTS,
+        "            record = await self._update(change)\n        finally:",
+        "            record = await self._update(change)\n        except BaseException:\n"
+        "            await self.delete(wanted.ledger_id)\n            raise\n        finally:",
+        by_test(
+            "engine/replica/test_cancelled_snapshots.py",
+            "test_a_snapshot_that_was_named_late_outlives_the_term_that_took_it",
+        ),
+    ),
+    Mutant(
+        "a-snapshot-is-named-before-its-ledger-is-closed",
+        "a ledger that the key names is closed and whole",
+        _SNAPSHOTS,
+        "            await writer.close()\n",
+        "            asyncio.ensure_future(writer.close())\n",
+        by_test(_SNAPSHOT_TESTS, "test_a_snapshot_is_named_when_all_of_it_is_durable"),
+    ),
+    Mutant(
+        "a-failed-append-of-an-image-is-not-noticed",
+        "all of an image is appended when it is written",
+        "engine/state/image.py",
+        "        while self._appends:\n            await self._appends.popleft()\n"
+        "        return footer",
+        "        return footer",
+        by_test(
+            "engine/state/test_image.py", "test_an_image_whose_last_append_failed_is_not_whole"
+        ),
+    ),
+    Mutant(
+        "a-lost-reply-to-a-name-ends-the-snapshot",
+        "a name whose write was lost is looked for by its token, and asked for again",
+        _SNAPSHOTS,
+        "except (KeyExists, VersionConflict, MetadataUnavailable):",
+        "except (KeyExists, VersionConflict):",
+        by_test(_SNAPSHOT_TESTS, "test_a_name_whose_write_was_lost_is_settled"),
+    ),
+    Mutant(
+        "a-sweep-begins-before-the-claim",
+        "what a sweeper deletes is never named afterwards: it claims the key first",
+        "engine/replica/duties.py",
+        "        kept = await self._snapshots.claim(epoch)\n"
+        "        await self._log.sweep(kept, epoch)",
+        "        found = await self._snapshots.newest()\n"
+        "        await self._log.sweep({found.ledger_id} if found else set(), epoch)\n"
+        "        await self._snapshots.claim(epoch)",
+        by_test(_SNAPSHOT_TESTS, "test_what_a_sweep_deletes_nobody_names_any_more"),
+    ),
+    Mutant(
+        "a-follower-looks-at-the-snapshot-before-the-list",
+        "a snapshot is named before the log is dropped: who looks the other way round misses it",
+        _FOLLOWING,
+        "            listed = await self._log.list()\n"
+        "            record = await self._snapshots.newest()\n",
+        "            record = await self._snapshots.newest()\n"
+        "            listed = await self._log.list()\n",
+        by_test(_SNAPSHOT_TESTS, "test_a_follower_looks_at_the_list_before_the_snapshot"),
     ),
 )

@@ -29,8 +29,8 @@ SESSION_MUTANTS: Final = (
         "an-old-sessions-registration-is-taken-for-ones-own",
         "issue 3-A: a registration goes with the session that made it",
         _PUBLISHING,
-        "missing = self._session_lost or await",
-        "missing = await",
+        "missing = self._session_lost or found is None",
+        "missing = found is None",
         by_test(
             _PUBLISHING_TESTS,
             "test_a_registration_moves_to_the_next_session_before_the_old_one_is_forgotten",

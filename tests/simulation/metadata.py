@@ -2,6 +2,7 @@
 
 Invariants:
 - The tree behind is linearizable; a call takes effect at one instant between request and answer.
+- What comes after a call whose caller was cancelled takes effect after it.
 - A failed call may have taken effect, and may take effect after its caller has died.
 - A watch that was due always comes, late.
 """
@@ -54,6 +55,7 @@ class SimStore:
         self._trace = trace
         self._session: MemoryStore = tree.session()
         self._losses = Losses()
+        self._abandoned_s = 0.0
 
     @property
     def cluster_id(self) -> str:
@@ -131,8 +133,13 @@ class SimStore:
     ) -> R:
         answered: asyncio.Future[R] = self._loop.create_future()
         self._trace.event(what, self._process.name, key)
-        self._loop.deliver_at(self._arrival_s(), self._loop.world, self._act, call, answered)
-        return await answered
+        arrival_s = max(self._arrival_s(), self._abandoned_s)
+        self._loop.deliver_at(arrival_s, self._loop.world, self._act, call, answered)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            self._abandoned_s = max(self._abandoned_s, arrival_s)
+            raise
 
     def _act(
         self, call: Callable[[MemoryStore], Coroutine[Any, Any, R]], answered: asyncio.Future[R]

@@ -10,9 +10,10 @@ from engine.bookie.folder import read_identity
 from engine.bookie.index_memory import MemoryIndex
 from engine.bookie.marking import Marker
 from engine.bookie.segment import name_of
-from engine.errors import FolderMismatch, FolderRolledBack
-from engine.metadata.bookies import Bookies
+from engine.errors import BookieUnavailable, FolderMismatch, FolderRolledBack
+from engine.metadata.bookies import Bookies, FolderAge, Registration
 from engine.metadata.memory import FaultyStore, MemoryTree
+from engine.transport.contract import Status
 from tests.engine.bookie.stable import (
     SETTINGS,
     Stable,
@@ -165,3 +166,85 @@ async def test_a_registration_that_got_lost_is_made_again() -> None:
     session = yard.tree.session()
     await Bookies(session).unregister(service.bookie_id)
     assert await writable(yard) == [True]
+
+
+async def beside(yard: Stable) -> Stable:
+    """Another machine with a copy of the folder, and the same metadata store."""
+    other = Stable(2)
+    other.tree = yard.tree
+    other.disk.make_folder("journal")
+    put_back(other, copy_of(yard))
+    return other
+
+
+async def registered(yard: Stable) -> int | None:
+    """The start that is registered; None if there is none."""
+    [*found] = (await Bookies(yard.tree.session()).available()).values()
+    return found[0].boot if found else None
+
+
+async def test_a_bookie_stops_when_a_copy_of_its_folder_is_registered() -> None:
+    yard = Stable()
+    original = await yard.start()
+    await append(original, run_of(7, 0, 3))
+    copy = await (await beside(yard)).start()
+    async with asyncio.timeout(5):
+        await original.failed()
+    assert isinstance(original.failure, FolderRolledBack)
+    reply = await append(original, run_of(7, 4, 4))
+    assert reply.status is Status.UNAVAILABLE and not original.writable
+    with pytest.raises(BookieUnavailable):
+        await original.info()
+    await turns()
+    assert await registered(yard) == copy.boot == 2
+    await original.close()
+    assert await registered(yard) == copy.boot
+    assert (await append(copy, run_of(7, 4, 4))).status is Status.OK
+    with pytest.raises(FolderRolledBack):
+        await yard.start()
+
+
+async def test_a_bookie_that_did_not_hear_of_a_copy_stops_at_its_next_mark() -> None:
+    yard = Stable()
+    original = await yard.start()
+    await Bookies(yard.tree.session()).raise_age(original.bookie_id, FolderAge(2))
+    await turns()
+    assert original.writable
+    await original._marker.mark()
+    assert isinstance(original.failure, FolderRolledBack)
+    reply = await append(original, run_of(7, 0, 0))
+    assert reply.status is Status.UNAVAILABLE
+    await turns()
+    assert await registered(yard) is None
+    mark = read_mark(yard)
+    await original.close()
+    assert read_mark(yard) == mark
+
+
+async def test_a_bookie_whose_session_was_lost_does_not_replace_a_copys_registration() -> None:
+    yard = Stable()
+    original = await yard.start()
+    original._publisher._unwatches.pop()()
+    copy = await (await beside(yard)).start()
+    await turns()
+    assert original.failure is None
+    original._publisher._on_session_lost()
+    async with asyncio.timeout(5):
+        await original.failed()
+    await turns()
+    assert await registered(yard) == copy.boot
+
+
+async def test_a_registration_that_an_older_start_replaced_is_made_again() -> None:
+    yard = Stable()
+    await (await yard.start()).close()
+    service = await yard.start()
+    bookies = Bookies(yard.tree.session())
+    await bookies.unregister(service.bookie_id)
+    await bookies.register(Registration(service.bookie_id, 1))
+    await turns()
+    assert await registered(yard) == service.boot == 2
+    with pytest.raises(FolderRolledBack, match="start 2 of its folder is registered"):
+        await bookies.register(Registration(service.bookie_id, 1))
+    await bookies.unregister(service.bookie_id, 1)
+    assert await registered(yard) == 2

@@ -1,6 +1,7 @@
 """Rules of recovery that no other test would miss if they were gone."""
 
 import asyncio
+import random
 
 import msgspec
 import pytest
@@ -8,9 +9,9 @@ import pytest
 from engine.errors import RecoveryIncomplete
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
-from engine.metadata.ledgers import LedgerMetadata, State
+from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers, State
 from engine.metadata.memory import FaultyStore
-from engine.transport.contract import ReadReply, ReadRequest, Status
+from engine.transport.contract import LacReply, ReadReply, ReadRequest, Status
 from tests.engine.ledger.scripted import Cluster, ScriptedBookie, turns
 
 
@@ -174,3 +175,69 @@ async def test_a_recoverer_that_found_more_adopts_the_end_written_first() -> Non
 
 def _closed_at_zero(current: LedgerMetadata) -> LedgerMetadata:
     return msgspec.structs.replace(current, state=State.CLOSED, last_entry=0, length=4)
+
+
+async def moved(cluster: Cluster, ledger_id: int) -> Fragment:
+    """Do what repair does to a first fragment that names a lost bookie; what it is then."""
+    ledgers = Ledgers(cluster.tree.session(), random.Random(3))
+    held = await ledgers.read(ledger_id)
+    old = held.metadata.fragments[0]
+    spare = next(one for one in cluster.transport.bookies if one not in held.metadata.bookies())
+    new = Fragment(old.first, (spare, *old.ensemble[1:]))
+    fragments = (new, *held.metadata.fragments[1:])
+    await ledgers.update(held, lambda now: msgspec.structs.replace(now, fragments=fragments))
+    return new
+
+
+async def test_recovery_keeps_what_repair_did_to_older_fragments_meanwhile() -> None:
+    cluster = await Cluster.of(6)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    await writer.append(b"zero")
+    lost = ensemble(cluster, writer)[0]
+    lost.down = True
+    writer._replication.suspect(frozenset([lost.bookie_id]))
+    await writer.append(b"one")
+    await turns(100)
+    assert len(writer.metadata.fragments) == 2
+    gate = asyncio.Event()
+    for bookie in ensemble(cluster, writer):
+        _hold_fences(bookie, gate)
+    opening = asyncio.ensure_future(cluster.client().open_ledger(writer.ledger_id))
+    await turns(100)
+    fragment = await moved(cluster, writer.ledger_id)
+    gate.set()
+    assert (await opening).last_add_confirmed == 1
+    metadata = await cluster.client().ledger_metadata(writer.ledger_id)
+    assert metadata.closed and metadata.fragments[0] == fragment
+    assert lost.bookie_id not in metadata.bookies()
+
+
+def _hold_fences(bookie: ScriptedBookie, gate: asyncio.Event) -> None:
+    inner = bookie.fence
+
+    async def fence(ledger_id: int, key: bytes) -> LacReply:
+        await gate.wait()
+        return await inner(ledger_id, key)
+
+    bookie.fence = fence  # type: ignore[method-assign]
+
+
+async def test_a_writer_keeps_what_repair_did_to_older_fragments_meanwhile() -> None:
+    cluster = await Cluster.of(9)
+    client = cluster.client()
+    writer = await client.create_ledger(3, 3, 2)
+    await writer.append(b"zero")
+    repaired: list[Fragment] = []
+    for fragments in (2, 3):
+        first = ensemble(cluster, writer)[0]
+        first.down = True
+        writer._replication.suspect(frozenset([first.bookie_id]))
+        await writer.append(b"next")
+        await turns(100)
+        metadata = await client.ledger_metadata(writer.ledger_id)
+        assert len(metadata.fragments) == fragments
+        assert repaired in ([], [metadata.fragments[0]]), "a change of ensemble undid the repair"
+        repaired = [await moved(cluster, writer.ledger_id)]
+    await writer.close()
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert metadata.closed and metadata.fragments[0] == repaired[0], "the close undid the repair"

@@ -9,10 +9,42 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from engine.errors import InvalidRequest, KeyExists, MetadataUnavailable, VersionConflict
-from engine.metadata.contract import MetadataStore
+from engine.metadata.contract import MetadataStore, Versioned
 
 Open = Callable[[], Awaitable[MetadataStore]]
 Scenario = Callable[[Open], Awaitable[None]]
+
+
+async def cancel_and_look(store: MetadataStore, turns: int) -> bool:
+    """Cancel a set, a creation and a deletion after so many turns of the loop.
+
+    Whether the reads right after each told what became of it.
+    """
+    told = True
+    cow, gone, new = "/cow", f"/gone/{turns}", f"/new/{turns}"
+    await store.create(gone, b"")
+    found = await store.get(cow)
+    assert found is not None
+
+    async def look() -> tuple[list[Versioned | None], list[list[str]]]:
+        names = [await store.children(prefix) for prefix in ("/gone", "/new")]
+        return [await store.get(key) for key in (cow, gone, new)], names
+
+    for write in (
+        store.set(cow, b"%d" % turns, found.version),
+        store.create(new, b""),
+        store.delete(gone),
+    ):
+        writing = asyncio.ensure_future(write)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        seen = await look()
+        # What was on its way has arrived when a later write has returned.
+        await store.create(f"/later/{turns}/{len(await store.children(f'/later/{turns}'))}", b"")
+        told = told and await look() == seen
+    return told
 
 
 class StoreContract:
@@ -142,6 +174,15 @@ class StoreContract:
 
             await asyncio.gather(*map(add_ten, stores))
             assert await stores[0].get("/herd") == (b"30", 30)
+
+        self.run_with_sessions(scenario)
+
+    def test_a_write_that_was_cancelled_is_seen_by_the_next_read_or_never_happens(self) -> None:
+        async def scenario(open_session: Open) -> None:
+            store = await open_session()
+            await store.create("/cow", b"")
+            for turns in range(12):
+                assert await cancel_and_look(store, turns), turns
 
         self.run_with_sessions(scenario)
 

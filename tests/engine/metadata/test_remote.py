@@ -10,18 +10,21 @@ import pytest
 
 from engine.errors import BookieUnavailable, MetadataUnavailable
 from engine.metadata.contract import MetadataStore
+from engine.metadata.local import LocalStore
 from engine.metadata.memory import MemoryTree
 from engine.metadata.remote import RemoteStore
 from engine.ports.clock import SystemClock
+from engine.ports.system_disk import SystemDisk
 from engine.transport.framed_server import FramedServer
-from tests.engine.metadata.store_contract import Scenario, StoreContract
+from tests.engine.metadata.store_contract import Scenario, StoreContract, cancel_and_look
+from tests.engine.metadata.test_local import opened
 
 
 class Served:
-    """A tree in memory behind a socket that may go and come back."""
+    """A tree, in memory unless told otherwise, behind a socket that may go and come back."""
 
-    def __init__(self, path: Path) -> None:
-        self.tree = MemoryTree("cluster")
+    def __init__(self, path: Path, tree: MemoryTree | LocalStore | None = None) -> None:
+        self.tree = tree or MemoryTree("cluster")
         self.path = str(path)
         self.server: FramedServer | None = None
 
@@ -46,8 +49,8 @@ class Served:
 
 
 @asynccontextmanager
-async def served(path: Path) -> AsyncIterator[Served]:
-    made = Served(path)
+async def served(path: Path, tree: MemoryTree | LocalStore | None = None) -> AsyncIterator[Served]:
+    made = Served(path, tree)
     await made.start()
     try:
         yield made
@@ -129,4 +132,16 @@ async def test_more_names_than_one_answer_holds_are_all_listed(
         for name in names:
             await store.create(f"/ledgers/{name}", b"")
         assert await store.children("/ledgers") == names
+        await store.close()
+
+
+async def test_what_a_cancelled_write_did_to_a_folder_is_known_to_the_next_read(
+    tmp_path: Path,
+) -> None:
+    disk, path = SystemDisk(tmp_path / "metadata"), tmp_path / "store.sock"
+    async with opened(disk) as folder, served(path, folder) as made:
+        store = await made.open()
+        await store.create("/cow", b"")
+        for turns in range(4):
+            assert await cancel_and_look(store, turns), turns
         await store.close()

@@ -307,8 +307,8 @@ async def test_a_snapshot_of_an_earlier_position_takes_no_later_ones_place() -> 
         await one.propose(b"a=2")
         later = await one.snapshot()
         ledgers = await made.client("look").list_ledgers()
-        record, before = await one._snapshots.take(early, one.epoch, 2, 1, _at_once)
-        assert record.at == later and before is None
+        record, replaced = await one._snapshots.take(early, one.epoch, 2, 1, _at_once)
+        assert record.at == later and replaced == []
         assert await made.client("look again").list_ledgers() == ledgers
 
 

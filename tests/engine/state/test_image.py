@@ -214,6 +214,29 @@ async def test_a_failed_append_ends_the_image_and_leaves_nothing_under_way() -> 
     assert made == ended
 
 
+async def test_an_image_whose_last_append_failed_is_not_whole() -> None:
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    appended: list[bytes] = []
+
+    def append(entry: bytes) -> "asyncio.Future[None]":
+        appended.append(entry)
+        last = entry[:1] == b"F"
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not last:
+            done.set_result(None)
+        return failed if last else done
+
+    writing = asyncio.ensure_future(
+        write_image(filled(many(10)).snapshot(), HEADER, append, pause=no_pause)
+    )
+    while not appended or appended[-1][:1] != b"F":  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert not writing.done()
+    failed.set_exception(AppendFailed("no bookie took it"))
+    with pytest.raises(AppendFailed):
+        await writing
+
+
 async def test_the_loop_is_free_between_slices_of_some_hundred_rows() -> None:
     state = filled({b"%06d" % number: b"" for number in range(30_000)})
     snapshot = state.snapshot()

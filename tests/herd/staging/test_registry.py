@@ -9,8 +9,16 @@ from engine.errors import MetadataUnavailable, NoSuchLedger
 from engine.ports.clock import SystemClock
 from herd.errors import DataError, OperationalError, TypeMismatch
 from herd.staging.layout import Job
-from herd.staging.registry import KEPT_MS, OWNER, drop_run, sweep
+from herd.staging.registry import (
+    KEPT_MS,
+    OWNER,
+    Label,
+    create_staging_ledger,
+    drop_run,
+    sweep,
+)
 from herd.store import AsyncHerd, open_folder
+from tests.engine.metadata.late_store import LateStore, cancelled_at
 from tests.herd.staging.staged import begun, rows_of, run
 from tests.herd.staging.test_ingesting import cows
 
@@ -139,3 +147,23 @@ async def test_a_name_whose_ledger_was_never_made_goes_too(tmp_path: Path) -> No
         await herd.client.store.create("/herd/staging/default/readme", b"somebody's")
         assert await sweep(herd.client, "default") == [4711, 4712]
         assert await herd.client.store.children("/herd/staging/default") == ["readme"]
+
+
+async def test_a_ledger_that_is_made_after_its_run_was_dropped_is_swept(tmp_path: Path) -> None:
+    async with open_folder(tmp_path) as herd:
+        client, late = herd.client, 0
+        deadlines = client.store
+        store = deadlines._store = LateStore(deadlines._store)  # type: ignore[attr-defined]
+        place, cut = 0, True
+        while cut:
+            place += 1
+            label = Label(tablespace="default", job=Job("nightly", run=f"{place}"))
+            cut = await cancelled_at(place, create_staging_ledger(client, label))
+            await drop_run(client, "default", label.job.run)
+            await store.land()
+            late += len(await ledgers_of_staging(herd))
+            now_ms = SystemClock().wall_ms()
+            with patch.object(client.clock, "wall_ms", lambda at=now_ms: at + KEPT_MS + 60_000):
+                await sweep(client, "default")
+            assert not await ledgers_of_staging(herd), place
+        assert late, "none was made late"
