@@ -26,6 +26,7 @@ from broker.keys import (
     paired,
     unpack_ids,
 )
+from broker.rollout_commands import RolloutRow
 from broker.task import (
     CodePool,
     Counters,
@@ -112,6 +113,12 @@ class PoolChanged(msgspec.Struct, frozen=True):
     pool: CodePool | None
 
 
+class RolloutChanged(msgspec.Struct, frozen=True):
+    """A roll-out has begun, has another record, or has ended."""
+
+    row: RolloutRow
+
+
 class GraphPending(msgspec.Struct, frozen=True):
     """Work is left, of graphs or transactions, for more commands: `Settle` until it answers 0."""
 
@@ -126,6 +133,7 @@ Change = (
     | ScheduleChanged
     | TransactionChanged
     | PoolChanged
+    | RolloutChanged
     | GraphPending
 )
 Listener = Callable[[Change], None]

@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from broker import keys
+from broker import keys, reading
 from broker.applying import (
     Change,
     GraphPending,
+    RolloutChanged,
     ScheduleChanged,
     SessionChanged,
     SettingChanged,
@@ -32,6 +33,7 @@ from broker.commands import Due, Expire, ExpireTransactions, decode_schedule
 from broker.connection import Refused
 from broker.errors import BrokerError, InvalidSetting, UnknownTask
 from broker.leading.clock import BrokerTime
+from broker.leading.cluster_limits import ClusterLimits
 from broker.leading.completing import Completing
 from broker.leading.crew import Crew
 from broker.leading.dispatching import CANCELLED, OVERDUE, Dispatching
@@ -46,7 +48,7 @@ from broker.leading.timers import Key, Kind, Later, Timers
 from broker.leading.waits import Waits
 from broker.replicating import Replicated
 from broker.scheduling import Pick, QueueKey, Scheduler
-from broker.settings import BrokerSettings, Quota, decode_setting
+from broker.settings import BrokerSettings, Limit, Quota, decode_setting
 from broker.task import (
     FINAL_STATES,
     SessionState,
@@ -103,6 +105,7 @@ class Term:
         self.dispatching = Dispatching(scheduler, self.proposing, measures, self._payload, later)
         self.completing = Completing(self.proposing, drawn, measures.completed)
         self.crew = Crew(self.proposing, self.completing, self.leases, self.dispatching, drawn)
+        self.cluster_limits = ClusterLimits(scheduler)
         self.firing = Firing(self.proposing, self.timers)
         self.housekeeping = Housekeeping(self, replica, settings, measures, later)
         self.ended_lately: dict[tuple[str, str], Task] = {}
@@ -118,6 +121,11 @@ class Term:
         for key, row in await self._all(keys.SETTING):
             kind, name = keys.split_setting(key)
             self._set(kind, name, decode_setting_row(row).value)
+        for _, holder in await self._all(keys.CLUSTER):
+            look = partial(reading.get_rollout, name=holder.decode())
+            rollout = self._replica.stale_read(look)[0]
+            if rollout is not None:
+                self.cluster_limits.holds(rollout)
         for _, row in await self._all(keys.WORKER):
             worker = decode_worker(row)
             self.crew.restore(worker)
@@ -262,6 +270,9 @@ class Term:
             else:
                 at_ms = change.transaction.expires_ms
                 self.timers.set(Kind.TRANSACTION, change.transaction_id, at_ms)
+        elif isinstance(change, RolloutChanged):
+            self.cluster_limits.changed(change)
+            self.dispatching.wake()
         elif isinstance(change, GraphPending):
             self.housekeeping.settle()
 
@@ -385,6 +396,10 @@ class Term:
         if kind == "quota":
             assert setting is None or isinstance(setting, Quota)
             self.quotas.set(name, setting)
+            return
+        if kind == "resource":
+            assert setting is None or isinstance(setting, Limit)
+            self.cluster_limits.configure(name, setting)
             return
         self.scheduler.configure(kind, name, setting)
 
