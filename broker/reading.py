@@ -19,6 +19,7 @@ from broker.commands import Schedule, decode_schedule
 from broker.errors import PayloadMissing
 from broker.keys import (
     ACTIVE,
+    CLOCK,
     CLUSTER,
     COUNTERS,
     ENDING,
@@ -53,6 +54,7 @@ from broker.rollout_commands import Note, RolloutRow, decode_notes, decode_row
 from broker.spec import POOL_PARTS_MAX
 from broker.task import (
     FINAL_STATES,
+    ClockFacts,
     CodePool,
     Counters,
     Event,
@@ -62,6 +64,7 @@ from broker.task import (
     Task,
     Transaction,
     WorkerSession,
+    decode_clock_facts,
     decode_counters,
     decode_pool,
     decode_setting,
@@ -276,6 +279,12 @@ def get_counters(rows: ReadRows) -> Counters:
     """What was given away last, and the newest time that a command told."""
     row = rows.get(COUNTERS)
     return Counters() if row is None else decode_counters(row)
+
+
+def time_of(rows: ReadRows) -> tuple[int, ClockFacts]:
+    """The newest time that a command told, 0 if there was none, and how it was moved."""
+    row = rows.get(CLOCK)
+    return get_counters(rows).now_ms, ClockFacts() if row is None else decode_clock_facts(row)
 
 
 def purgeable(rows: ReadRows, now_ms: int) -> bool:

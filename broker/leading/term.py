@@ -29,7 +29,7 @@ from broker.applying import (
     TasksFinished,
     TransactionChanged,
 )
-from broker.commands import Due, Expire, ExpireTransactions, decode_schedule
+from broker.commands import LEVEL, Due, Expire, ExpireTransactions, decode_schedule
 from broker.connection import Refused
 from broker.errors import BrokerError, InvalidSetting, UnknownTask
 from broker.leading.clock import BrokerTime
@@ -54,7 +54,6 @@ from broker.task import (
     SessionState,
     Status,
     Task,
-    decode_counters,
     decode_task,
     decode_transaction,
     decode_worker,
@@ -84,7 +83,13 @@ class Term:
         settings: BrokerSettings,
         scheduler: Scheduler,
         measures: TermMeasures,
+        time: BrokerTime | None = None,
+        retime: Callable[[], None] = lambda: None,
     ) -> None:
+        """`time` is the term's time, by default the later of log and clock.
+
+        `retime` is called when the wall clock has settled somewhere else.
+        """
         self.number = replica.term
         self.scheduler = scheduler
         self.waits = Waits()
@@ -95,9 +100,11 @@ class Term:
         """How many tasks have ended in this term."""
         self._replica = replica
         self.drawn = drawn
-        row = replica.stale_read(lambda rows: rows.get(keys.COUNTERS))[0]
-        logged_ms = 0 if row is None else decode_counters(row).now_ms
-        self.time = BrokerTime(clock, logged_ms)
+        logged_ms, self.clock_facts = replica.stale_read(reading.time_of)[0]
+        self.time = time or BrokerTime(clock, logged_ms)
+        self.retime = retime
+        self.redated: tuple[list[int], list[int]] = [], []
+        """Tasks, and transactions, that wait from a moment that is still to come."""
         self.events = Events(self.time, self.number)
         self.timers = Timers(self.time, later, self._ring)
         self.proposing = Proposing(replica, self.time)
@@ -106,7 +113,7 @@ class Term:
         self.completing = Completing(self.proposing, drawn, measures.completed)
         self.crew = Crew(self.proposing, self.completing, self.leases, self.dispatching, drawn)
         self.cluster_limits = ClusterLimits(scheduler)
-        self.firing = Firing(self.proposing, self.timers)
+        self.firing = Firing(self.proposing, self.timers, self.events)
         self.housekeeping = Housekeeping(self, replica, settings, measures, later)
         self.ended_lately: dict[tuple[str, str], Task] = {}
         """Of each tenant and type the newest task that finished since the measures looked."""
@@ -118,6 +125,7 @@ class Term:
 
     async def build(self) -> None:
         """Read what there is, in pages. Raises `EngineError` if the replica leads no more."""
+        now_ms = self.time.now_ms()
         for key, row in await self._all(keys.SETTING):
             kind, name = keys.split_setting(key)
             self._set(kind, name, decode_setting_row(row).value)
@@ -133,6 +141,8 @@ class Term:
         for _, row in await self._all(keys.TRANSACTION):
             transaction = decode_transaction(row)
             self.timers.set(Kind.TRANSACTION, transaction.id, transaction.expires_ms)
+            if transaction.created_ms > now_ms:
+                self.redated[1].append(transaction.id)
         for _, row in await self._all(keys.SCHEDULE):
             schedule = decode_schedule(row)
             self.firing.changed(schedule.name, schedule)
@@ -141,9 +151,9 @@ class Term:
             waiting: dict[tuple[_PlainKey, int], list[int]] = {}
             for _, row in page:
                 task = decode_task(row)
-                if task.status is _WAITING:
+                if task.status is _WAITING and not self._held(task):
                     # It has waited since its last event, whoever led then.
-                    since_ms = task.events[-1][0] if task.events else task.created_ms
+                    since_ms = min(task.events[-1][0] if task.events else task.created_ms, now_ms)
                     waiting.setdefault((_plain_key(task), since_ms), []).append(task.id)
                 self._adopt(task, orphans)
             for (queue, since_ms), ids in waiting.items():
@@ -203,6 +213,8 @@ class Term:
             self.quotas.count(task.tenant, 1, size_of(task))
         if status is Status.DELAYED:
             self.timers.set(Kind.DUE, task.id, task.due_ms)
+            if task.events and task.events[-1][0] > self.time.now_ms():
+                self.redated[0].append(task.id)
         elif status is Status.RUNNING:
             member = self.crew.get(task.worker_id)
             if member is not None and member.session == task.session:
@@ -360,9 +372,21 @@ class Term:
         if task.deadline_ms and after is not Status.PREPARED:
             self.timers.set(Kind.DEADLINE, task.id, task.deadline_ms)
 
+    def _held(self, task: Task) -> bool:
+        """Whether a task is past its deadline only by a time that may be wrong.
+
+        To assign it would end it. Its deadline rings when the doubt is over.
+        """
+        deadline_ms = task.deadline_ms
+        if not deadline_ms or not self.time.doubtful:
+            return False
+        return deadline_ms <= self.time.now_ms() < self.time.ring_ms(deadline_ms)
+
     def _push(self, task: Task, ids: Sequence[int] = ()) -> None:
         """It waits from now on, or `ids` that are alike: each kind goes into its queue at once,
         once a turn."""
+        if self._held(task):
+            return
         key = _plain_key(task)
         ids = ids or (task.id,)
         incoming = self._incoming.get(key)
@@ -426,7 +450,8 @@ class Term:
             if waiting:
                 self.proposing.send(Expire(waiting, now_ms), unheard)
         elif kind is Kind.TRANSACTION:
-            self.proposing.send(ExpireTransactions(now_ms), unheard)
+            whole = self.proposing.level >= LEVEL
+            self.proposing.send(ExpireTransactions(now_ms, whole), unheard)
         elif kind is Kind.SCHEDULE:
             self.firing.fire_all([str(name) for name in due])
 
