@@ -12,6 +12,7 @@
     O name             a roll-out                     N cluster             who holds a cluster
     M name 00 01 n(8)  what was noted of a roll-out by its change n
     V                  how the broker's time was moved
+    I transaction(8)   how one ended whose tasks are seen to follow all at once
 
 Numbers are unsigned and big-endian, text is UTF-8. A text before another part has each 00 followed
 by ff, and ends with 00 01.
@@ -33,6 +34,7 @@ SLOT: Final = b"S"
 UNIQUE: Final = b"U"
 TRANSACTION: Final = b"T"
 ENDING: Final = b"E"
+WHOLE: Final = b"I"
 PARENTS: Final = b"B"
 WORKER: Final = b"W"
 SCHEDULE: Final = b"C"

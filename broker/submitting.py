@@ -14,6 +14,7 @@ import msgspec
 from broker.alike import AlikeTasks
 from broker.applying import Step, TransactionChanged
 from broker.commands import TRANSACTION_TASKS_MAX, Refusal, Spec, Submit
+from broker.following import followed
 from broker.graphs import link, parent_ids
 from broker.keys import (
     ENDING,
@@ -279,7 +280,12 @@ def _is_plain(spec: Spec) -> bool:
 
 def _holder(step: Step, key: bytes) -> int:
     row = step.get(key)
-    return 0 if row is None else unpack_id(row)
+    if row is None:
+        return 0
+    holder = unpack_id(row)
+    # A task whose transaction was rolled back holds nothing, even if it is still there.
+    followed(step, holder)
+    return 0 if step.get(key) is None else holder
 
 
 def pool_missing(step: Step, name: str) -> Refusal | None:

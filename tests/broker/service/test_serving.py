@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker.commands import Answer, Refusal, Spec
+from broker.commands import LEVEL, Answer, Refusal, Spec
 from broker.connection import Completion, Ended
 from broker.errors import (
     AccessDenied,
@@ -60,6 +60,8 @@ async def test_a_result_that_is_too_large_is_a_failure_in_words() -> None:
 async def test_tasks_of_one_turn_share_their_commands() -> None:
     async with opened() as broker:
         worker = await FakeWorker.connected(broker, places=500)
+        while broker.replica.command_level < LEVEL:
+            await asyncio.sleep(0)
         before = broker.replica.position
         await asyncio.gather(*[submitted(broker, Spec("a")) for _ in range(500)])
         await worker.finish(*await worker.until_runs(500))
