@@ -9,21 +9,21 @@ Invariants:
 - A task of a transaction that has ended whole is never seen, or treated, as one that is prepared.
 """
 
-from collections.abc import Callable
+from typing import Final
 
 from broker.applying import Step
 from broker.ending import end, free, remove
-from broker.graphs import release, unlink
-from broker.keys import ACTIVE, PARENTS, WHOLE, numbered
+from broker.graphs import unlink
+from broker.keys import ACTIVE, PARENTS, WHOLE, numbered, unpack_id
 from broker.task import EventKind, Status, Task, note
 
-COMMITTED = b"\x01"
-ROLLED_BACK = b"\x00"
+ROLLED_BACK: Final = b""
+"""What the row of a transaction that has ended whole says; else the time of its commit."""
 
 
-def whole_end(get: Callable[[bytes], bytes | None], transaction_id: int) -> bytes | None:
-    """How a transaction has ended whose tasks are still to follow; None: not so, or not whole."""
-    return get(numbered(WHOLE, transaction_id))
+def committed_at(row: bytes) -> int | None:
+    """When the transaction was committed, by its row; None: it was rolled back."""
+    return None if row == ROLLED_BACK else unpack_id(row)
 
 
 def followed(step: Step, task_id: int) -> Task | None:
@@ -31,16 +31,16 @@ def followed(step: Step, task_id: int) -> Task | None:
     task = step.active(task_id)
     if task is None or task.status is not Status.PREPARED:
         return task
-    ended = whole_end(step.get, task.transaction)
-    if ended is None:
+    row = step.get(numbered(WHOLE, task.transaction))
+    if row is None:
         return task
-    follow(step, task, committed=ended == COMMITTED)
+    follow(step, task, committed_at(row))
     return step.active(task_id)
 
 
-def follow(step: Step, task: Task, *, committed: bool) -> None:
-    """Let a prepared task go, or undo it."""
-    if not committed:
+def follow(step: Step, task: Task, committed_ms: int | None) -> None:
+    """Let a prepared task go, as at the moment of the commit; None: undo it."""
+    if committed_ms is None:
         free(step, task)
         unlink(step, task)
         remove(step, task, ACTIVE)
@@ -52,9 +52,15 @@ def follow(step: Step, task: Task, *, committed: bool) -> None:
         end(step, task, Status.CANCELLED, EventKind.CANCELLED)
     elif task.error:
         end(step, task, Status.CANCELLED, EventKind.CANCELLED, "", task.error)
-    elif task.parents_left:
-        note(task, step.now_ms, EventKind.COMMITTED)
-        task.status = Status.BLOCKED
-        step.store(Status.PREPARED, task)
     else:
-        release(step, task, Status.PREPARED, EventKind.COMMITTED)
+        note(task, committed_ms, EventKind.COMMITTED)
+        task.status = status_at(task, committed_ms)
+        step.store(Status.PREPARED, task)
+
+
+def status_at(task: Task, committed_ms: int) -> Status:
+    """What a prepared task is from its commit on."""
+    if task.parents_left or task.error:
+        # If a parent has ended otherwise than the task needs, it is cancelled when it follows.
+        return Status.BLOCKED
+    return Status.DELAYED if task.due_ms > committed_ms else Status.WAITING

@@ -63,6 +63,7 @@ def _cancel(step: Step, task_id: int, by: str) -> Answer:
 
 
 def _retry(step: Step, task_id: int, by: str) -> int | Refusal:
+    followed(step, task_id)
     task = step.final(task_id)
     if task is None:
         return int(_answer_of_missing(step, task_id))
@@ -100,6 +101,7 @@ def _begin_anew(step: Step, task: Task) -> None:
 
 
 def _delete(step: Step, task_id: int) -> Answer:
+    followed(step, task_id)
     task = step.final(task_id)
     if task is None:
         return _answer_of_missing(step, task_id)
@@ -133,7 +135,7 @@ def _expire(step: Step, task_id: int) -> Answer:
 
 
 def _answer_of_missing(step: Step, task_id: int) -> Answer:
-    there = followed(step, task_id) is not None
+    there = step.get(numbered(ACTIVE, task_id)) is not None
     return Answer.NOT_NOW if there else Answer.UNKNOWN
 
 

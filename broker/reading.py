@@ -17,7 +17,7 @@ import msgspec
 
 from broker.commands import Schedule, decode_schedule
 from broker.errors import PayloadMissing
-from broker.following import COMMITTED, whole_end
+from broker.following import committed_at, status_at
 from broker.keys import (
     ACTIVE,
     CLOCK,
@@ -132,7 +132,6 @@ class Seeing:
     def __init__(self, rows: ReadRows) -> None:
         self._rows = rows
         self._ends: dict[int, bytes | None] = {}
-        self._now_ms = -1
 
     def task(self, row: bytes) -> Task | None:
         """The task of a row; None if it was rolled back."""
@@ -141,20 +140,15 @@ class Seeing:
             return task
         number = task.transaction
         if number not in self._ends:
-            self._ends[number] = whole_end(self._rows.get, number)
-        ended = self._ends[number]
-        if ended is None:
+            self._ends[number] = self._rows.get(numbered(WHOLE, number))
+        end = self._ends[number]
+        if end is None:
             return task
-        if ended != COMMITTED:
+        committed_ms = committed_at(end)
+        if committed_ms is None:
             return None
-        if self._now_ms < 0:
-            self._now_ms = get_counters(self._rows).now_ms
-        task.transaction = 0
-        if task.parents_left or task.error:
-            # If a parent has ended otherwise than the task needs, it is cancelled soon.
-            task.status, task.error = Status.BLOCKED, ""
-        else:
-            task.status = Status.DELAYED if task.due_ms > self._now_ms else Status.WAITING
+        task.status = status_at(task, committed_ms)
+        task.transaction, task.error = 0, ""
         return task
 
 

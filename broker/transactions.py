@@ -19,8 +19,8 @@ from broker.commands import (
     Rollback,
     Settle,
 )
-from broker.following import COMMITTED, ROLLED_BACK, follow
-from broker.keys import ENDING, TRANSACTION, WHOLE, end_of, numbered
+from broker.following import ROLLED_BACK, committed_at, follow
+from broker.keys import ENDING, TRANSACTION, WHOLE, end_of, numbered, pack_id
 from broker.spec import TRANSACTIONS_MAX
 from broker.submitting import foreign, open_transaction
 from broker.task import Transaction, decode_transaction, encode
@@ -91,7 +91,7 @@ def _end(step: Step, transaction: Transaction, most: int, whole: bool) -> int:
     """
     step.delete(numbered(TRANSACTION, transaction.id))
     if whole and transaction.tasks > most:
-        end = COMMITTED if transaction.committed else ROLLED_BACK
+        end = pack_id(step.now_ms) if transaction.committed else ROLLED_BACK
         step.put(numbered(WHOLE, transaction.id), end)
     step.counters.transactions_open -= 1
     step.changed(TransactionChanged(transaction.id, None))
@@ -100,11 +100,15 @@ def _end(step: Step, transaction: Transaction, most: int, whole: bool) -> int:
 
 def _move(step: Step, transaction: Transaction, most: int) -> int:
     ids = transaction.ids()
+    whole = step.get(numbered(WHOLE, transaction.id))
+    committed_ms = step.now_ms if transaction.committed else None
+    if whole is not None:
+        committed_ms = committed_at(whole)
     for task_id in ids[:most]:
         task = step.active(task_id)
         # One that a command has touched since the end has followed already.
         if task is not None and task.transaction == transaction.id:
-            follow(step, task, committed=transaction.committed)
+            follow(step, task, committed_ms)
     key = numbered(ENDING, transaction.id)
     if len(ids) > most:
         transaction.ranges = _without(transaction.ranges, most)
