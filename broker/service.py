@@ -47,7 +47,7 @@ from broker.errors import (
     WaitTimedOut,
 )
 from broker.keys import ID_MAX
-from broker.leading.clock import JUMP_ALARM_MS, BrokerTime, Start, judge, suspicious
+from broker.leading.clock import JUMP_ALARM_MS, PASSED_OVER_MS, BrokerTime, Start, judge, suspicious
 from broker.leading.cron import check_cron, check_zone
 from broker.leading.firing import next_due_ms
 from broker.leading.link import LocalLink
@@ -269,12 +269,12 @@ class Broker(RollingOut):
         known = self.replica.command_level >= commands.LEVEL
         if start.back and not known:
             start = Start(logged_ms)
-        time = BrokerTime(self._clock, logged_ms, start)
+        time = BrokerTime(self._clock, facts.jumped_from_ms or logged_ms, start)
         settles = facts.jumped_from_ms and start.confirmed and not start.doubtful
         if known and (start.back or start.doubtful or settles):
             command = commands.SetTime(start.at_ms, start.doubtful)
             await Proposing(self.replica, time).ask(command)
-        if start.back or start.doubtful:
+        if abs(start.at_ms - logged_ms) > PASSED_OVER_MS and (start.back or start.doubtful):
             _logger.warning(
                 "the time of broker %s moves by %d s: %s",
                 self.replica.name,

@@ -11,7 +11,8 @@ Why not simply the leader's wall clock? One leader whose clock is a day ahead wo
 their deadlines and remove results, and all later leaders would go on from its time. So:
 
 - A leader that finds the log's time far away from its clock asks the server of the metadata store
-  for its time, where that has one. Of log, wall clock and server the middle one counts.
+  for its time, where that has one. If the two clocks differ, the log decides: it refutes the one
+  that is behind it, and of two that are ahead the nearer one counts.
 - A leader that must go forward a long way by its own clock alone writes that into the log, and for
   a minute does nothing to what the jump has passed over: no deadline ends a task, nothing delayed
   begins, no schedule fires, nothing is purged.
@@ -49,9 +50,9 @@ class Start(NamedTuple):
     back: bool = False
     """The time goes back: this is to be logged before anything else."""
     doubtful: bool = False
-    """It goes forward by far more than can be confirmed."""
+    """It goes forward by far more than can be confirmed, or did so in the last terms."""
     confirmed: bool = False
-    """A server's clock agrees, so the leader's clock does not matter."""
+    """Another clock, or the log, says so too: the leader's clock need not agree."""
 
 
 def judge(
@@ -66,23 +67,29 @@ def judge(
     """
     if not logged_ms:
         return Start(wall_ms if server_ms is None else min(wall_ms, server_ms))
-    known = [logged_ms, wall_ms] if server_ms is None else [logged_ms, wall_ms, server_ms]
-    present_ms = wall_ms if len(known) == 2 else sorted(known)[1]
-    agreeing = sum(abs(each - present_ms) <= JUMP_ALARM_MS for each in known)
-    confirmed = settled if server_ms is None else agreeing > 1
-    if present_ms >= logged_ms:
-        jumps = present_ms - logged_ms > PASSED_OVER_MS
-        return Start(present_ms, doubtful=jumps and not confirmed, confirmed=confirmed)
+    present_ms, agreed, refuted = wall_ms, settled, False
+    if server_ms is not None:
+        agreed = abs(wall_ms - server_ms) <= JUMP_ALARM_MS
+        if not agreed:
+            # The log refutes a clock that is far behind it.
+            clocks = wall_ms, server_ms
+            later = [each for each in clocks if each >= logged_ms - PASSED_OVER_MS]
+            present_ms = min(later) if later else max(clocks)
+            refuted = len(later) == 1
+    confirmed = agreed or refuted
+    if present_ms >= logged_ms - JUMP_ALARM_MS:
+        jumped = facts.jumped_from_ms > 0 or present_ms - logged_ms > PASSED_OVER_MS
+        at_ms = max(present_ms, logged_ms)
+        return Start(at_ms, doubtful=jumped and not agreed, confirmed=confirmed)
     behind_ms = logged_ms - present_ms
-    jumped = 0 < facts.jumped_from_ms <= present_ms + JUMP_ALARM_MS
-    back = JUMP_ALARM_MS < behind_ms <= BACK_MAX_MS and (confirmed or jumped)
+    sure = agreed or 0 < facts.jumped_from_ms <= present_ms + JUMP_ALARM_MS
+    back = behind_ms <= BACK_MAX_MS and sure
     return Start(present_ms if back else logged_ms, back=back, confirmed=confirmed)
 
 
 def suspicious(facts: ClockFacts, logged_ms: int, wall_ms: int) -> bool:
     """Whether another clock should be asked."""
-    ahead_ms = wall_ms - logged_ms
-    away = ahead_ms > PASSED_OVER_MS or ahead_ms < -JUMP_ALARM_MS
+    away = abs(wall_ms - logged_ms) > JUMP_ALARM_MS
     return bool(logged_ms) and (away or facts.jumped_from_ms > 0)
 
 
@@ -90,6 +97,7 @@ class BrokerTime:
     """One term's time, in milliseconds since 1970-01-01 UTC."""
 
     def __init__(self, clock: Clock, last_logged_ms: int, start: Start | None = None) -> None:
+        """`last_logged_ms`: up to then what is due is due, even if the start is doubtful."""
         self._clock = clock
         self._start_s = clock.monotonic()
         wall_ms = clock.wall_ms()

@@ -118,6 +118,7 @@ class Term:
         self.ended_lately: dict[tuple[str, str], Task] = {}
         """Of each tenant and type the newest task that finished since the measures looked."""
         self._measures = measures
+        self._held_back: set[int] = set()
         self._incoming: dict[_PlainKey, list[int]] = {}
         self._under_way = self.dispatching.under_way_tasks
 
@@ -373,14 +374,17 @@ class Term:
             self.timers.set(Kind.DEADLINE, task.id, task.deadline_ms)
 
     def _held(self, task: Task) -> bool:
-        """Whether a task is past its deadline only by a time that may be wrong.
+        """Keep a task out of the queues if it is past its deadline only by a time in doubt.
 
         To assign it would end it. Its deadline rings when the doubt is over.
         """
         deadline_ms = task.deadline_ms
         if not deadline_ms or not self.time.doubtful:
             return False
-        return deadline_ms <= self.time.now_ms() < self.time.ring_ms(deadline_ms)
+        held = deadline_ms <= self.time.now_ms() < self.time.ring_ms(deadline_ms)
+        if held:
+            self._held_back.add(task.id)
+        return held
 
     def _push(self, task: Task, ids: Sequence[int] = ()) -> None:
         """It waits from now on, or `ids` that are alike: each kind goes into its queue at once,
@@ -397,6 +401,9 @@ class Term:
             incoming += ids
 
     def _remove(self, task: Task) -> None:
+        if task.id in self._held_back:
+            self._held_back.remove(task.id)
+            return
         key = _plain_key(task)
         if key in self._incoming:
             self._flush_incoming()
