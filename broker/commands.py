@@ -225,10 +225,14 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Purge(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Remove tasks that were kept long enough, and code pools. Answers how many tasks."""
+    """Remove tasks that were kept long enough, and code pools. Answers how many tasks.
+
+    `keep_code`, level 2: code pools that a schedule names stay.
+    """
 
     now_ms: Millis
     limit: Annotated[int, Meta(ge=1, le=ITEMS_MAX)] = ITEMS_MAX
+    keep_code: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -356,7 +360,8 @@ class Fire(msgspec.Struct, frozen=True, array_like=True, tag=21):
     """Submit a schedule's task, once for each due time. Answers `int | Refusal`: id, or why not.
 
     0: that due time is not the schedule's next one, so somebody else has fired it. `skip`: move on
-    without a task, which answers 0, too.
+    without a task, which answers 0, too. `keep_code`, level 2: the schedule's code pool may be past
+    its time.
     """
 
     name: Name
@@ -365,6 +370,7 @@ class Fire(msgspec.Struct, frozen=True, array_like=True, tag=21):
     now_ms: Millis
     skipped: Id = 0
     skip: bool = False
+    keep_code: bool = False
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag=22):
@@ -387,10 +393,14 @@ class PoolPut(msgspec.Struct, frozen=True, array_like=True, tag=23):
 
 
 class PoolDelete(msgspec.Struct, frozen=True, array_like=True, tag=24):
-    """Remove a code pool that no task needs. Answers 1, or a `Refusal`."""
+    """Remove a code pool that no task needs. Answers 1, or a `Refusal`.
+
+    `keep_code`, level 2: nor does a schedule name it.
+    """
 
     name: Name
     now_ms: Millis
+    keep_code: bool = False
 
 
 class SetTime(msgspec.Struct, frozen=True, array_like=True, tag=27):
@@ -468,6 +478,8 @@ def level_of(command: Command) -> int:
         return LEVEL if command.whole else 1
     if isinstance(command, SchedulePause):
         return LEVEL if command.keep_due else 1
+    if isinstance(command, Purge | Fire | PoolDelete):
+        return LEVEL if command.keep_code else 1
     return LEVEL if isinstance(command, ScheduleSet) and command.count_due else 1
 
 

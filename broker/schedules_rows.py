@@ -89,7 +89,7 @@ def fire(step: Step, wanted: Fire) -> bytes:
     if wanted.skip:
         _store(step, schedule)
         return encode(0)
-    answer = take(step, [_spec(step, schedule)])[0]
+    answer = take(step, [_spec(step, schedule)], expired_code=wanted.keep_code)[0]
     if isinstance(answer, Refusal):
         schedule.refused += 1
     else:

@@ -443,15 +443,15 @@ class Broker(RollingOut):
         Everybody sees all of them go at the same moment.
         """
         now_ms = self.term.time.now_ms()
-        return await self._number(commands.Commit(transaction, now_ms, owner, self._whole))
+        return await self._number(commands.Commit(transaction, now_ms, owner, self._newest))
 
     async def rollback(self, transaction: int, owner: str = "") -> int:
         """Forget a transaction and its tasks; how many. Raises `UnknownTransaction`."""
         now_ms = self.term.time.now_ms()
-        return await self._number(commands.Rollback(transaction, now_ms, owner, self._whole))
+        return await self._number(commands.Rollback(transaction, now_ms, owner, self._newest))
 
     @property
-    def _whole(self) -> bool:
+    def _newest(self) -> bool:
         """Whether every replica knows the commands of the newest level."""
         return self.replica.command_level >= commands.LEVEL
 
@@ -511,7 +511,7 @@ class Broker(RollingOut):
         if not schedule.next_due_ms:
             due_ms = next_due_ms(schedule, now_ms) if schedule.cron or schedule.interval_ms else 0
             schedule = msgspec.structs.replace(schedule, next_due_ms=due_ms)
-        await self._number(commands.ScheduleSet(schedule, by, now_ms, count_due=self._whole))
+        await self._number(commands.ScheduleSet(schedule, by, now_ms, count_due=self._newest))
 
     async def delete_schedule(self, name: str) -> None:
         """Remove a schedule. Raises `UnknownSchedule`."""
@@ -523,7 +523,7 @@ class Broker(RollingOut):
         One that is not paused does not change when it is let go on. Raises `UnknownSchedule`.
         """
         now_ms = self.term.time.now_ms()
-        if self._whole:
+        if self._newest:
             await self._number(commands.SchedulePause(name, paused, 0, by, now_ms, keep_due=True))
             return
         # Some replicas know only the older command, which sets the due time.
@@ -557,7 +557,7 @@ class Broker(RollingOut):
 
     async def delete_code(self, name: str) -> None:
         """See `Calls`."""
-        await self._number(commands.PoolDelete(name, self.term.time.now_ms()))
+        await self._number(commands.PoolDelete(name, self.term.time.now_ms(), self._newest))
 
     # Workers
 

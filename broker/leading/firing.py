@@ -84,10 +84,11 @@ class Firing:
             self._set_aside(name, error.message)
             return
         self.troubles.pop(name, None)
+        keep_code = self._proposing.level >= LEVEL
         if not schedule.catch_up and now_ms - due_ms > MISSED_AFTER_MS:
             fire = Fire(name, due_ms, following_ms, now_ms, skipped + 1, skip=True)
         else:
-            fire = Fire(name, due_ms, following_ms, now_ms, skipped)
+            fire = Fire(name, due_ms, following_ms, now_ms, skipped, keep_code=keep_code)
         self._proposing.send(fire, _unheard)
 
     def _set_aside(self, name: str, why: str) -> None:

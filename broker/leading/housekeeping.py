@@ -193,7 +193,8 @@ class Housekeeping:
         pools = now_ms - self._swept_ms >= SWEEP_MS and self._look_at(_has_pools)
         if pools or self._look_at(lambda rows: reading.purgeable(rows, now_ms)):
             self._swept_ms = now_ms
-            self._term.proposing.send(Purge(now_ms), heard)
+            keep_code = self._term.proposing.level >= LEVEL
+            self._term.proposing.send(Purge(now_ms, keep_code=keep_code), heard)
         else:
             self._after(PURGE_LOOK_S, "purge", self._purge)
         old = [id for id, since_ms in self._ended.items() if since_ms + FORGET_WORKERS_MS < now_ms]

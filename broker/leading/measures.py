@@ -97,6 +97,13 @@ class TermMeasures:
             )
         self._ends.append(
             metrics.gauge(
+                "herdbook_broker_schedules_in_trouble",
+                "Schedules that are due and that the leader cannot fire.",
+                lambda: _asked(term, lambda one: len(one.firing.troubles)),
+            )
+        )
+        self._ends.append(
+            metrics.gauge(
                 "herdbook_broker_workers",
                 "Workers with a session.",
                 lambda: _asked(term, lambda one: len(list(one.crew))),
