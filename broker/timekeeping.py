@@ -42,11 +42,11 @@ def _redate_task(step: Step, task_id: int) -> bool:
     task = step.active(task_id)
     if task is None or task.status is not Status.DELAYED or not task.events:
         return False
-    at_ms, *rest = task.events[-1]
+    at_ms, kind, attempt, who, detail = task.events[-1]
     if at_ms <= step.now_ms:
         return False
     task.due_ms = step.now_ms + max(0, task.due_ms - at_ms)
-    task.events[-1] = (step.now_ms, *rest)
+    task.events[-1] = (step.now_ms, kind, attempt, who, detail)
     step.store(Status.DELAYED, task)
     return True
 
