@@ -119,7 +119,7 @@ class Answering:
         self.read(lambda rows: None)
         firing = self.term.firing
         return [
-            ScheduleStatus(*msgspec.structs.astuple(schedule), firing.troubles.get(name, ""))
+            ScheduleStatus(*(*msgspec.structs.astuple(schedule), firing.troubles.get(name, "")))
             for name, schedule in sorted(firing.schedules.items())
         ]
 

@@ -1,4 +1,4 @@
-"""Mutants of the broker's time, and of what rests on it: schedules, commits, limits of roll-outs."""
+"""Mutants of the broker's time, and of schedules, commits, and limits of roll-outs."""
 
 from typing import Final
 

@@ -237,7 +237,8 @@ async def test_a_commit_is_seen_whole_as_soon_as_it_is_answered() -> None:
         assert broker.term.counts[Status.WAITING] == 2_499
         assert broker.term.counts[Status.PREPARED] == 0
         other = await broker.begin()
-        more = await broker.submit([Spec("a", slot="s")] + [Spec("a")] * 999, transaction=other)
+        more: list[Any] = []
+        more += await broker.submit([Spec("a", slot="s")] + [Spec("a")] * 999, transaction=other)
         more += await broker.submit([Spec("a", slot="t")], transaction=other)
         assert await broker.rollback(other) == 1_001
         again = await broker.submit([Spec("b", slot="s"), Spec("b", slot="t")])
