@@ -138,15 +138,9 @@ class Broker(RollingOut):
         """
         machine = BrokerMachine()
         settings = settings or BrokerSettings()
-        broker = cls(
-            client.clock,
-            client.rng,
-            machine,
-            settings,
-            mapping,
-            metrics,
-            server_ms=client.store.server_ms if isinstance(client.store, DeadlineStore) else None,
-        )
+        broker = cls(client.clock, client.rng, machine, settings, mapping, metrics)
+        if isinstance(client.store, DeadlineStore):
+            broker._server_ms = client.store.server_ms
         with translating():
             replica = await Replica.open(
                 client,
