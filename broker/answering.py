@@ -56,6 +56,12 @@ class ResourceStatus(msgspec.Struct, frozen=True):
     paused: bool
 
 
+class ScheduleStatus(Schedule):
+    """A schedule, and why the leader cannot fire it although it is due (empty: it can)."""
+
+    trouble: str = ""
+
+
 class Answering:
     """The reads of a `Broker`, which is one."""
 
@@ -108,10 +114,14 @@ class Answering:
         """See `Calls`."""
         return self.read(lambda rows: reading.list_slots(rows, above, limit))
 
-    async def schedules(self) -> list[Schedule]:
+    async def schedules(self) -> list[ScheduleStatus]:
         """See `Calls`."""
         self.read(lambda rows: None)
-        return [schedule for _, schedule in sorted(self.term.firing.schedules.items())]
+        firing = self.term.firing
+        return [
+            ScheduleStatus(*(*msgspec.structs.astuple(schedule), firing.troubles.get(name, "")))
+            for name, schedule in sorted(firing.schedules.items())
+        ]
 
     def code(self, name: str) -> bytes:
         """A code pool's archive. Raises `UnknownCodePool`."""

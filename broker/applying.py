@@ -1,7 +1,8 @@
 """One command while it is applied: the rows, the time, and what is written once at its end.
 
 Invariants:
-- Time never goes back: a command that tells an older one happens at the newest told.
+- Time does not go back: a command that tells an older one happens at the newest told. Only
+  `SetTime` sets it back.
 - Counters, rows of what is to be purged and uses of code pools are written once a command.
 - Changes are noted for a listener only, and nothing here depends on whether there is one.
 """
@@ -26,6 +27,7 @@ from broker.keys import (
     paired,
     unpack_ids,
 )
+from broker.rollout_commands import RolloutRow
 from broker.task import (
     CodePool,
     Counters,
@@ -112,6 +114,12 @@ class PoolChanged(msgspec.Struct, frozen=True):
     pool: CodePool | None
 
 
+class RolloutChanged(msgspec.Struct, frozen=True):
+    """A roll-out has begun, has another record, or has ended."""
+
+    row: RolloutRow
+
+
 class GraphPending(msgspec.Struct, frozen=True):
     """Work is left, of graphs or transactions, for more commands: `Settle` until it answers 0."""
 
@@ -126,6 +134,7 @@ Change = (
     | ScheduleChanged
     | TransactionChanged
     | PoolChanged
+    | RolloutChanged
     | GraphPending
 )
 Listener = Callable[[Change], None]
@@ -149,6 +158,7 @@ class Step:
         "put",
         "scan",
         "settling",
+        "time_before_ms",
     )
 
     def __init__(self, rows: Rows, now_ms: int, heard: bool, drawn: int = 0) -> None:
@@ -158,6 +168,8 @@ class Step:
         self.scan = rows.scan
         found = self.get(_COUNTERS_KEY)
         self.counters = Counters() if found is None else decode_counters(found)
+        self.time_before_ms = self.counters.now_ms
+        """The time of the command before this one."""
         self.now_ms = self.counters.now_ms = max(now_ms, self.counters.now_ms)
         self.drawn = drawn
         self.changes: list[Change] | None = [] if heard else None

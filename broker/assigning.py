@@ -10,6 +10,7 @@ from typing import Final
 from broker.applying import Step, TasksAssigned
 from broker.commands import Assign, Assigned
 from broker.ending import expire
+from broker.following import followed
 from broker.keys import ACTIVE, WORKER, named, numbered
 from broker.task import (
     EVENTS_MAX,
@@ -25,6 +26,7 @@ from broker.task import (
 
 # Looking a member up in its enumeration costs more than most of what is done here with it.
 _WAITING: Final = Status.WAITING
+_PREPARED: Final = Status.PREPARED
 _RUNNING: Final = Status.RUNNING
 _ASSIGNED: Final = int(EventKind.ASSIGNED)
 
@@ -59,6 +61,8 @@ def _give(step: Step, worker_id: str, session: int, item: Assigned, given: list[
     if row is None:
         return 0
     task = decode_task(row)
+    if task.status is _PREPARED:
+        task = followed(step, item.task_id) or task
     if task.status is not _WAITING:
         return 0
     now_ms = step.now_ms

@@ -10,7 +10,7 @@ Invariants:
 from collections.abc import Sequence
 from typing import Protocol
 
-from broker.answering import ResourceStatus, WorkerStatus
+from broker.answering import ResourceStatus, ScheduleStatus, WorkerStatus
 from broker.commands import Answer, Refusal, Schedule, Spec
 from broker.connection import Hello, WorkerLink
 from broker.reading import TaskFilter, TaskPage
@@ -94,11 +94,14 @@ class Calls(Protocol):
         ...
 
     async def pause_schedule(self, name: str, *, paused: bool = True, by: str = "") -> None:
-        """Stop a schedule, or let it go on from its next due time. Raises `UnknownSchedule`."""
+        """Stop a schedule, or let it go on; what it missed follows its `catch_up`.
+
+        Raises `UnknownSchedule`.
+        """
         ...
 
-    async def schedules(self) -> list[Schedule]:
-        """All schedules, by name."""
+    async def schedules(self) -> list[ScheduleStatus]:
+        """All schedules, by name, and what the leader does not understand of them."""
         ...
 
     async def slots(self, above: str = "", limit: int = 1_000) -> list[tuple[str, int]]:

@@ -41,6 +41,9 @@ from broker.spec import Parent as Parent
 from broker.spec import Schedule as Schedule
 from broker.spec import Spec as Spec
 
+LEVEL: Final = 2
+"""The newest level of commands. Whatever is not said to be of level 2 is of level 1."""
+
 
 class Outcome(enum.IntEnum):
     """How an attempt ended, as the worker tells."""
@@ -114,29 +117,36 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag=2):
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Let all tasks of a transaction go. Answers how many, or a `Refusal`.
 
-    With an `owner` it must be that one's.
+    With an `owner` it must be that one's. `whole`, level 2: everybody sees all of its tasks go at
+    once; without it those beyond `ITEMS_MAX` are seen to follow with later commands.
     """
 
     transaction: Id
     now_ms: Millis
     owner: MaybeName = ""
+    whole: bool = False
 
 
 class Rollback(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Forget a transaction and its tasks. Answers how many, or a `Refusal`.
 
-    With an `owner` it must be that one's.
+    With an `owner` it must be that one's. `whole`: as of `Commit`.
     """
 
     transaction: Id
     now_ms: Millis
     owner: MaybeName = ""
+    whole: bool = False
 
 
 class ExpireTransactions(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Roll back what has passed its time. Answers how many transactions."""
+    """Roll back what has passed its time. Answers how many transactions.
+
+    `whole`: as of `Commit`.
+    """
 
     now_ms: Millis
+    whole: bool = False
 
 
 class Assigned(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -215,10 +225,14 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Purge(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Remove tasks that were kept long enough, and code pools. Answers how many tasks."""
+    """Remove tasks that were kept long enough, and code pools. Answers how many tasks.
+
+    `keep_code`, level 2: code pools that a schedule names stay.
+    """
 
     now_ms: Millis
     limit: Annotated[int, Meta(ge=1, le=ITEMS_MAX)] = ITEMS_MAX
+    keep_code: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -311,12 +325,14 @@ class ScheduleSet(msgspec.Struct, frozen=True, array_like=True, tag=18):
     """Add or replace a schedule. Answers 1, or a `Refusal`.
 
     Of one that is there its counts go on, whether it is paused, and, if its rhythm is the same, its
-    next due time.
+    next due time. `count_due`, level 2: if the rhythm is another one, a time that was due and has
+    not fired counts as skipped.
     """
 
     schedule: Schedule
     by: MaybeName
     now_ms: Millis
+    count_due: bool = False
 
 
 class ScheduleDelete(msgspec.Struct, frozen=True, array_like=True, tag=19):
@@ -327,20 +343,25 @@ class ScheduleDelete(msgspec.Struct, frozen=True, array_like=True, tag=19):
 
 
 class SchedulePause(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """Stop a schedule or let it go on, next at `next_due_ms`. Answers 1, or a `Refusal`."""
+    """Stop a schedule or let it go on, next at `next_due_ms`. Answers 1, or a `Refusal`.
+
+    `keep_due`, level 2: its next due time stays, and one that is as wanted does not change.
+    """
 
     name: Name
     paused: bool
     next_due_ms: Millis
     by: MaybeName
     now_ms: Millis
+    keep_due: bool = False
 
 
 class Fire(msgspec.Struct, frozen=True, array_like=True, tag=21):
     """Submit a schedule's task, once for each due time. Answers `int | Refusal`: id, or why not.
 
     0: that due time is not the schedule's next one, so somebody else has fired it. `skip`: move on
-    without a task, which answers 0, too.
+    without a task, which answers 0, too. `keep_code`, level 2: the schedule's code pool may be past
+    its time.
     """
 
     name: Name
@@ -349,6 +370,7 @@ class Fire(msgspec.Struct, frozen=True, array_like=True, tag=21):
     now_ms: Millis
     skipped: Id = 0
     skip: bool = False
+    keep_code: bool = False
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag=22):
@@ -371,9 +393,47 @@ class PoolPut(msgspec.Struct, frozen=True, array_like=True, tag=23):
 
 
 class PoolDelete(msgspec.Struct, frozen=True, array_like=True, tag=24):
-    """Remove a code pool that no task needs. Answers 1, or a `Refusal`."""
+    """Remove a code pool that no task needs. Answers 1, or a `Refusal`.
+
+    `keep_code`, level 2: nor does a schedule name it.
+    """
 
     name: Name
+    now_ms: Millis
+    keep_code: bool = False
+
+
+class SetTime(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """Move the broker's time to `now_ms`, which may be back. Answers 1. Level 2.
+
+    `doubtful`: it goes forward by far more than the leader can confirm. Without that, an earlier
+    such jump is settled.
+    """
+
+    now_ms: Millis
+    doubtful: bool = False
+
+
+class Redate(msgspec.Struct, frozen=True, array_like=True, tag=28):
+    """Let what was to wait from a moment that is still to come wait from now. Level 2.
+
+    Of tasks that are delayed after an attempt, and of open transactions. Answers how many.
+    """
+
+    now_ms: Millis
+    ids: Ids = ()
+    transactions: Ids = ()
+
+
+class Reckon(msgspec.Struct, frozen=True, array_like=True, tag=29):
+    """Give a schedule another next due time, if it still has the one named. Level 2.
+
+    Answers 1, or 0 if it has another one, or a `Refusal`.
+    """
+
+    name: Name
+    due_ms: Millis
+    next_due_ms: Millis
     now_ms: Millis
 
 
@@ -404,7 +464,24 @@ Command = (
     | PoolDelete
     | RolloutPut
     | RolloutRemove
+    | SetTime
+    | Redate
+    | Reckon
 )
+
+
+def level_of(command: Command) -> int:
+    """The level that every replica must know before the command is logged."""
+    if isinstance(command, SetTime | Redate | Reckon):
+        return LEVEL
+    if isinstance(command, Commit | Rollback | ExpireTransactions):
+        return LEVEL if command.whole else 1
+    if isinstance(command, SchedulePause):
+        return LEVEL if command.keep_due else 1
+    if isinstance(command, Purge | Fire | PoolDelete):
+        return LEVEL if command.keep_code else 1
+    return LEVEL if isinstance(command, ScheduleSet) and command.count_due else 1
+
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_command: Final = msgspec.msgpack.Decoder(Command).decode

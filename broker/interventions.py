@@ -9,6 +9,7 @@ Invariants:
 from broker.applying import Step, TaskChanged
 from broker.commands import Answer, Cancel, Delete, Due, Expire, Refusal, Retry
 from broker.ending import end, expire, overdue, remove
+from broker.following import followed
 from broker.keys import ACTIVE, FINAL, RESULT, UNSETTLED, numbered
 from broker.rollout_commands import RESERVED
 from broker.submitting import committing, hold, holding_refused
@@ -43,7 +44,7 @@ def expire_some(step: Step, wanted: Expire) -> bytes:
 
 
 def _cancel(step: Step, task_id: int, by: str) -> Answer:
-    task = step.active(task_id)
+    task = followed(step, task_id)
     if task is None:
         ended = step.final(task_id)
         if ended is None:
@@ -62,6 +63,7 @@ def _cancel(step: Step, task_id: int, by: str) -> Answer:
 
 
 def _retry(step: Step, task_id: int, by: str) -> int | Refusal:
+    followed(step, task_id)
     task = step.final(task_id)
     if task is None:
         return int(_answer_of_missing(step, task_id))
@@ -99,6 +101,7 @@ def _begin_anew(step: Step, task: Task) -> None:
 
 
 def _delete(step: Step, task_id: int) -> Answer:
+    followed(step, task_id)
     task = step.final(task_id)
     if task is None:
         return _answer_of_missing(step, task_id)
@@ -107,7 +110,7 @@ def _delete(step: Step, task_id: int) -> Answer:
 
 
 def _due(step: Step, task_id: int) -> Answer:
-    task = step.active(task_id)
+    task = followed(step, task_id)
     if task is None:
         return _answer_of_ended(step, task_id)
     if task.status is not Status.DELAYED or task.due_ms > step.now_ms:
@@ -122,7 +125,7 @@ def _due(step: Step, task_id: int) -> Answer:
 
 
 def _expire(step: Step, task_id: int) -> Answer:
-    task = step.active(task_id)
+    task = followed(step, task_id)
     if task is None:
         return _answer_of_ended(step, task_id)
     if task.status not in _NOT_BEGUN or not overdue(step, task):

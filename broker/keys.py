@@ -11,6 +11,8 @@
     K name             a code pool                    L name 00 01 n(4)     a part of its bytes
     O name             a roll-out                     N cluster             who holds a cluster
     M name 00 01 n(8)  what was noted of a roll-out by its change n
+    V                  how the broker's time was moved
+    I transaction(8)   how one ended whose tasks are seen to follow all at once
 
 Numbers are unsigned and big-endian, text is UTF-8. A text before another part has each 00 followed
 by ff, and ends with 00 01.
@@ -32,6 +34,7 @@ SLOT: Final = b"S"
 UNIQUE: Final = b"U"
 TRANSACTION: Final = b"T"
 ENDING: Final = b"E"
+WHOLE: Final = b"I"
 PARENTS: Final = b"B"
 WORKER: Final = b"W"
 SCHEDULE: Final = b"C"
@@ -41,6 +44,7 @@ UNSETTLED: Final = b"Q"
 POOL: Final = b"K"
 POOL_PART: Final = b"L"
 COUNTERS: Final = b"Z"
+CLOCK: Final = b"V"
 ROLLOUT: Final = b"O"
 CLUSTER: Final = b"N"
 NOTE: Final = b"M"

@@ -25,6 +25,7 @@ from broker import (
     sessions,
     settings_rows,
     submitting,
+    timekeeping,
     transactions,
 )
 from broker.applying import Listener, Step
@@ -61,13 +62,16 @@ _APPLY: Final[dict[type, _Apply]] = {
     commands.PoolDelete: pools.delete,
     rollout_commands.RolloutPut: rollout_rows.put,
     rollout_commands.RolloutRemove: rollout_rows.remove,
+    commands.SetTime: timekeeping.set_time,
+    commands.Redate: timekeeping.redate,
+    commands.Reckon: schedules_rows.reckon,
 }
 
 
 class BrokerMachine:
     """The state machine of one broker replica."""
 
-    level: Final = 1
+    level: Final = commands.LEVEL
 
     def __init__(self) -> None:
         self.listener: Listener | None = None

@@ -116,7 +116,12 @@ class MemoryReplica:
         """Whether every command is applied."""
         return not self._proposed
 
-    def propose_for(self, command: bytes, waiter: Waiter) -> None:
+    @property
+    def command_level(self) -> int:
+        """See `Replicated`."""
+        return self._machine.level
+
+    def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:
         """See `Replicated`."""
         if not self.term:
             raise NotLeader("the broker was closed")

@@ -2,12 +2,13 @@
 
 Invariants:
 - A pool is known when its last part is there; parts come in order, and all are of one digest.
-- A pool that a task names stays until that task has ended.
+- A pool that a task names stays until that task has ended, and one that a schedule names as long as
+  it does, whatever its time.
 """
 
 from broker.applying import PoolChanged, Step
-from broker.commands import PoolDelete, PoolPut, Refusal
-from broker.keys import POOL, POOL_PART, end_of, named, part_key, part_prefix
+from broker.commands import PoolDelete, PoolPut, Refusal, decode_schedule
+from broker.keys import POOL, POOL_PART, SCHEDULE, end_of, named, part_key, part_prefix
 from broker.task import CodePool, decode_pool, encode
 
 UNFINISHED_MS: int = 3_600_000
@@ -53,20 +54,39 @@ def delete(step: Step, wanted: PoolDelete) -> bytes:
     pool = step.pool(wanted.name)
     if pool is None:
         return encode(Refusal("unknown_code_pool", f"there is no code pool {wanted.name}"))
+    schedule = _scheduled(step).get(wanted.name) if wanted.keep_code else None
+    if schedule is not None:
+        text = f"schedule {schedule} needs code pool {wanted.name}"
+        return encode(Refusal("not_in_state", text))
     if pool.tasks:
         return encode(Refusal("not_in_state", f"{pool.tasks:,} tasks need code pool {wanted.name}"))
     _erase(step, pool)
     return encode(1)
 
 
-def purge(step: Step) -> None:
-    """Remove pools that have expired and that no task needs, and those that never became whole."""
+def purge(step: Step, *, keep_scheduled: bool) -> None:
+    """Remove pools that have expired and that no task needs, and those that never became whole.
+
+    `keep_scheduled`: a schedule that names one needs it, too.
+    """
+    scheduled: dict[str, str] | None = None
     for _, row in step.scan(POOL, end_of(POOL)):
         pool = decode_pool(row)
         whole = pool.parts_stored == pool.parts
         expires_ms = pool.expires_ms if whole else pool.created_ms + UNFINISHED_MS
-        if not pool.tasks and 0 < expires_ms <= step.now_ms:
-            _erase(step, pool)
+        if pool.tasks or not 0 < expires_ms <= step.now_ms:
+            continue
+        if keep_scheduled and whole:
+            scheduled = _scheduled(step) if scheduled is None else scheduled
+            if pool.name in scheduled:
+                continue
+        _erase(step, pool)
+
+
+def _scheduled(step: Step) -> dict[str, str]:
+    """Code pools that schedules name, each with one of these."""
+    schedules = [decode_schedule(row) for _, row in step.scan(SCHEDULE, end_of(SCHEDULE))]
+    return {each.spec.codepool: each.name for each in schedules if each.spec.codepool}
 
 
 def _put_again(step: Step, pool: CodePool, wanted: PoolPut) -> int | Refusal:

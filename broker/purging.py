@@ -34,7 +34,7 @@ def purge(step: Step, wanted: Purge) -> bytes:
             purged_ms = pair_of(key)[0]
             break
     step.counters.purged_ms = purged_ms
-    pools.purge(step)
+    pools.purge(step, keep_scheduled=wanted.keep_code)
     return encode(wanted.limit - left)
 
 

@@ -17,8 +17,10 @@ import msgspec
 
 from broker.commands import Schedule, decode_schedule
 from broker.errors import PayloadMissing
+from broker.following import committed_at, status_at
 from broker.keys import (
     ACTIVE,
+    CLOCK,
     CLUSTER,
     COUNTERS,
     ENDING,
@@ -34,6 +36,7 @@ from broker.keys import (
     SLOT,
     TRANSACTION,
     UNSETTLED,
+    WHOLE,
     WORKER,
     end_of,
     name_of,
@@ -53,6 +56,7 @@ from broker.rollout_commands import Note, RolloutRow, decode_notes, decode_row
 from broker.spec import POOL_PARTS_MAX
 from broker.task import (
     FINAL_STATES,
+    ClockFacts,
     CodePool,
     Counters,
     Event,
@@ -62,6 +66,7 @@ from broker.task import (
     Task,
     Transaction,
     WorkerSession,
+    decode_clock_facts,
     decode_counters,
     decode_pool,
     decode_setting,
@@ -115,7 +120,36 @@ def get_task(rows: ReadRows, task_id: int) -> Task | None:
     if not 0 <= task_id <= ID_MAX:
         return None
     row = rows.get(numbered(ACTIVE, task_id)) or rows.get(numbered(FINAL, task_id))
-    return None if row is None else decode_task(row)
+    return None if row is None else Seeing(rows).task(row)
+
+
+class Seeing:
+    """Decodes tasks as they are to be seen at one position of the log.
+
+    A task whose transaction has ended whole has followed it, whether or not its row was written.
+    """
+
+    def __init__(self, rows: ReadRows) -> None:
+        self._rows = rows
+        self._ends: dict[int, bytes | None] = {}
+
+    def task(self, row: bytes) -> Task | None:
+        """The task of a row; None if it was rolled back."""
+        task = decode_task(row)
+        if task.status is not Status.PREPARED:
+            return task
+        number = task.transaction
+        if number not in self._ends:
+            self._ends[number] = self._rows.get(numbered(WHOLE, number))
+        end = self._ends[number]
+        if end is None:
+            return task
+        committed_ms = committed_at(end)
+        if committed_ms is None:
+            return None
+        task.status = status_at(task, committed_ms)
+        task.transaction, task.error = 0, ""
+        return task
 
 
 def payload_of(rows: ReadRows, task: Task) -> bytes:
@@ -158,10 +192,11 @@ def list_tasks(
     above = task_id = max(above, 0)
     if limit <= 0:
         return TaskPage([], above)
+    seeing = Seeing(rows)
     for looks, (key, value) in enumerate(_tasks(rows, wanted, above), 1):
         task_id = number_of(key)
-        task = decode_task(value)
-        if wanted.fits(task):
+        task = seeing.task(value)
+        if task is not None and wanted.fits(task):
             found.append(task)
         if len(found) >= limit or looks >= looks_max:
             return TaskPage(found, task_id)
@@ -192,7 +227,8 @@ def active_tasks(rows: ReadRows, above: int = 0, limit: int = 1_000) -> list[Tas
     if above >= ID_MAX:
         return []
     page = rows.scan(numbered(ACTIVE, max(above, 0) + 1), end_of(ACTIVE), limit)
-    return [decode_task(value) for _, value in page]
+    seeing = Seeing(rows)
+    return [task for _, value in page if (task := seeing.task(value)) is not None]
 
 
 def tally(
@@ -201,16 +237,22 @@ def tally(
     """Count tasks over an id, those that have ended or the others. Returns where to go on."""
     kind = FINAL if final else ACTIVE
     page = rows.scan(numbered(kind, above + 1), end_of(kind), looks_max)
+    seeing = Seeing(rows)
     for _, value in page:
-        task = decode_task(value)
-        into[task.status, task.tenant, task.type] += 1
+        task = seeing.task(value)
+        if task is not None:
+            into[task.status, task.tenant, task.type] += 1
     return None if len(page) < looks_max else number_of(page[-1][0])
 
 
 def list_slots(rows: ReadRows, above: str = "", limit: int = 1_000) -> list[tuple[str, int]]:
     """Slots that are held, and the task in each."""
     page = _named(rows, SLOT, above, limit)
-    return [(name_of(key), unpack_id(value)) for key, value in page]
+    found = [(name_of(key), unpack_id(value)) for key, value in page]
+    if rows.scan(WHOLE, end_of(WHOLE), 1):
+        # What was rolled back holds nothing, even if its rows are still there.
+        found = [(name, task_id) for name, task_id in found if get_task(rows, task_id) is not None]
+    return found
 
 
 def list_workers(
@@ -276,6 +318,12 @@ def get_counters(rows: ReadRows) -> Counters:
     """What was given away last, and the newest time that a command told."""
     row = rows.get(COUNTERS)
     return Counters() if row is None else decode_counters(row)
+
+
+def time_of(rows: ReadRows) -> tuple[int, ClockFacts]:
+    """The newest time that a command told, 0 if there was none, and how it was moved."""
+    row = rows.get(CLOCK)
+    return get_counters(rows).now_ms, ClockFacts() if row is None else decode_clock_facts(row)
 
 
 def purgeable(rows: ReadRows, now_ms: int) -> bool:

@@ -37,7 +37,12 @@ class Replicated(Protocol):
         """The last entry applied here."""
         ...
 
-    def propose_for(self, command: bytes, waiter: Waiter) -> None:
+    @property
+    def command_level(self) -> int:
+        """The newest level of commands that every replica understands."""
+        ...
+
+    def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:
         """Put a command into the log; `waiter` hears what the state machine answers."""
         ...
 

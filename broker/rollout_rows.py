@@ -9,7 +9,7 @@ Invariants:
 
 from typing import Final
 
-from broker.applying import Step
+from broker.applying import RolloutChanged, Step
 from broker.commands import Refusal
 from broker.keys import CLUSTER, ROLLOUT, end_of, named, note_key, note_prefix
 from broker.rollout_commands import (
@@ -65,6 +65,7 @@ def put(step: Step, said: RolloutPut) -> bytes:
     step.put(named(ROLLOUT, wanted.name), encode_row(row))
     if wanted.notes:
         step.put(note_key(wanted.name, row.version), encode_row(wanted.notes))
+    step.changed(RolloutChanged(row))
     return encode_row(RolloutAnswer(task_ids))
 
 

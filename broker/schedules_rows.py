@@ -13,6 +13,7 @@ import msgspec
 from broker.applying import ScheduleChanged, Step
 from broker.commands import (
     Fire,
+    Reckon,
     Refusal,
     Schedule,
     ScheduleDelete,
@@ -44,6 +45,8 @@ def define(step: Step, wanted: ScheduleSet) -> bytes:
         if before.next_due_ms and _rhythm(before) == _rhythm(schedule):
             # Whoever declares it at each start must not put it off each time.
             schedule.next_due_ms = before.next_due_ms
+        elif wanted.count_due and not before.paused and 0 < before.next_due_ms <= step.now_ms:
+            schedule.skipped = min(schedule.skipped + 1, ID_MAX)
     schedule.by, schedule.changed_ms = wanted.by, step.now_ms
     _store(step, schedule)
     return encode(1)
@@ -63,7 +66,12 @@ def pause(step: Step, wanted: SchedulePause) -> bytes:
     schedule = _schedule(step, wanted.name)
     if schedule is None:
         return encode(_unknown(wanted.name))
-    schedule.paused, schedule.next_due_ms = wanted.paused, wanted.next_due_ms
+    if wanted.keep_due:
+        if schedule.paused is wanted.paused:
+            return encode(1)
+        schedule.paused = wanted.paused
+    else:
+        schedule.paused, schedule.next_due_ms = wanted.paused, wanted.next_due_ms
     schedule.by, schedule.changed_ms = wanted.by, step.now_ms
     _store(step, schedule)
     return encode(1)
@@ -81,7 +89,7 @@ def fire(step: Step, wanted: Fire) -> bytes:
     if wanted.skip:
         _store(step, schedule)
         return encode(0)
-    answer = take(step, [_spec(step, schedule)])[0]
+    answer = take(step, [_spec(step, schedule)], expired_code=wanted.keep_code)[0]
     if isinstance(answer, Refusal):
         schedule.refused += 1
     else:
@@ -89,6 +97,18 @@ def fire(step: Step, wanted: Fire) -> bytes:
         schedule.last_task = answer
     _store(step, schedule)
     return encode(answer)
+
+
+def reckon(step: Step, wanted: Reckon) -> bytes:
+    """Answers 1, 0 if another due time is next by now, or why not."""
+    schedule = _schedule(step, wanted.name)
+    if schedule is None:
+        return encode(_unknown(wanted.name))
+    if schedule.next_due_ms != wanted.due_ms:
+        return encode(0)
+    schedule.next_due_ms = wanted.next_due_ms
+    _store(step, schedule)
+    return encode(1)
 
 
 def _rhythm(schedule: Schedule) -> tuple[str, str, int]:

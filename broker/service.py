@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from broker import commands
+from broker import commands, reading
 from broker.batching import EncodedSubmit, bounded, encode_specs, is_full, parts_of
 from broker.commands import (
     ITEMS_MAX,
@@ -37,6 +37,7 @@ from broker.commands import (
 )
 from broker.connection import Hello, Refused
 from broker.errors import (
+    BrokerError,
     CommandUnknown,
     InvalidTask,
     NotLeader,
@@ -46,10 +47,12 @@ from broker.errors import (
     WaitTimedOut,
 )
 from broker.keys import ID_MAX
+from broker.leading.clock import JUMP_ALARM_MS, PASSED_OVER_MS, BrokerTime, Start, judge, suspicious
 from broker.leading.cron import check_cron, check_zone
 from broker.leading.firing import next_due_ms
 from broker.leading.link import LocalLink
 from broker.leading.measures import TermMeasures
+from broker.leading.proposing import Proposing
 from broker.leading.quotas import sent_within
 from broker.leading.term import Term
 from broker.leading.timers import Later
@@ -58,11 +61,12 @@ from broker.replicating import Replicated
 from broker.rolling_out import RollingOut
 from broker.scheduling import Scheduler, UserMapping
 from broker.settings import BrokerSettings, Setting, check_setting, encode_setting
-from broker.task import FINAL_STATES, Task
+from broker.task import FINAL_STATES, ClockFacts, Task
 from broker.translating import translating
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
+from engine.metadata.deadline import DeadlineStore
 from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.replica import ReadRows, Replica, ReplicaSettings
@@ -87,8 +91,12 @@ class Broker(RollingOut):
         mapping: UserMapping | None = None,
         metrics: Metrics = NO_METRICS,
         later: Later | None = None,
+        server_ms: Callable[[], Awaitable[int | None]] | None = None,
     ) -> None:
-        """`later` is what calls at a moment; without it the event loop does."""
+        """`later` is what calls at a moment; without it the event loop does.
+
+        `server_ms` asks another machine for its wall clock; None: there is none to ask.
+        """
         self.settings = settings
         self.replica: Replicated
         self.machine = machine
@@ -99,8 +107,12 @@ class Broker(RollingOut):
         self._metrics = metrics
         self._measures = TermMeasures(metrics, lambda: self._term)
         self._term: Term | None = None
+        self._server_ms = server_ms
         self._serving = asyncio.Condition()
+        self._turning = asyncio.Lock()
+        """Held while a term begins or ends."""
         self._keeping: asyncio.Task[None] | None = None
+        self._retiming: asyncio.Task[None] | None = None
         self._closed = False
 
     @classmethod
@@ -127,6 +139,8 @@ class Broker(RollingOut):
         machine = BrokerMachine()
         settings = settings or BrokerSettings()
         broker = cls(client.clock, client.rng, machine, settings, mapping, metrics)
+        if isinstance(client.store, DeadlineStore):
+            broker._server_ms = client.store.server_ms
         with translating():
             replica = await Replica.open(
                 client,
@@ -157,9 +171,10 @@ class Broker(RollingOut):
     async def close(self) -> None:
         """Let another replica lead. May be called twice. Raises `BrokerUnavailable`."""
         self._closed = True
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        for running in (self._retiming, self._keeping):
+            if running is not None:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
         await self._end_term(_CLOSED)
         self._measures.end()
         with translating():
@@ -185,10 +200,11 @@ class Broker(RollingOut):
         while not self._closed:
             try:
                 number = await self.replica.until_other_term(number)
-                await self._end_term("another replica leads")
-                if number:
-                    await self._begin_term()
-            except EngineError as error:
+                async with self._turning:
+                    await self._end_term("another replica leads")
+                    if number:
+                        await self._begin_term()
+            except (EngineError, BrokerError) as error:
                 await self._end_term(str(error))
                 if self.replica.failure is not None or self._closed:
                     return
@@ -201,7 +217,9 @@ class Broker(RollingOut):
                 _logger.exception("broker %s cannot serve", self.replica.name)
                 await self.replica.give_way(0)
 
-    async def _begin_term(self) -> None:
+    async def _begin_term(self, *, settled: bool = False) -> None:
+        """`settled`: the wall clock has been away from the broker's time for a while."""
+        time = await self._term_time(settled)
         rng = self._rng
         scheduler = Scheduler(aging_ms=self.settings.aging_ms, mapping=self._mapping)
         term = Term(
@@ -212,6 +230,8 @@ class Broker(RollingOut):
             self.settings,
             scheduler,
             self._measures,
+            time,
+            self._retime,
         )
         await term.build()
         if self.replica.term != term.number:
@@ -221,6 +241,68 @@ class Broker(RollingOut):
         term.start()
         async with self._serving:
             self._serving.notify_all()
+
+    async def _start_time(self, settled: bool) -> tuple[int, ClockFacts, Start]:
+        """What the log says of the time, and where a term begins that begins now."""
+        clock = self._clock
+        logged_ms, facts = self.replica.stale_read(reading.time_of)[0]
+        if self._term is not None:
+            logged_ms = max(logged_ms, self._term.time.now_ms())
+        server_ms = None
+        asked = settled or suspicious(facts, logged_ms, clock.wall_ms())
+        if asked and self._server_ms is not None:
+            try:
+                server_ms = await self._server_ms()
+            except EngineError as error:
+                _logger.info("no other clock can be asked for the time: %s", error)
+        return logged_ms, facts, judge(facts, logged_ms, clock.wall_ms(), server_ms, settled)
+
+    async def _term_time(self, settled: bool) -> BrokerTime:
+        """The time of a term that begins now. A move that others must know of is logged first."""
+        logged_ms, facts, start = await self._start_time(settled)
+        known = self.replica.command_level >= commands.LEVEL
+        if start.back and not known:
+            start = Start(logged_ms)
+        time = BrokerTime(self._clock, facts.jumped_from_ms or logged_ms, start)
+        settles = facts.jumped_from_ms and start.confirmed and not start.doubtful
+        if known and (start.back or start.doubtful or settles):
+            command = commands.SetTime(start.at_ms, start.doubtful)
+            await Proposing(self.replica, time).ask(command)
+        if abs(start.at_ms - logged_ms) > PASSED_OVER_MS and (start.back or start.doubtful):
+            _logger.warning(
+                "the time of broker %s moves by %d s: %s",
+                self.replica.name,
+                (start.at_ms - logged_ms) // 1000,
+                "an earlier leader's clock was ahead"
+                if start.back
+                else "no other clock confirms that, so deadlines and removals wait for a minute",
+            )
+        return time
+
+    def _retime(self) -> None:
+        """The wall clock has settled away from the time of the term."""
+        if self._retiming is None or self._retiming.done():
+            self._retiming = asyncio.create_task(self._begin_anew(), name="broker's time")
+
+    async def _begin_anew(self) -> None:
+        """Begin the term anew, with another time, unless other clocks are against it."""
+        async with self._turning:
+            term = self._term
+            if term is None or self.replica.term != term.number:
+                return
+            try:
+                _, _, start = await self._start_time(settled=True)
+                away_ms = abs(start.at_ms - term.time.now_ms())
+                known = self.replica.command_level >= commands.LEVEL
+                if away_ms <= JUMP_ALARM_MS or (start.back and not known):
+                    return
+                await self._end_term("the broker's time is set anew")
+                await self._begin_term(settled=True)
+            except (EngineError, BrokerError) as error:
+                _logger.warning("the time of broker %s stays: %s", self.replica.name, error)
+                if self._term is None:
+                    # Who leads and does not serve must let others lead.
+                    await self.replica.give_way(0)
 
     async def _end_term(self, why: str) -> None:
         term, self._term = self._term, None
@@ -350,12 +432,22 @@ class Broker(RollingOut):
         return await self._number(commands.Begin(now_ms + ttl_ms, now_ms, owner))
 
     async def commit(self, transaction: int, owner: str = "") -> int:
-        """Let all tasks of a transaction go; how many. Raises `UnknownTransaction`."""
-        return await self._number(commands.Commit(transaction, self.term.time.now_ms(), owner))
+        """Let all tasks of a transaction go; how many. Raises `UnknownTransaction`.
+
+        Everybody sees all of them go at the same moment.
+        """
+        now_ms = self.term.time.now_ms()
+        return await self._number(commands.Commit(transaction, now_ms, owner, self._newest))
 
     async def rollback(self, transaction: int, owner: str = "") -> int:
         """Forget a transaction and its tasks; how many. Raises `UnknownTransaction`."""
-        return await self._number(commands.Rollback(transaction, self.term.time.now_ms(), owner))
+        now_ms = self.term.time.now_ms()
+        return await self._number(commands.Rollback(transaction, now_ms, owner, self._newest))
+
+    @property
+    def _newest(self) -> bool:
+        """Whether every replica knows the commands of the newest level."""
+        return self.replica.command_level >= commands.LEVEL
 
     # Tasks
 
@@ -413,17 +505,29 @@ class Broker(RollingOut):
         if not schedule.next_due_ms:
             due_ms = next_due_ms(schedule, now_ms) if schedule.cron or schedule.interval_ms else 0
             schedule = msgspec.structs.replace(schedule, next_due_ms=due_ms)
-        await self._number(commands.ScheduleSet(schedule, by, now_ms))
+        await self._number(commands.ScheduleSet(schedule, by, now_ms, count_due=self._newest))
 
     async def delete_schedule(self, name: str) -> None:
         """Remove a schedule. Raises `UnknownSchedule`."""
         await self._number(commands.ScheduleDelete(name, self.term.time.now_ms()))
 
     async def pause_schedule(self, name: str, *, paused: bool = True, by: str = "") -> None:
-        """Stop a schedule, or let it go on from its next due time. Raises `UnknownSchedule`."""
+        """Stop a schedule, or let it go on. What it missed meanwhile follows its `catch_up`.
+
+        One that is not paused does not change when it is let go on. Raises `UnknownSchedule`.
+        """
         now_ms = self.term.time.now_ms()
+        if self._newest:
+            await self._number(commands.SchedulePause(name, paused, 0, by, now_ms, keep_due=True))
+            return
+        # Some replicas know only the older command, which sets the due time.
         known = self.term.firing.schedules.get(name)
-        due_ms = next_due_ms(known, now_ms) if known is not None else 0
+        if known is not None and known.paused is paused:
+            return
+        due_ms = 0 if known is None else known.next_due_ms
+        if known is not None and paused and due_ms <= now_ms:
+            # It may be firing at this moment, and must not fire for that time again.
+            due_ms = next_due_ms(known, now_ms)
         await self._number(commands.SchedulePause(name, paused, due_ms, by, now_ms))
 
     # Code
@@ -447,7 +551,7 @@ class Broker(RollingOut):
 
     async def delete_code(self, name: str) -> None:
         """See `Calls`."""
-        await self._number(commands.PoolDelete(name, self.term.time.now_ms()))
+        await self._number(commands.PoolDelete(name, self.term.time.now_ms(), self._newest))
 
     # Workers
 
@@ -474,7 +578,8 @@ class Broker(RollingOut):
         except msgspec.MsgspecError as error:
             kind = type(command).__name__.lower()
             raise InvalidTask(f"that cannot be asked for ({kind}): {error}") from error
-        return _known(await self.term.proposing.ask_encoded(encoded))
+        level = commands.level_of(command)
+        return _known(await self.term.proposing.ask_encoded(encoded, level))
 
     async def _items(self, command: Command) -> list[int | Refusal]:
         return decode_items(await self.ask(command))

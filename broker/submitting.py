@@ -14,6 +14,7 @@ import msgspec
 from broker.alike import AlikeTasks
 from broker.applying import Step, TransactionChanged
 from broker.commands import TRANSACTION_TASKS_MAX, Refusal, Spec, Submit
+from broker.following import followed
 from broker.graphs import link, parent_ids
 from broker.keys import (
     ENDING,
@@ -68,13 +69,15 @@ def take(
     transaction: Transaction | None = None,
     atomic: bool = False,
     reserved: bool = False,
+    expired_code: bool = False,
 ) -> list[int | Refusal]:
     """Ids of those that are taken, refusals of the others. Bytes: see `Submit`.
 
-    `reserved`: they may be steps of a roll-out.
+    `reserved`: they may be steps of a roll-out. `expired_code`: their code pools may be past their
+    time.
     """
     first = step.counters.task + 1
-    judging = _Judging(step, first, transaction, reserved)
+    judging = _Judging(step, first, transaction, reserved, expired_code)
     answers, whole = judging.judge_all(specs)
     taken = judging.next_id - first
     if atomic and taken < len(answers):
@@ -147,12 +150,18 @@ class _Judging:
     """Decides for each task of a batch, with those before it in mind."""
 
     def __init__(
-        self, step: Step, next_id: int, transaction: Transaction | None, reserved: bool
+        self,
+        step: Step,
+        next_id: int,
+        transaction: Transaction | None,
+        reserved: bool,
+        expired_code: bool,
     ) -> None:
         self.next_id = next_id
         self.edges = 0
         self._step = step
         self._reserved = reserved
+        self._expired_code = expired_code
         self._transaction_id = 0 if transaction is None else transaction.id
         self._edges_before = 0 if transaction is None else transaction.edges
         self._slots: dict[str, int] = {}
@@ -230,7 +239,7 @@ class _Judging:
             if holder:
                 return Refusal("slot_busy", f"slot {spec.slot} is held by task {holder}", holder)
         if spec.codepool:
-            refusal = pool_missing(step, spec.codepool)
+            refusal = pool_missing(step, spec.codepool, expired=self._expired_code)
             if refusal is not None:
                 return refusal
         return self._judge_parents(spec) if spec.parents else None
@@ -279,15 +288,20 @@ def _is_plain(spec: Spec) -> bool:
 
 def _holder(step: Step, key: bytes) -> int:
     row = step.get(key)
-    return 0 if row is None else unpack_id(row)
+    if row is None:
+        return 0
+    holder = unpack_id(row)
+    # A task whose transaction was rolled back holds nothing, even if it is still there.
+    followed(step, holder)
+    return 0 if step.get(key) is None else holder
 
 
-def pool_missing(step: Step, name: str) -> Refusal | None:
-    """Why a task cannot name this code pool."""
+def pool_missing(step: Step, name: str, *, expired: bool = False) -> Refusal | None:
+    """Why a task cannot name this code pool, which may be `expired`."""
     pool = step.pool(name)
     if pool is None or pool.parts_stored < pool.parts:
         return Refusal("unknown_code_pool", f"there is no code pool {name}")
-    if 0 < pool.expires_ms <= step.now_ms:
+    if 0 < pool.expires_ms <= step.now_ms and not expired:
         return Refusal("unknown_code_pool", f"code pool {name} has expired")
     return None
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from broker.commands import Schedule
+from broker.answering import ScheduleStatus
 from broker.describing import Arguments, Wanted, What
 from broker.errors import BrokerUnavailable, SubmitRefused
 from broker.reading import TaskFilter, TaskPage
@@ -172,8 +172,8 @@ class Tasks:
         """Submit a task again and again; see `AsyncTasks.schedule`."""
         self.run(lambda: self._tasks.schedule(name, what, arguments, **how))
 
-    def schedules(self) -> Sequence[Schedule]:
-        """All schedules, by name."""
+    def schedules(self) -> Sequence[ScheduleStatus]:
+        """All schedules, by name. `trouble` says why one is due and cannot fire."""
         return self.run(self._tasks.schedules)
 
     def pause_schedule(self, name: str) -> None:

@@ -245,6 +245,15 @@ class CodePool(msgspec.Struct, array_like=True):
     parts_stored: int = 0
 
 
+class ClockFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is remembered of the broker's time having been moved, in milliseconds; 0: nothing."""
+
+    jumped_from_ms: int = 0
+    """The time before a jump forward that no other clock has confirmed yet."""
+    ahead_ms: int = 0
+    """The time before it was set back last."""
+
+
 class Counters(msgspec.Struct, array_like=True, gc=False):
     """What was given away last, and the newest time that a command told."""
 
@@ -266,6 +275,7 @@ decode_transaction: Final = msgspec.msgpack.Decoder(Transaction).decode
 decode_worker: Final = msgspec.msgpack.Decoder(WorkerSession).decode
 decode_setting: Final = msgspec.msgpack.Decoder(Setting).decode
 decode_pool: Final = msgspec.msgpack.Decoder(CodePool).decode
+decode_clock_facts: Final = msgspec.msgpack.Decoder(ClockFacts).decode
 decode_counters: Final = msgspec.msgpack.Decoder(Counters).decode
 
 

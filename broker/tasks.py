@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from broker.answering import ScheduleStatus
 from broker.calls import Calls
 from broker.commands import Parent, Refusal, Schedule, Spec
 from broker.describing import Arguments, Wanted, What, describe, options_of
@@ -290,8 +291,8 @@ class AsyncTasks:
         schedule = Schedule(name, spec, cron, zone, every_ms, catch_up)
         await self.calls.set_schedule(schedule)
 
-    async def schedules(self) -> Sequence[Schedule]:
-        """All schedules, by name."""
+    async def schedules(self) -> Sequence[ScheduleStatus]:
+        """All schedules, by name. `trouble` says why one is due and cannot fire."""
         return await self.calls.schedules()
 
     async def pause_schedule(self, name: str) -> None:
@@ -299,7 +300,10 @@ class AsyncTasks:
         await self.calls.pause_schedule(name, paused=True)
 
     async def resume_schedule(self, name: str) -> None:
-        """Let a schedule fire again, at its next due time. Raises `UnknownSchedule`."""
+        """Let a schedule fire again. Of what it missed one is made up for, as `catch_up` says.
+
+        A schedule that is not paused does not change. Raises `UnknownSchedule`.
+        """
         await self.calls.pause_schedule(name, paused=False)
 
     async def delete_schedule(self, name: str) -> None:

@@ -5,6 +5,7 @@ Invariants:
 - A transaction that has passed its time is never committed, whether or not it was rolled back yet.
 - What is rolled back leaves nothing: no task, no slot, no unique key, no payload, no edge.
 - One command decides; the tasks follow, at most `ITEMS_MAX` a command, and nothing stops them.
+- If the command says `whole`, everybody sees all of them follow at once: see `broker.following`.
 """
 
 from broker import graphs
@@ -18,12 +19,11 @@ from broker.commands import (
     Rollback,
     Settle,
 )
-from broker.ending import end, free, remove
-from broker.graphs import release, unlink
-from broker.keys import ACTIVE, ENDING, PARENTS, TRANSACTION, end_of, numbered
+from broker.following import ROLLED_BACK, committed_at, follow
+from broker.keys import ENDING, TRANSACTION, WHOLE, end_of, numbered, pack_id
 from broker.spec import TRANSACTIONS_MAX
 from broker.submitting import foreign, open_transaction
-from broker.task import EventKind, Status, Task, Transaction, decode_transaction, encode, note
+from broker.task import Transaction, decode_transaction, encode
 
 
 def begin(step: Step, wanted: Begin) -> bytes:
@@ -46,7 +46,7 @@ def commit(step: Step, wanted: Commit) -> bytes:
     if isinstance(transaction, Refusal):
         return encode(transaction)
     transaction.committed = True
-    _end(step, transaction, ITEMS_MAX)
+    _end(step, transaction, ITEMS_MAX, wanted.whole)
     return encode(transaction.tasks)
 
 
@@ -60,7 +60,7 @@ def rollback(step: Step, wanted: Rollback) -> bytes:
     transaction: Transaction = decode_transaction(row)
     if wanted.owner not in ("", transaction.owner):
         return encode(foreign(transaction))
-    _end(step, transaction, ITEMS_MAX)
+    _end(step, transaction, ITEMS_MAX, wanted.whole)
     return encode(transaction.tasks)
 
 
@@ -71,7 +71,7 @@ def expire_transactions(step: Step, wanted: ExpireTransactions) -> bytes:
         transaction: Transaction = decode_transaction(row)
         if transaction.expires_ms <= step.now_ms:
             count += 1
-            left -= _end(step, transaction, left)
+            left -= _end(step, transaction, left, wanted.whole)
     return encode(count)
 
 
@@ -84,9 +84,15 @@ def go_on(step: Step, wanted: Settle) -> bytes:
     return graphs.go_on(step, wanted)
 
 
-def _end(step: Step, transaction: Transaction, most: int) -> int:
-    """It is decided; at most so many of its tasks go, or are undone, in this command."""
+def _end(step: Step, transaction: Transaction, most: int, whole: bool) -> int:
+    """It is decided; at most so many of its tasks go, or are undone, in this command.
+
+    `whole`: the others are seen to have followed, too.
+    """
     step.delete(numbered(TRANSACTION, transaction.id))
+    if whole and transaction.tasks > most:
+        end = pack_id(step.now_ms) if transaction.committed else ROLLED_BACK
+        step.put(numbered(WHOLE, transaction.id), end)
     step.counters.transactions_open -= 1
     step.changed(TransactionChanged(transaction.id, None))
     return _move(step, transaction, most)
@@ -94,13 +100,15 @@ def _end(step: Step, transaction: Transaction, most: int) -> int:
 
 def _move(step: Step, transaction: Transaction, most: int) -> int:
     ids = transaction.ids()
+    whole = step.get(numbered(WHOLE, transaction.id))
+    committed_ms = step.now_ms if transaction.committed else None
+    if whole is not None:
+        committed_ms = committed_at(whole)
     for task_id in ids[:most]:
         task = step.active(task_id)
-        assert task is not None and task.status is Status.PREPARED
-        if transaction.committed:
-            _let_go(step, task)
-        else:
-            _undo(step, task)
+        # One that a command has touched since the end has followed already.
+        if task is not None and task.transaction == transaction.id:
+            follow(step, task, committed_ms)
     key = numbered(ENDING, transaction.id)
     if len(ids) > most:
         transaction.ranges = _without(transaction.ranges, most)
@@ -108,6 +116,7 @@ def _move(step: Step, transaction: Transaction, most: int) -> int:
         step.pending = True
     else:
         step.delete(key)
+        step.delete(numbered(WHOLE, transaction.id))
     return min(most, len(ids))
 
 
@@ -124,25 +133,3 @@ def _without(ranges: list[tuple[int, int]], count: int) -> list[tuple[int, int]]
         if size > gone:
             left.append((first + gone, size - gone))
     return left
-
-
-def _let_go(step: Step, task: Task) -> None:
-    task.transaction = 0
-    if task.parents_left:
-        step.delete(numbered(PARENTS, task.id))
-    if task.cancel_asked:
-        end(step, task, Status.CANCELLED, EventKind.CANCELLED)
-    elif task.error:
-        end(step, task, Status.CANCELLED, EventKind.CANCELLED, "", task.error)
-    elif task.parents_left:
-        note(task, step.now_ms, EventKind.COMMITTED)
-        task.status = Status.BLOCKED
-        step.store(Status.PREPARED, task)
-    else:
-        release(step, task, Status.PREPARED, EventKind.COMMITTED)
-
-
-def _undo(step: Step, task: Task) -> None:
-    free(step, task)
-    unlink(step, task)
-    remove(step, task, ACTIVE)

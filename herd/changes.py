@@ -14,10 +14,11 @@ Invariants:
 """
 
 import enum
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, Final, NamedTuple
 
+from engine.errors import NotFound
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position, ReplicatedLog
 from herd.capture.key_values import key_values
@@ -25,7 +26,7 @@ from herd.catalog import decode_table
 from herd.commands import Change as KeyChange
 from herd.commands import Write
 from herd.consumers import Consumer
-from herd.errors import StorageFailed
+from herd.errors import ChangesGone, StorageFailed
 from herd.keys import DATA, TABLE, number_of, store_of
 from herd.reading_log import log_of, read_batches
 from herd.rows import row_decoder, row_reader
@@ -99,11 +100,11 @@ async def changes(
     checkpoint that it needs to go on are kept as long as it waits for more, and for `keep_ms` after
     it last asked; without, they go when the tablespace itself does not need them. While nothing of
     interest comes it is told now and then of a position without changes: there it goes on, too.
-    Raises, while iterating, `StorageFailed` when the log no longer reaches back so far, or to
-    before the rows of a table that was restored or written in bulk: begin with a checkpoint and go
-    on after it.
+    Raises, while iterating, `ChangesGone` when the log no longer reaches back so far: begin anew,
+    with the tables as they are. Raises `StorageFailed` when it reaches to before the rows of a
+    table that was restored or written in bulk: begin with a checkpoint and go on after it.
     """
-    with translating():
+    with translating(), _explaining(tablespace, after):
         following_as = Consumer(client, tablespace, consumer, keep_ms)
         begin, known = await following_as.begin(after)
         following = Following(known, {name.lower() for name in tables})
@@ -124,6 +125,18 @@ async def changes(
                     yield CommittedTransaction(reached, ())
                     told = reached
                 await following_as.dealt_with(told)
+
+
+@contextmanager
+def _explaining(tablespace: str, after: Position) -> Iterator[None]:
+    """Say what to do where part of the log, or a checkpoint, is not there any more."""
+    try:
+        yield
+    except NotFound as error:
+        raise ChangesGone(
+            f"the changes of {tablespace} after {tuple(after)} are not kept any more: {error}",
+            hint="read the tables as they are, then follow the changes from there on",
+        ) from error
 
 
 class Following:

@@ -197,6 +197,13 @@ class StorageFailed(OperationalError):
     code = "58030"
 
 
+class ChangesGone(StorageFailed):
+    """The changes after this position are not kept any more.
+
+    Read the tables as they are, and follow the changes from there on.
+    """
+
+
 class IntegrityError(DatabaseError):
     """A constraint does not hold. The statement did nothing."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from broker.answering import ScheduleStatus
 from broker.errors import InvalidTask
 from broker.reading import history
 from broker.spec import (
@@ -278,9 +279,10 @@ class ScheduleFacts(msgspec.Struct):
     last_task: int
     by: str
     changed_ms: int
+    trouble: str
 
 
-def schedule_facts(schedule: Schedule) -> ScheduleFacts:
+def schedule_facts(schedule: ScheduleStatus) -> ScheduleFacts:
     """What is told of a schedule."""
     facts = {
         name: getattr(schedule, name)

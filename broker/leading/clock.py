@@ -1,36 +1,143 @@
 """The broker's time: what every command of a term is stamped with.
 
-It is the later of the last time that was logged and the wall clock at the takeover, and from there
-on it goes as the monotonic clock does: a wall clock that is set while a leader leads moves nothing.
+A term's time begins at a moment that `judge` finds, and goes on from there as the monotonic clock
+does. A wall clock that is set while a leader leads moves nothing at once.
+
+Order and time are different things. Commands happen in the order of the log. Their time is for
+people and for delays, deadlines, schedules and retention. It goes forward from command to command,
+so that `apply` can rely on it, and it goes back only by a command of its own (`SetTime`).
+
+Why not simply the leader's wall clock? One leader whose clock is a day ahead would end tasks by
+their deadlines and remove results, and all later leaders would go on from its time. So:
+
+- A leader that finds the log's time far away from its clock asks the server of the metadata store
+  for its time, where that has one. If the two clocks differ, the log decides: it refutes the one
+  that is behind it, and of two that are ahead the nearer one counts.
+- A leader that must go forward a long way by its own clock alone writes that into the log, and for
+  a minute does nothing to what the jump has passed over: no deadline ends a task, nothing delayed
+  begins, no schedule fires, nothing is purged.
+- A later leader whose clock is behind the log, but not behind the time before such a jump, sets the
+  time back at once. So does one whose clock the server confirms.
+- Otherwise a clock that is away from the time for ten minutes, without moving, is followed. Until
+  then the time goes on alone, and operators are warned.
 
 Invariants:
-- It never goes back, neither within a term nor from one leader to the next.
-- A wall clock that runs away from it is told, and not followed.
+- Within a term the time never goes back.
+- A wall clock that runs away is reported.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from broker.task import ClockFacts
 from engine.ports.clock import Clock
 
 JUMP_ALARM_MS: Final = 60_000
+"""Clocks that are no further apart agree."""
+PASSED_OVER_MS: Final = 600_000
+"""A jump by more than this is suspected, unless another clock confirms it."""
+DOUBT_MS: Final = 60_000
+"""For so long after a suspected jump nothing happens to what it passed over."""
+SETTLED_S: Final = 600.0
+"""A wall clock that is away from the time for so long, and does not move, is followed."""
+BACK_MAX_MS: Final = 400 * 86_400_000
+"""A clock that is behind by more than this was reset, and is never followed."""
+
+
+class Start(NamedTuple):
+    """Where the time of a term begins."""
+
+    at_ms: int
+    back: bool = False
+    """The time goes back: this is to be logged before anything else."""
+    doubtful: bool = False
+    """It goes forward by far more than can be confirmed, or did so in the last terms."""
+    confirmed: bool = False
+    """Another clock, or the log, says so too: the leader's clock need not agree."""
+
+
+def judge(
+    facts: ClockFacts, logged_ms: int, wall_ms: int, server_ms: int | None, settled: bool = False
+) -> Start:
+    """Where a term begins, by the log, the leader's clock, and a server's if there is one.
+
+    `settled`: the wall clock has shown this for ten minutes.
+
+    >>> judge(ClockFacts(), 1_000, 5_000, None)
+    Start(at_ms=5000, back=False, doubtful=False, confirmed=False)
+    """
+    if not logged_ms:
+        return Start(wall_ms if server_ms is None else min(wall_ms, server_ms))
+    present_ms, agreed, refuted = wall_ms, settled, False
+    if server_ms is not None:
+        agreed = abs(wall_ms - server_ms) <= JUMP_ALARM_MS
+        if not agreed:
+            # The log refutes a clock that is far behind it.
+            clocks = wall_ms, server_ms
+            later = [each for each in clocks if each >= logged_ms - PASSED_OVER_MS]
+            present_ms = min(later) if later else max(clocks)
+            refuted = len(later) == 1
+    confirmed = agreed or refuted
+    if present_ms >= logged_ms - JUMP_ALARM_MS:
+        jumped = facts.jumped_from_ms > 0 or present_ms - logged_ms > PASSED_OVER_MS
+        at_ms = max(present_ms, logged_ms)
+        return Start(at_ms, doubtful=jumped and not agreed, confirmed=confirmed)
+    behind_ms = logged_ms - present_ms
+    sure = agreed or 0 < facts.jumped_from_ms <= present_ms + JUMP_ALARM_MS
+    back = behind_ms <= BACK_MAX_MS and sure
+    return Start(present_ms if back else logged_ms, back=back, confirmed=confirmed)
+
+
+def suspicious(facts: ClockFacts, logged_ms: int, wall_ms: int) -> bool:
+    """Whether another clock should be asked."""
+    away = abs(wall_ms - logged_ms) > JUMP_ALARM_MS
+    return bool(logged_ms) and (away or facts.jumped_from_ms > 0)
 
 
 class BrokerTime:
     """One term's time, in milliseconds since 1970-01-01 UTC."""
 
-    def __init__(self, clock: Clock, last_logged_ms: int) -> None:
+    def __init__(self, clock: Clock, last_logged_ms: int, start: Start | None = None) -> None:
+        """`last_logged_ms`: up to then what is due is due, even if the start is doubtful."""
         self._clock = clock
         self._start_s = clock.monotonic()
         wall_ms = clock.wall_ms()
-        self._start_ms = max(last_logged_ms, wall_ms)
+        if start is None:
+            start = Start(max(last_logged_ms, wall_ms))
+        self._start_ms = start.at_ms
+        self._sure_ms = start.at_ms
+        """What was due up to this moment is due by every clock."""
+        self._behind_ms = 0
+        """By how much the wall clock is behind this time."""
+        self._doubt_ms = 0
+        """Until then not everything is sure; 0: everything is."""
+        behind_ms = start.at_ms - wall_ms
+        if start.doubtful:
+            self._sure_ms, self._doubt_ms = last_logged_ms, start.at_ms + DOUBT_MS
+        elif JUMP_ALARM_MS < behind_ms <= BACK_MAX_MS and not start.confirmed:
+            self._sure_ms, self._behind_ms = wall_ms, behind_ms
+            self._doubt_ms = start.at_ms + int(SETTLED_S * 1000) + DOUBT_MS
         # A last logged time far ahead of this clock is told at the first look: one is wrong.
         self._jump_told_ms = 0
+        self._away: tuple[int, float] | None = None
         self.jumps = 0
         """How often the wall clock was found somewhere else than before."""
 
     def now_ms(self) -> int:
         """The time now."""
         return self._start_ms + int((self._clock.monotonic() - self._start_s) * 1000)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the time may be wrong: then nothing is removed because of its age."""
+        return bool(self._doubt_ms) and self.now_ms() < self._doubt_ms
+
+    def ring_ms(self, at_ms: int) -> int:
+        """When to act on a moment: when it is over by every clock, or the doubt is."""
+        if not self._doubt_ms or at_ms <= self._sure_ms:
+            return at_ms
+        if self._behind_ms:
+            return max(at_ms, min(at_ms + self._behind_ms, self._doubt_ms))
+        return self._doubt_ms if at_ms <= self._start_ms else at_ms
 
     def jump_ms(self) -> int:
         """By how much the wall clock has moved against this time since it was last asked.
@@ -44,3 +151,24 @@ class BrokerTime:
         self._jump_told_ms = ahead_ms
         self.jumps += 1
         return jump_ms
+
+    def settled_away(self) -> bool:
+        """Whether the wall clock has been somewhere else for ten minutes, always as far away.
+
+        True once, then again after as long. Called every now and then.
+        """
+        ahead_ms, now_s = self._clock.wall_ms() - self.now_ms(), self._clock.monotonic()
+        if abs(ahead_ms) <= JUMP_ALARM_MS:
+            self._away = None
+        elif self._away is None or abs(ahead_ms - self._away[0]) > JUMP_ALARM_MS:
+            self._away = ahead_ms, now_s
+        elif now_s - self._away[1] >= SETTLED_S:
+            self._away = None
+            return True
+        return False
+
+    def settled_here(self) -> bool:
+        """Whether the wall clock agrees with this time, ten minutes after the term began."""
+        lasts_s = self._clock.monotonic() - self._start_s
+        agrees = abs(self._clock.wall_ms() - self.now_ms()) <= JUMP_ALARM_MS
+        return agrees and lasts_s >= SETTLED_S

@@ -3,23 +3,31 @@
 Invariants:
 - A due time is fired by its name and that time; the state machine takes it once, whoever sends it.
 - What was due while nobody led is made up for by one task, or by none if the schedule says so.
+- A schedule that this process does not understand (a time zone that the machine does not have, an
+  expression of a newer version) stays due. A leader that understands it fires it.
 - In one turn of the loop only so many are fired: what each has missed is reckoned there.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final
 
-from broker.commands import Fire, Schedule
+from broker.commands import LEVEL, Fire, Reckon, Schedule
 from broker.errors import BrokerError, InvalidTask
 from broker.leading.cron import missed, next_cron_ms, next_interval_ms
+from broker.leading.events import Events
 from broker.leading.proposing import Proposing
 from broker.leading.timers import Kind, Timers
 
 MISSED_AFTER_MS: Final = 60_000
 """Later than that a due time was missed, and not just heard of late."""
 NEVER_MS: Final = 2**59
+"""Next due time of a schedule that is never due again."""
 FIRED_A_TURN: Final = 4
+TROUBLE_MS: Final = 60_000
+"""So often a schedule that is not understood is tried again: its time zone may be there now."""
+_logger = logging.getLogger(__name__)
 
 
 def next_due_ms(schedule: Schedule, after_ms: int) -> int:
@@ -34,14 +42,18 @@ def next_due_ms(schedule: Schedule, after_ms: int) -> int:
 class Firing:
     """The schedules of one term."""
 
-    def __init__(self, proposing: Proposing, timers: Timers) -> None:
+    def __init__(self, proposing: Proposing, timers: Timers, events: Events) -> None:
         self.schedules: dict[str, Schedule] = {}
+        self.troubles: dict[str, str] = {}
+        """Schedules that are due and not understood by this process, and why."""
         self._proposing = proposing
+        self._events = events
         self._timers = timers
         self._loop = asyncio.get_running_loop()
 
     def changed(self, name: str, schedule: Schedule | None) -> None:
         """A schedule is as the log has it now; None: it has gone."""
+        self.troubles.pop(name, None)
         if schedule is None:
             self.schedules.pop(name, None)
             self._timers.remove(Kind.SCHEDULE, name)
@@ -68,14 +80,67 @@ class Firing:
         try:
             following_ms = next_due_ms(schedule, now_ms)
             skipped = missed(schedule.cron, schedule.zone, schedule.interval_ms, due_ms, now_ms)
-        except InvalidTask:
-            # Its time zone is not known on this machine any more: it must not stop the others.
-            following_ms, skipped = NEVER_MS, 0
+        except InvalidTask as error:
+            self._set_aside(name, error.message)
+            return
+        self.troubles.pop(name, None)
+        keep_code = self._proposing.level >= LEVEL
         if not schedule.catch_up and now_ms - due_ms > MISSED_AFTER_MS:
             fire = Fire(name, due_ms, following_ms, now_ms, skipped + 1, skip=True)
         else:
-            fire = Fire(name, due_ms, following_ms, now_ms, skipped)
+            fire = Fire(name, due_ms, following_ms, now_ms, skipped, keep_code=keep_code)
         self._proposing.send(fire, _unheard)
+
+    def _set_aside(self, name: str, why: str) -> None:
+        """Leave a schedule due, tell the operator once, and try it again later."""
+        if self.troubles.get(name) != why:
+            self.troubles[name] = why
+            self._events.tell("schedule_not_understood", name=name, why=why)
+            _logger.warning(
+                "schedule %s is due and cannot fire here: %s; it stays due: install the missing "
+                "time zones (tzdata), or let another replica lead",
+                name,
+                why,
+            )
+        self._timers.set(Kind.SCHEDULE, name, self._proposing.time.now_ms() + TROUBLE_MS)
+
+    def reckon(self, ahead_ms: int = 0) -> None:
+        """Correct due times that are too late, if all replicas know the command for it.
+
+        An older version ended a schedule that it did not understand. A leader whose clock was ahead
+        reckoned from its time: `ahead_ms` is the newest time that was logged before the time was
+        set back, 0 if that is over.
+        """
+        if self._proposing.level < LEVEL:
+            return
+        now_ms = self._proposing.time.now_ms()
+        for name, schedule in self.schedules.items():
+            due_ms = schedule.next_due_ms
+            # One that never fired may have been told to begin late.
+            late = due_ms >= NEVER_MS or (now_ms < ahead_ms and schedule.last_due_ms)
+            if not late or schedule.paused or not (schedule.cron or schedule.interval_ms):
+                continue
+            try:
+                expected_ms = _expected_ms(schedule, now_ms)
+            except InvalidTask:
+                continue
+            if expected_ms < due_ms:
+                self._proposing.send(Reckon(name, due_ms, expected_ms, now_ms), _unheard)
+
+
+def _expected_ms(schedule: Schedule, now_ms: int) -> int:
+    """When a schedule should be due next, by the last time that it was. Raises `InvalidTask`.
+
+    A time that has fired does not fire again, even if it fired too early.
+    """
+    due_ms, last_ms = schedule.next_due_ms, schedule.last_due_ms
+    if due_ms >= NEVER_MS:
+        return next_due_ms(schedule, last_ms or schedule.changed_ms)
+    after_ms = max(now_ms, last_ms)
+    if schedule.interval_ms:
+        early = max(0, (due_ms - after_ms - 1) // schedule.interval_ms)
+        return due_ms - early * schedule.interval_ms
+    return next_due_ms(schedule, after_ms)
 
 
 def _unheard(told: bytes | BrokerError) -> None:

@@ -13,14 +13,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker import reading
-from broker.commands import ITEMS_MAX, Forget, Lost, Purge, Settle, decode_one
+from broker.commands import (
+    ITEMS_MAX,
+    LEVEL,
+    Forget,
+    Lost,
+    Purge,
+    Redate,
+    SetTime,
+    Settle,
+    decode_one,
+)
 from broker.errors import BrokerError
 from broker.leading.measures import TermMeasures
 from broker.leading.timers import Handle, Later
 from broker.replicating import Replicated
 from broker.scheduling import Hints
 from broker.settings import BrokerSettings
-from broker.task import SessionState, WorkerSession
+from broker.task import ClockFacts, SessionState, WorkerSession
 from engine.errors import EngineError
 from engine.replica import ReadRows
 
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
 
 PURGE_LOOK_S: Final = 1.0
 HINT_LOOK_S: Final = 1.0
+CORRECT_S: Final = 60.0
 SWEEP_MS: Final = 60_000
 """Code pools go when a purge meets them: so often one is proposed, where there are any."""
 FORGET_WORKERS_MS: Final = 3_600_000
@@ -77,6 +88,7 @@ class Housekeeping:
                 lost = Lost(worker_id, session, now_ms, part, drawn=self._term.drawn())
                 self._term.proposing.send(lost, _unheard)
         self._orphans = {}
+        self._correct()
         self._look()
         self._hint()
         self._purge()
@@ -125,11 +137,37 @@ class Housekeeping:
         if jump_ms:
             self._measures.jumps.add()
             _logger.warning(
-                "the wall clock has jumped by %d s; the broker's time goes on without it: see to "
-                "the machine's clock, the next leader begins with its own",
+                "the wall clock has jumped by %d s; the broker's time goes on without it, and "
+                "follows it if it stays there for ten minutes: check the clock of this machine",
                 jump_ms // 1000,
             )
+        self._watch_clock()
         self._after(term.leases.look_s, "look", self._look)
+
+    def _watch_clock(self) -> None:
+        """Follow the wall clock where it has settled; settle a jump that it confirms."""
+        term = self._term
+        if term.time.settled_away():
+            term.retime()
+        elif term.clock_facts.jumped_from_ms and term.time.settled_here():
+            term.clock_facts = ClockFacts(0, term.clock_facts.ahead_ms)
+            if term.proposing.level >= LEVEL:
+                term.proposing.send(SetTime(term.time.now_ms()), _unheard)
+
+    def _correct(self) -> None:
+        """Correct what an earlier leader reckoned from a time that was set back since.
+
+        Each leader does so again as long as there is something to correct.
+        """
+        term = self._term
+        term.firing.reckon(term.clock_facts.ahead_ms)
+        ids, term.redated = term.redated, ([], [])
+        if term.proposing.level >= LEVEL:
+            now_ms = term.time.now_ms()
+            for at in range(0, max(map(len, ids)), ITEMS_MAX):
+                tasks, transactions = (some[at : at + ITEMS_MAX] for some in ids)
+                term.proposing.send(Redate(now_ms, tasks, transactions), _unheard)
+        self._after(CORRECT_S, "correct", self._correct)
 
     def _hint(self) -> None:
         """Tell the operator what no limit explains."""
@@ -144,6 +182,9 @@ class Housekeeping:
     def _purge(self) -> None:
         """Remove what was kept long enough, if anything was."""
         now_ms = self._term.time.now_ms()
+        if self._term.time.doubtful:
+            self._after(PURGE_LOOK_S, "purge", self._purge)
+            return
 
         def heard(told: bytes | BrokerError) -> None:
             again = _number(told) >= ITEMS_MAX
@@ -152,7 +193,8 @@ class Housekeeping:
         pools = now_ms - self._swept_ms >= SWEEP_MS and self._look_at(_has_pools)
         if pools or self._look_at(lambda rows: reading.purgeable(rows, now_ms)):
             self._swept_ms = now_ms
-            self._term.proposing.send(Purge(now_ms), heard)
+            keep_code = self._term.proposing.level >= LEVEL
+            self._term.proposing.send(Purge(now_ms, keep_code=keep_code), heard)
         else:
             self._after(PURGE_LOOK_S, "purge", self._purge)
         old = [id for id, since_ms in self._ended.items() if since_ms + FORGET_WORKERS_MS < now_ms]

@@ -95,6 +95,7 @@ class TermMeasures:
                     state=status.name.lower(),
                 )
             )
+        self._ends.append(_schedules_in_trouble(metrics, term))
         self._ends.append(
             metrics.gauge(
                 "herdbook_broker_workers",
@@ -198,6 +199,16 @@ class TermMeasures:
 def newest(tasks: Iterable[Task]) -> dict[tuple[str, str], Task]:
     """Of each tenant and type the last one."""
     return {(task.tenant, task.type): task for task in tasks}
+
+
+def _schedules_in_trouble(
+    metrics: Metrics, term: "Callable[[], Term | None]"
+) -> Callable[[], None]:
+    return metrics.gauge(
+        "herdbook_broker_schedules_in_trouble",
+        "Schedules that are due and that the leader cannot fire.",
+        lambda: _asked(term, lambda one: len(one.firing.troubles)),
+    )
 
 
 def _count(term: "Callable[[], Term | None]", status: Status) -> float:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from broker.batching import BATCH_BYTES_MAX, EncodedSubmit
-from broker.commands import ITEMS_MAX, Command, Refusal, decode_items, encode
+from broker.commands import ITEMS_MAX, Command, Refusal, decode_items, encode, level_of
 from broker.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -75,7 +75,7 @@ class Proposing:
         self._gathered: list[msgspec.Raw] = []
         self._gathered_bytes = 0
         self._asked: list[tuple[int, asyncio.Future[Answers]]] = []
-        self._late: list[tuple[bytes, Heard]] = []
+        self._late: list[tuple[bytes, int, Heard]] = []
         self._late_bytes = 0
         self._ended: BrokerError | None = None
 
@@ -84,7 +84,7 @@ class Proposing:
         if self._ended is None:
             self._ended = error
             late, self._late = self._late, []
-            for _, heard in late:
+            for _, _, heard in late:
                 heard(error)
             self.flush()
 
@@ -93,18 +93,23 @@ class Proposing:
 
         It may be told at once, and must not propose anything in that call.
         """
-        self._send(encode(command), heard)
+        self._send(encode(command), heard, level_of(command))
+
+    @property
+    def level(self) -> int:
+        """The newest level of commands that every replica knows."""
+        return self._replica.command_level
 
     def ask(self, command: Command) -> Awaitable[bytes]:
         """Propose a command; await its answer. Raises `BrokerError`."""
-        return self.ask_encoded(encode(command))
+        return self.ask_encoded(encode(command), level_of(command))
 
-    def ask_encoded(self, command: bytes) -> Awaitable[bytes]:
+    def ask_encoded(self, command: bytes, level: int = 1) -> Awaitable[bytes]:
         """As `ask`, for bytes."""
         future: asyncio.Future[bytes] = self._loop.create_future()
         if self._late_bytes > GATHERED_BYTES_MAX:
             raise Overloaded(f"{self._late_bytes} bytes of commands wait for room in the log")
-        self._send(command, lambda told: _tell(future, told))
+        self._send(command, lambda told: _tell(future, told), level)
         return future
 
     def submit(self, specs: Sequence[bytes]) -> "asyncio.Future[Answers]":
@@ -166,36 +171,36 @@ class Proposing:
             command = encode(EncodedSubmit(specs, self.time.now_ms()))
             self._send(command, lambda told: _share(asked, told))
 
-    def _send(self, command: bytes, heard: Heard) -> None:
+    def _send(self, command: bytes, heard: Heard, level: int = 1) -> None:
         if self._ended is not None:
             heard(self._ended)
         elif self._late:
-            self._wait(command, heard)
-        elif not self._proposed(command, heard):
-            self._wait(command, heard)
+            self._wait(command, level, heard)
+        elif not self._proposed(command, level, heard):
+            self._wait(command, level, heard)
             self._loop.call_later(_ROOM_PAUSE_S, self._again)
 
-    def _proposed(self, command: bytes, heard: Heard) -> bool:
+    def _proposed(self, command: bytes, level: int, heard: Heard) -> bool:
         """Whether the log had room. What else goes wrong is told."""
         if self._replica.term != self._term:
             heard(NotLeader("the leader's term is over", leader=self._replica.leader))
             return True
         try:
-            self._replica.propose_for(command, _Waiter(heard))
+            self._replica.propose_for(command, _Waiter(heard), level)
         except LogFull:
             return False
         except EngineError as error:
             heard(translated(error))
         return True
 
-    def _wait(self, command: bytes, heard: Heard) -> None:
-        self._late.append((command, heard))
+    def _wait(self, command: bytes, level: int, heard: Heard) -> None:
+        self._late.append((command, level, heard))
         self._late_bytes += len(command)
 
     def _again(self) -> None:
         late, self._late = self._late, []
-        for number, (command, heard) in enumerate(late):
-            if not self._proposed(command, heard):
+        for number, (command, level, heard) in enumerate(late):
+            if not self._proposed(command, level, heard):
                 self._late = late[number:] + self._late
                 self._loop.call_later(_ROOM_PAUSE_S, self._again)
                 break

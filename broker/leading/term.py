@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from broker import keys
+from broker import keys, reading
 from broker.applying import (
     Change,
     GraphPending,
+    RolloutChanged,
     ScheduleChanged,
     SessionChanged,
     SettingChanged,
@@ -28,10 +29,11 @@ from broker.applying import (
     TasksFinished,
     TransactionChanged,
 )
-from broker.commands import Due, Expire, ExpireTransactions, decode_schedule
+from broker.commands import LEVEL, Due, Expire, ExpireTransactions, decode_schedule
 from broker.connection import Refused
 from broker.errors import BrokerError, InvalidSetting, UnknownTask
 from broker.leading.clock import BrokerTime
+from broker.leading.cluster_limits import ClusterLimits
 from broker.leading.completing import Completing
 from broker.leading.crew import Crew
 from broker.leading.dispatching import CANCELLED, OVERDUE, Dispatching
@@ -46,13 +48,12 @@ from broker.leading.timers import Key, Kind, Later, Timers
 from broker.leading.waits import Waits
 from broker.replicating import Replicated
 from broker.scheduling import Pick, QueueKey, Scheduler
-from broker.settings import BrokerSettings, Quota, decode_setting
+from broker.settings import BrokerSettings, Limit, Quota, decode_setting
 from broker.task import (
     FINAL_STATES,
     SessionState,
     Status,
     Task,
-    decode_counters,
     decode_task,
     decode_transaction,
     decode_worker,
@@ -82,7 +83,13 @@ class Term:
         settings: BrokerSettings,
         scheduler: Scheduler,
         measures: TermMeasures,
+        time: BrokerTime | None = None,
+        retime: Callable[[], None] = lambda: None,
     ) -> None:
+        """`time` is the term's time, by default the later of log and clock.
+
+        `retime` is called when the wall clock has settled somewhere else.
+        """
         self.number = replica.term
         self.scheduler = scheduler
         self.waits = Waits()
@@ -93,9 +100,11 @@ class Term:
         """How many tasks have ended in this term."""
         self._replica = replica
         self.drawn = drawn
-        row = replica.stale_read(lambda rows: rows.get(keys.COUNTERS))[0]
-        logged_ms = 0 if row is None else decode_counters(row).now_ms
-        self.time = BrokerTime(clock, logged_ms)
+        logged_ms, self.clock_facts = replica.stale_read(reading.time_of)[0]
+        self.time = time or BrokerTime(clock, logged_ms)
+        self.retime = retime
+        self.redated: tuple[list[int], list[int]] = [], []
+        """Tasks, and transactions, that wait from a moment that is still to come."""
         self.events = Events(self.time, self.number)
         self.timers = Timers(self.time, later, self._ring)
         self.proposing = Proposing(replica, self.time)
@@ -103,11 +112,13 @@ class Term:
         self.dispatching = Dispatching(scheduler, self.proposing, measures, self._payload, later)
         self.completing = Completing(self.proposing, drawn, measures.completed)
         self.crew = Crew(self.proposing, self.completing, self.leases, self.dispatching, drawn)
-        self.firing = Firing(self.proposing, self.timers)
+        self.cluster_limits = ClusterLimits(scheduler)
+        self.firing = Firing(self.proposing, self.timers, self.events)
         self.housekeeping = Housekeeping(self, replica, settings, measures, later)
         self.ended_lately: dict[tuple[str, str], Task] = {}
         """Of each tenant and type the newest task that finished since the measures looked."""
         self._measures = measures
+        self._held_back: set[int] = set()
         self._incoming: dict[_PlainKey, list[int]] = {}
         self._under_way = self.dispatching.under_way_tasks
 
@@ -115,9 +126,15 @@ class Term:
 
     async def build(self) -> None:
         """Read what there is, in pages. Raises `EngineError` if the replica leads no more."""
+        now_ms = self.time.now_ms()
         for key, row in await self._all(keys.SETTING):
             kind, name = keys.split_setting(key)
             self._set(kind, name, decode_setting_row(row).value)
+        for _, holder in await self._all(keys.CLUSTER):
+            look = partial(reading.get_rollout, name=holder.decode())
+            rollout = self._replica.stale_read(look)[0]
+            if rollout is not None:
+                self.cluster_limits.holds(rollout)
         for _, row in await self._all(keys.WORKER):
             worker = decode_worker(row)
             self.crew.restore(worker)
@@ -125,6 +142,8 @@ class Term:
         for _, row in await self._all(keys.TRANSACTION):
             transaction = decode_transaction(row)
             self.timers.set(Kind.TRANSACTION, transaction.id, transaction.expires_ms)
+            if transaction.created_ms > now_ms:
+                self.redated[1].append(transaction.id)
         for _, row in await self._all(keys.SCHEDULE):
             schedule = decode_schedule(row)
             self.firing.changed(schedule.name, schedule)
@@ -133,9 +152,9 @@ class Term:
             waiting: dict[tuple[_PlainKey, int], list[int]] = {}
             for _, row in page:
                 task = decode_task(row)
-                if task.status is _WAITING:
+                if task.status is _WAITING and not self._held(task):
                     # It has waited since its last event, whoever led then.
-                    since_ms = task.events[-1][0] if task.events else task.created_ms
+                    since_ms = min(task.events[-1][0] if task.events else task.created_ms, now_ms)
                     waiting.setdefault((_plain_key(task), since_ms), []).append(task.id)
                 self._adopt(task, orphans)
             for (queue, since_ms), ids in waiting.items():
@@ -195,6 +214,8 @@ class Term:
             self.quotas.count(task.tenant, 1, size_of(task))
         if status is Status.DELAYED:
             self.timers.set(Kind.DUE, task.id, task.due_ms)
+            if task.events and task.events[-1][0] > self.time.now_ms():
+                self.redated[0].append(task.id)
         elif status is Status.RUNNING:
             member = self.crew.get(task.worker_id)
             if member is not None and member.session == task.session:
@@ -262,6 +283,9 @@ class Term:
             else:
                 at_ms = change.transaction.expires_ms
                 self.timers.set(Kind.TRANSACTION, change.transaction_id, at_ms)
+        elif isinstance(change, RolloutChanged):
+            self.cluster_limits.changed(change)
+            self.dispatching.wake()
         elif isinstance(change, GraphPending):
             self.housekeeping.settle()
 
@@ -349,9 +373,24 @@ class Term:
         if task.deadline_ms and after is not Status.PREPARED:
             self.timers.set(Kind.DEADLINE, task.id, task.deadline_ms)
 
+    def _held(self, task: Task) -> bool:
+        """Keep a task out of the queues if it is past its deadline only by a time in doubt.
+
+        To assign it would end it. Its deadline rings when the doubt is over.
+        """
+        deadline_ms = task.deadline_ms
+        if not deadline_ms or not self.time.doubtful:
+            return False
+        held = deadline_ms <= self.time.now_ms() < self.time.ring_ms(deadline_ms)
+        if held:
+            self._held_back.add(task.id)
+        return held
+
     def _push(self, task: Task, ids: Sequence[int] = ()) -> None:
         """It waits from now on, or `ids` that are alike: each kind goes into its queue at once,
         once a turn."""
+        if self._held(task):
+            return
         key = _plain_key(task)
         ids = ids or (task.id,)
         incoming = self._incoming.get(key)
@@ -362,6 +401,9 @@ class Term:
             incoming += ids
 
     def _remove(self, task: Task) -> None:
+        if task.id in self._held_back:
+            self._held_back.remove(task.id)
+            return
         key = _plain_key(task)
         if key in self._incoming:
             self._flush_incoming()
@@ -385,6 +427,10 @@ class Term:
         if kind == "quota":
             assert setting is None or isinstance(setting, Quota)
             self.quotas.set(name, setting)
+            return
+        if kind == "resource":
+            assert setting is None or isinstance(setting, Limit)
+            self.cluster_limits.configure(name, setting)
             return
         self.scheduler.configure(kind, name, setting)
 
@@ -411,7 +457,8 @@ class Term:
             if waiting:
                 self.proposing.send(Expire(waiting, now_ms), unheard)
         elif kind is Kind.TRANSACTION:
-            self.proposing.send(ExpireTransactions(now_ms), unheard)
+            whole = self.proposing.level >= LEVEL
+            self.proposing.send(ExpireTransactions(now_ms, whole), unheard)
         elif kind is Kind.SCHEDULE:
             self.firing.fire_all([str(name) for name in due])
 

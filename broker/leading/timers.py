@@ -61,7 +61,11 @@ class Timers:
         return self._count
 
     def set(self, kind: Kind, key: Key, at_ms: int) -> None:
-        """Ring for a key at a moment, and at no other that was set for it."""
+        """Ring for a key at a moment, and at no other that was set for it.
+
+        Later than that, while it is not sure that the moment is over: see `BrokerTime.ring_ms`.
+        """
+        at_ms = self._time.ring_ms(at_ms)
         moments = self._moments[kind]
         before = moments.get(key)
         if before == at_ms:

@@ -191,7 +191,7 @@ class Coordinator:
         if rollout.state in ENDED:
             return set()
         before = encode_rollout(rollout)
-        rollout.capped = capped = await self._capped(rollout, limits)
+        await self._uncap(rollout)
         now_ms = await calls.now_ms()
         ends, unbegun = await self._ends(rollout)
         nodes, why = self._discover(rollout, now_ms)
@@ -204,7 +204,7 @@ class Coordinator:
             # Rare: roll-outs over clusters that share nodes. Who holds them is looked up now.
             facts = Facts(ends, unbegun, agents, await self._busy(rollout), limit, nodes, why)
             rollout = load(row)
-            rollout.capped = capped
+            rollout.capped = False
             plan = advance(rollout, facts, now_ms)
             await self._put(row.version, rollout, plan, before)
         self._counted[name] = rollout.counted
@@ -216,9 +216,6 @@ class Coordinator:
         record = encode_rollout(rollout)
         if record != before:
             cluster, ended = rollout.document.cluster_name, rollout.state in ENDED
-            if ended and rollout.capped:
-                # Before the end is written down: afterwards nobody would come to it.
-                await self._calls.set("resource", cluster_resource(cluster), None, BY)
             change = RolloutChange(
                 rollout.name, version, record, cluster, ended, plan.specs, plan.notes
             )
@@ -231,14 +228,15 @@ class Coordinator:
         for alarm in plan.alarms:
             self._alarms.tell(alarm)
 
-    async def _capped(self, rollout: Rollout, limits: dict[str, int]) -> bool:
-        """The limit is the cluster's, too, unless an operator has set one; whether it is ours."""
-        resource = cluster_resource(rollout.document.cluster_name)
-        if resource in limits:
-            return rollout.capped
-        limits[resource] = rollout.document.limit
-        await self._calls.set("resource", resource, Limit(rollout.document.limit), BY)
-        return True
+    async def _uncap(self, rollout: Rollout) -> None:
+        """Remove the setting that an older version made of the roll-out's limit.
+
+        The record forgets it afterwards, so this is repeated until both have happened.
+        """
+        if rollout.capped:
+            resource = cluster_resource(rollout.document.cluster_name)
+            await self._calls.set("resource", resource, None, BY)
+            rollout.capped = False
 
     async def _ends(self, rollout: Rollout) -> tuple[dict[int, End], frozenset[int]]:
         ends: dict[int, End] = {}

@@ -113,7 +113,7 @@ class Rollout(msgspec.Struct, array_like=True):
     undiscovered: str = ""
     """Why the nodes are not known at the moment."""
     capped: bool = False
-    """The cluster's limit is this roll-out's own setting, taken away when it ends."""
+    """An older version stored the roll-out's limit as a setting, which is to be removed."""
 
     @property
     def counted(self) -> int:

@@ -9,7 +9,7 @@ Invariants:
 from collections.abc import Sequence
 from typing import Any, Final
 
-from broker.answering import ResourceStatus, WorkerStatus
+from broker.answering import ResourceStatus, ScheduleStatus, WorkerStatus
 from broker.batching import checked_all
 from broker.commands import ITEMS_MAX, Answer, Refusal, Schedule, Spec, encode
 from broker.errors import BrokerError, OutcomeUnknown, TooLarge, WaitTimedOut, error_of
@@ -144,7 +144,7 @@ class CallsByName:
         """See `Calls`."""
         await self._ask("pause_schedule", name, paused=paused, by=by)
 
-    async def schedules(self) -> list[Schedule]:
+    async def schedules(self) -> list[ScheduleStatus]:
         """See `Calls`."""
         return list(await self._ask("schedules"))
 

@@ -16,7 +16,7 @@ Invariants (`tests/engine/metadata/store_contract.py` runs them over every imple
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Versioned(NamedTuple):
@@ -84,4 +84,13 @@ class MetadataStore(Protocol):
 
     async def close(self) -> None:
         """End the session: its ephemeral keys go."""
+        ...
+
+
+@runtime_checkable
+class ServerClock(Protocol):
+    """A store whose server is another machine and tells its time."""
+
+    async def server_ms(self) -> int:
+        """The server's wall clock, in milliseconds. Raises `MetadataUnavailable`."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from engine.errors import MetadataUnavailable
-from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.contract import MetadataStore, ServerClock, Versioned
 
 T = TypeVar("T")
 
@@ -43,6 +43,13 @@ class DeadlineStore:
 
     async def next_id(self, counter: str) -> int:
         return await self._bounded(self._store.next_id(counter))
+
+    async def server_ms(self) -> int | None:
+        """The wall clock of the store's server, in milliseconds; None if that is not another
+        machine's. Raises `MetadataUnavailable`."""
+        if not isinstance(self._store, ServerClock):
+            return None
+        return await self._bounded(self._store.server_ms())
 
     async def sync(self) -> None:
         await self._bounded(self._store.sync())

@@ -11,6 +11,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -195,6 +196,20 @@ class ZooKeeperStore:
     async def sync(self) -> None:
         """Let the server that answers this store catch up with all writes that have returned."""
         await self._read(lambda: self._client.sync(self._layout.cluster))
+
+    async def server_ms(self) -> int:
+        """The wall clock of the ensemble's leader, in milliseconds, from a node written now."""
+        path = self._layout.clock
+
+        async def ask() -> int:
+            try:
+                return await self._client.touch(path)
+            except NotFound:
+                with contextlib.suppress(KeyExists):
+                    await self._client.create(path, b"")
+                return await self._client.touch(path)
+
+        return await self._read(ask)
 
     def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when the key or the names under it may have changed, and once at first."""

@@ -149,6 +149,12 @@ class ZooKeeperClient:
         new_version: int = stat.version
         return new_version
 
+    async def touch(self, path: str) -> int:
+        """Write a node that is there; the server's time of that, in milliseconds."""
+        stat = await self._call(len(path), lambda kazoo: kazoo.set_async(path, b"", -1))
+        written_ms: int = stat.mtime
+        return written_ms
+
     async def delete(self, path: str, version: int | None) -> None:
         """Remove a node, if `version` is given only that one."""
         wanted = -1 if version is None else version

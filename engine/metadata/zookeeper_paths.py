@@ -39,6 +39,7 @@ class Layout:
             check_key(self.chroot)
         self._prefix = "" if self.chroot == "/" else self.chroot
         self.cluster = f"{self._prefix}/cluster{OWN}"
+        self.clock = f"{self._prefix}/clock{OWN}"
 
     def key(self, key: str) -> str:
         """The node of a key. Raises `InvalidRequest`."""

@@ -40,7 +40,6 @@ from engine.state.contract import State
 
 _FULL_PAUSE_S: Final = 0.005
 _LOOKS_A_LEASE: Final = 4
-_PLAIN: Final = bytes((COMMAND, 1))
 
 
 class Waiter(Protocol):
@@ -103,19 +102,16 @@ class Leading:
     def propose(self, command: bytes, level: int, request: Request | None) -> asyncio.Future[bytes]:
         """See `Replica.propose`."""
         self._check_taking()
-        if level > self._applier.summary.level:
-            raise InvalidRequest(
-                f"commands of level {level} wait until every replica knows them; "
-                f"the log is at level {self._applier.summary.level}"
-            )
+        self._check_level(level)
         entries = encode_command(command, level, request)
         return self._queue(entries)
 
-    def propose_for(self, command: bytes, waiter: Waiter) -> None:
+    def propose_for(self, command: bytes, waiter: Waiter, level: int) -> None:
         """See `Replica.propose_for`."""
         self._check_taking()
-        whole = _PLAIN + command
-        entries = [whole] if len(whole) <= ENTRY_BYTES_MAX else encode_command(command, 1, None)
+        self._check_level(level)
+        whole = bytes((COMMAND, level)) + command
+        entries = [whole] if len(whole) <= ENTRY_BYTES_MAX else encode_command(command, level, None)
         self._put(entries, waiter)
 
     def say(self, word: bytes) -> asyncio.Future[bytes]:
@@ -186,6 +182,13 @@ class Leading:
         if self._ended is not None or self._draining:
             self._check_open()
             raise NotLeader("this replica gives way to another one")
+
+    def _check_level(self, level: int) -> None:
+        if level > self._applier.summary.level:
+            raise InvalidRequest(
+                f"commands of level {level} wait until every replica knows them; "
+                f"the log is at level {self._applier.summary.level}"
+            )
 
     def _check_open(self) -> None:
         if self._ended is not None:

@@ -176,6 +176,11 @@ class Replica(Reading):
         return self._applier.summary.epoch
 
     @property
+    def command_level(self) -> int:
+        """The newest level of commands that every replica of the log understands."""
+        return self._applier.summary.level
+
+    @property
     def leader(self) -> str:
         """The address of who leads as far as is known, "" if nobody does."""
         return self.address if self.role is Role.LEADER else self._election.leader
@@ -193,13 +198,13 @@ class Replica(Reading):
         """
         return self._leading_now().propose(command, level, request)
 
-    def propose_for(self, command: bytes, waiter: Waiter) -> None:
-        """As `propose`, of level 1; `waiter` hears what the await would have told.
+    def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:
+        """As `propose`; `waiter` hears what the await would have told.
 
         It hears it in the very turn in which the command is applied, and must neither raise nor
         propose. What is raised at once, it does not hear.
         """
-        self._leading_now().propose_for(command, waiter)
+        self._leading_now().propose_for(command, waiter, level)
 
     async def open_session(self) -> Position:
         """A session for `Request`: it lasts until 10,000 others were used later.

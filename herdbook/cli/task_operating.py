@@ -56,7 +56,9 @@ def slots(url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False) ->
 def schedules(url: Url = None, broker: BrokerUrl = None, as_json: AsJson = False) -> None:
     """List schedules, when each is due next, and what came of it."""
     told = with_tasks(url, broker, lambda api: api.ask("GET", "/schedules"))
-    shown = ("name", "type", "cron", "zone", "interval_ms", "next_due_ms", "paused", "fired")
+    shown = ["name", "type", "cron", "zone", "interval_ms", "next_due_ms", "paused", "fired"]
+    if any(each.get("trouble") for each in told["schedules"]):
+        shown.append("trouble")
     tell(told["schedules"], as_json, [(each, each) for each in shown])
 
 

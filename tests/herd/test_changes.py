@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.errors import CannotRead
+from engine.errors import CannotRead, NoSuchLedger, NotFound, PositionTruncated
 from engine.log import START, Position, ReplicatedLog, Span
 from engine.log.log_reader import Batch
 from engine.replica import entries as kinds
@@ -17,6 +17,7 @@ from herd import consumers
 from herd.changes import Change, ChangeKind, CommittedTransaction, changes
 from herd.commands import Erase, Write, encode_command
 from herd.consumers import Consumer
+from herd.errors import ChangesGone
 from herd.reading_log import CommandReader, log_of
 from herd.schema import Column, Table, key_of
 from herd.types import TEXT, ColumnType, Kind, accepting
@@ -107,6 +108,21 @@ async def test_a_deleted_row_is_told_by_its_key_as_values(tmp_path: Path) -> Non
         assert (made.kind, made.key_row) == (ChangeKind.DEFINE, None)
         assert put.key_row == {"id": 1}
         assert (gone.kind, gone.key_row, gone.row) == (ChangeKind.DELETE, {"id": 1}, None)
+
+
+@pytest.mark.parametrize("kind", [NotFound, PositionTruncated, NoSuchLedger])
+async def test_a_reader_too_far_behind_hears_that_it_has_to_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[NotFound]
+) -> None:
+    async def begin(self: Consumer, after: Position) -> None:
+        raise kind("nothing is there")
+
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "a"})
+        monkeypatch.setattr(Consumer, "begin", begin)
+        with pytest.raises(ChangesGone, match="not kept any more") as raised:
+            await told(setup)
+        assert "read the tables as they are" in str(raised.value.hint)
 
 
 def test_the_columns_of_a_key_are_told_as_rows_tell_them() -> None:

@@ -178,7 +178,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "waits-begin-anew-under-each-leader",
         "a task has waited since its last event, whoever led then",
         "broker/leading/term.py",
-        "since_ms = task.events[-1][0] if task.events else task.created_ms",
+        "since_ms = min(task.events[-1][0] if task.events else task.created_ms, now_ms)",
         "since_ms = self.time.now_ms()",
         by_test(_TERMS, "test_a_task_has_waited_as_long_under_the_next_leader"),
     ),

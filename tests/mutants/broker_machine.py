@@ -212,8 +212,8 @@ HOLDING_MUTANTS: Final = (
     Mutant(
         "a-rollback-keeps-the-slots",
         "what is rolled back leaves nothing",
-        "broker/transactions.py",
-        "    free(step, task)\n",
+        "broker/following.py",
+        "        free(step, task)\n",
         "",
         by_test(_TRANSACTIONS, "test_a_rollback_leaves_nothing"),
     ),

@@ -12,6 +12,7 @@ from tests.mutants.broker_leading import BROKER_LEADING_MUTANTS
 from tests.mutants.broker_machine import BROKER_MACHINE_MUTANTS
 from tests.mutants.broker_rollouts import BROKER_ROLLOUT_MUTANTS
 from tests.mutants.broker_scheduling import BROKER_SCHEDULING_MUTANTS
+from tests.mutants.broker_time import BROKER_TIME_MUTANTS
 from tests.mutants.broker_workers import BROKER_WORKER_MUTANTS
 from tests.mutants.client import (
     ENSEMBLE_MUTANTS,
@@ -99,4 +100,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *BROKER_SCHEDULING_MUTANTS,
     *BROKER_WORKER_MUTANTS,
     *BROKER_ROLLOUT_MUTANTS,
+    *BROKER_TIME_MUTANTS,
 )

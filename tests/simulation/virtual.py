@@ -7,11 +7,11 @@ from typing import Any
 from tests.simulation.loop import SimLoop, new_loop
 
 
-def virtually(script: Coroutine[Any, Any, None]) -> None:
+def virtually(script: Coroutine[Any, Any, None], until_s: float = 2_000.0) -> None:
     """Run a coroutine in virtual time."""
     loop = new_loop(1)
     try:
-        loop.run(script, until_s=2_000.0)
+        loop.run(script, until_s=until_s)
     finally:
         loop.close()
 

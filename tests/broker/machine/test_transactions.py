@@ -1,24 +1,31 @@
 """Tasks of a transaction are taken all together or not at all."""
 
+from collections import Counter
+
 import pytest
 
 from broker import keys, reading
-from broker.applying import GraphPending, TransactionChanged
+from broker.applying import GraphPending, TaskChanged, TransactionChanged
 from broker.commands import (
     Answer,
     Begin,
     Cancel,
+    Command,
     Commit,
+    Delete,
+    Due,
     ExpireTransactions,
     Outcome,
     Parent,
     Refusal,
+    Retry,
     Rollback,
     Settle,
     Spec,
     Submit,
 )
 from broker.task import Status
+from engine.state.memory import MemoryState
 from tests.broker.machine.driving import Driver
 
 
@@ -150,6 +157,138 @@ def test_a_large_commit_is_one_decision_and_its_tasks_follow() -> None:
     assert driver.status(child) is driver.status(other) is Status.CANCELLED
     assert not driver.all(keys.ENDING) and not driver.all(keys.PARENTS)
     assert not driver.all(keys.EDGE)
+
+
+def _seen(driver: Driver) -> dict[int, Status]:
+    """What whoever asks is told of all tasks."""
+    page = reading.list_tasks(driver.rows, reading.TaskFilter(), 0, 20_000, 20_000)
+    seen = {task.id: task.status for task in page.tasks}
+    for task_id in range(1, max(seen, default=0) + 2):
+        found = reading.get_task(driver.rows, task_id)
+        assert seen.get(task_id) is (None if found is None else found.status)
+    tally: reading.Tally = Counter()
+    assert reading.tally(driver.rows, tally, final=False, looks_max=20_000) is None
+    assert reading.tally(driver.rows, tally, final=True, looks_max=20_000) is None
+    assert sum(tally.values()) == len(seen)
+    for status in Status:
+        assert sum(n for key, n in tally.items() if key[0] is status) == list(seen.values()).count(
+            status
+        )
+    return seen
+
+
+def _large(driver: Driver, tasks: int = 2_500) -> tuple[int, list[int]]:
+    """An open transaction of many tasks, the last of which holds a slot and a unique key."""
+    number = begin(driver)
+    ids: list[int] = []
+    while len(ids) < tasks - 1:
+        count = min(1_000, tasks - 1 - len(ids))
+        ids += driver.taken(*[Spec("a")] * count, transaction=number)
+    return number, ids + driver.taken(Spec("a", slot="s", unique_key="u"), transaction=number)
+
+
+def test_a_large_commit_is_seen_whole_by_everybody_at_one_position() -> None:
+    driver = Driver()
+    session = driver.connect().session
+    number, ids = _large(driver)
+    assert set(_seen(driver).values()) == {Status.PREPARED}
+    assert driver.one(Commit(number, driver.now_ms, whole=True)) == 2_500
+    assert set(_seen(driver).values()) == {Status.WAITING}
+    waiting = reading.TaskFilter(statuses=frozenset((Status.WAITING,)))
+    page = reading.list_tasks(driver.rows, waiting, ids[-2], 5)
+    assert [task.id for task in page.tasks] == [ids[-1]]
+    assert driver.numbers(Cancel([ids[-2]], "ann", driver.now_ms)) == [Answer.DONE]
+    assert driver.assign(session, ids[-3]) == [1]
+    assert driver.items(Retry([ids[-4], ids[-2]], "ann", driver.now_ms)) == [
+        Answer.NOT_NOW, Answer.DONE,
+    ]  # fmt: skip
+    seen = _seen(driver)
+    while driver.one(Settle(driver.now_ms)):
+        assert _seen(driver) == seen
+    assert _seen(driver) == seen and seen[ids[-3]] is Status.RUNNING
+    assert not driver.all(keys.ENDING) and not driver.all(keys.WHOLE)
+    told = Counter(
+        change.task.id
+        for change in driver.changes
+        if isinstance(change, TaskChanged) and change.before is Status.PREPARED
+    )
+    assert set(told) == set(ids) and set(told.values()) == {1}, "each is told to have gone once"
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_large_rollback_is_seen_whole_by_everybody_at_one_position(expired: bool) -> None:
+    driver = Driver()
+    number, ids = _large(driver)
+    if expired:
+        driver.now_ms += 1_000
+        assert driver.one(ExpireTransactions(driver.now_ms, whole=True)) == 1
+    else:
+        assert driver.one(Rollback(number, driver.now_ms, whole=True)) == 2_500
+    assert _seen(driver) == {} and reading.list_slots(driver.rows) == []
+    for command in (Cancel([ids[-2]], "ann", driver.now_ms), Delete([ids[-3]], driver.now_ms)):
+        assert driver.numbers(command) == [Answer.UNKNOWN]
+    assert driver.items(Retry([ids[-4]], "ann", driver.now_ms)) == [Answer.UNKNOWN]
+    assert driver.submit(Spec("b", parents=(Parent(ids[-5]),)))[0].code == "unknown_parent"
+    (new,) = driver.taken(Spec("b", slot="s", unique_key="u"))
+    assert _seen(driver) == {new: Status.WAITING}
+    while driver.one(Settle(driver.now_ms)):
+        assert _seen(driver) == {new: Status.WAITING}
+    assert reading.list_slots(driver.rows) == [("s", new)]
+    assert not driver.all(keys.ENDING) and not driver.all(keys.WHOLE)
+
+
+def test_a_task_of_a_large_commit_is_delayed_or_blocked_as_it_was_at_the_commit() -> None:
+    driver = Driver()
+    number, ids = _large(driver)
+    (delayed,) = driver.taken(Spec("a", due_ms=driver.now_ms + 500), transaction=number)
+    (child,) = driver.taken(Spec("a", parents=(Parent(ids[-1]),)), transaction=number)
+    driver.one(Commit(number, driver.now_ms, whole=True))
+    driver.now_ms += 600
+    seen = _seen(driver)
+    assert (seen[delayed], seen[child]) == (Status.DELAYED, Status.BLOCKED)
+    assert driver.numbers(Due([delayed], driver.now_ms)) == [Answer.DONE]
+    seen = _seen(driver)
+    assert seen[delayed] is Status.WAITING
+    while driver.one(Settle(driver.now_ms)):
+        assert _seen(driver) == seen
+    assert _seen(driver) == seen
+
+
+class _Counted(MemoryState):
+    """Rows that count what is written and read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.touched = 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.touched += 1
+        super().put(key, value)
+
+    def get(self, key: bytes) -> bytes | None:
+        self.touched += 1
+        return super().get(key)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_end_of_the_largest_transaction_is_bounded_work_in_each_command(
+    committed: bool,
+) -> None:
+    driver = Driver()
+    driver.rows = rows = _Counted()
+    driver.machine.listener = None
+    number, _ = _large(driver, 10_000)
+    end = Commit if committed else Rollback
+    command: Command = end(number, driver.now_ms, whole=True)
+    most = 0
+    while True:
+        rows.touched = 0
+        answer = driver.one(command)
+        most = max(most, rows.touched)
+        command = Settle(driver.now_ms)
+        if not answer:
+            break
+    assert most < 5_000
 
 
 def test_there_are_bounds_to_open_transactions() -> None:

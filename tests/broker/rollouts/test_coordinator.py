@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from broker.errors import ClusterBusy, DuplicateTask, NotInState
+from broker.rollout_commands import RolloutChange
 from broker.rollouts.actions import REFUSED, UNHEALTHY, WAIT
 from broker.rollouts.alarming import Alarms
 from broker.rollouts.coordinator import Coordinator
 from broker.rollouts.document import CHECK_NODE, EXECUTE, POST_CHECK, PRE_CHECK
 from broker.rollouts.facts import Alarm
 from broker.rollouts.pinging import Pings
-from broker.rollouts.record import Gate, Phase, Rollout, State, load
+from broker.rollouts.record import Gate, Phase, Rollout, State, encode_rollout, load
 from broker.rollouts.rollouts import AsyncRollouts
 from broker.service import Broker
 from broker.settings import Limit
@@ -281,6 +282,110 @@ def test_the_operators_limit_counts_and_pause_and_resume_do_as_they_say() -> Non
         assert (await yard.rollouts.wait(name, 60_000)).state is State.FINISHED
         assert yard.herd.most_acting == 1
         assert await yard.broker.settings_of("resource") == [("resource", "cluster:geo", Limit(1))]
+
+    over(script)
+
+
+class _Raced:
+    """A broker whose operator pauses and resumes a roll-out right after its first change."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.races = 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    async def set(self, *said: Any) -> bool:
+        changed = await self._broker.set(*said)
+        await self._race()
+        return changed
+
+    async def put_rollout(self, change: RolloutChange, by: str = "") -> list[int]:
+        task_ids = await self._broker.put_rollout(change, by)
+        await self._race()
+        return task_ids
+
+    async def _race(self) -> None:
+        if self.races:
+            self.races -= 1
+            operator = AsyncRollouts(self._broker)
+            await operator.pause("first", "lunch", "elsa")
+            await operator.resume("first", "elsa")
+
+
+def _limits(broker: Broker) -> list[int | None]:
+    gates = broker.term.scheduler.index.gates()
+    return [gate.limit for gate in gates if gate.name == "cluster:geo" and gate.limit is not None]
+
+
+def test_the_limit_of_a_roll_out_ends_with_it_even_if_an_operator_changes_it_at_any_time() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.coordinator.close()
+        raced: Any = _Raced(yard.broker)
+        coordinator = Coordinator(raced, pings=Pings(2_000, 6_000))
+        coordinator.start()
+        yard.herd.lasts_s = lambda: 2.0
+        await agents(yard.broker, yard.herd, *"abcde")
+        await yard.rollouts.start(document(*"abcde", task_id="first"))
+        await yard.until("first", lambda rollout: rollout.state is State.RUNNING)
+        assert _limits(yard.broker) == [1]
+        assert (await yard.rollouts.wait("first", 300_000)).state is State.FINISHED
+        assert raced.races == 0 and yard.herd.most_acting == 1
+        assert _limits(yard.broker) == []
+        await yard.rollouts.start(document(*"abcde", task_id="second", limit=4))
+        assert (await yard.rollouts.wait("second", 300_000)).state is State.FINISHED
+        assert yard.herd.most_acting == 4
+        await coordinator.close()
+
+    over(script)
+
+
+def test_a_limit_that_an_operator_sets_during_a_roll_out_stays_after_it() -> None:
+    async def script(yard: Yard) -> None:
+        yard.herd.lasts_s = lambda: 2.0
+        await agents(yard.broker, yard.herd, *"abc")
+        name = await yard.rollouts.start(document(*"abc", limit=2))
+        await yard.until(name, lambda rollout: rollout.state is State.RUNNING)
+        assert _limits(yard.broker) == [2]
+        await yard.broker.set("resource", "cluster:geo", Limit(1), "elsa")
+        assert _limits(yard.broker) == [1]
+        await yard.broker.set("resource", "cluster:geo", None, "elsa")
+        assert _limits(yard.broker) == [2]
+        await yard.broker.set("resource", "cluster:geo", Limit(1), "elsa")
+        assert (await yard.rollouts.wait(name, 60_000)).state is State.FINISHED
+        assert _limits(yard.broker) == [1]
+
+    over(script)
+
+
+def test_the_next_leader_keeps_to_the_limit_of_a_roll_out() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.of(1)
+        for term in range(2):
+            async with opened(cluster=cluster) as broker:
+                rollouts = AsyncRollouts(broker)
+                if not term:
+                    await rollouts.start(document(*"abc", limit=2))
+                assert _limits(broker) == [2]
+
+    virtually(scenario())
+
+
+def test_a_limit_that_an_older_version_stored_is_removed_and_the_roll_out_keeps_its_own() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.coordinator.close()
+        await yard.broker.set("resource", "cluster:geo", Limit(1), "coordinator")
+        name = await yard.rollouts.start(document(*"abc", limit=2))
+        row = await yard.broker.rollout(name)
+        old = load(row)
+        old.capped = True
+        change = RolloutChange(name, row.version, encode_rollout(old), row.cluster)
+        await yard.broker.put_rollout(change)
+        yard.coordinate()
+        await agents(yard.broker, yard.herd, *"abc")
+        assert (await yard.rollouts.wait(name, 60_000)).state is State.FINISHED
+        assert await yard.broker.settings_of("resource") == [] and _limits(yard.broker) == []
 
     over(script)
 

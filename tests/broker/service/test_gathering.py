@@ -25,9 +25,9 @@ async def _counted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Broke
     async with opened() as broker:
         propose = broker.replica.propose_for
 
-        def counting(command: bytes, waiter: Waiter) -> None:
+        def counting(command: bytes, waiter: Waiter, level: int = 1) -> None:
             counts[type(decode_command(command))] += 1
-            propose(command, waiter)
+            propose(command, waiter, level)
 
         monkeypatch.setattr(broker.replica, "propose_for", counting)
         yield broker, counts

@@ -60,11 +60,14 @@ async def test_a_result_that_is_too_large_is_a_failure_in_words() -> None:
 async def test_tasks_of_one_turn_share_their_commands() -> None:
     async with opened() as broker:
         worker = await FakeWorker.connected(broker, places=500)
-        before = broker.replica.position
-        await asyncio.gather(*[submitted(broker, Spec("a")) for _ in range(500)])
-        await worker.finish(*await worker.until_runs(500))
-        entries = broker.replica.position.entry - before.entry
-        assert entries == 3, "a submit, an assignment, a completion"
+        entries = []
+        for _ in range(2):
+            before = broker.replica.position
+            await asyncio.gather(*[submitted(broker, Spec("a")) for _ in range(500)])
+            await worker.finish(*await worker.until_runs(500))
+            entries.append(broker.replica.position.entry - before.entry)
+        # The replica's own entry, which allows newer commands, comes at the beginning.
+        assert min(entries) == 3, "a submit, an assignment, a completion"
 
 
 async def test_a_batch_is_answered_item_by_item_and_may_be_longer_than_a_command() -> None:

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 
-from broker.leading.clock import BrokerTime
+import pytest
+
+from broker.leading.clock import DOUBT_MS, BrokerTime, Start, judge, suspicious
 from broker.leading.leases import Leases
 from broker.leading.timers import Key, Kind, Timers
+from broker.task import ClockFacts
 from tests.broker.service.clocks import HandClock
 
 
@@ -36,6 +39,121 @@ def test_a_log_that_is_far_ahead_of_the_new_leaders_clock_is_told() -> None:
     assert BrokerTime(clock, 5_059_000).jump_ms() == 0
     time = BrokerTime(clock, 15_800_000)
     assert (time.jump_ms(), time.jump_ms()) == (-10_800_000, 0)
+
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+NOW_MS = 20_000 * DAY_MS
+NOTHING = ClockFacts()
+JUMPED = ClockFacts(jumped_from_ms=NOW_MS - 5_000)
+
+
+@pytest.mark.parametrize(
+    ("logged_ms", "facts", "server_ms", "start"),
+    [
+        # A log without a time, a short way on, a little back: nobody else is needed.
+        (0, NOTHING, None, Start(NOW_MS)),
+        (NOW_MS - 599_000, NOTHING, None, Start(NOW_MS)),
+        (NOW_MS + 59_000, NOTHING, None, Start(NOW_MS + 59_000)),
+        # Far forward by one clock alone, and by two.
+        (NOW_MS - DAY_MS, NOTHING, None, Start(NOW_MS, doubtful=True)),
+        (NOW_MS - DAY_MS, NOTHING, NOW_MS - 9_000, Start(NOW_MS, confirmed=True)),
+        # The server and the log agree that this clock is ahead, or behind.
+        (NOW_MS - DAY_MS, NOTHING, NOW_MS - DAY_MS + 5, Start(NOW_MS - DAY_MS + 5)),
+        (NOW_MS + DAY_MS, NOTHING, NOW_MS + DAY_MS - 5, Start(NOW_MS + DAY_MS, confirmed=True)),
+        (
+            NOW_MS + HOUR_MS,
+            NOTHING,
+            NOW_MS + DAY_MS,
+            Start(NOW_MS + DAY_MS, doubtful=True, confirmed=True),
+        ),
+        # The log is ahead: of this clock, of a server too, after a jump that nobody confirmed.
+        (NOW_MS + DAY_MS, NOTHING, None, Start(NOW_MS + DAY_MS)),
+        (NOW_MS + DAY_MS, NOTHING, NOW_MS, Start(NOW_MS, back=True, confirmed=True)),
+        (NOW_MS + DAY_MS, JUMPED, None, Start(NOW_MS, back=True)),
+        (NOW_MS + DAY_MS, ClockFacts(NOW_MS + 61_000), None, Start(NOW_MS + DAY_MS)),
+        # A clock that was reset to the beginning of time is never followed.
+        (NOW_MS + 401 * DAY_MS, ClockFacts(1), None, Start(NOW_MS + 401 * DAY_MS)),
+        # An earlier jump that nobody has confirmed yet.
+        (NOW_MS - 5, JUMPED, None, Start(NOW_MS, doubtful=True)),
+        (NOW_MS + 5, JUMPED, None, Start(NOW_MS + 5, doubtful=True)),
+        (NOW_MS - 5, JUMPED, NOW_MS, Start(NOW_MS, confirmed=True)),
+        # Two clocks are ahead and differ: the nearer one counts, and is not confirmed.
+        (NOW_MS - 2 * DAY_MS, NOTHING, NOW_MS - DAY_MS, Start(NOW_MS - DAY_MS, doubtful=True)),
+    ],
+)
+def test_a_term_begins_where_most_clocks_agree(
+    logged_ms: int, facts: ClockFacts, server_ms: int | None, start: Start
+) -> None:
+    assert judge(facts, logged_ms, NOW_MS, server_ms) == start
+
+
+def test_a_clock_that_has_settled_is_followed_forward_and_back() -> None:
+    assert judge(NOTHING, NOW_MS - DAY_MS, NOW_MS, None, True) == Start(NOW_MS, confirmed=True)
+    back = Start(NOW_MS, back=True, confirmed=True)
+    assert judge(NOTHING, NOW_MS + DAY_MS, NOW_MS, None, True) == back
+    # Not against the server and the log.
+    assert judge(NOTHING, NOW_MS + DAY_MS, NOW_MS, NOW_MS + DAY_MS, True).at_ms == NOW_MS + DAY_MS
+
+
+def test_another_clock_is_asked_only_where_the_log_is_far_away() -> None:
+    assert not suspicious(NOTHING, 0, NOW_MS)
+    assert not suspicious(NOTHING, NOW_MS - 60_000, NOW_MS)
+    assert not suspicious(NOTHING, NOW_MS + 60_000, NOW_MS)
+    assert suspicious(NOTHING, NOW_MS - 60_001, NOW_MS)
+    assert suspicious(NOTHING, NOW_MS + 60_001, NOW_MS)
+    assert suspicious(JUMPED, NOW_MS, NOW_MS)
+
+
+def test_what_a_doubtful_jump_has_passed_over_waits_a_minute_and_nothing_else_does() -> None:
+    clock = HandClock(wall_ms=NOW_MS)
+    time = BrokerTime(clock, NOW_MS - DAY_MS, Start(NOW_MS, doubtful=True))
+    over_ms = NOW_MS + DOUBT_MS
+    assert time.ring_ms(NOW_MS - DAY_MS) == NOW_MS - DAY_MS, "it was due before the jump"
+    assert time.ring_ms(NOW_MS - DAY_MS + 1) == time.ring_ms(NOW_MS) == over_ms
+    assert time.ring_ms(NOW_MS + 1) == NOW_MS + 1
+    assert time.doubtful
+    clock.pass_s(DOUBT_MS / 1_000)
+    assert not time.doubtful
+
+
+def test_a_leader_whose_clock_is_behind_acts_when_both_say_so_or_after_ten_minutes() -> None:
+    clock = HandClock(wall_ms=NOW_MS)
+    time = BrokerTime(clock, NOW_MS + 120_000, Start(NOW_MS + 120_000))
+    assert time.ring_ms(NOW_MS) == NOW_MS
+    assert time.ring_ms(NOW_MS + 1) == NOW_MS + 120_001
+    assert time.ring_ms(NOW_MS + 150_000) == NOW_MS + 270_000, "30 s from now, by this clock 150 s"
+    far = BrokerTime(clock, NOW_MS + DAY_MS, Start(NOW_MS + DAY_MS))
+    over_ms = NOW_MS + DAY_MS + 660_000
+    assert far.ring_ms(NOW_MS + 5) == NOW_MS + DAY_MS + 5
+    assert far.ring_ms(NOW_MS + DAY_MS // 2) == far.ring_ms(NOW_MS + DAY_MS + 5) == over_ms
+    assert far.ring_ms(over_ms + 5) == over_ms + 5
+    sure = BrokerTime(clock, NOW_MS + DAY_MS, Start(NOW_MS + DAY_MS, confirmed=True))
+    assert sure.ring_ms(NOW_MS + 5) == NOW_MS + 5 and not sure.doubtful
+
+
+def test_a_clock_has_settled_after_ten_minutes_in_which_it_did_not_move() -> None:
+    clock = HandClock(wall_ms=NOW_MS)
+    time = BrokerTime(clock, NOW_MS - 5, Start(NOW_MS))
+
+    def settles_in_s() -> int:
+        for second in range(0, 2_000, 10):
+            if time.settled_away():
+                return second
+            clock.pass_s(10.0)
+        return -1
+
+    assert settles_in_s() == -1 and time.settled_here()
+    clock.wall += DAY_MS
+    assert not time.settled_here()
+    assert settles_in_s() == 600
+    for _ in range(5):
+        clock.wall += 61_000
+        assert not time.settled_away()
+        clock.pass_s(300.0)
+    assert settles_in_s() == 300
+    clock.wall -= DAY_MS + 5 * 61_000
+    assert settles_in_s() == -1
 
 
 class _Loop:

@@ -8,6 +8,7 @@ Invariants:
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from broker.commands import Refusal, Spec
 from broker.connection import (
@@ -30,6 +31,8 @@ from broker.scheduling import UserMapping
 from broker.service import Broker
 from broker.settings import BrokerSettings
 from engine.log.settings import LogSettings
+from engine.metadata.contract import MetadataStore
+from engine.metadata.deadline import DeadlineStore
 from engine.ports.clock import Clock
 from engine.replica.settings import ReplicaSettings
 from engine.state.contract import State
@@ -45,6 +48,21 @@ SETTINGS = BrokerSettings(lease_ms=2_000)
 CLIENT = replace(QUICK, append_timeout_ms=10_000, read_timeout_ms=10_000)
 
 
+class _TimedStore:
+    """A metadata store whose server has a clock."""
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def server_ms(self) -> int:
+        """The server's wall clock."""
+        return self._clock.wall_ms()
+
+
 @asynccontextmanager
 async def opened(
     settings: BrokerSettings = SETTINGS,
@@ -53,10 +71,14 @@ async def opened(
     state: State | None = None,
     mapping: UserMapping | None = None,
     clock: Clock | None = None,
+    server: Clock | None = None,
 ) -> AsyncIterator[Broker]:
-    """The only replica of a broker, which serves."""
+    """The only replica of a broker, which serves. `server`: the metadata store's own clock."""
     client = (cluster or await Cluster.of(1)).client(CLIENT)
     client.clock = clock or LoopClock()
+    if server is not None:
+        timed: Any = _TimedStore(client.store, server)
+        client.store = DeadlineStore(timed, 1_000)
     broker = await Broker.open(
         client,
         state if state is not None else MemoryState(),

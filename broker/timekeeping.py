@@ -1,0 +1,66 @@
+"""Moves the broker's time where a leader's clock was wrong.
+
+The order of commands is their order in the log. Their time goes forward with them, and goes back by
+the command of this module alone, so every replica has the same time at the same position.
+
+Invariants:
+- After the time was set back, nothing that is kept until a moment goes before that moment.
+- What was to wait for a while, from a moment that is still to come, waits for that while from now.
+"""
+
+from broker.applying import Step, TransactionChanged
+from broker.commands import Redate, SetTime
+from broker.keys import CLOCK, TRANSACTION, numbered
+from broker.task import ClockFacts, Status, decode_clock_facts, decode_transaction, encode
+
+
+def set_time(step: Step, wanted: SetTime) -> bytes:
+    """Answers 1."""
+    counters, before_ms = step.counters, step.time_before_ms
+    row = step.get(CLOCK)
+    facts = ClockFacts() if row is None else decode_clock_facts(row)
+    if wanted.now_ms < before_ms:
+        step.now_ms = counters.now_ms = wanted.now_ms
+        # What ends from now on may be purged before what ended by the time that was ahead.
+        counters.purged_ms = min(counters.purged_ms, wanted.now_ms)
+        facts = ClockFacts(0, max(before_ms, facts.ahead_ms))
+    elif wanted.doubtful:
+        facts = ClockFacts(facts.jumped_from_ms or before_ms, facts.ahead_ms)
+    else:
+        facts = ClockFacts(0, facts.ahead_ms)
+    step.put(CLOCK, encode(facts))
+    return encode(1)
+
+
+def redate(step: Step, wanted: Redate) -> bytes:
+    """Answers how many tasks and transactions wait from now."""
+    tasks = sum(_redate_task(step, task_id) for task_id in wanted.ids)
+    return encode(tasks + sum(_redate_transaction(step, each) for each in wanted.transactions))
+
+
+def _redate_task(step: Step, task_id: int) -> bool:
+    task = step.active(task_id)
+    if task is None or task.status is not Status.DELAYED or not task.events:
+        return False
+    at_ms, kind, attempt, who, detail = task.events[-1]
+    if at_ms <= step.now_ms:
+        return False
+    task.due_ms = step.now_ms + max(0, task.due_ms - at_ms)
+    task.events[-1] = (step.now_ms, kind, attempt, who, detail)
+    step.store(Status.DELAYED, task)
+    return True
+
+
+def _redate_transaction(step: Step, transaction_id: int) -> bool:
+    key = numbered(TRANSACTION, transaction_id)
+    row = step.get(key)
+    if row is None:
+        return False
+    transaction = decode_transaction(row)
+    if transaction.created_ms <= step.now_ms:
+        return False
+    lasts_ms = transaction.expires_ms - transaction.created_ms
+    transaction.created_ms, transaction.expires_ms = step.now_ms, step.now_ms + lasts_ms
+    step.put(key, encode(transaction))
+    step.changed(TransactionChanged(transaction.id, transaction))
+    return True
