@@ -37,6 +37,7 @@ from herdbook.process_measures import process_measured
 if TYPE_CHECKING:
     from herdbook.book import AsyncBook
     from herdbook.connecting import AsyncCluster
+    from herdbook.node.opening import OpenFolder
 
 _LOGIN: Final = "/login?once="
 Knowing = Callable[["AsyncBook | AsyncCluster"], Awaitable[Authenticator | None]]
@@ -73,6 +74,7 @@ async def serve_http(
     settings: HttpServerSettings,
     authenticator: "Authenticator | Knowing | None" = users_of,
     *,
+    opened: "OpenFolder | None" = None,
     audit: Audit | None = None,
     lacking: Callable[[], str] | None = None,
     started: Callable[[Served], None] | None = None,
@@ -82,18 +84,21 @@ async def serve_http(
 
     `url` names the store, as the one rule finds it. `authenticator` knows its users, or finds out
     who does once the store is open, as without one its own rows do; None: everybody may do
-    everything. `audit` None: what the configuration says. `lacking` tells what else of this node
-    does not serve. `started` hears when it serves. Raises `InvalidRequest`, `StoreNotFound`, and
-    what opening raises.
+    everything. `opened` is the folder where this process has it open already. `audit` None: what
+    the configuration says. `lacking` tells what else of this node does not serve. `started` hears
+    when it serves. Raises `InvalidRequest`, `StoreNotFound`, and what opening raises.
     """
     _check_certificate(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     ended = ended if ended is not None else ended_by_signals()
-    metrics = PrometheusMetrics()
     async with AsyncExitStack() as stack:
-        stack.enter_context(process_measured(metrics))
         listening = stack.enter_context(listening_at(settings.listen))
-        book = await stack.enter_async_context(_opened(find(url, os.environ), metrics))
+        if opened is None:
+            metrics = PrometheusMetrics()
+            stack.enter_context(process_measured(metrics))
+            book = await stack.enter_async_context(_opened(find(url, os.environ), metrics))
+        else:
+            metrics, book = opened.metrics, opened.book
         if callable(authenticator):
             authenticator = await authenticator(book)
         await _check_listener(settings, authenticator)
@@ -107,7 +112,7 @@ async def serve_http(
             authenticator,
             settings=_web(settings, address),
             audit=configured_audit("http") if audit is None else audit,
-            metrics=metrics.text,
+            metrics=getattr(metrics, "text", None),
             lacking=lacking,
         )
         await answer_at(stack, app, listening, settings.certificate, settings.private_key)
