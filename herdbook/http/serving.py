@@ -20,6 +20,7 @@ from broker.http.hosts import host_of
 from engine.access.audit import Audit
 from engine.access.port import Authenticator
 from engine.errors import AccessRefused, InvalidRequest
+from engine.ports.metrics import Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import is_loopback, parse_host_port
@@ -93,12 +94,7 @@ async def serve_http(
     ended = ended if ended is not None else ended_by_signals()
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(listening_at(settings.listen))
-        if opened is None:
-            metrics = PrometheusMetrics()
-            stack.enter_context(process_measured(metrics))
-            book = await stack.enter_async_context(_opened(find(url, os.environ), metrics))
-        else:
-            metrics, book = opened.metrics, opened.book
+        book, metrics = await stack.enter_async_context(_opened(url, opened))
         if callable(authenticator):
             authenticator = await authenticator(book)
         await _check_listener(settings, authenticator)
@@ -124,8 +120,12 @@ async def serve_http(
 
 @asynccontextmanager
 async def _opened(
-    found: str, metrics: PrometheusMetrics
-) -> "AsyncIterator[AsyncBook | AsyncCluster]":
+    url: str | None, opened: "OpenFolder | None"
+) -> "AsyncIterator[tuple[AsyncBook | AsyncCluster, Metrics]]":
+    if opened is not None:
+        yield opened.book, opened.metrics
+        return
+    found, metrics = find(url, os.environ), PrometheusMetrics()
     if is_cluster(found):
         from herdbook.connecting import connect_async
 
@@ -136,8 +136,9 @@ async def _opened(
         from herdbook.book import open_async
 
         opening = open_async(Path(found), metrics=metrics)
-    async with opening as book:
-        yield book
+    with process_measured(metrics):
+        async with opening as book:
+            yield book, metrics
 
 
 def _web(settings: HttpServerSettings, address: str) -> WebSettings:
