@@ -1,5 +1,5 @@
-"""One round of a row: it runs and is used, is killed at a drawn moment, is started again by the same
-commands, and all that was acknowledged is looked for."""
+"""One round of a row: it runs and is used, is killed at a drawn moment, is started again by the
+same commands, and all that was acknowledged is looked for."""
 
 import json
 import random
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from engine.errors import EngineError
 from herdbook.node.status import read_status
 from herdbook.zookeeper_server import free_port
 from tests.crash_matrix.client import OBJECT, ROW, TASK
@@ -30,7 +31,8 @@ FIRST_S: Final = 60.0
 _GIVE_UP_S: Final = 40.0
 _JUDGE_S: Final = 120.0
 _LEFT_S: Final = 5.0
-_BACK_S: Final = 30.0
+_ENDS_S: Final = 2.5
+"""So long a command without a process that it needs may go on."""
 _AGAIN: Final = 0.25
 """How many rounds kill what is being started again, too."""
 _PORTS: Final = ("broker", "grpc", "http", "herd", "bookie")
@@ -59,7 +61,7 @@ class Site:
     """Where a row runs: its folder, its addresses, and what of it runs now."""
 
     def __init__(self, folder: Path, url: str, seed: str) -> None:
-        folder.mkdir(parents=True)
+        (folder / "data").mkdir(parents=True)
         self.folder = folder
         self.seed = seed
         self._names = {"data": str(folder / "data"), "url": url, "roles": "", "seed": seed}
@@ -174,21 +176,22 @@ class RunningRow:
             outcome.faults.append(f"command {index} had ended: {started.last_words()}")
             return
         victim = rng.choice([started.process.pid, rng.choice(everyone)])
+        folder = self._status_folder(index)
+        watched = folder is not None and victim in _members(folder)
         outcome.what = f"one of {len(everyone)}: {named(victim)}"
         began_s = time.monotonic()
         started.kill([victim])
         if victim != started.process.pid:
-            self._wait_for_part(index, victim, began_s, outcome)
+            self._wait_for_part(index, victim if watched else 0, began_s, outcome)
 
     def _wait_for_part(self, index: int, victim: int, began_s: float, outcome: Outcome) -> None:
         """A part of a command was killed: it comes back, or the command ends."""
-        runs, started = self._row.runs[index], self._site.starts[index]
-        folder = Path(self._site.fill(runs.node)) / ".node" if runs.node else None
+        started, folder = self._site.starts[index], self._status_folder(index)
         while started.runs:
             passed_s = time.monotonic() - began_s
-            if folder is None:
+            if folder is None or not victim:
                 # Whether it does its work the judge finds out.
-                if passed_s > 1.0:
+                if passed_s > _ENDS_S:
                     return
             elif _serves(folder, victim):
                 outcome.slow_s = max(outcome.slow_s, passed_s)
@@ -199,6 +202,10 @@ class RunningRow:
                 outcome.not_started.append(f"a part does not come back: {started.last_words()}")
                 return
             time.sleep(0.02)
+
+    def _status_folder(self, index: int) -> Path | None:
+        runs = self._row.runs[index]
+        return Path(self._site.fill(runs.node)) / ".node" if runs.node else None
 
     def _kill_again(self, rng: random.Random, outcome: Outcome) -> None:
         """Start what was killed, and kill it before or after it is ready."""
@@ -245,13 +252,17 @@ class RunningRow:
         self._site.old.clear()
 
 
+def _members(folder: Path) -> dict[int, str]:
+    """The processes that a node says it has, and how each is."""
+    with suppress(EngineError):
+        return {each.pid: each.state for each in read_status(folder).members.values()}
+    return {}
+
+
 def _serves(folder: Path, victim: int) -> bool:
     """Whether all processes of a node serve, none of them the one that was killed."""
-    try:
-        members = read_status(folder).members.values()
-    except Exception:
-        return False
-    return all(each.state == "serving" and each.pid != victim for each in members)
+    members = _members(folder)
+    return bool(members) and victim not in members and set(members.values()) == {"serving"}
 
 
 def _judge(site: Site, outcome: Outcome, store: str, kinds: str, files: list[str]) -> None:

@@ -150,8 +150,9 @@ RUNNING_ROWS: Final = (
             *(
                 Runs(
                     f"herdbook serve --data {{data}}/n{n} --url {{url}} --one-process --role bookie"
-                    f" --role herd --role broker --set bookie.listen={{bookie{n}}} --set herd.listen"
-                    f"={{herd{n}}} --set broker.listen={{broker{n}}} --set broker.grpc={{grpc{n}}}",
+                    " --role herd --role broker"
+                    f" --set bookie.listen={{bookie{n}}} --set herd.listen={{herd{n}}}"
+                    f" --set broker.listen={{broker{n}}} --set broker.grpc={{grpc{n}}}",
                     node=f"{{data}}/n{n}",
                 )
                 for n in (1, 2, 3)
@@ -179,7 +180,7 @@ _SQL: Final = "herdbook sql --url {store} -c"
 _COMMANDS: Final = (
     Writes(f"{_SQL} CREATE~TABLE~IF~NOT~EXISTS~t{{n}}~(id~INT~PRIMARY~KEY)"),
     Writes(f"{_SQL} INSERT~INTO~kept~VALUES~({{n}},'moo')~ON~CONFLICT~DO~NOTHING"),
-    Writes("herdbook blob mb b{n} --exist-ok --url {store}"),
+    Writes("herdbook blob mb bucket{n} --exist-ok --url {store}"),
     Writes("herdbook blob put {file} kept/put{n} --url {store}"),
     Writes("herdbook blob cp kept/a kept/copy{n} --url {store}"),
     Writes(
@@ -202,7 +203,7 @@ _COMMANDS: Final = (
     Writes("herdbook ledger recover 1 --url {store}"),
 )
 _CLUSTER_COMMANDS: Final = (
-    Writes("herdbook herd create c{n} --replicas 1 --url {store}", ("there already", "exists")),
+    Writes("herdbook herd create c{n} --replicas 1 --url {store}", ("there is a tablespace",)),
     Writes("herdbook repair off --url {store}"),
     Writes("herdbook repair on --url {store}"),
     Writes("herdbook repair scrub --url {store}"),
@@ -221,7 +222,11 @@ COMMAND_ROWS: Final = (
     ),
     CommandRow(
         "restore",
-        (Writes("herdbook store restore {data}.backups --url {data}.restored{n}", ("is there",)),),
+        (
+            Writes(
+                "herdbook store restore {data}.backups --url {data}.restored{n}", ("is not empty",)
+            ),
+        ),
         weight=3,
     ),
 )
