@@ -44,7 +44,8 @@ TABLE: Final = "CREATE TABLE IF NOT EXISTS matrix (id BIGINT PRIMARY KEY, says T
 FAILURES: Final = (EngineError, Error, BlobError, BrokerError, httpx.HTTPError)
 """What a call may raise while its server is killed. Anything else is a fault."""
 _OLD_MAX: Final = 100
-_PAUSE_S: Final = 0.03
+_PAUSE_S: Final = 0.05
+_RETRY_S: Final = 0.2
 _OPEN_S: Final = 30.0
 _WAIT_MS: Final = 30_000
 
@@ -154,14 +155,11 @@ class Opened:
             except NoSuchLedger:
                 return {}
             last = reader.last_add_confirmed
-            entries = (
-                {}
-                if last < 0
-                else {each.entry_id: each.body async for each in reader.read(0, last)}
-            )
-            self._ledgers[ledger_id] = entries
+            if last >= 0:
+                found = reader.read(0, last)
+                self._ledgers[ledger_id] = {each.entry_id: each.body async for each in found}
             await reader.close()
-        return self._ledgers[ledger_id]
+        return self._ledgers.get(ledger_id, {})
 
 
 def said(key: int) -> bytes:
@@ -193,7 +191,7 @@ class Asked:
                 await self._sql(TABLE)
                 self._made.add(kind)
             told = await self._sql(f"INSERT INTO matrix VALUES ({key}, '{says(key)}')")
-            assert told.get("row_count") == 1 or "23505" in str(told), told
+            assert told.get("row_count") == 1 or "unique_violation" in str(told), told
             return str(key)
         if kind == OBJECT:
             if kind not in self._made:
@@ -276,7 +274,7 @@ async def _load(store: str, path: Path, seed: str, kinds: list[str]) -> None:
                 noted = await at.put(kind, rng.getrandbits(60))
             except FAILURES as error:
                 print(f"{kind}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_RETRY_S)
                 continue
             notes.add(kind, noted)
             if kind in waited_for:
@@ -319,7 +317,7 @@ async def _again(call: Callable[[str, Any], Awaitable[Any]], kind: str, what: An
         except FAILURES:
             if loop.time() > until_s:
                 raise
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_RETRY_S)
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ class CommandRow:
 
 
 _ASKS: Final = Runs(f"{LOAD} http://{{http}} {{notes}} {{seed}} row object task", killed=False)
-_WORKER: Final = "herdbook worker --tasks tests.crash_matrix.functions --processes 2 --name matrix"
+_WORKER: Final = "herdbook worker --tasks tests.crash_matrix.functions --processes 2"
 
 RUNNING_ROWS: Final = (
     Row("open", (Runs(_GUEST),)),
