@@ -136,9 +136,7 @@ async def run_dev(
     check_java()
     quiet_grpc()
     with _folder(settings) as folder, ExitStack() as stack:
-        # Its own processes of before, if it was killed, give their ports back in a moment.
-        patience_s = DYING_S if was_killed(folder / _OWN) else 0.0
-        ports = stack.enter_context(Ports(HOST, patience_s))
+        ports = stack.enter_context(_ports(folder))
         server = ZooKeeperServer(
             folder / "zookeeper",
             port=ports.take("ZooKeeper", _ZOOKEEPER_PORT),
@@ -189,6 +187,11 @@ def _cluster(
         ports.moved,
         lambda: supervisor.states,
     )
+
+
+def _ports(folder: Path) -> Ports:
+    """The ports. Its own processes of before, if it was killed, give them back in a moment."""
+    return Ports(HOST, DYING_S if was_killed(folder / _OWN) else 0.0)
 
 
 def _numbers(settings: DevSettings) -> range:

@@ -156,7 +156,7 @@ class RunningRow:
         """How far each client has noted."""
         counts = {}
         for index, runs in enumerate(self._row.runs):
-            if runs.words.startswith(LOAD):
+            if "{notes}" in runs.words:
                 path = self._site.notes(index)
                 counts[index] = path.read_bytes().count(b"\n") if path.exists() else 0
         return counts
