@@ -209,16 +209,11 @@ async def _over_http(fact: TaskServerFact, configuration: Configuration) -> Asyn
 @asynccontextmanager
 async def _here(folder: Path) -> AsyncIterator[TaskApi]:
     """The folder's broker, asked from this process as if over HTTP."""
-    from broker.http import create_app, desk_elsewhere, desk_of
-    from broker.service import Broker
+    from broker.http import create_app, desk_for
     from herdbook.book import open_async
 
     async with open_async(folder) as book:
-        calls, payloads = await book.broker.calls(), book.broker.payloads
-        if isinstance(calls, Broker):
-            app = create_app(desk_of(calls, payloads))
-        else:
-            app = create_app(desk_elsewhere(calls, payloads))
+        app = create_app(desk_for(await book.broker.calls(), book.broker.payloads))
         async with _asked_here(app) as api:
             yield api
 

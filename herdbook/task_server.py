@@ -24,7 +24,7 @@ import msgspec
 
 from broker.errors import BrokerUnavailable
 from broker.folder import FOLDER
-from broker.http import Logins, User, create_app, desk_elsewhere, desk_of
+from broker.http import Logins, User, create_app, desk_for
 from broker.http.hosts import host_of
 from broker.http.logins import Doorkeeper
 from broker.http.relay import HttpRelay
@@ -181,9 +181,9 @@ async def serve_tasks(
         else:
             owner = _owner(stack, Path(found), settings, address)
         known = _doorkeeper(settings, owner, door, here.client.clock)
-        desk = desk_of if isinstance(broker, Broker) else desk_elsewhere
+        desk = desk_for(broker, here.payloads)
         app = create_app(
-            desk(broker, here.payloads),
+            desk,
             known,
             metrics=getattr(here.metrics, "text", None),
             relay=relay,

@@ -166,8 +166,9 @@ class RunningRow:
         able = [index for index, runs in enumerate(self._row.runs) if runs.killed]
         if rng.random() < 0.5:
             outcome.what = "all"
-            for pids, started in [(self._site.starts[i].everyone(), i) for i in able]:
-                self._site.starts[started].kill(pids)
+            doomed = [self._site.starts[index] for index in able]
+            for each, pids in [(each, each.everyone()) for each in doomed]:
+                each.kill(pids)
             return
         index = rng.choice(able)
         started = self._site.starts[index]
@@ -295,8 +296,8 @@ class CommandRounds:
         site = self._site
         try:
             self._begin()
-            for words in command.first:
-                self._given(self._fill(words, number), FIRST_S)
+            for each in command.first:
+                self._given(self._fill(each, number), FIRST_S)
             words = self._fill(command.words, number)
             after_s = rng.uniform(0.3, self._lengths.get(which, 2.0))
             started = Started(words, site.folder / "command")

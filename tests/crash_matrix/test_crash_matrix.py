@@ -38,7 +38,7 @@ def test_the_matrix_tells_what_did_not_start_and_what_was_lost(tmp_path: Path) -
 
 
 def test_rounds_are_shared_out_by_weight_and_gone_on_with(tmp_path: Path) -> None:
-    rows = [Row("a", (), weight=3), CommandRow("b", weight=1)]
+    rows: list[Row | CommandRow] = [Row("a", (), weight=3), CommandRow("b", weight=1)]
     assert shares(rows, 10) == {"a": 7, "b": 3}
     assert sum(shares(ROWS, 300).values()) == 300
     book = Book(tmp_path / "rounds.jsonl")

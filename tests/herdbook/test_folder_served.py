@@ -10,8 +10,18 @@ import httpx
 import pytest
 
 import herdbook
-from broker.connection import Assigned, Completion, Done, Ended, Hello, Welcome, WorkerLimits
+from broker.connection import (
+    Assigned,
+    Completion,
+    Done,
+    Ended,
+    Hello,
+    Run,
+    Welcome,
+    WorkerLimits,
+)
 from broker.errors import UnknownCodePool
+from broker.task import Status
 from broker.wire.grpc_generated import broker_pb2 as wire
 from broker.wire.grpc_port import GrpcWorkerPort
 from engine.errors import InvalidRequest
@@ -58,7 +68,7 @@ async def test_a_server_serves_tasks_that_another_opener_runs(tmp_path: Path) ->
                 await works_through(GrpcWorkerPort((client.address,)))
                 seen = await client.task(2, with_result=True, wait_ms=20_000)
                 assert (seen.status, seen.result) == (wire.TASK_STATUS_FINISHED, b"2")
-                assert broker.get(1).status == wire.TASK_STATUS_FINISHED
+                assert broker.get(1).status is Status.FINISHED
                 await first.broker.close()
                 # Whoever asks next runs them: here that is the server.
                 seen = await client.task(1, with_result=True)
@@ -70,7 +80,8 @@ async def test_a_server_serves_tasks_that_another_opener_runs(tmp_path: Path) ->
 async def works_through(port: GrpcWorkerPort) -> None:
     """A worker that takes two tasks, and fetches code."""
     link = await port.connect(Hello("elsa", "p", "here", ("milk",), WorkerLimits(2)))
-    runs, session = [], 0
+    runs: list[Run] = []
+    session = 0
     while len(runs) < 2:
         for message in await link.receive():
             if isinstance(message, Welcome):

@@ -77,7 +77,7 @@ def test_a_cluster_for_development_has_its_ports_again_when_its_processes_are_go
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dying = Dying()
-    look = ports.free_port
+    look = zookeeper_server.free_port
 
     def free_port(host: str, wanted: int = 0) -> int:
         if wanted == dying.port:
@@ -105,7 +105,7 @@ def test_a_zookeeper_starts_when_the_one_that_was_killed_has_let_go_of_its_folde
         with pytest.raises(ZooKeeperFailed, match="another server runs in"):
             stack.enter_context(server._locked())
         monkeypatch.setattr(zookeeper_server, "_DYING_S", 30.0)
-        monkeypatch.setattr(zookeeper_server.time, "sleep", lambda _: held.close())
+        monkeypatch.setattr("time.sleep", lambda _: held.close())
         stack.enter_context(server._locked())
         assert held.closed
 
