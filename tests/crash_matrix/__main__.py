@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--row", action="append", choices=[row.name for row in ROWS])
     parser.add_argument("--seed", default="")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=24 * 60.0, help="no round begins later")
     parser.add_argument("--out", type=Path)
     told = parser.parse_args()

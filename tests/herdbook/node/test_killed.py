@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 
 
 class Dying:
-    """A port that a process still has when it is looked at first."""
+    """A port that a process still has when it is looked at twice."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server((HOST, 0))
@@ -31,9 +31,9 @@ class Dying:
         self.looks = 0
 
     def looked_at(self) -> None:
-        """From the second look on it is free."""
+        """From the third look on it is free."""
         self.looks += 1
-        if self.looks == 2:
+        if self.looks == 3:
             self._socket.close()
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ async def test_a_node_waits_for_the_ports_of_its_killed_processes_and_of_nobody_
         # What a node leaves that is killed.
         (settings.own_folder / FILE).write_bytes(b"{}")
         await serve_node(settings, print)
-        assert ran.is_set() and dying.looks == 2
+        assert ran.is_set() and dying.looks == 3
         assert not (settings.own_folder / FILE).exists()
     finally:
         dying.close()
