@@ -59,14 +59,19 @@ class Book:
                 file.write(json.dumps(asdict(outcome)) + "\n")
             if not outcome.good:
                 print(f"{outcome.row} {outcome.round} ({outcome.what}):", flush=True)
-                for each in (*outcome.not_started, *outcome.lost[:5], *outcome.faults):
+                for each in (
+                    *outcome.late,
+                    *outcome.not_started,
+                    *outcome.lost[:5],
+                    *outcome.faults,
+                ):
                     print(f"  {each}", flush=True)
 
 
 def table(outcomes: Iterable[Outcome]) -> list[str]:
     """What came of it, a line a row."""
-    form = "{:<24}{:>7}{:>13}{:>6}{:>8}{:>11}{:>9}"
-    head = ("row", "rounds", "not started", "lost", "faults", "looked at", "slowest")
+    form = "{:<24}{:>7}{:>13}{:>6}{:>6}{:>8}{:>11}{:>9}"
+    head = ("row", "rounds", "not started", "late", "lost", "faults", "looked at", "slowest")
     lines = [form.format(*head)]
     found = list(outcomes)
     for name in [*(row.name for row in ROWS), "all"]:
@@ -77,6 +82,7 @@ def table(outcomes: Iterable[Outcome]) -> list[str]:
                     name,
                     len(of),
                     sum(bool(each.not_started) for each in of),
+                    sum(bool(each.late) for each in of),
                     sum(len(each.lost) for each in of),
                     sum(bool(each.faults) for each in of),
                     sum(each.looked_at for each in of),
@@ -140,8 +146,9 @@ def main() -> int:
     print("\n".join(table(book.outcomes)))
     bad = [each for each in book.outcomes if not each.good]
     slow = max((each.slow_s for each in book.outcomes), default=0.0)
+    load = max((each.load for each in book.outcomes), default=0.0)
     verdict = f"{len(book.outcomes)} rounds, {len(bad)} bad, slowest start {slow:.1f} s"
-    print(f"seed {told.seed}: {verdict} (limit {LIMIT_S:g} s)")
+    print(f"seed {told.seed}: {verdict} (limit {LIMIT_S:g} s), highest load {load:.1f}")
     return bool(bad)
 
 

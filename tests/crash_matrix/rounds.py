@@ -2,6 +2,7 @@
 same commands, and all that was acknowledged is looked for."""
 
 import json
+import os
 import random
 import shutil
 import time
@@ -40,13 +41,16 @@ _PORTS: Final = ("broker", "grpc", "http", "herd", "bookie")
 
 @dataclass(slots=True)
 class Outcome:
-    """What a round came to. `slow_s` is the slowest start, from exec to ready."""
+    """What a round came to. `slow_s` is the slowest start, from exec to ready, `late` names those
+    that took longer than `LIMIT_S`; `load` is the machine's load, of all who work there."""
 
     row: str
     round: int
     what: str = ""
     slow_s: float = 0.0
     looked_at: int = 0
+    load: float = 0.0
+    late: list[str] = field(default_factory=list)
     not_started: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -54,7 +58,7 @@ class Outcome:
     @property
     def good(self) -> bool:
         """Whether all was as it has to be."""
-        return not (self.not_started or self.lost or self.faults)
+        return not (self.late or self.not_started or self.lost or self.faults)
 
 
 class Site:
@@ -133,7 +137,7 @@ class RunningRow:
                 _judge(site, outcome, site.fill(row.store), row.kinds, files)
         except NotStarted as error:
             outcome.faults.append(f"the round could not begin: {error}")
-        if not outcome.good:
+        if outcome.not_started or outcome.lost or outcome.faults:
             # The next round begins with nothing that is half there.
             site.end()
         return outcome
@@ -197,7 +201,7 @@ class RunningRow:
             elif _serves(folder, victim):
                 outcome.slow_s = max(outcome.slow_s, passed_s)
                 if passed_s > LIMIT_S:
-                    outcome.not_started.append(f"a part was back after {passed_s:.1f} s")
+                    outcome.late.append(f"a part was back after {passed_s:.1f} s")
                 return
             elif passed_s > _GIVE_UP_S:
                 outcome.not_started.append(f"a part does not come back: {started.last_words()}")
@@ -241,7 +245,7 @@ class RunningRow:
                 continue
             outcome.slow_s = max(outcome.slow_s, passed_s)
             if passed_s > LIMIT_S:
-                outcome.not_started.append(f"command {index} was ready after {passed_s:.1f} s")
+                outcome.late.append(f"command {index} was ready after {passed_s:.1f} s")
 
     def _look_for_left(self, outcome: Outcome) -> None:
         """No process of a start whose first process was killed outlives it."""
@@ -329,8 +333,10 @@ class CommandRounds:
         said = started.last_words() + started.said()
         done = status == 0 or any(each in said for each in command.before)
         started.kill()
-        if not done or passed_s > LIMIT_S:
+        if not done:
             outcome.not_started.append(f"status {status} after {passed_s:.1f} s: {said[-400:]}")
+        elif passed_s > LIMIT_S:
+            outcome.late.append(f"it had ended after {passed_s:.1f} s")
 
     def _fill(self, words: str, number: int) -> list[str]:
         site = self._site
@@ -392,6 +398,7 @@ class Rounds:
     def round(self, number: int, seed: str) -> Outcome:
         """One round, drawn from a seed."""
         outcome: Outcome = self._rounds.round(number, random.Random(seed))
+        outcome.load = os.getloadavg()[0]
         self.keep |= not outcome.good
         return outcome
 

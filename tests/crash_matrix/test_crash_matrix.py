@@ -19,7 +19,8 @@ def test_what_is_killed_starts_again_and_has_what_was_acknowledged(
 ) -> None:
     with made(NAMED[name], tmp_path / "site", "", "suite") as rounds:
         outcome = rounds.round(1, f"suite/{name}")
-    assert outcome.good, outcome
+    # How long it takes beside all other tests is no matter of this one.
+    assert not (outcome.not_started or outcome.lost or outcome.faults), outcome
     assert outcome.looked_at > 0
 
 
@@ -47,7 +48,7 @@ def test_rounds_are_shared_out_by_weight_and_gone_on_with(tmp_path: Path) -> Non
     again = Book(tmp_path / "rounds.jsonl")
     assert again.outcomes == book.outcomes
     assert again.has("open", 1) and not again.has("open", 2)
-    assert table(again.outcomes)[1].split() == ["open", "2", "1", "1", "0", "3", "1.2", "s"]
+    assert table(again.outcomes)[1].split() == ["open", "2", "1", "0", "1", "0", "3", "1.2", "s"]
 
 
 def test_a_note_that_a_kill_cut_off_is_none(tmp_path: Path) -> None:
