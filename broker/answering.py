@@ -135,6 +135,10 @@ class Answering:
             raise UnknownCodePool(f"there is no code pool {name}")
         return found
 
+    async def fetch_code(self, name: str) -> bytes:
+        """As `code`."""
+        return self.code(name)
+
     async def code_pools(self) -> list[CodePool]:
         """See `Calls`."""
         return self.read(reading.list_pools)

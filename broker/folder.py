@@ -22,7 +22,6 @@ from engine.ports.workers import Workers
 from engine.state.rocks import open_rocks
 
 if TYPE_CHECKING:
-    from broker.calls import Calls
     from broker.ports import PayloadStore
     from broker.rollouts.alarming import Alarms
     from broker.rollouts.coordinator import Coordinator
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from broker.service import Broker
     from broker.settings import BrokerSettings
     from broker.tasks import AsyncTasks
-    from broker.wire.folder import FolderRoute
+    from broker.wire.folder import FolderCalls, FolderRoute
 
 FOLDER: Final = "broker"
 FOLDER_LOG: Final = LogSettings(turn_timeout_ms=10_000)
@@ -41,8 +40,10 @@ FOLDER_LOG: Final = LogSettings(turn_timeout_ms=10_000)
 class FolderBroker:
     """The tasks of one folder, on one event loop; a context manager.
 
-    `settings` and `mapping` count where the tasks run with this opener: with the first that wants
-    some.
+    `settings`, `mapping`, `discoveries` and `alarms` count where the tasks run with this opener:
+    with the first that wants some. `discoveries` are ways to find the nodes of roll-outs, beside
+    that in the metadata store, by the names that documents give them; `alarms` hears of roll-outs
+    that go wrong.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class FolderBroker:
             raise BrokerUnavailable(f"the tasks in {self._path} are run by {route.who()}")
         return route.broker
 
-    async def calls(self) -> "Calls":
+    async def calls(self) -> "Broker | FolderCalls":
         """The broker, wherever it runs. Raises `BrokerUnavailable` where nobody answers."""
         from broker.wire.folder import FolderCalls
 
@@ -124,7 +125,7 @@ class FolderBroker:
             log_settings=FOLDER_LOG,
             metrics=self._metrics,
         )
-        discoveries = self._discoveries or {ZOOKEEPER: StoreDiscovery(self._client.store)}
+        discoveries = {ZOOKEEPER: StoreDiscovery(self._client.store), **(self._discoveries or {})}
         self._coordinator = Coordinator(
             broker, discoveries=discoveries, alarms=self._alarms, metrics=self._metrics
         )

@@ -42,6 +42,8 @@ from herdbook.opened import AsyncOpened, Opened
 from herdbook.payload_store import BucketPayloads
 
 if TYPE_CHECKING:
+    from broker.rollouts.alarming import Alarms
+    from broker.rollouts.discovery import Discovery
     from broker.tasks import AsyncTasks
 
 _CLUSTERS: Final = "a cluster is reached by herdbook.connect(url), or connect_async"
@@ -82,14 +84,18 @@ async def open_async(
     settings: BlobSettings | None = None,
     broker: BrokerSettings | None = None,
     mapping: "UserMapping | Mapping[str, Target] | None" = None,
+    discoveries: "Mapping[str, Discovery] | None" = None,
+    alarms: "Alarms | None" = None,
     metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[AsyncBook]:
     """Open a folder, making it if it is not there, as long as the block lasts.
 
     `bookies` is how many copies a new folder keeps. `broker` says how tasks are run, `mapping`
-    where a tenant's tasks run, by a function of tenant and type or a table by tenant; both count
-    while the tasks run with this opener. `metrics` hears what goes on in this process. Raises
-    `engine.FolderError`, and `engine.InvalidRequest` for the url of a cluster.
+    where a tenant's tasks run, by a function of tenant and type or a table by tenant, `discoveries`
+    how the nodes of roll-outs are found, by the names that documents give these ways, `alarms` who
+    hears of roll-outs that go wrong; all count while the tasks run with this opener. `metrics`
+    hears what goes on in this process. Raises `engine.FolderError`, and `engine.InvalidRequest` for
+    the url of a cluster.
     """
     refuse_url(path, _CLUSTERS)
     async with cluster.open(Path(path), bookies=bookies, metrics=metrics) as ledgers:
@@ -106,6 +112,8 @@ async def open_async(
                     broker,
                     mapping=mapping_of(mapping),
                     payloads=BucketPayloads(blobs, ledgers.rng),
+                    discoveries=discoveries,
+                    alarms=alarms,
                     metrics=metrics,
                 ) as tasks,
             ):

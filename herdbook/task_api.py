@@ -10,8 +10,11 @@ Invariants:
 - A cluster's broker is shown what the configuration has, secret, certificate or login, and judges:
   no password and no secret crosses the wire.
 - The file that names a server is readable by its owner alone: it holds a password.
+- That file counts only while its server holds the lock of it (`flock`): one that a killed server
+  left behind names nobody, whoever listens at its port by now.
 """
 
+import fcntl
 import os
 import ssl
 from collections.abc import AsyncIterator
@@ -137,17 +140,13 @@ async def open_tasks(
         yield api
 
 
-async def check_unserved(folder: Path, configuration: Configuration) -> None:
+def check_unserved(folder: Path) -> None:
     """Raise `InvalidRequest` for a folder whose tasks a server answers for already."""
     served = read_server(folder)
-    if served is None:
-        return
-    async with _over_http(served, configuration) as api:
-        if await _answers(api):
-            raise InvalidRequest(
-                f"the tasks of {folder} are served already, at {served.url}: use that, or end it "
-                "first"
-            )
+    if served is not None:
+        raise InvalidRequest(
+            f"the tasks of {folder} are served already, at {served.url}: use that, or end it first"
+        )
 
 
 def read_configured() -> Configuration:
@@ -157,7 +156,19 @@ def read_configured() -> Configuration:
 
 
 def read_server(folder: Path) -> TaskServerFact | None:
-    """The server of a folder, as it said of itself; None: none did."""
+    """The server of a folder that runs, as it said of itself; None: there is none."""
+    try:
+        with (folder / SERVER_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _decoded(folder)
+    except OSError:
+        return None
+    # Nobody holds the lock: its server has ended without a word.
+    return None
+
+
+def _decoded(folder: Path) -> TaskServerFact | None:
     try:
         return msgspec.json.decode((folder / SERVER_FILE).read_bytes(), type=TaskServerFact)
     except (OSError, msgspec.MsgspecError):
@@ -165,7 +176,7 @@ def read_server(folder: Path) -> TaskServerFact | None:
 
 
 async def _answers(api: TaskApi) -> bool:
-    """Whether a server is there: one that crashed leaves its file behind."""
+    """Whether a server is there: it may have ended a moment ago."""
     try:
         await api.ask("GET", "/status")
     except BrokerUnavailable as error:
@@ -198,16 +209,11 @@ async def _over_http(fact: TaskServerFact, configuration: Configuration) -> Asyn
 @asynccontextmanager
 async def _here(folder: Path) -> AsyncIterator[TaskApi]:
     """The folder's broker, asked from this process as if over HTTP."""
-    from broker.http import create_app, desk_elsewhere, desk_of
-    from broker.service import Broker
+    from broker.http import create_app, desk_for
     from herdbook.book import open_async
 
     async with open_async(folder) as book:
-        calls, payloads = await book.broker.calls(), book.broker.payloads
-        if isinstance(calls, Broker):
-            app = create_app(desk_of(calls, payloads))
-        else:
-            app = create_app(desk_elsewhere(calls, payloads))
+        app = create_app(desk_for(await book.broker.calls(), book.broker.payloads))
         async with _asked_here(app) as api:
             yield api
 

@@ -8,24 +8,27 @@ Invariants:
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import random
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from broker.errors import BrokerUnavailable
-from broker.folder import FOLDER, FolderBroker
-from broker.http import Logins, User, create_app, desk_of
+from broker.folder import FOLDER
+from broker.http import Logins, User, create_app, desk_for
 from broker.http.hosts import host_of
 from broker.http.logins import Doorkeeper
 from broker.http.relay import HttpRelay
+from broker.ports import PayloadStore
 from broker.rollouts.alarming import Alarms, CommandHook
 from broker.rollouts.coordinator import Coordinator
 from broker.rollouts.discovery import (
@@ -38,15 +41,15 @@ from broker.rollouts.discovery import (
 from broker.service import Broker
 from broker.settings import BrokerSettings
 from broker.sweeping import keep_swept
-from engine import cluster
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
+from engine.folder.forks import guard
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
-from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.metrics import Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
@@ -61,6 +64,7 @@ from herdbook.finding import find, is_cluster, open_store
 from herdbook.http.gate import Gate
 from herdbook.http.settings import WebSettings
 from herdbook.http_listening import answer_at, listening_at, url_of
+from herdbook.node.opening import OpenFolder, metrics_shown, open_to_serve
 from herdbook.payload_store import OpenedPayloads
 from herdbook.process_measures import process_measured
 from herdbook.task_api import (
@@ -72,6 +76,9 @@ from herdbook.task_api import (
     read_configured,
     server_of,
 )
+
+if TYPE_CHECKING:
+    from broker.wire.folder import FolderCalls
 
 _WHERE: Final = "broker"
 """What the audit calls this door."""
@@ -104,10 +111,13 @@ class TaskServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A broker, what it stands on, and the tablespaces beside it where that is a folder."""
+    """A broker or the way to it, what it stands on, where big payloads lie, and, of a folder, its
+    tablespaces."""
 
-    broker: Broker
+    broker: "Broker | FolderCalls"
     client: LedgerClient
+    payloads: PayloadStore | None
+    metrics: Metrics
     herd: AsyncHerd | None = None
 
 
@@ -137,13 +147,16 @@ async def serve_tasks(
     settings: TaskServerSettings,
     started: Callable[[str], None],
     *,
+    opened: OpenFolder | None = None,
     ended: asyncio.Event | None = None,
 ) -> None:
     """Serve until `ended` is set; without one, until SIGTERM or SIGINT.
 
-    `started` hears the address when it serves.
+    `started` hears the address when it serves. `opened` is the folder where this process has it
+    open already. A folder's tasks run here, or in another process that has them; then each call
+    goes there.
 
-    Raises `InvalidRequest`, also where another process runs the folder's broker.
+    Raises `InvalidRequest`, also where another server answers for the folder's tasks.
     """
     configuration = read_configured()
     security = configuration.make_security().as_node()
@@ -151,31 +164,28 @@ async def serve_tasks(
     found = find(url, os.environ, configuration)
     _check_listeners(settings, security, clustered=is_cluster(found))
     if not is_cluster(found):
-        await check_unserved(Path(found), configuration)
-    metrics = _metrics()
+        check_unserved(Path(found))
     ended = ended if ended is not None else ended_by_signals()
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(listening_at(settings.listen))
         secure = settings.certificate is not None
         address = url_of(settings.listen, listening, secure=secure)
-        stack.enter_context(process_measured(metrics))
-        opened = await stack.enter_async_context(_opening(found, settings, address, metrics))
-        broker = opened.broker
-        door = await _door(stack, opened, security)
-        payloads = await _payloads(stack, found, broker)
+        owner = relay = None
+        here = await stack.enter_async_context(_opening(found, settings, address, opened))
+        broker = here.broker
+        door = await _door(stack, here, security)
         if settings.grpc:
             await _serve_grpc(stack, broker, settings, security, door)
-        owner = relay = None
         if is_cluster(found):
-            relay = await _relay(stack, opened.client.store, security)
+            relay = await _relay(stack, here.client.store, security)
         else:
             owner = _owner(stack, Path(found), settings, address)
-        known = _doorkeeper(settings, owner, door, opened.client.clock)
-        text = getattr(metrics, "text", None)
+        known = _doorkeeper(settings, owner, door, here.client.clock)
+        desk = desk_for(broker, here.payloads)
         app = create_app(
-            desk_of(broker, payloads),
+            desk,
             known,
-            metrics=text,
+            metrics=getattr(here.metrics, "text", None),
             relay=relay,
             names=_names(settings),
         )
@@ -191,48 +201,30 @@ def _names(settings: TaskServerSettings) -> tuple[str, ...]:
 
 
 def _opening(
-    found: str, settings: TaskServerSettings, address: str, metrics: Metrics
+    found: str, settings: TaskServerSettings, address: str, opened: OpenFolder | None
 ) -> AbstractAsyncContextManager[_Opened]:
     if is_cluster(found):
-        return _of_cluster(found, settings, address, metrics)
-    return _of_folder(Path(found), settings, metrics)
+        return _of_cluster(found, settings, address)
+    return _of_folder(Path(found), settings, opened)
 
 
 @asynccontextmanager
 async def _of_folder(
-    folder: Path, settings: TaskServerSettings, metrics: Metrics
+    folder: Path, settings: TaskServerSettings, opened: OpenFolder | None
 ) -> AsyncIterator[_Opened]:
-    """The broker of a folder, in this process."""
-    async with cluster.open(folder, metrics=metrics) as client:
-        workers = ThreadWorkers(asyncio.get_running_loop())
-        herd = AsyncHerd(client, folder, workers)
-        try:
-            async with FolderBroker(
-                client,
-                folder,
-                workers,
-                metrics=metrics,
-                discoveries=_discoveries(settings, client.store),
-                alarms=_alarms(settings),
-            ) as broker:
-                yield _Opened(await _own(broker), client, herd)
-        finally:
-            await herd.close()
-            await workers.close()
-
-
-async def _own(broker: FolderBroker) -> Broker:
-    try:
-        return await broker.open()
-    except BrokerUnavailable as error:
-        # Another try changes nothing as long as that process, a worker perhaps, has it.
-        text = f"{error.message}: start this server before it, or end it first"
-        raise InvalidRequest(text) from error
+    """The broker of a folder, wherever that runs."""
+    async with AsyncExitStack() as stack:
+        if opened is None:
+            opening = open_to_serve(folder, settings.discover, settings.on_alarm)
+            opened = await stack.enter_async_context(opening)
+        book = opened.book
+        calls = await book.broker.calls()
+        yield _Opened(calls, book.ledgers, book.broker.payloads, opened.metrics, book.herd)
 
 
 @asynccontextmanager
 async def _of_cluster(
-    url: str, settings: TaskServerSettings, address: str, metrics: Metrics
+    url: str, settings: TaskServerSettings, address: str
 ) -> AsyncIterator[_Opened]:
     """One of a cluster's brokers, which leads or follows."""
     if settings.state is None or not settings.grpc:
@@ -241,9 +233,12 @@ async def _of_cluster(
             "give --state FOLDER and --grpc HOST:PORT"
         )
     known_as = settings.advertise or settings.grpc
+    metrics = metrics_shown()
     workers = ThreadWorkers(asyncio.get_running_loop())
     try:
-        async with open_store(url) as client:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(process_measured(metrics))
+            client = await stack.enter_async_context(open_store(url))
             await _register(client.store, known_as, settings.advertise_http or address)
             rows = await open_rocks(settings.state / FOLDER, workers)
             broker = await Broker.open(
@@ -262,7 +257,8 @@ async def _of_cluster(
             )
             coordinator.start()
             try:
-                yield _Opened(broker, client)
+                async with _payloads(url, broker) as payloads:
+                    yield _Opened(broker, client, payloads, metrics)
             finally:
                 await coordinator.close()
                 await broker.close()
@@ -304,17 +300,16 @@ async def _relay(stack: AsyncExitStack, store: MetadataStore, security: Security
     return HttpRelay(client, url_of)
 
 
-async def _payloads(stack: AsyncExitStack, url: str, broker: Broker) -> OpenedPayloads:
-    """Where big payloads lie, swept as long as the stack lasts."""
-    payloads = await stack.enter_async_context(OpenedPayloads(url))
-    sweeping = asyncio.create_task(keep_swept(broker, payloads))
-
-    async def end() -> None:
-        sweeping.cancel()
-        await asyncio.gather(sweeping, return_exceptions=True)
-
-    stack.push_async_callback(end)
-    return payloads
+@asynccontextmanager
+async def _payloads(url: str, broker: Broker) -> AsyncIterator[OpenedPayloads]:
+    """Where big payloads lie, swept as long as the block lasts."""
+    async with OpenedPayloads(url) as payloads:
+        sweeping = asyncio.create_task(keep_swept(broker, payloads))
+        try:
+            yield payloads
+        finally:
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
 
 
 async def _door(stack: AsyncExitStack, opened: _Opened, security: Security) -> UserDoor | None:
@@ -341,7 +336,7 @@ def _doorkeeper(
 
 async def _serve_grpc(
     stack: AsyncExitStack,
-    broker: Broker,
+    broker: "Broker | FolderCalls",
     settings: TaskServerSettings,
     security: Security,
     door: UserDoor | None,
@@ -362,32 +357,53 @@ def _owner(stack: AsyncExitStack, folder: Path, settings: TaskServerSettings, ad
     """Let a folder know its server; whoever may read the folder, by what it says."""
     password = f"{random.SystemRandom().getrandbits(128):032x}"
     certificate = str(settings.certificate.absolute()) if settings.certificate else ""
-    stack.enter_context(_named(folder, TaskServerFact(address, password, certificate)))
+    stack.enter_context(_Named(folder, TaskServerFact(address, password, certificate)))
     return User(USER, password, admin=True)
 
 
-@contextlib.contextmanager
-def _named(folder: Path, fact: TaskServerFact) -> Iterator[None]:
-    """Let the folder say where its server is, as long as the block lasts."""
-    file = folder / SERVER_FILE
-    new = file.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_bytes(msgspec.json.encode(fact))
-    new.replace(file)
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
+class _Named:
+    """Lets the folder say where its server is, as long as the block lasts.
 
+    The file is locked before it has its name: whoever finds it unlocked knows that its server is
+    gone, however that one ended.
+    """
 
-def _metrics() -> Metrics:
-    from engine.errors import ExtraMissing
-    from herdbook.metrics import PrometheusMetrics
+    def __init__(self, folder: Path, fact: TaskServerFact) -> None:
+        self._path = folder / SERVER_FILE
+        self._fact = fact
+        self._file: FileIO | None = None
 
-    try:
-        return PrometheusMetrics()
-    except ExtraMissing:
-        return NO_METRICS
+    def __enter__(self) -> None:
+        new = self._path.with_suffix(".new")
+        new.touch(mode=0o600)
+        self._file = new.open("r+b", buffering=0)
+        guard(self)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # One that a killed server left half made is used, one of a server that begins is not.
+            if not os.path.samestat(new.stat(), os.fstat(self._file.fileno())):
+                raise BlockingIOError
+            self._file.truncate(0)
+            self._file.write(msgspec.json.encode(self._fact))
+            new.replace(self._path)
+        except (BlockingIOError, FileNotFoundError) as error:
+            self._file.close()
+            folder = self._path.parent
+            raise InvalidRequest(
+                f"another server of the tasks of {folder} begins: use it"
+            ) from error
+
+    def __exit__(self, *_: object) -> None:
+        file, self._file = self._file, None
+        assert file is not None
+        with file, contextlib.suppress(FileNotFoundError):
+            # By now it may be another server's.
+            if os.path.samestat(os.stat(self._path), os.fstat(file.fileno())):
+                self._path.unlink()
+
+    def after_fork(self) -> list[int]:
+        """In a forked child: it must not keep the lock."""
+        return [] if self._file is None else [self._file.fileno()]
 
 
 def _check_listeners(settings: TaskServerSettings, security: Security, *, clustered: bool) -> None:

@@ -36,6 +36,8 @@ JARS_VARIABLE: Final = "HERDBOOK_ZOOKEEPER_JARS"
 _JAVA_MAJOR_MIN: Final = 17
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 10.0
+_DYING_S: Final = 2.0
+"""So long the system may take to end a server that was killed with whoever started it."""
 _POLL_S: Final = 0.05
 _PORTS_TRIED: Final = 5
 _OWN_PORTS: Final = (10_000, 32_000)
@@ -168,13 +170,18 @@ class ZooKeeperServer:
     def _locked(self) -> Iterator[int]:
         """The file whose lock says that a server runs here. Raises `ZooKeeperFailed`."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + _DYING_S
         with (self.folder / "lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ZooKeeperFailed(
-                    f"another server runs in {self.folder}: stop that one first"
-                ) from error
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > deadline:
+                        raise ZooKeeperFailed(
+                            f"another server runs in {self.folder}: stop that one first"
+                        ) from error
+                time.sleep(_POLL_S)
             yield file.fileno()
 
     def wait_until_it_serves(self) -> None:

@@ -2,7 +2,7 @@
 
 from broker.http.app import create_app
 from broker.http.bodies import HttpSettings
-from broker.http.desk import Desk, desk_elsewhere, desk_of
+from broker.http.desk import Desk, desk_elsewhere, desk_for, desk_of
 from broker.http.logins import Logins, User
 from broker.http.relay import Relay
 
@@ -14,5 +14,6 @@ __all__ = [
     "User",
     "create_app",
     "desk_elsewhere",
+    "desk_for",
     "desk_of",
 ]

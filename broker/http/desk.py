@@ -106,6 +106,13 @@ def desk_elsewhere(calls: Calls, payloads: PayloadStore | None = None) -> Desk:
     return Desk(calls, CalledPools(calls), lambda: Standing(LEADER), payloads)
 
 
+def desk_for(calls: Calls, payloads: PayloadStore | None = None) -> Desk:
+    """The desk of a broker, in this process or in another one."""
+    if isinstance(calls, Broker):
+        return desk_of(calls, payloads)
+    return desk_elsewhere(calls, payloads)
+
+
 class CalledPools:
     """Code pools of a broker in another process."""
 

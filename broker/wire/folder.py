@@ -32,6 +32,7 @@ from broker.wire.asking import METHODS, READS
 from broker.wire.calling import CallsByName
 from broker.wire.framed_client import ConnectionOver, FolderChannel, dial_folder
 from broker.wire.framed_server import FolderServer
+from broker.wire.framing import FETCH_CODE
 from engine.folder.serving import FolderServing
 from engine.ports.clock import Clock
 
@@ -189,3 +190,10 @@ class FolderCalls(CallsByName):
         """See `WorkerPort`."""
         found = await self._route.own_or_reach()
         return await found.connect(hello) if isinstance(found, Broker) else found.link(hello)
+
+    async def fetch_code(self, name: str) -> bytes:
+        """A code pool's archive. Raises `UnknownCodePool`, `BrokerUnavailable`."""
+        found = await self._route.own_or_reach()
+        if isinstance(found, Broker):
+            return await found.fetch_code(name)
+        return await found.ask(FETCH_CODE, name.encode())

@@ -5,10 +5,9 @@ Invariants:
 - What was asked before `close` is answered, as far as the grace time allows.
 """
 
-from broker.service import Broker
 from broker.wire.channels import Channels
 from broker.wire.forwarding import Forwarder
-from broker.wire.grpc_service import BrokerCalls
+from broker.wire.grpc_service import BrokerCalls, ServedCalls
 from engine.access.audit import NO_AUDIT
 from engine.access.door import Door
 from engine.transport.grpc_listener import GrpcListener
@@ -27,7 +26,7 @@ class GrpcBrokerServer:
 
     @staticmethod
     async def start(
-        broker: Broker,
+        broker: ServedCalls,
         *,
         listen: str,
         security: Security = NO_SECURITY,
@@ -36,8 +35,9 @@ class GrpcBrokerServer:
     ) -> "GrpcBrokerServer":
         """Listen at `host:port` (port 0: a free one).
 
-        A `door` lets users in. Raises `InvalidRequest`, of the engine, for certificates that cannot
-        be used, or a secret without TLS beyond this machine; `OSError` where one cannot listen.
+        `broker` is one of this process, or the way to one elsewhere. A `door` lets users in. Raises
+        `InvalidRequest`, of the engine, for certificates that cannot be used, or a secret without
+        TLS beyond this machine; `OSError` where one cannot listen.
         """
         from broker.wire.grpc_generated import broker_pb2
 

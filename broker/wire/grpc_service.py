@@ -11,11 +11,11 @@ Invariants:
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from broker import reading
 from broker.access import Asking
-from broker.commands import ITEMS_MAX, Refusal
+from broker.calls import Calls
+from broker.commands import ITEMS_MAX, POOL_PART_BYTES_MAX, Refusal
 from broker.connection import Refused
 from broker.errors import (
     AccessDenied,
@@ -26,11 +26,9 @@ from broker.errors import (
     Overloaded,
     PayloadMissing,
     TooLarge,
-    UnknownCodePool,
     UnknownTask,
     WaitTimedOut,
 )
-from broker.service import Broker
 from broker.task import FINAL_STATES
 from broker.tenant_calls import as_seen_by, check_works
 from broker.wire.ask_server import AskStreams
@@ -49,10 +47,18 @@ _ANSWER_BYTES: Final = 7 * 1024 * 1024
 Act = Callable[[Asking, Any, Any], Awaitable[None]]
 
 
+class ServedCalls(Calls, Protocol):
+    """What the server asks: a broker of this process, or the way to one elsewhere."""
+
+    async def fetch_code(self, name: str) -> bytes:
+        """A code pool's archive. Raises `UnknownCodePool`."""
+        ...
+
+
 class BrokerCalls:
     """All calls of one server."""
 
-    def __init__(self, broker: Broker, forwarder: Forwarder, audit: Audit = NO_AUDIT) -> None:
+    def __init__(self, broker: ServedCalls, forwarder: Forwarder, audit: Audit = NO_AUDIT) -> None:
         from broker.wire.grpc_generated import broker_pb2
 
         self._wire: Any = broker_pb2
@@ -176,13 +182,13 @@ class BrokerCalls:
     # Looking and acting
 
     async def _tasks(self, who: Asking, said: Any, reply: Any) -> None:
-        ids = [each for each in _bounded(said.ids) if self._shows(who, each)]
+        ids = [each for each in _bounded(said.ids) if await self._shows(who, each)]
         if said.wait_ms:
             await self._until_one_ended(ids, min(said.wait_ms, WAIT_MS_MAX))
         size_bytes = 0
         for task_id in ids:
             try:
-                task = self._broker.get(task_id)
+                task = await self._broker.task(task_id)
             except UnknownTask:
                 continue
             if size_bytes > _REPLY_BYTES:
@@ -192,19 +198,19 @@ class BrokerCalls:
             info_to(to, task)
             try:
                 if said.with_payload:
-                    to.payload = self._broker.payload_of(task)
+                    to.payload = await self._broker.payload(task)
                 if said.with_result and task.status in FINAL_STATES:
-                    to.result = self._broker.result_of(task)
+                    to.result = await self._broker.result(task)
             except PayloadMissing:
                 # It was purged just now: as if it had been before.
                 del reply.tasks[-1]
                 continue
             size_bytes += len(to.payload) + len(to.result) + len(to.error)
 
-    def _shows(self, who: Asking, task_id: int) -> bool:
+    async def _shows(self, who: Asking, task_id: int) -> bool:
         """Whether there is such a task that who asks may see."""
         try:
-            return who.everywhere or who.sees(self._broker.get(task_id).tenant)
+            return who.everywhere or who.sees((await self._broker.task(task_id)).tenant)
         except UnknownTask:
             return False
 
@@ -298,10 +304,9 @@ class BrokerCalls:
         reply = self._wire.FetchCodeReply
         try:
             check_works(await self._asking())
-            if self._broker.read(lambda rows: reading.get_pool(rows, said.name)) is None:
-                raise UnknownCodePool(f"there is no code pool {said.name}")
-            for part in self._broker.read(lambda rows: reading.pool_parts(rows, said.name)):
-                yield reply(data=part).SerializeToString()
+            archive = await self._broker.fetch_code(said.name)
+            for at in range(0, len(archive), POOL_PART_BYTES_MAX):
+                yield reply(data=archive[at : at + POOL_PART_BYTES_MAX]).SerializeToString()
         except BrokerError as error:
             failed = reply()
             failure_to(failed.failure, error)

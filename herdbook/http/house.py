@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.http.desk import Desk, desk_elsewhere, desk_of
+from broker.http.desk import Desk, desk_for
 from engine.ports.metrics import NO_METRICS, Metrics
 
 if TYPE_CHECKING:
@@ -68,13 +68,7 @@ async def house_of(
 ) -> House:
     """The house of what is open. Raises `BrokerUnavailable` where a folder's tasks are out of
     reach."""
-    from broker.service import Broker
-
     tasks = await book.tasks()
-    calls, payloads = tasks.calls, tasks.payloads
-    if isinstance(calls, Broker):
-        desk = desk_of(calls, payloads)
-    else:
-        desk = desk_elsewhere(calls, payloads)
+    desk = desk_for(tasks.calls, tasks.payloads)
     shown = name or book.url.rstrip("/").rpartition("/")[2]
     return House(shown, book.url, book.ledgers, book.blobs, book.herd, desk, metrics)

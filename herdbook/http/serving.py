@@ -20,6 +20,7 @@ from broker.http.hosts import host_of
 from engine.access.audit import Audit
 from engine.access.port import Authenticator
 from engine.errors import AccessRefused, InvalidRequest
+from engine.ports.metrics import Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import is_loopback, parse_host_port
@@ -37,6 +38,7 @@ from herdbook.process_measures import process_measured
 if TYPE_CHECKING:
     from herdbook.book import AsyncBook
     from herdbook.connecting import AsyncCluster
+    from herdbook.node.opening import OpenFolder
 
 _LOGIN: Final = "/login?once="
 Knowing = Callable[["AsyncBook | AsyncCluster"], Awaitable[Authenticator | None]]
@@ -73,6 +75,7 @@ async def serve_http(
     settings: HttpServerSettings,
     authenticator: "Authenticator | Knowing | None" = users_of,
     *,
+    opened: "OpenFolder | None" = None,
     audit: Audit | None = None,
     lacking: Callable[[], str] | None = None,
     started: Callable[[Served], None] | None = None,
@@ -82,18 +85,16 @@ async def serve_http(
 
     `url` names the store, as the one rule finds it. `authenticator` knows its users, or finds out
     who does once the store is open, as without one its own rows do; None: everybody may do
-    everything. `audit` None: what the configuration says. `lacking` tells what else of this node
-    does not serve. `started` hears when it serves. Raises `InvalidRequest`, `StoreNotFound`, and
-    what opening raises.
+    everything. `opened` is the folder where this process has it open already. `audit` None: what
+    the configuration says. `lacking` tells what else of this node does not serve. `started` hears
+    when it serves. Raises `InvalidRequest`, `StoreNotFound`, and what opening raises.
     """
     _check_certificate(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     ended = ended if ended is not None else ended_by_signals()
-    metrics = PrometheusMetrics()
     async with AsyncExitStack() as stack:
-        stack.enter_context(process_measured(metrics))
         listening = stack.enter_context(listening_at(settings.listen))
-        book = await stack.enter_async_context(_opened(find(url, os.environ), metrics))
+        book, metrics = await stack.enter_async_context(_opened(url, opened))
         if callable(authenticator):
             authenticator = await authenticator(book)
         await _check_listener(settings, authenticator)
@@ -107,7 +108,7 @@ async def serve_http(
             authenticator,
             settings=_web(settings, address),
             audit=configured_audit("http") if audit is None else audit,
-            metrics=metrics.text,
+            metrics=getattr(metrics, "text", None),
             lacking=lacking,
         )
         await answer_at(stack, app, listening, settings.certificate, settings.private_key)
@@ -119,8 +120,12 @@ async def serve_http(
 
 @asynccontextmanager
 async def _opened(
-    found: str, metrics: PrometheusMetrics
-) -> "AsyncIterator[AsyncBook | AsyncCluster]":
+    url: str | None, opened: "OpenFolder | None"
+) -> "AsyncIterator[tuple[AsyncBook | AsyncCluster, Metrics]]":
+    if opened is not None:
+        yield opened.book, opened.metrics
+        return
+    found, metrics = find(url, os.environ), PrometheusMetrics()
     if is_cluster(found):
         from herdbook.connecting import connect_async
 
@@ -131,8 +136,9 @@ async def _opened(
         from herdbook.book import open_async
 
         opening = open_async(Path(found), metrics=metrics)
-    async with opening as book:
-        yield book
+    with process_measured(metrics):
+        async with opening as book:
+            yield book, metrics
 
 
 def _web(settings: HttpServerSettings, address: str) -> WebSettings:

@@ -24,6 +24,7 @@ from engine.ports.clock import SystemClock
 from herdbook.node.child import quiet_grpc
 from herdbook.node.passing_on import PassingOn
 from herdbook.node.ports import Ports
+from herdbook.node.serving import DYING_S, locked
 from herdbook.node.settings import (
     BookieTable,
     BrokerTable,
@@ -34,13 +35,14 @@ from herdbook.node.settings import (
     Role,
     SupervisorTable,
 )
-from herdbook.node.status import StatusFile
+from herdbook.node.status import StatusFile, was_killed
 from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
 from herdbook.zookeeper_server import ZooKeeperServer, find_jars, find_java
 
 HOST: Final = "127.0.0.1"
 NODES_MAX: Final = 9
 LOG: Final = "dev.log"
+_OWN: Final = ".node"
 ROLES: Final = (Role.BOOKIE, Role.HERD, Role.BROKER, Role.HTTP)
 _PORTS: Final = {"bookie": 3181, "herd": 7180, "broker": 7364, "grpc": 7464, "http": 7380}
 _ZOOKEEPER_PORT: Final = 2181
@@ -134,7 +136,7 @@ async def run_dev(
     check_java()
     quiet_grpc()
     with _folder(settings) as folder, ExitStack() as stack:
-        ports = stack.enter_context(Ports(HOST))
+        ports = stack.enter_context(_ports(folder))
         server = ZooKeeperServer(
             folder / "zookeeper",
             port=ports.take("ZooKeeper", _ZOOKEEPER_PORT),
@@ -149,7 +151,7 @@ async def run_dev(
         ]
         members[0] = members[0]._replace(once=once)
         first = members[0].settings
-        status = stack.enter_context(StatusFile(folder / ".node", first.url, first.supervisor))
+        status = stack.enter_context(StatusFile(folder / _OWN, first.url, first.supervisor))
         shown = stack.enter_context(PassingOn(tell))
         log = stack.enter_context((folder / LOG).open("a", encoding="utf-8"))
         fates = Fates(shown.pass_on, folder / LOG)
@@ -187,6 +189,11 @@ def _cluster(
     )
 
 
+def _ports(folder: Path) -> Ports:
+    """The ports. Its own processes of before, if it was killed, give them back in a moment."""
+    return Ports(HOST, DYING_S if was_killed(folder / _OWN) else 0.0)
+
+
 def _numbers(settings: DevSettings) -> range:
     return range(1, settings.nodes + 1)
 
@@ -221,15 +228,13 @@ def _member(
 
 @contextmanager
 def _folder(settings: DevSettings) -> Iterator[Path]:
-    from herdbook.node.serving import locked
-
     if settings.data is not None:
         refuse_url(settings.data, "the cluster keeps its data in a folder of this machine")
         folder = settings.data.absolute()
     else:
         folder = Path(tempfile.mkdtemp(prefix="herdbook-dev-"))
     try:
-        with locked(folder / ".node"):
+        with locked(folder / _OWN):
             yield folder
     finally:
         if settings.data is None:

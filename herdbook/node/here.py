@@ -8,6 +8,7 @@ Invariants:
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ from engine.errors import (
 from engine.ports.clock import SystemClock
 from engine.slow import SLOW, SlowSettings
 from herdbook.finding import FILE_VARIABLE, URL_VARIABLE
+from herdbook.node.opening import FolderOpening
 from herdbook.node.roles import OF_CLUSTER, OF_FOLDER, Service, write_client_file
 from herdbook.node.settings import NodeSettings, Role
 
@@ -66,6 +68,12 @@ class Roles:
         self.others: dict[str, str] = {}
         """Which processes of the node, beside this one, do not serve, and what they do instead."""
         self._tasks: dict[Role, asyncio.Task[None]] = {}
+        broker = settings.broker
+        self._folder = (
+            None
+            if settings.clustered
+            else FolderOpening(Path(settings.data), broker.discover, broker.on_alarm)
+        )
 
     async def run(self, ended: asyncio.Event) -> None:
         """Run them until `ended` is set, or each was told to end; raises why one failed."""
@@ -104,7 +112,14 @@ class Roles:
 
         await self._turns[role].wait()
         if not self._ends[role].is_set():
-            service = Service(self._settings, serving, self._ends[role], self._lacking, self._once)
+            service = Service(
+                self._settings,
+                serving,
+                self._ends[role],
+                self._lacking,
+                self._folder,
+                self._once,
+            )
             runs = OF_CLUSTER if self._settings.clustered else OF_FOLDER
             await runs[role](service)
 

@@ -8,19 +8,23 @@ Invariants:
 import contextlib
 import socket
 import sys
+import time
 from contextlib import ExitStack
 from typing import Final
 
 from herdbook.zookeeper_server import ZooKeeperFailed, free_port
 
 _TRIES: Final = 100
+_LOOK_S: Final = 0.05
 
 
 class Ports:
     """Takes ports of one address; a context manager, whose end gives them back."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, patience_s: float = 0.0) -> None:
+        """`patience_s` is how long, for all ports together, it waits for one that people know."""
         self._host = host
+        self._until_s = time.monotonic() + patience_s
         self._stack = ExitStack()
         self.moved: dict[str, tuple[int, int]] = {}
         """Whose port somebody else has, which that is, and the one that was taken instead."""
@@ -30,7 +34,11 @@ class Ports:
 
         Raises `ZooKeeperFailed` where none is free.
         """
-        if self._hold(wanted):
+        while not self._hold(wanted):
+            if time.monotonic() >= self._until_s:
+                break
+            time.sleep(_LOOK_S)
+        else:
             return wanted
         for _ in range(_TRIES):
             port = free_port(self._host)

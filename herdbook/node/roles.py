@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from engine.repair.settings import RepairSettings
     from engine.server import BookieServer
     from herd.nodes import Node
+    from herdbook.node.opening import FolderOpening, OpenFolder
 
 Serving = Callable[[str], None]
 _logger: Final = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class Service:
     ended: asyncio.Event
     lacking: Callable[[], str]
     """Which roles of the node do not serve now; "": all do."""
+    folder: "FolderOpening | None" = None
+    """The folder that the node serves, opened once for all roles; None for a cluster's node."""
     once: str = field(default="", repr=False)
     """A ticket for one login over HTTP."""
 
@@ -185,6 +188,16 @@ async def _herd(service: Service) -> None:
         )
 
 
+@asynccontextmanager
+async def _opened(service: Service) -> "AsyncIterator[OpenFolder | None]":
+    """The folder that the node serves, open as long as the block lasts; None in a cluster."""
+    if service.folder is None:
+        yield None
+        return
+    async with service.folder.use() as opened:
+        yield opened
+
+
 async def _broker(service: Service) -> None:
     from herdbook.task_server import TaskServerSettings, read_users, serve_tasks
 
@@ -192,8 +205,10 @@ async def _broker(service: Service) -> None:
     table = settings.broker
     http = settings.reached(table.listen, "")
     scheme = "https" if table.certificate else "http"
-    state = settings.folder(Role.BROKER)
-    state.mkdir(parents=True, exist_ok=True)
+    state = None
+    if settings.clustered:
+        state = settings.folder(Role.BROKER)
+        state.mkdir(parents=True, exist_ok=True)
     tasks = TaskServerSettings(
         listen=table.listen,
         grpc=table.grpc,
@@ -208,12 +223,14 @@ async def _broker(service: Service) -> None:
         discover=table.discover,
         on_alarm=table.on_alarm,
     )
-    await serve_tasks(
-        settings.store,
-        tasks,
-        lambda url: service.serving(f"{url}, gRPC at {table.grpc}"),
-        ended=service.ended,
-    )
+    async with _opened(service) as opened:
+        await serve_tasks(
+            settings.store,
+            tasks,
+            lambda url: service.serving(f"{url}, gRPC at {table.grpc}"),
+            opened=opened,
+            ended=service.ended,
+        )
 
 
 async def _http(service: Service) -> None:
@@ -224,40 +241,38 @@ async def _http(service: Service) -> None:
     table = settings.http
     reached = settings.reached(table.listen, "")
     scheme = "https" if table.certificate else "http"
-    await serve_http(
-        settings.store,
-        HttpServerSettings(
-            listen=table.listen,
-            advertise=table.advertise or (f"{scheme}://{reached}" if _fixed(reached) else ""),
-            certificate=Path(table.certificate) if table.certificate else None,
-            private_key=Path(table.private_key) if table.private_key else None,
-            insecure=settings.insecure,
-            web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=service.once),
-        ),
-        lacking=service.lacking,
-        started=lambda served: service.serving(served.url),
-        ended=service.ended,
+    served = HttpServerSettings(
+        listen=table.listen,
+        advertise=table.advertise or (f"{scheme}://{reached}" if _fixed(reached) else ""),
+        certificate=Path(table.certificate) if table.certificate else None,
+        private_key=Path(table.private_key) if table.private_key else None,
+        insecure=settings.insecure,
+        web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=service.once),
     )
+    async with _opened(service) as opened:
+        await serve_http(
+            settings.store,
+            served,
+            opened=opened,
+            lacking=service.lacking,
+            started=lambda served: service.serving(served.url),
+            ended=service.ended,
+        )
 
 
 async def _folder(service: Service) -> None:
-    """A folder's bookies: whoever opens it later, the other roles too, reaches them here."""
-    from engine import cluster
-
-    data = Path(service.settings.data)
-    async with cluster.open(data):
-        service.serving(str(data))
+    """A folder's bookies: they run here, or with another process that has the folder open."""
+    async with _opened(service):
+        service.serving(service.settings.data)
         await service.ended.wait()
 
 
 async def _tablespaces(service: Service) -> None:
-    """A folder's tablespaces: who wants one first runs them all, and that is this process."""
-    from herdbook.book import open_async
-
-    data = Path(service.settings.data)
-    async with open_async(data) as book:
-        await (await book.sql()).close()
-        service.serving(str(data))
+    """A folder's tablespaces: they run here, or with another process that has them open."""
+    async with _opened(service) as opened:
+        assert opened is not None
+        await (await opened.book.sql()).close()
+        service.serving(service.settings.data)
         await service.ended.wait()
 
 

@@ -25,11 +25,14 @@ from herdbook.node.child import log_with_times, quiet_grpc
 from herdbook.node.here import Roles
 from herdbook.node.passing_on import PassingOn
 from herdbook.node.settings import NodeSettings, Role, listeners
-from herdbook.node.status import StatusFile, tell_systemd
+from herdbook.node.status import StatusFile, tell_systemd, was_killed
 from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
 
 Say = Callable[[str], None]
 HERE: Final = "node"
+DYING_S: Final = 2.0
+"""So long the system may take to end the processes of a node that was killed."""
+_LOOK_S: Final = 0.05
 
 
 async def serve_node(settings: NodeSettings, say: Say) -> None:
@@ -43,11 +46,12 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     ending.on_signals()
     folder = settings.own_folder
     file = StatusFile(folder, settings.url, settings.supervisor)
+    killed = was_killed(folder)
     if not folder.exists():
         # Of a node that cannot be nothing stays.
         refuse_taken(settings)
     with locked(folder), file as status, PassingOn(say) as told:
-        refuse_taken(settings)
+        await _until_free(settings, DYING_S if killed else 0.0)
         watch = Watch(status, told.pass_on)
         async with _beside(status.beat()):
             await _run(settings, ending, watch)
@@ -78,6 +82,20 @@ def refuse_taken(settings: NodeSettings) -> None:
                 taken.append(f"{address} is in use: name another, --set {key}=HOST:PORT")
     if taken:
         raise InvalidRequest("; ".join(taken))
+
+
+async def _until_free(settings: NodeSettings, patience_s: float) -> None:
+    """Wait for ports that processes of a killed node still have. Raises as `refuse_taken`."""
+    clock = SystemClock()
+    until_s = clock.monotonic() + patience_s
+    while True:
+        try:
+            refuse_taken(settings)
+            return
+        except InvalidRequest:
+            if clock.monotonic() >= until_s:
+                raise
+        await asyncio.sleep(_LOOK_S)
 
 
 class Watch:

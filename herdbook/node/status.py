@@ -23,6 +23,8 @@ from herdbook.node.settings import SupervisorTable
 from herdbook.node.supervisor import MemberState
 
 FILE: Final = "node.json"
+_CLOCK_S: Final = 1.0
+"""No node's time is so far ahead of the clock that it was read from."""
 _SYSTEMD: Final = "NOTIFY_SOCKET"
 _logger: Final = logging.getLogger(__name__)
 
@@ -94,10 +96,18 @@ def read_status(folder: Path) -> NodeStatus:
     except PermissionError:
         # It is another user's, and runs.
         pass
+    if silent_s < -_CLOCK_S:
+        # The machine was started since: that process is another one of the same number.
+        raise Unavailable(f"the node in {folder.parent} ended without a word")
     if silent_s * 1000 >= status.silence_ms:
         for state in status.members.values():
             state.state, state.error = "silent", f"the loop of process {status.pid} stands still"
     return status
+
+
+def was_killed(folder: Path) -> bool:
+    """Whether the node of a folder, of which none runs now, ended without a word."""
+    return (folder / FILE).exists()
 
 
 def _mark(file: Path) -> None:

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant, by_test
 _SUPERVISOR: Final = "herdbook/node/supervisor.py"
 _TESTS: Final = "herdbook/node/test_supervisor.py"
 _SERVE_TESTS: Final = "herdbook/node/test_serve.py"
+_KILLED_TESTS: Final = "herdbook/node/test_killed.py"
+_SERVED_TESTS: Final = "herdbook/test_folder_served.py"
 _SO_OFTEN: Final = "test_a_process_is_started_again_only_so_often"
 _SILENT: Final = "test_who_gives_no_sign_of_life_is_silent_and_that_is_said_once"
 
@@ -174,6 +176,87 @@ SUPERVISOR_MUTANTS: Final = (
         by_test(
             _SERVE_TESTS,
             "test_ports_that_somebody_has_are_named_with_what_moves_them_and_nothing_is_made",
+        ),
+    ),
+    Mutant(
+        "a-server-of-a-folder-wants-the-tasks-for-itself",
+        "a server serves tasks that another opener of the folder runs",
+        "herdbook/task_server.py",
+        "        calls = await book.broker.calls()",
+        "        calls = await book.broker.open()",
+        by_test(_SERVED_TESTS, "test_a_server_serves_tasks_that_another_opener_runs"),
+    ),
+    Mutant(
+        "each-role-of-a-node-opens-the-folder-for-itself",
+        "the roles of a process share one opening of the folder",
+        "herdbook/node/opening.py",
+        "        return self._sharing.use(_NAME, self._opening)",
+        "        return self._opening()",
+        by_test(_SERVED_TESTS, "test_the_roles_of_a_node_share_one_opening_of_its_folder"),
+    ),
+    Mutant(
+        "what-a-killed-server-left-names-a-server",
+        "a server's file counts only while it is locked",
+        "herdbook/task_api.py",
+        "    # Nobody holds the lock: its server has ended without a word.\n    return None\n",
+        "    return _decoded(folder)\n",
+        by_test(
+            _SERVED_TESTS,
+            "test_what_a_killed_server_left_names_nobody_whoever_listens_there_now",
+        ),
+    ),
+    Mutant(
+        "a-node-waits-for-no-process-that-was-killed",
+        "a node waits for the ports of its killed processes",
+        "herdbook/node/serving.py",
+        "DYING_S if killed else 0.0",
+        "0.0",
+        by_test(
+            _KILLED_TESTS,
+            "test_a_node_waits_for_the_ports_of_its_killed_processes_and_of_nobody_else",
+        ),
+    ),
+    Mutant(
+        "a-node-waits-for-the-ports-of-others",
+        "whose ports somebody else has is told at once",
+        "herdbook/node/serving.py",
+        "DYING_S if killed else 0.0",
+        "DYING_S",
+        by_test(
+            _KILLED_TESTS,
+            "test_a_node_waits_for_the_ports_of_its_killed_processes_and_of_nobody_else",
+        ),
+    ),
+    Mutant(
+        "a-cluster-for-development-moves-from-its-own-ports",
+        "a cluster for development waits for the ports of its killed processes",
+        "herdbook/node/ports.py",
+        "            if time.monotonic() >= self._until_s:",
+        "            if self._until_s:",
+        by_test(
+            _KILLED_TESTS,
+            "test_a_cluster_for_development_has_its_ports_again_when_its_processes_are_gone",
+        ),
+    ),
+    Mutant(
+        "a-zookeeper-does-not-wait-for-the-one-that-was-killed",
+        "a ZooKeeper waits a moment for the lock of its folder",
+        "herdbook/zookeeper_server.py",
+        "                    if time.monotonic() > deadline:\n                        raise Zoo",
+        "                    if deadline:\n                        raise Zoo",
+        by_test(
+            _KILLED_TESTS,
+            "test_a_zookeeper_starts_when_the_one_that_was_killed_has_let_go_of_its_folder",
+        ),
+    ),
+    Mutant(
+        "a-node-runs-that-ended-before-the-machine-was-started",
+        "a sign of life that is ahead of the clock is of an earlier start of the machine",
+        "herdbook/node/status.py",
+        "    if silent_s < -_CLOCK_S:",
+        "    if False:",
+        by_test(
+            _KILLED_TESTS, "test_a_node_that_ended_before_the_machine_was_started_runs_no_more"
         ),
     ),
 )

@@ -222,3 +222,35 @@ def test_a_folder_alone_is_served_in_one_process(tmp_path: Path) -> None:
         assert command.end(signal.SIGINT) == 0, command.errors()
     with herdbook.open(data) as book, book.sql() as connection:
         assert connection.execute("SELECT count(*) FROM cow").fetchone() == (0,)
+
+
+def test_a_folders_node_that_was_killed_is_started_again_by_the_same_command(
+    tmp_path: Path,
+) -> None:
+    """Alone, and beside a program that has taken over what the node ran."""
+    data, errors = tmp_path / "data", tmp_path / "errors"
+    words = ["serve", "--data", str(data), "--set", f"http.listen={address()}"]
+    words += ["--set", f"broker.listen={address()}", "--set", f"broker.grpc={address()}"]
+    with running(errors, *words) as node:
+        node.until("ready")
+        submitted = called("task", "submit", "milk", HERDBOOK_URL=str(data))
+        assert submitted.stdout == "1\n", submitted.stderr
+        node.end(signal.SIGKILL)
+    with running(errors, *words) as node:
+        node.until("ready")
+        with herdbook.open(data) as book:
+            assert book.tasks.get(1).type == "milk"
+            with book.sql(autocommit=True) as connection:
+                connection.execute("CREATE TABLE cow (id INT PRIMARY KEY)")
+                node.end(signal.SIGKILL)
+            with book.sql(autocommit=True) as connection:
+                connection.execute("INSERT INTO cow VALUES (7)")
+            assert book.tasks.submit("milk").id == 2
+            with running(errors, *words) as again:
+                again.until("ready")
+                shown = called("task", "show", "2", "--json", HERDBOOK_URL=str(data))
+                assert json.loads(shown.stdout)["type"] == "milk", shown.stderr
+                book.close()
+                found = called("sql", "-c", "SELECT id FROM cow", HERDBOOK_URL=str(data))
+                assert "7" in found.stdout, found.stderr
+                assert again.end() == 0, again.errors()

@@ -1,0 +1,87 @@
+"""A folder that a node serves, opened once for all of the node's roles.
+
+Each of a folder's locks has one holder, an opener of the folder: the first who wants what the lock
+stands for. So a process that opens a folder twice can find itself in its own way.
+
+Invariants:
+- The roles of one process share one opening: what runs in this process runs for all of them.
+- The first role that needs it opens the folder, the last one that ends closes it.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from engine.ports.metrics import NO_METRICS, Metrics
+from herd.sharing import Sharing
+
+if TYPE_CHECKING:
+    from herdbook.book import AsyncBook
+
+_NAME: Final = "folder"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFolder:
+    """A folder that is open in this process, and what is measured there."""
+
+    book: "AsyncBook"
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def open_to_serve(
+    folder: Path, discover: Mapping[str, tuple[str, ...]], on_alarm: tuple[str, ...]
+) -> AsyncIterator[OpenFolder]:
+    """Open a folder in a server's process, as long as the block lasts.
+
+    `discover` are commands that list the nodes of roll-outs, by name; `on_alarm` is a command for
+    each alarm of a roll-out, empty for none. Both count while the tasks run in this process. Raises
+    what `herdbook.open_async` does.
+    """
+    from broker.rollouts.alarming import Alarms, CommandHook
+    from broker.rollouts.discovery import COMMAND, CommandDiscovery
+    from herdbook.book import open_async
+    from herdbook.process_measures import process_measured
+
+    metrics = metrics_shown()
+    async with open_async(
+        folder,
+        discoveries={COMMAND: CommandDiscovery(discover)},
+        alarms=Alarms(CommandHook(on_alarm) if on_alarm else None),
+        metrics=metrics,
+    ) as book:
+        with process_measured(metrics):
+            yield OpenFolder(book, metrics)
+
+
+def metrics_shown() -> Metrics:
+    """Metrics for Prometheus; none where its library is not installed."""
+    from engine.errors import ExtraMissing
+    from herdbook.metrics import PrometheusMetrics
+
+    try:
+        return PrometheusMetrics()
+    except ExtraMissing:
+        return NO_METRICS
+
+
+class FolderOpening:
+    """What a node's roles open: the folder `data`, the same one for all of them."""
+
+    def __init__(
+        self, folder: Path, discover: Mapping[str, tuple[str, ...]], on_alarm: tuple[str, ...]
+    ) -> None:
+        self._folder = folder
+        self._discover = discover
+        self._on_alarm = on_alarm
+        self._sharing: Sharing[OpenFolder] = Sharing()
+
+    def use(self) -> AbstractAsyncContextManager[OpenFolder]:
+        """The open folder, as long as the block lasts. Raises as `open_to_serve`."""
+        return self._sharing.use(_NAME, self._opening)
+
+    def _opening(self) -> AbstractAsyncContextManager[OpenFolder]:
+        return open_to_serve(self._folder, self._discover, self._on_alarm)
