@@ -116,6 +116,10 @@ class MemoryReplica:
         """Whether every command is applied."""
         return not self._proposed
 
+    def may_answer(self) -> bool:
+        """See `Replicated`."""
+        return bool(self.term)
+
     def propose_for(self, command: bytes, waiter: Waiter) -> None:
         """See `Replicated`."""
         if not self.term:
