@@ -63,7 +63,7 @@ class Known(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_known = msgspec.msgpack.Decoder(Known).decode
+decode_known = msgspec.msgpack.Decoder(Known).decode
 
 
 class Member:
@@ -196,7 +196,7 @@ class Crew:
         member.session, member.process_id = row.session, row.process_id
         member.location, member.since_ms = row.location, row.since_ms
         try:
-            member.known = _decode_known(row.limits)
+            member.known = decode_known(row.limits)
         except msgspec.MsgspecError:
             # Of another version: it tells them again when it comes back.
             _logger.info("the limits of worker %s are not understood", row.worker_id)

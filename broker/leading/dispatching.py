@@ -63,7 +63,7 @@ class Dispatching:
         later: Later,
         may_grant: Callable[[], bool],
     ) -> None:
-        """`payload` finds what is not in the task's row; `may_grant`: see `Replicated.may_answer`."""
+        """`payload` finds what is not in a task's row; `may_grant`: see `Replicated.may_answer`."""
         self._scheduler = scheduler
         self._proposing = proposing
         self._measures = measures

@@ -327,9 +327,8 @@ class Term:
         if after is not None:
             counts[after] += 1
         under_way = task.id in self._under_way
-        if under_way and before is not after:
-            # Without a mark it waits as it did when it was taken, and keeps its place if it goes
-            # back there.
+        if under_way and (before is not after or self._under_way[task.id] is not None):
+            # Without a mark it waits as it did when it was taken, and goes back to that place.
             self._under_way[task.id] = task
         self._settle(task, place_of(before, under_way), place_of(after, under_way))
         if before is _RUNNING and after is not _RUNNING:
