@@ -49,9 +49,7 @@ _LOOK_S: Final = 0.02
 class Child(asyncio.Protocol):
     """A child process. Made by `Child.spawn`."""
 
-    def __init__(
-        self, hear: Callable[["Child", Report], None], marks: int, watch: Watch
-    ) -> None:
+    def __init__(self, hear: Callable[["Child", Report], None], marks: int, watch: Watch) -> None:
         loop = asyncio.get_running_loop()
         self.types: tuple[str, ...] = ()
         self.coroutines: frozenset[str] = frozenset()

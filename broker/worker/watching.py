@@ -56,7 +56,9 @@ class Watch:
                 )
         except OSError as error:
             here.close()
-            _log.warning("nothing watches over this worker: should it be killed, %s: %s", _ON, error)
+            _log.warning(
+                "nothing watches over this worker: should it be killed, %s: %s", _ON, error
+            )
             return
         if not Path("/proc/self/environ").exists():
             _log.info("this system has no /proc: %s", _ON)
