@@ -250,10 +250,10 @@ async def test_every_short_history_of_late_commands_leaves_memory_as_the_rows_ar
             await _play(acts, (*applied, 0), running=running)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 async def test_long_histories_of_late_commands_leave_memory_as_the_rows_are(seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(25):
+    for _ in range(15):
         acts = rng.choices(ALL, k=14)
         applied = [rng.choice((0, 0, 1, 2, 9)) for _ in acts]
         await _play(acts, applied, running=rng.random() < 0.5)
