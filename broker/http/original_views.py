@@ -17,6 +17,7 @@ import msgspec
 from broker.access import Asking, seen_task
 from broker.errors import InvalidTask, UnknownTask
 from broker.http.desk import Desk
+from broker.leading.crew import decode_known
 from broker.reading import TaskFilter
 from broker.task import SessionState, Status, Task, WorkerSession
 

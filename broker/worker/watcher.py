@@ -20,6 +20,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 VARIABLE = "HERDBOOK_WORKER_PROCESS"
 """The environment variable by which a worker's descendants are found."""
@@ -55,9 +56,9 @@ def marked(mark: bytes) -> list[int]:
 
 def end(groups: "set[int]", mark: bytes) -> None:
     """End process groups and everything that has a mark; return when nothing of it is left."""
-    last_s = time.monotonic() + LAST_S
+    last_s = time.monotonic() + LAST_S  # noqa: TID251 (a process of its own, without an engine)
     left = list(groups)
-    while time.monotonic() < last_s:
+    while time.monotonic() < last_s:  # noqa: TID251 (see above)
         for group in left:
             _kill(os.killpg, group)
         left = []
@@ -66,12 +67,12 @@ def end(groups: "set[int]", mark: bytes) -> None:
             _kill(os.kill, process)
         if not processes:
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)  # noqa: TID251 (see above)
 
 
-def _kill(how: object, number: int) -> None:
+def _kill(how: Callable[[int, int], None], number: int) -> None:
     try:
-        how(number, signal.SIGKILL)  # type: ignore[operator]
+        how(number, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
 
@@ -132,7 +133,7 @@ class _Watcher:
             self._groups.discard(int(number))
         elif line[:1] == b"*":
             end({int(number)}, mark)
-            os.write(self._descriptor, b"*" + number + b"\n")
+            os.write(self._descriptor, b"*" + number + b"\n")  # noqa: TID251 (it is a socket)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from secrets import token_hex
+from random import SystemRandom
 from typing import Final
 
 from broker.worker import watcher
@@ -29,7 +29,7 @@ class Watch:
 
     def __init__(self, *, marks: bool = True) -> None:
         """`marks`: whether what tasks start is found by a mark, too."""
-        self._token = token_hex(16)
+        self._token = f"{SystemRandom().getrandbits(128):032x}"
         self._marks = marks
         self._number = 0
         self._socket: socket.socket | None = None

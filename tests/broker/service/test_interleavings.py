@@ -133,15 +133,18 @@ class _History:
 
     async def _connect(self) -> None:
         self._listen()
-        running = tuple((one.id, one.attempt) for one in [*self.runs, *sum(self.told.values(), [])])
+        running = tuple((one.id, one.attempt) for one in [*self.runs, *self._untold()])
         hello = Hello(WORKER, "process", "here", (), WorkerLimits(1), running=running)
         link = await self.broker.connect(hello)
         if link.open:
             self.link, self.taken_total = link, 0
             self._listen()
-            told, self.told = sum(self.told.values(), []), {}
+            told, self.told = self._untold(), {}
             if told:
                 await self._tell(told)
+
+    def _untold(self) -> list[Completion]:
+        return [one for told in self.told.values() for one in told]
 
     def _listen(self) -> None:
         if self.link is None:

@@ -23,7 +23,7 @@ async def _worker(folder: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], 
     """A worker whose tasks run, and the processes that they are."""
     command = (sys.executable, "-m", "tests.broker.worker.lone_worker", str(folder))
     numbers: list[int] = []
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as worker:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as worker:  # noqa: ASYNC220 (at once)
         try:
             await until(lambda: (folder / "ready").exists() or worker.poll() is not None)
             files = [folder / name for name in ("leave_children", "held_in_a_call")]
