@@ -120,13 +120,8 @@ class Term:
         )
         self.completing = Completing(self.proposing, drawn, measures.completed)
         self.crew = Crew(
-            self.proposing,
-            self.completing,
-            self.leases,
-            self.dispatching,
-            drawn,
-            replica.may_answer,
-            wrong,
+            *(self.proposing, self.completing, self.leases, self.dispatching),
+            *(drawn, replica.may_answer, wrong),
         )
         self.firing = Firing(self.proposing, self.timers)
         self.housekeeping = Housekeeping(self, replica, settings, measures, later)

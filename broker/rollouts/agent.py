@@ -98,14 +98,8 @@ async def serve_agent(
     limits = WorkerLimits(PLACES, groups=(group_of(node),))
     settings = dataclasses.replace(settings, worker_id=agent_id(node), limits=limits)
     modules = (PERFORMING, *pool_settings.modules)
-    # What an action starts, such as the node itself, is to outlive the agent.
     pool_settings = dataclasses.replace(
-        pool_settings,
-        modules=modules,
-        processes=PROCESSES,
-        places=PLACES,
-        ahead=0,
-        ends_all=False,
+        pool_settings, modules=modules, processes=PROCESSES, places=PLACES, ahead=0, ends_all=False
     )
     pool = Pool(pool_settings, done)
     try:

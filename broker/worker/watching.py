@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from random import SystemRandom
 from typing import Final
+from uuid import uuid4  # noqa: TID251 (it only names processes to the system)
 
 from broker.worker import watcher
 from broker.worker.watcher import VARIABLE
@@ -29,7 +29,7 @@ class Watch:
 
     def __init__(self, *, marks: bool = True) -> None:
         """`marks`: whether what tasks start is found by a mark, too."""
-        self._token = f"{SystemRandom().getrandbits(128):032x}"
+        self._token = uuid4().hex
         self._marks = marks
         self._number = 0
         self._socket: socket.socket | None = None

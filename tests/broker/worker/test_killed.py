@@ -55,6 +55,7 @@ async def test_children_of_a_killed_worker_end_without_its_watcher_too(tmp_path:
         child, _, _, held = numbers
         async with asyncio.timeout(SOON_S):
             await until(lambda: gone(child) and gone(held))
+        assert worker.poll() == -signal.SIGKILL
 
 
 async def test_a_child_whose_worker_has_gone_before_it_looked_ends_at_once() -> None:
