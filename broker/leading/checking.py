@@ -9,6 +9,7 @@ Invariants:
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker import keys
@@ -39,7 +40,7 @@ def differences(term: "Term") -> list[str]:
     queued = _queued(term)
     for task in tasks:
         found += _of_task(term, task, queued)
-        found += term.look(lambda rows, task=task: list(_of_holds(rows, task)))
+        found += term.look(partial(_of_holds, task))
     found += _of_queues(term, tasks, queued)
     found += _of_workers(term, tasks)
     found += _of_counts(term, tasks)
@@ -59,7 +60,7 @@ class Checking:
         term = self._term
         try:
             tasks = term.look(lambda rows: active_tasks(rows, self._above, LOOKED_TASKS))
-            held = [term.look(lambda rows, t=task: list(_of_holds(rows, t))) for task in tasks]
+            held = [term.look(partial(_of_holds, task)) for task in tasks]
         except EngineError:
             # The term is over; its end is told by others.
             return []
@@ -91,7 +92,8 @@ def _queued(term: "Term", wanted: Iterable[QueueKey] | None = None) -> _Queued:
     found: _Queued = {}
     for key in asked if wanted is None else wanted:
         found[key] = Counter(index.ids(key))
-        found[key].update(term.incoming.get(tuple(key), ()))
+        # The same by value, though it is a plain tuple there.
+        found[key].update(term.incoming.get(key, ()))
     return found
 
 
@@ -142,16 +144,18 @@ def _of_running(term: "Term", task: Task) -> Iterator[str]:
         yield f"attempt {task.attempt} of task {task.id} is not known with {task.worker_id}"
 
 
-def _of_holds(rows: ReadRows, task: Task) -> Iterator[str]:
+def _of_holds(task: Task, rows: ReadRows) -> list[str]:
     """Slots and unique keys are rows, too: each names the task that holds it."""
     names = [(f"slot {task.slot}", keys.named(keys.SLOT, task.slot))] if task.slot else []
     if task.unique_key:
         unique = keys.unique_key(task.tenant, task.unique_key)
         names.append((f"unique key {task.unique_key}", unique))
+    found = []
     for name, key in names:
         row = rows.get(key)
         if row is None or keys.unpack_id(row) != task.id:
-            yield f"{name} is not held by task {task.id}"
+            found.append(f"{name} is not held by task {task.id}")
+    return found
 
 
 def _of_queues(term: "Term", tasks: list[Task], queued: _Queued) -> Iterator[str]:

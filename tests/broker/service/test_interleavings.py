@@ -134,7 +134,8 @@ class _History:
 
     async def _connect(self) -> None:
         self._listen()
-        running = tuple((one.id, one.attempt) for one in [*self.runs, *self._untold()])
+        running = tuple((run.id, run.attempt) for run in self.runs)
+        running += tuple((told.id, told.attempt) for told in self._untold())
         hello = Hello(WORKER, "process", "here", (), WorkerLimits(1), running=running)
         link = await self.broker.connect(hello)
         if link.open:

@@ -162,7 +162,7 @@ async def _brokers(*leases_ms: int) -> AsyncIterator[tuple[_Brokers, LoopClock]]
     for number, lease_ms in enumerate(leases_ms):
         name = f"broker {number}"
         store = made.stores[name] = _Cut(cluster.tree.session())
-        client = cluster.client(CLIENT, store=store)  # type: ignore[arg-type]
+        client = cluster.client(CLIENT, store=store)
         client.clock = clock
         made.brokers[name] = await Broker.open(
             client,
