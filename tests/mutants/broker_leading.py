@@ -450,7 +450,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "    if queued + taken < 0:",
         by_test(
             _MENDING,
-            "test_a_queue_that_differs_from_the_rows_is_found_and_mended",
+            "test_each_look_compares_the_numbers_of_all_that_wait",
         ),
     ),
     Mutant(

@@ -99,6 +99,16 @@ async def test_what_only_single_rows_tell_is_found_in_its_turn() -> None:
         assert checking.look() == []
 
 
+async def test_each_look_compares_the_numbers_of_all_that_wait() -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        ids = await submitted(broker, *[Spec("a") for _ in range(LOOKED_TASKS + 1)])
+        await held.settled()
+        _forget(broker.term, ids[-1])
+        found = Checking(broker.term).look()
+        assert len(found) == 1 and found[0].startswith(f"{LOOKED_TASKS} tasks are queued")
+
+
 async def test_who_hears_an_answer_and_raises_keeps_nobody_from_hearing_theirs() -> None:
     async with held_broker() as held:
         broker, before = held.broker, held.broker.term
@@ -133,7 +143,10 @@ async def test_a_duty_that_raises_once_is_taken_up_again() -> None:
         assert not list(broker.term.crew)
 
 
-async def test_memory_is_built_when_nothing_is_on_its_way_any_more() -> None:
+async def test_memory_is_built_when_nothing_is_on_its_way_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.service._RETRY_PAUSE_S", 0.0)
     async with held_broker() as held:
         broker, before = held.broker, held.broker.term
         held.replica.held = True
