@@ -4,8 +4,10 @@ Invariants:
 - `apply` looks at the command and the rows, at nothing else, and always ends with an answer.
 - Bytes that are no command are answered and change nothing.
 - A listener is told after the fact, in order, and changes nothing here.
+- A listener that raises fails nothing here: it is told of nothing more, and `deafened` is called.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,12 +30,13 @@ from broker import (
     timekeeping,
     transactions,
 )
-from broker.applying import Listener, Step
+from broker.applying import Change, Listener, Step
 from broker.commands import UNKNOWN_COMMAND, decode_command
 from engine.log.position import Position
 from engine.replica.contract import Rows
 
 _Apply = Callable[[Step, Any], bytes]
+_logger = logging.getLogger(__name__)
 
 _APPLY: Final[dict[type, _Apply]] = {
     commands.Submit: submitting.submit,
@@ -75,6 +78,8 @@ class BrokerMachine:
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
+        self.deafened: Callable[[], None] = _nobody
+        """Called when a listener raised, and so knows no more what the rows are."""
 
     def apply(self, rows: Rows, command: bytes, position: Position) -> bytes:
         """Do a command."""
@@ -89,6 +94,19 @@ class BrokerMachine:
             graphs.settle(step)
         step.close()
         if listener is not None and step.changes:
-            for change in step.changes:
-                listener(change)
+            self._tell(listener, step.changes)
         return answer or graphs.left(step)
+
+    def _tell(self, listener: Listener, changes: list[Change]) -> None:
+        try:
+            for change in changes:
+                listener(change)
+        except Exception:
+            # The rows are right. Only what the listener made of them is not, so it begins anew.
+            _logger.exception("what a leader has in memory no longer follows its log")
+            self.listener = None
+            self.deafened()
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""

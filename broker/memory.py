@@ -121,6 +121,10 @@ class MemoryReplica:
         """See `Replicated`."""
         return self._machine.level
 
+    def may_answer(self) -> bool:
+        """See `Replicated`."""
+        return bool(self.term)
+
     def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:
         """See `Replicated`."""
         if not self.term:

@@ -27,6 +27,13 @@ class Replicated(Protocol):
         """The epoch in which this replica leads, 0 while it does not."""
         ...
 
+    def may_answer(self) -> bool:
+        """Whether no other replica can have led since this one's term began: else grant nothing.
+
+        Asked last, when what is to be granted stands, just before it leaves.
+        """
+        ...
+
     @property
     def leader(self) -> str:
         """The address of who leads as far as is known, "" if nobody does."""

@@ -6,8 +6,10 @@
 
 Invariants:
 - What a call acknowledged is durable in the log and applied here.
-- Only the leader serves, and only when all that it holds in memory is built; the others say who
-  leads.
+- Only the leader serves, while its replica's lease holds, and only when all that it holds in memory
+  is built; the others say who leads.
+- What a leader has in memory can be wrong, by a defect, and never the rows: then it is built anew
+  from them, which workers and callers see as a change of the leader.
 - A call that raises `NotLeader` or `Overloaded` changed nothing; one that raises `OutcomeUnknown`
   may have.
 """
@@ -47,9 +49,11 @@ from broker.errors import (
     WaitTimedOut,
 )
 from broker.keys import ID_MAX
+from broker.leading.checking import differences
 from broker.leading.clock import JUMP_ALARM_MS, PASSED_OVER_MS, BrokerTime, Start, judge, suspicious
 from broker.leading.cron import check_cron, check_zone
 from broker.leading.firing import next_due_ms
+from broker.leading.housekeeping import LEASE_OVER
 from broker.leading.link import LocalLink
 from broker.leading.measures import TermMeasures
 from broker.leading.proposing import Proposing
@@ -76,6 +80,7 @@ T = TypeVar("T")
 LOG: Final = "broker"
 _CLOSED: Final = "the store is closed"
 _RETRY_PAUSE_S: Final = 0.05
+_MEND_PAUSE_S_MAX: Final = 5.0
 _logger = logging.getLogger(__name__)
 
 
@@ -111,6 +116,10 @@ class Broker(RollingOut):
         self._serving = asyncio.Condition()
         self._turning = asyncio.Lock()
         """Held while a term begins or ends."""
+        self._wrong = asyncio.Event()
+        self._mends = 0
+        """How often in this term of the replica the memory was built anew."""
+        machine.deafened = lambda: self._distrust("a listener of the log failed")
         self._keeping: asyncio.Task[None] | None = None
         self._retiming: asyncio.Task[None] | None = None
         self._closed = False
@@ -199,9 +208,13 @@ class Broker(RollingOut):
         number = 0
         while not self._closed:
             try:
-                number = await self.replica.until_other_term(number)
+                number = await self._until_news(number)
+                if number and self._wrong.is_set():
+                    await self._mend()
+                    continue
                 async with self._turning:
                     await self._end_term("another replica leads")
+                    self._mends = 0
                     if number:
                         await self._begin_term()
             except (EngineError, BrokerError) as error:
@@ -215,7 +228,41 @@ class Broker(RollingOut):
             except Exception:
                 # A defect: who leads and does not serve must let others lead.
                 _logger.exception("broker %s cannot serve", self.replica.name)
+                await self._end_term("it cannot serve")
                 await self.replica.give_way(0)
+
+    async def _until_news(self, number: int) -> int:
+        """Wait for another term, or until the memory of this one is wrong; the term's number."""
+        other = asyncio.create_task(self.replica.until_other_term(number))
+        wrong = asyncio.create_task(self._wrong.wait())
+        try:
+            await asyncio.wait((other, wrong), return_when=asyncio.FIRST_COMPLETED)
+            return other.result() if other.done() else self.replica.term
+        finally:
+            for one in (other, wrong):
+                one.cancel()
+            await asyncio.gather(other, wrong, return_exceptions=True)
+
+    def _distrust(self, why: str) -> None:
+        """What this leader has in memory is not what the rows say, or not known to be."""
+        if self._term is not None and not self._wrong.is_set():
+            _logger.error("broker %s builds its memory anew: %s", self.replica.name, why)
+            self._measures.mended.add()
+            self._wrong.set()
+
+    async def _mend(self) -> None:
+        """Build what is in memory anew, as the next leader would."""
+        async with self._turning:
+            term = self._term
+            await self._end_term("the leader builds its memory anew")
+            if term is not None:
+                # What is on its way still changes rows: nothing may change while they are read.
+                await term.proposing.quiet()
+            await asyncio.sleep(min(_RETRY_PAUSE_S * 2**self._mends, _MEND_PAUSE_S_MAX))
+            self._mends = min(self._mends + 1, 20)
+            self._wrong.clear()
+            if self.replica.term:
+                await self._begin_term()
 
     async def _begin_term(self, *, settled: bool = False) -> None:
         """`settled`: the wall clock has been away from the broker's time for a while."""
@@ -232,10 +279,12 @@ class Broker(RollingOut):
             self._measures,
             time,
             self._retime,
+            self._distrust,
         )
         await term.build()
         if self.replica.term != term.number:
             return
+        self._wrong.clear()
         self.machine.listener = term.changed
         self._term = term
         term.start()
@@ -267,7 +316,7 @@ class Broker(RollingOut):
         settles = facts.jumped_from_ms and start.confirmed and not start.doubtful
         if known and (start.back or start.doubtful or settles):
             command = commands.SetTime(start.at_ms, start.doubtful)
-            await Proposing(self.replica, time).ask(command)
+            await Proposing(self.replica, time, self._distrust).ask(command)
         if abs(start.at_ms - logged_ms) > PASSED_OVER_MS and (start.back or start.doubtful):
             _logger.warning(
                 "the time of broker %s moves by %d s: %s",
@@ -297,6 +346,7 @@ class Broker(RollingOut):
                 if away_ms <= JUMP_ALARM_MS or (start.back and not known):
                     return
                 await self._end_term("the broker's time is set anew")
+                await term.proposing.quiet()
                 await self._begin_term(settled=True)
             except (EngineError, BrokerError) as error:
                 _logger.warning("the time of broker %s stays: %s", self.replica.name, error)
@@ -316,7 +366,9 @@ class Broker(RollingOut):
     @property
     def serving(self) -> bool:
         """Whether this replica leads and serves."""
-        return self._term is not None and self.replica.term == self._term.number
+        term = self._term
+        leads = term is not None and self.replica.term == term.number
+        return leads and self.replica.may_answer()
 
     @property
     def leader(self) -> str:
@@ -332,7 +384,17 @@ class Broker(RollingOut):
             leader = "" if self.replica.term else self.replica.leader
             text = "this broker does not lead" if not self.replica.term else "it begins to lead"
             raise NotLeader(text, leader=leader)
+        if not self.replica.may_answer():
+            raise NotLeader(LEASE_OVER)
         return term
+
+    def check_memory(self) -> list[str]:
+        """How what this leader has in memory differs from its rows, in words; nothing: it does not.
+
+        For tests: it looks at every task that has not ended. May be called between any two turns of
+        the event loop, whatever is under way; a broker that does not serve has no differences.
+        """
+        return [] if self._term is None else differences(self._term)
 
     def read(self, look: Callable[[ReadRows], T]) -> T:
         """See `Answering`."""

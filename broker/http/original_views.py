@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from broker.access import Asking, seen_task
-from broker.connection import WorkerLimits
 from broker.errors import InvalidTask, UnknownTask
 from broker.http.desk import Desk
+from broker.leading.crew import decode_known
 from broker.reading import TaskFilter
 from broker.task import SessionState, Status, Task, WorkerSession
 
@@ -49,7 +49,6 @@ _SESSIONS: Final = {
     SessionState.LOST: "DEAD",
     SessionState.LEFT: "DEAD",
 }
-_decode_known: Final = msgspec.msgpack.Decoder(tuple[tuple[str, ...], WorkerLimits]).decode
 
 
 async def overview(desk: Desk, who: Asking, query: Query) -> dict[str, Any]:
@@ -114,7 +113,7 @@ async def _resources_of(desk: Desk, who: Asking, worker_id: str) -> list[dict[st
 
 def _limits_of(session: WorkerSession) -> dict[str, int]:
     try:
-        return _decode_known(session.limits)[1].resource_limits
+        return decode_known(session.limits).limits.resource_limits
     except msgspec.MsgspecError:
         return {}
 

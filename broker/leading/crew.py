@@ -7,7 +7,8 @@ Invariants:
 - A place is free again when the worker tells that the attempt has ended, or when its session has:
   nothing is assigned to it before.
 - A heartbeat renews a lease, and is acknowledged, only if the worker takes in what was sent to it
-  before the last one.
+  before the last one, and only by a leader that nobody can have replaced: see `leases`.
+- A worker is waited for as long as the longest lease that it may still go by.
 - Who hands back what it is given, again and again, is given nothing for a growing while.
 """
 
@@ -57,10 +58,12 @@ class Known(msgspec.Struct, array_like=True):
 
     types: tuple[str, ...]
     limits: WorkerLimits
+    lease_ms: int = 0
+    """The longest lease that it may go by; 0: not known."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_known = msgspec.msgpack.Decoder(Known).decode
+decode_known = msgspec.msgpack.Decoder(Known).decode
 
 
 class Member:
@@ -71,6 +74,7 @@ class Member:
         "attempts",
         "backs",
         "beaten_total",
+        "heard",
         "known",
         "leaving",
         "link",
@@ -92,6 +96,8 @@ class Member:
         self.location = ""
         self.since_ms = 0
         self.known = Known((), WorkerLimits(0))
+        self.heard = False
+        """Whether it has beaten in this session, and so knows of the lease that it was told."""
         self.link: LocalLink | None = None
         """None: nobody can be told anything at the moment."""
         self.leaving = False
@@ -130,10 +136,6 @@ class Places(Protocol):
         """Attempts have ended; their places are free."""
         ...
 
-    def under_way(self, worker_id: str) -> list[int]:
-        """Tasks on their way to a worker, of which it has not heard."""
-        ...
-
     def rests(self, member: Member, rest_ms: int) -> None:
         """A worker is given nothing for so long."""
         ...
@@ -149,7 +151,12 @@ class Crew:
         leases: Leases,
         places: Places,
         drawn: Callable[[], int],
+        may_grant: Callable[[], bool],
+        wrong: Callable[[str], None],
     ) -> None:
+        """`may_grant`: see `Replicated.may_answer`; `wrong` is told what failed in here."""
+        self.wrong = wrong
+        self._may_grant = may_grant
         self._proposing = proposing
         self._completing = completing
         self._leases = leases
@@ -189,11 +196,12 @@ class Crew:
         member.session, member.process_id = row.session, row.process_id
         member.location, member.since_ms = row.location, row.since_ms
         try:
-            member.known = _decode_known(row.limits)
+            member.known = decode_known(row.limits)
         except msgspec.MsgspecError:
             # Of another version: it tells them again when it comes back.
             _logger.info("the limits of worker %s are not understood", row.worker_id)
-        self._leases.grant(row.worker_id)
+        member.heard = False
+        self._leases.grant(row.worker_id, member.known.lease_ms)
         self._places.came(member)
 
     # Connecting
@@ -209,7 +217,11 @@ class Crew:
         before = self._members.get(hello.worker_id)
         # What is under way was never sent: it is handed back when its assignment is answered.
         held: list[int] = []
+        lease_ms = self._leases.lease_ms
         if before is not None:
+            if not before.heard:
+                # Until it beats in a session it may go by the lease of the one before.
+                lease_ms = max(lease_ms, before.known.lease_ms)
             held = [*before.attempts, *before.told]
             if before.link is not None:
                 before.link.end("the worker has connected again")
@@ -220,7 +232,7 @@ class Crew:
             self._proposing.time.now_ms(),
             [Running(*attempt) for attempt in hello.running],
             held,
-            _encode(Known(hello.types, hello.limits)),
+            _encode(Known(hello.types, hello.limits, lease_ms)),
             str(hello.version),
             self._drawn(),
         )
@@ -272,19 +284,21 @@ class Crew:
         if member.session > session:
             link.end("the worker has connected again")
             return
+        if not self._may_grant():
+            link.end("the leader's lease has run out")
+            return
         if member.link is not None:
             member.link.end("the worker has connected again")
         self._members[hello.worker_id] = member
         kept = dict(keep)
-        asked = {id: why for id, why in member.asked.items() if id in kept}
+        asked, member.asked = member.asked, {}
         member.session, member.process_id = session, hello.process_id
         member.location, member.since_ms = hello.location, self._proposing.time.now_ms()
-        member.known = Known(hello.types, hello.limits)
-        member.leaving, member.attempts, member.asked = False, kept, {}
-        member.told = {}
+        member.known = Known(hello.types, hello.limits, member.known.lease_ms)
+        member.leaving = False
         member.sent_total = member.beaten_total = member.taken_total = 0
         member.link, link.session = link, session
-        self._leases.grant(hello.worker_id)
+        self._leases.grant(hello.worker_id, member.known.lease_ms)
         drop = tuple(one for one in hello.running if kept.get(one[0]) != one[1])
         link.say(Welcome(session, self._leases.lease_ms, keep, drop))
         self._places.came(member)
@@ -298,6 +312,13 @@ class Crew:
         if member is None or member.link is not link:
             link.end("the session is over")
             return
+        try:
+            self._take_in(member, link, messages)
+        except Exception:
+            _logger.exception("words of worker %s failed", link.worker_id)
+            self.wrong("words of a worker failed")
+
+    def _take_in(self, member: Member, link: LocalLink, messages: Sequence[FromWorker]) -> None:
         for message in messages:
             kind = type(message)
             if kind is Done:
@@ -305,7 +326,7 @@ class Crew:
             elif kind is Heartbeat:
                 self._beaten(member, link, message)  # type: ignore[arg-type]
             elif isinstance(message, Config):
-                member.known = Known(member.known.types, message.limits)
+                member.known = msgspec.structs.replace(member.known, limits=message.limits)
                 self._places.came(member)
                 link.say(Acked(message.sequence))
             elif isinstance(message, Leaving):
@@ -314,7 +335,7 @@ class Crew:
     def _done(self, member: Member, link: LocalLink, done: Done) -> None:
         if done.session == member.session:
             # What ends was taken in: as good as a heartbeat.
-            self._leases.grant(member.worker_id)
+            self._leases.grant(member.worker_id, member.known.lease_ms)
             attempts, asked = member.attempts, member.asked
             ended = [one.id for one in done.completions if attempts.get(one.id) == one.attempt]
             for task_id in ended:
@@ -335,8 +356,12 @@ class Crew:
         taken_in = beat.taken_total >= member.beaten_total
         member.taken_total = beat.taken_total
         member.beaten_total = member.sent_total
-        if taken_in:
-            self._leases.grant(member.worker_id)
+        if not member.heard:
+            # It has its welcome, so from now on it goes by the lease of that.
+            member.heard = True
+            member.known = msgspec.structs.replace(member.known, lease_ms=self._leases.lease_ms)
+        if taken_in and self._may_grant():
+            self._leases.grant(member.worker_id, self._leases.lease_ms)
             # The worker counts its lease from this: without one there is no word of it.
             link.say(Acked(beat.sequence))
 
@@ -388,27 +413,15 @@ class Crew:
         if member.link is not None:
             member.link.say(Interrupt(member.session, [(task_id, attempt)], reason))
 
-    def took_back(self, task_id: int, worker_id: str) -> None:
-        """A task is no longer with the worker (empty: it was not), who did not tell so itself."""
-        if worker_id:
-            member = self._members.get(worker_id)
-            if member is not None and member.attempts.pop(task_id, None) is not None:
-                member.asked.pop(task_id, None)
-                self._places.freed((task_id,))
-
-    def heard_all(self, tasks: Iterable[Task]) -> None:
-        """As `heard`, of tasks that their workers have ended."""
+    def forget(self, tasks: Iterable[Task]) -> None:
+        """The log has it that these run no more where they ran."""
         members = self._members
         for task in tasks:
             member = members.get(task.worker_id)
             if member is not None:
                 member.told.pop(task.id, None)
-
-    def heard(self, task_id: int, worker_id: str) -> None:
-        """The log has the end of an attempt."""
-        member = self._members.get(worker_id)
-        if member is not None:
-            member.told.pop(task_id, None)
+                if member.attempts.pop(task.id, None) is not None:
+                    member.asked.pop(task.id, None)
 
     def look(self) -> None:
         """End the sessions whose lease has run out. Called several times a lease."""
@@ -419,7 +432,7 @@ class Crew:
                     "worker %s at %s was not heard of for %d ms: its %d tasks are taken back",
                     worker_id,
                     member.location,
-                    self._leases.lease_ms,
+                    max(self._leases.lease_ms, member.known.lease_ms),
                     len(member.attempts),
                 )
                 self._end_session(member, left=False, heard=lambda told: None)

@@ -3,6 +3,7 @@
 Invariants:
 - A task is sent to its worker after its assignment is durable, never before.
 - What was taken counts for its worker until the attempt has ended or the assignment was refused.
+- Nothing is taken, and nothing is sent, by a leader that another one may have replaced.
 - One turn of the loop makes one command of assignments, whoever the tasks are for; while it is on
   its way the next one gathers, which could not be durable any sooner.
 - Workers are served in turns: who was first in one round is last in the next.
@@ -42,8 +43,12 @@ TAKEN_A_ROUND: Final = ITEMS_MAX
 _logger = logging.getLogger(__name__)
 CANCELLED: Final = "cancelled"
 OVERDUE: Final = "deadline_expired"
+LEASE_LOOK_S: Final = 0.1
+"""So often a leader whose lease has run out looks whether it holds again."""
 _Taken = list[tuple[Member, int, list[Pick]]]
 """Whose, in which session, what."""
+Answered = Callable[[list[int], list[Task], bool], int]
+"""Told of tasks that are under way no more; how many wait again, untouched: see `Term`."""
 
 
 class Dispatching:
@@ -56,15 +61,18 @@ class Dispatching:
         measures: TermMeasures,
         payload: Callable[[Task], bytes],
         later: Later,
+        may_grant: Callable[[], bool],
     ) -> None:
-        """`payload` finds what is not in the task's row."""
+        """`payload` finds what is not in a task's row; `may_grant`: see `Replicated.may_answer`."""
         self._scheduler = scheduler
         self._proposing = proposing
         self._measures = measures
         self._payload = payload
         self._loop = asyncio.get_running_loop()
+        self._may_grant = may_grant
         self._crew: Crew
         self._gather: Callable[[], None]
+        self._answered: Answered
         self._scheduled = False
         self._logging = 0
         """Commands of assignments that are not answered yet."""
@@ -72,15 +80,21 @@ class Dispatching:
         self._call_later = later
         self._later: Handle | None = None
         self.under_way_tasks: dict[int, Task | None] = {}
-        """Tasks that were taken and not yet sent: each as the log has told it since, if it has."""
+        """Tasks that were taken and not yet sent: each as the log has told it since, if it has.
+
+        None: it waits as it did when it was taken.
+        """
+        self.handing_back: set[int] = set()
+        """Tasks whose attempt was assigned and never sent: the log does not know that yet."""
         self._turn = 0
         self._began_s = 0.0
         """When the newest round began, by the loop."""
 
-    def start(self, crew: Crew, gather: Callable[[], None]) -> None:
+    def start(self, crew: Crew, gather: Callable[[], None], answered: Answered) -> None:
         """Hand out from now on. `gather` is called before each round: what came goes to queues."""
         self._crew = crew
         self._gather = gather
+        self._answered = answered
         self._stopped = False
         self.wake()
 
@@ -95,7 +109,7 @@ class Dispatching:
         """Something may be handed out: a task came, a place was freed, a limit was changed."""
         if not (self._scheduled or self._logging or self._stopped):
             self._scheduled = True
-            self._loop.call_soon(self._round)
+            self._loop.call_soon(self._begin)
 
     # What the crew tells
 
@@ -113,10 +127,6 @@ class Dispatching:
         if self._scheduler.release_many(task_ids):
             self.wake()
 
-    def under_way(self, worker_id: str) -> list[int]:
-        """See `Places`."""
-        return [task_id for task_id in self.under_way_tasks if self.worker_of(task_id) == worker_id]
-
     def rests(self, member: Member, rest_ms: int) -> None:
         """See `Places`."""
 
@@ -130,7 +140,7 @@ class Dispatching:
     @property
     def idle(self) -> bool:
         """Whether nothing is on its way and no round is to come."""
-        return not self._scheduled and not self.under_way_tasks
+        return not (self._scheduled or self.under_way_tasks or self.handing_back)
 
     def worker_of(self, task_id: int) -> str:
         """Whom a task counts for; empty: nobody."""
@@ -139,15 +149,24 @@ class Dispatching:
 
     # Rounds
 
+    def _begin(self) -> None:
+        self._scheduled = False
+        try:
+            if not self._stopped:
+                self._round()
+        except Exception:
+            _logger.exception("a round of assignments failed")
+            self._crew.wrong("a round of assignments failed")
+
     def _round(self) -> None:
         """Take for every worker that has free places, and log what was taken."""
-        self._scheduled = False
-        if self._stopped:
-            return
         self._began_s = self._loop.time()
         self._gather()
         now_ms = self._proposing.time.now_ms()
         if not self._scheduler.waiting:
+            return
+        if not self._may_grant():
+            self._wake_in(LEASE_LOOK_S)
             return
         members = [member for member in self._crew if member.assignable]
         if members:
@@ -186,13 +205,14 @@ class Dispatching:
 
     def _wake_later(self, now_ms: int) -> None:
         """Where a rate holds tasks back only time lets them go."""
+        next_ms = self._scheduler.wake_ms()
+        self._wake_in(None if next_ms is None else max(1, next_ms - now_ms) / 1000)
+
+    def _wake_in(self, seconds: float | None) -> None:
+        """Begin the next round then, at the latest; None: when something wakes it."""
         if self._later is not None:
             self._later.cancel()
-            self._later = None
-        next_ms = self._scheduler.wake_ms()
-        if next_ms is not None:
-            wait_s = max(1, next_ms - now_ms) / 1000
-            self._later = self._call_later(wait_s, self.wake)
+        self._later = None if seconds is None else self._call_later(seconds, self.wake)
 
     def _log(self, taken: _Taken, now_ms: int) -> None:
         assignments = [
@@ -219,42 +239,55 @@ class Dispatching:
     def _logged(self, taken: _Taken, told: bytes | BrokerError) -> None:
         """The assignments are durable, or the term is over."""
         self._logging -= 1
+        answers: list[list[int]] | None = None
         try:
-            answers = None if isinstance(told, BrokerError) else decode_lists(told)
+            if not isinstance(told, BrokerError):
+                answers = decode_lists(told)
         except (msgspec.MsgspecError, BrokerError) as error:
             _logger.error("assignments cannot be logged: %s", error)
-            answers = None
-        if not isinstance(answers, list):
+        known = isinstance(answers, list)
+        if answers is None:
             _logger.info("assignments came to nothing: %s", told)
             answers = [[0] * len(picks) for _, _, picks in taken]
         for (member, session, picks), attempts in zip(taken, answers, strict=True):
-            self._send(member, session, picks, attempts)
+            runs, tasks, back = self._arrived(picks, attempts, known)
+            if runs:
+                self._send(member, session, runs, tasks)
+            elif back == len(picks) and member.link is not None and member.session == session:
+                # The log knows of another session than this: the worker has to connect anew.
+                member.link.end("the session is over")
         self.wake()
 
-    def _send(self, member: Member, session: int, picks: list[Pick], attempts: list[int]) -> None:
+    def _arrived(
+        self, picks: list[Pick], attempts: list[int], known: bool
+    ) -> tuple[list[Run], list[Task], int]:
+        """What is to be sent of what was taken; and how much of it waits again, untouched.
+
+        `known`: the state machine has answered.
+        """
         under_way = self.under_way_tasks
         runs: list[Run] = []
         tasks: list[Task] = []
-        back: list[int] = []
+        untold: list[int] = []
+        others: list[Task] = []
         for pick, attempt in zip(picks, attempts, strict=True):
             task = under_way.pop(pick.id)
             if task is None:
-                back.append(pick.id)
+                untold.append(pick.id)
             elif attempt and task.status is Status.RUNNING:
                 tasks.append(task)
                 runs.append(self._run(task))
             else:
                 # It has gone another way meanwhile.
-                self._scheduler.release(pick.id)
-        self._scheduler.restore(back)
+                others.append(task)
+        back = self._answered(untold, others, known) if untold or others else 0
+        return runs, tasks, back
+
+    def _send(self, member: Member, session: int, runs: list[Run], tasks: list[Task]) -> None:
         link = member.link
-        if not runs:
-            if len(back) == len(picks) and link is not None and member.session == session:
-                # The log knows of another session than this: it has to connect anew.
-                link.end("the session is over")
-            return
         gone = self._crew.get(member.worker_id) is not member
-        if gone or link is None or member.leaving or member.session != session:
+        unreached = gone or link is None or member.leaving or member.session != session
+        if link is None or unreached or not self._may_grant():
             self._hand_back(member.worker_id, session, runs)
             return
         for run in runs:
@@ -275,15 +308,17 @@ class Dispatching:
                 self._crew.interrupt(task.id, task.worker_id, OVERDUE)
 
     def _hand_back(self, worker_id: str, session: int, runs: list[Run]) -> None:
-        """The worker went away before anything was sent to it: the attempts never began."""
+        """What was assigned is not sent: the attempts never began, and the log is told so."""
         ended = [Ended(run.id, run.attempt, Outcome.HANDED_BACK) for run in runs]
-        for run in runs:
-            self._scheduler.release(run.id)
+        self.handing_back.update(run.id for run in runs)
+
+        def heard(told: bytes | BrokerError) -> None:
+            self.handing_back.difference_update(run.id for run in runs)
 
         def propose() -> None:
             now_ms = self._proposing.time.now_ms()
             finish = Finish([Completion(worker_id, session, ended)], now_ms)
-            self._proposing.send(finish, lambda told: None)
+            self._proposing.send(finish, heard)
 
         self._loop.call_soon(propose)
 

@@ -24,7 +24,8 @@ from broker.commands import (
     Settle,
     decode_one,
 )
-from broker.errors import BrokerError
+from broker.errors import BrokerError, NotLeader
+from broker.leading.checking import Checking
 from broker.leading.measures import TermMeasures
 from broker.leading.timers import Handle, Later
 from broker.replicating import Replicated
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 PURGE_LOOK_S: Final = 1.0
 HINT_LOOK_S: Final = 1.0
 CORRECT_S: Final = 60.0
+CHECK_LOOK_S: Final = 5.0
+LEASE_OVER: Final = "this broker leads, but its replica's lease has run out: ask again"
 SWEEP_MS: Final = 60_000
 """Code pools go when a purge meets them: so often one is proposed, where there are any."""
 FORGET_WORKERS_MS: Final = 3_600_000
@@ -69,6 +72,7 @@ class Housekeeping:
         """Workers whose session is over, since when."""
         self._settling = True
         self._hints = Hints(term.scheduler, settings.hint_after_ms)
+        self._checking = Checking(term)
         self._told = ""
         self._swept_ms = 0
         self._handles: dict[str, Handle] = {}
@@ -93,6 +97,7 @@ class Housekeeping:
         self._hint()
         self._purge()
         self._settle()
+        self._after(CHECK_LOOK_S, "check", self._check)
 
     def stop(self) -> None:
         """Do nothing more."""
@@ -129,6 +134,8 @@ class Housekeeping:
 
     def _look(self) -> None:
         term = self._term
+        if not self._replica.may_answer():
+            term.deny(NotLeader(LEASE_OVER))
         term.crew.look()
         term.events.flush()
         ended, term.ended_lately = term.ended_lately, {}
@@ -178,6 +185,13 @@ class Housekeeping:
             _logger.warning("where tasks run is not as wished: %s", failure)
         self._told = failure
         self._after(HINT_LOOK_S, "hint", self._hint)
+
+    def _check(self) -> None:
+        """Compare a part of what is in memory with the rows."""
+        found = self._checking.look()
+        if found:
+            self._term.wrong(found[0])
+        self._after(CHECK_LOOK_S, "check", self._check)
 
     def _purge(self) -> None:
         """Remove what was kept long enough, if anything was."""

@@ -3,6 +3,15 @@
 A lease counts by the leader's monotonic clock and is in no log: a new leader grants each worker a
 whole one. Only the verdict, that a session is lost, is a command.
 
+Why no task runs on two workers: a leader acknowledges a heartbeat only while its replica's lease
+holds, so no other leader's term had begun when the heartbeat was sent. The worker counts from the
+moment before that sending, and ends its processes when half its lease has passed since then. A new
+leader grants every session a whole lease from the beginning of its own term, which is later, so it
+gives a task to another worker only after the first one has ended it. This holds however the
+workers' lease and the replicas' lease compare, and the half that is left over pays for clocks that
+run at different speeds and for the time that ending takes. The length of the lease that a session
+may go by is logged with it, and the longer one counts where a new leader has another setting.
+
 Invariants:
 - A session is found expired only after a whole lease without a word of it.
 - A look that comes late, because the event loop was busy, blames nobody: words may wait unread
@@ -30,9 +39,10 @@ class Leases:
         """How often `expired` should be asked, in seconds."""
         return self.lease_ms / 1000 / LOOKS_A_LEASE
 
-    def grant(self, worker_id: str) -> None:
-        """A whole lease from now on: the worker was heard of."""
-        self._ends_s[worker_id] = self._clock.monotonic() + self.lease_ms / 1000
+    def grant(self, worker_id: str, lease_ms: int = 0) -> None:
+        """A whole lease from now on: the worker was heard of. `lease_ms`: one that it may go by."""
+        lease_s = max(self.lease_ms, lease_ms) / 1000
+        self._ends_s[worker_id] = self._clock.monotonic() + lease_s
 
     def left_ms(self, worker_id: str) -> int:
         """How much longer a worker that is not heard of is waited for; 0: its time is up."""

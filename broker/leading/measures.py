@@ -72,6 +72,10 @@ class TermMeasures:
         self.dead = metrics.counter(
             "herdbook_broker_dead_letters_total", "Tasks that failed for good."
         )
+        self.mended = metrics.counter(
+            "herdbook_broker_memory_mended_total",
+            "How often a leader built its memory anew because it differed from the rows.",
+        )
         self._metrics = metrics
         self._term = term
         self._waited: dict[tuple[str, str], Histogram] = {}

@@ -5,11 +5,13 @@ Invariants:
 - Who asked is answered when the command is applied, in the order of the asking.
 - Commands keep their order of a kind; what finds no room in the log waits here, within bounds.
 - A batch that is atomic, part of a transaction, or has children of its own is a command by itself.
+- Whoever hears what became of a command and raises keeps the others from hearing nothing.
 - Who is told that nothing was taken may submit again: of a batch in parts that is said only if it
   is so of every part.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -38,15 +40,17 @@ GATHERED_BYTES_MAX: Final = 64 * MIB
 
 Answers = list[int | Refusal]
 Heard = Callable[[bytes | BrokerError], None]
+_logger = logging.getLogger(__name__)
 
 
 class _Waiter:
     """Hears what became of one command."""
 
-    __slots__ = ("_heard", "_open")
+    __slots__ = ("_heard", "_open", "_tell")
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: Heard, tell: Callable[[Heard, bytes | BrokerError], None]) -> None:
         self._heard = heard
+        self._tell = tell
         self._open = True
 
     def done(self) -> bool:
@@ -56,19 +60,25 @@ class _Waiter:
     def set_result(self, result: bytes, /) -> None:
         """The command is applied."""
         self._open = False
-        self._heard(result)
+        self._tell(self._heard, result)
 
     def set_exception(self, error: EngineError, /) -> None:
         """Its outcome is not known, or it was never sent."""
         self._open = False
-        self._heard(after_logging(error))
+        self._tell(self._heard, after_logging(error))
 
 
 class Proposing:
     """Commands of one term."""
 
-    def __init__(self, replica: Replicated, time: BrokerTime) -> None:
+    def __init__(self, replica: Replicated, time: BrokerTime, wrong: Callable[[str], None]) -> None:
+        """`wrong` is told when somebody who heard of a command has failed."""
         self.time = time
+        self._wrong = wrong
+        self._sent = 0
+        """Commands that are in the log, or on their way there, and not answered."""
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._replica = replica
         self._term = replica.term
         self._loop = asyncio.get_running_loop()
@@ -87,6 +97,15 @@ class Proposing:
             for _, _, heard in late:
                 heard(error)
             self.flush()
+
+    async def quiet(self) -> None:
+        """Wait until every command that was sent is answered."""
+        await self._quiet.wait()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no command is on its way."""
+        return not (self._sent or self._late or self._gathered)
 
     def send(self, command: Command, heard: Heard) -> None:
         """Propose a command of the leader's own; `heard` is told what became of it.
@@ -186,12 +205,25 @@ class Proposing:
             heard(NotLeader("the leader's term is over", leader=self._replica.leader))
             return True
         try:
-            self._replica.propose_for(command, _Waiter(heard), level)
+            self._replica.propose_for(command, _Waiter(heard, self._answer), level)
         except LogFull:
             return False
         except EngineError as error:
             heard(translated(error))
+            return True
+        self._sent += 1
+        self._quiet.clear()
         return True
+
+    def _answer(self, heard: Heard, told: bytes | BrokerError) -> None:
+        self._sent -= 1
+        if not self._sent:
+            self._quiet.set()
+        try:
+            heard(told)
+        except Exception:
+            _logger.exception("an answer of the log could not be taken in")
+            self._wrong("an answer of the log could not be taken in")
 
     def _wait(self, command: bytes, level: int, heard: Heard) -> None:
         self._late.append((command, level, heard))

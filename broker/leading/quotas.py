@@ -86,6 +86,14 @@ class Quotas:
         if room.empty:
             del self._rooms[tenant]
 
+    def counted(self) -> dict[str, tuple[int, int]]:
+        """How many tasks of each tenant wait to begin, and the bytes of their payloads."""
+        return {
+            tenant: (room.tasks, room.size_bytes)
+            for tenant, room in self._rooms.items()
+            if room.tasks
+        }
+
     def uses(self) -> Iterator[Use]:
         """What tenants use that have a quota, their own or that of all others."""
         others = self._quotas.get(EVERY_OTHER)

@@ -7,13 +7,17 @@ Invariants:
 - What is in memory follows from the rows and from what this leader has under way, nothing else.
 - A change is heard once, in the order of the log; hearing it proposes nothing in the same call.
 - A running task counts for its worker from the moment it is taken until its attempt has ended.
+- Where a task stands is what `place_of` says. One function moves it, on every change of its row and
+  when an assignment that was under way is answered.
+- What raises in here ends this view of the rows, never the state machine: the broker builds another
+  one (`wrong` is called).
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from broker import keys, reading
 from broker.applying import (
@@ -42,9 +46,10 @@ from broker.leading.firing import Firing
 from broker.leading.housekeeping import Housekeeping
 from broker.leading.leases import Leases
 from broker.leading.measures import Ended, TermMeasures, newest
+from broker.leading.place import Place, place_of
 from broker.leading.proposing import Proposing
 from broker.leading.quotas import NOT_BEGUN, Quotas, size_of
-from broker.leading.timers import Key, Kind, Later, Timers
+from broker.leading.timers import Handle, Key, Kind, Later, Timers
 from broker.leading.waits import Waits
 from broker.replicating import Replicated
 from broker.scheduling import Pick, QueueKey, Scheduler
@@ -62,13 +67,20 @@ from broker.task import decode_setting as decode_setting_row
 from engine.ports.clock import Clock
 from engine.replica import ReadRows
 
+T = TypeVar("T")
 _PAGE_ROWS: Final = 500
 _WAITING: Final = Status.WAITING
 _RUNNING: Final = Status.RUNNING
 _FINISHED: Final = Status.FINISHED
 _PlainKey = tuple[str, str, int, int, tuple[str, ...]]
 """What a `QueueKey` is made of."""
+Wrong = Callable[[str], None]
+"""Called with a reason when what a term has in memory is not to be trusted any more."""
 _logger = logging.getLogger(__name__)
+
+
+def unmended(why: str) -> None:
+    """Nobody builds this term anew."""
 
 
 class Term:
@@ -85,11 +97,14 @@ class Term:
         measures: TermMeasures,
         time: BrokerTime | None = None,
         retime: Callable[[], None] = lambda: None,
+        wrong: Wrong = unmended,
     ) -> None:
         """`time` is the term's time, by default the later of log and clock.
 
-        `retime` is called when the wall clock has settled somewhere else.
+        `retime` is called when the wall clock has settled somewhere else, `wrong` when what is in
+        memory is not what the rows say.
         """
+        later = _guarded(later, wrong)
         self.number = replica.term
         self.scheduler = scheduler
         self.waits = Waits()
@@ -107,19 +122,27 @@ class Term:
         """Tasks, and transactions, that wait from a moment that is still to come."""
         self.events = Events(self.time, self.number)
         self.timers = Timers(self.time, later, self._ring)
-        self.proposing = Proposing(replica, self.time)
+        self.wrong = wrong
+        self.proposing = Proposing(replica, self.time, wrong)
         self.leases = Leases(clock, settings.lease_ms)
-        self.dispatching = Dispatching(scheduler, self.proposing, measures, self._payload, later)
+        self.dispatching = Dispatching(
+            scheduler, self.proposing, measures, self._payload, later, replica.may_answer
+        )
         self.completing = Completing(self.proposing, drawn, measures.completed)
-        self.crew = Crew(self.proposing, self.completing, self.leases, self.dispatching, drawn)
+        self.crew = Crew(
+            *(self.proposing, self.completing, self.leases, self.dispatching),
+            *(drawn, replica.may_answer, wrong),
+        )
         self.cluster_limits = ClusterLimits(scheduler)
         self.firing = Firing(self.proposing, self.timers, self.events)
         self.housekeeping = Housekeeping(self, replica, settings, measures, later)
         self.ended_lately: dict[tuple[str, str], Task] = {}
         """Of each tenant and type the newest task that finished since the measures looked."""
         self._measures = measures
-        self._held_back: set[int] = set()
-        self._incoming: dict[_PlainKey, list[int]] = {}
+        self.held_back: set[int] = set()
+        """What waits in no queue, because the time that its deadline has passed is in doubt."""
+        self.incoming: dict[_PlainKey, list[int]] = {}
+        """What came in this turn and is not in its queue yet."""
         self._under_way = self.dispatching.under_way_tasks
 
     # The beginning and the end
@@ -165,7 +188,7 @@ class Term:
     def start(self) -> None:
         """Serve from now on."""
         self.timers.start()
-        self.dispatching.start(self.crew, self._flush_incoming)
+        self.dispatching.start(self.crew, self._flush_incoming, self._answered)
         self.housekeeping.start()
         self.events.tell(
             "term_began",
@@ -180,6 +203,10 @@ class Term:
         self.crew.drain()
         self.completing.flush()
         self.proposing.flush()
+
+    def deny(self, error: BrokerError) -> None:
+        """The replica's lease has run out: who waits is told, and may ask whoever leads."""
+        self.waits.deny(error)
 
     def end(self, error: BrokerError) -> None:
         """Another replica leads, or soon will."""
@@ -217,19 +244,7 @@ class Term:
             if task.events and task.events[-1][0] > self.time.now_ms():
                 self.redated[0].append(task.id)
         elif status is Status.RUNNING:
-            member = self.crew.get(task.worker_id)
-            if member is not None and member.session == task.session:
-                member.attempts[task.id] = task.attempt
-                self.scheduler.occupy(
-                    Pick(
-                        task.id,
-                        QueueKey(*_plain_key(task)),
-                        task.group,
-                        task.resources,
-                        task.worker_id,
-                        task.started_ms,
-                    )
-                )
+            if self._occupy(task):
                 if task.cancel_asked:
                     self.crew.interrupt(task.id, task.worker_id, CANCELLED)
             else:
@@ -298,35 +313,28 @@ class Term:
             if task.id in under_way:
                 under_way[task.id] = task
             else:
-                self._remove(task)
+                self._settle(task, Place.QUEUED, Place.TAKEN)
 
     def _finished(self, tasks: list[Task]) -> None:
         self.counts[_RUNNING] -= len(tasks)
         self.counts[_FINISHED] += len(tasks)
         self.ended.add(tasks)
-        self.crew.heard_all(tasks)
-        under_way, running_pick, waits = self._under_way, self.scheduler.running_pick, self.waits
+        under_way, waits = self._under_way, self.waits
         awaited = bool(waits)
+        freed = []
         for task in tasks:
             task_id = task.id
             if task_id in under_way:
                 under_way[task_id] = task
-            pick = running_pick(task_id)
-            if pick is not None:
-                self.crew.took_back(task_id, pick.worker_id)
+            else:
+                freed.append(task_id)
             if awaited:
                 waits.ended(task)
             if task.deadline_ms:
                 self.timers.remove(Kind.DEADLINE, task_id)
+        self.crew.forget(tasks)
+        self.dispatching.freed(freed)
         self.ended_lately.update(newest(tasks))
-
-    def _left_worker(self, task: Task) -> None:
-        if task.id in self._under_way:
-            self._under_way[task.id] = task
-        pick = self.scheduler.running_pick(task.id)
-        if pick is not None:
-            self.crew.took_back(task.id, pick.worker_id)
-        self.crew.heard(task.id, task.worker_id)
 
     def _task_changed(self, change: TaskChanged) -> None:
         before, after, task = change.before, change.after, change.task
@@ -334,43 +342,44 @@ class Term:
         begins = (after in NOT_BEGUN) - (before in NOT_BEGUN)
         if begins:
             self.quotas.count(task.tenant, begins, begins * size_of(task))
+        if before is not None and (counts[before] or before not in FINAL_STATES):
+            # Those that ended under another leader were not counted.
+            counts[before] -= 1
+        if after is not None:
+            counts[after] += 1
         under_way = task.id in self._under_way
-        if under_way:
+        if under_way and (before is not after or self._under_way[task.id] is not None):
+            # Without a mark it waits as it did when it was taken, and goes back to that place.
             self._under_way[task.id] = task
-        if before is not None:
-            if counts[before] or before not in FINAL_STATES:
-                # Those that ended under another leader were not counted.
-                counts[before] -= 1
-            if before is Status.WAITING:
-                if not under_way and after is not Status.WAITING:
-                    self._remove(task)
-            elif before is Status.DELAYED:
-                self.timers.remove(Kind.DUE, task.id)
-            elif before is Status.RUNNING and after is not Status.RUNNING:
-                self._left_worker(task)
+        self._settle(task, place_of(before, under_way), place_of(after, under_way))
+        if before is _RUNNING and after is not _RUNNING:
+            self.crew.forget((task,))
+        self._set_moments(before, after, task)
         if after is None:
             self.waits.gone(task.id, UnknownTask(f"task {task.id} was removed"))
-            return
-        counts[after] += 1
-        if after is Status.RUNNING:
+        elif after is _RUNNING:
+            if not under_way:
+                self._occupy(task)
             if task.cancel_asked:
                 self.crew.interrupt(task.id, task.worker_id, CANCELLED)
-            return
-        if after is Status.WAITING:
-            if before is not Status.WAITING:
-                self._push(task)
-        elif after is Status.DELAYED:
-            self.timers.set(Kind.DUE, task.id, task.due_ms)
         elif after in FINAL_STATES:
             self.ended.add((task,))
             self.waits.ended(task)
             if task.dead:
                 self._measures.dead.add()
                 self.events.dead(task)
-            if task.deadline_ms:
-                self.timers.remove(Kind.DEADLINE, task.id)
+
+    def _set_moments(self, before: Status | None, after: Status | None, task: Task) -> None:
+        """What is to ring for a task."""
+        if after is Status.DELAYED:
+            self.timers.set(Kind.DUE, task.id, task.due_ms)
+        elif before is Status.DELAYED:
+            self.timers.remove(Kind.DUE, task.id)
+        if not task.deadline_ms:
             return
-        if task.deadline_ms and after is not Status.PREPARED:
+        if after is None or after in FINAL_STATES:
+            self.timers.remove(Kind.DEADLINE, task.id)
+        elif after is not Status.PREPARED and after is not _RUNNING:
             self.timers.set(Kind.DEADLINE, task.id, task.deadline_ms)
 
     def _held(self, task: Task) -> bool:
@@ -383,8 +392,70 @@ class Term:
             return False
         held = deadline_ms <= self.time.now_ms() < self.time.ring_ms(deadline_ms)
         if held:
-            self._held_back.add(task.id)
+            self.held_back.add(task.id)
         return held
+
+    # Where tasks stand
+
+    def _settle(self, task: Task, was: Place, now: Place) -> None:
+        """Bring a task from one place to another: the only function that does."""
+        if was is now:
+            return
+        if was is Place.QUEUED:
+            self._remove(task)
+        elif was is Place.TAKEN:
+            self.dispatching.freed((task.id,))
+        if now is Place.QUEUED:
+            self._push(task)
+        elif now is Place.TAKEN and not self._occupy(task):
+            self.wrong(f"task {task.id} runs in a session that has ended")
+
+    def _answered(self, untold: list[int], told: list[Task], refused: bool) -> int:
+        """Assignments are under way no more, and their tasks are not sent; how many wait again.
+
+        `told`: as the log has told them since they were taken. Of `untold` it has told nothing, so
+        they wait; where the state machine `refused` them, their rows must say the same.
+        """
+        for task in told:
+            self._settle(task, Place.TAKEN, place_of(task.status, False))
+        if refused:
+            astray = [task_id for task_id in untold if not self._waits(task_id)]
+            if astray:
+                self.dispatching.freed(astray)
+                untold = [task_id for task_id in untold if task_id not in astray]
+                self.wrong(f"task {astray[0]} was in a queue and does not wait")
+        self.scheduler.restore(untold)
+        return len(untold)
+
+    def _waits(self, task_id: int) -> bool:
+        key = keys.numbered(keys.ACTIVE, task_id)
+        row = self._replica.stale_read(lambda rows: rows.get(key))[0]
+        return row is not None and decode_task(row).status is _WAITING
+
+    def _occupy(self, task: Task) -> bool:
+        """Count a task that runs for its worker; whether the worker's session is that of the task.
+
+        May be called again. A place that was freed, because the worker has told the end of the
+        attempt, stays free.
+        """
+        member = self.crew.get(task.worker_id)
+        if member is None or member.session != task.session:
+            return False
+        if task.id in member.told:
+            return True
+        member.attempts[task.id] = task.attempt
+        if self.scheduler.running_pick(task.id) is None:
+            self.scheduler.occupy(
+                Pick(
+                    task.id,
+                    QueueKey(*_plain_key(task)),
+                    task.group,
+                    task.resources,
+                    task.worker_id,
+                    task.started_ms,
+                )
+            )
+        return True
 
     def _push(self, task: Task, ids: Sequence[int] = ()) -> None:
         """It waits from now on, or `ids` that are alike: each kind goes into its queue at once,
@@ -393,25 +464,25 @@ class Term:
             return
         key = _plain_key(task)
         ids = ids or (task.id,)
-        incoming = self._incoming.get(key)
+        incoming = self.incoming.get(key)
         if incoming is None:
-            self._incoming[key] = [*ids]
+            self.incoming[key] = [*ids]
             self.dispatching.wake()
         else:
             incoming += ids
 
     def _remove(self, task: Task) -> None:
-        if task.id in self._held_back:
-            self._held_back.remove(task.id)
+        if task.id in self.held_back:
+            self.held_back.remove(task.id)
             return
         key = _plain_key(task)
-        if key in self._incoming:
+        if key in self.incoming:
             self._flush_incoming()
         self.scheduler.remove(QueueKey(*key), task.id)
 
     def _flush_incoming(self) -> None:
-        if self._incoming:
-            incoming, self._incoming = self._incoming, {}
+        if self.incoming:
+            incoming, self.incoming = self.incoming, {}
             now_ms = self.time.now_ms()
             for key, ids in incoming.items():
                 self._measures.came(key[0], key[1])
@@ -433,6 +504,10 @@ class Term:
             self.cluster_limits.configure(name, setting)
             return
         self.scheduler.configure(kind, name, setting)
+
+    def look(self, look: Callable[[ReadRows], T]) -> T:
+        """What is found in the rows. Raises `EngineError` when the term is over."""
+        return self._replica.stale_read(look)[0]
 
     def _payload(self, task: Task) -> bytes:
         """The payload that has a row of its own."""
@@ -461,6 +536,22 @@ class Term:
             self.proposing.send(ExpireTransactions(now_ms, whole), unheard)
         elif kind is Kind.SCHEDULE:
             self.firing.fire_all([str(name) for name in due])
+
+
+def _guarded(later: Later, wrong: Wrong) -> Later:
+    """The same, for calls that may raise: a duty that ends in silence would never come again."""
+
+    def guarded(seconds: float, call: Callable[[], None]) -> Handle:
+        def made() -> None:
+            try:
+                call()
+            except Exception:
+                _logger.exception("a duty of the leader failed")
+                wrong("a duty of the leader failed")
+
+        return later(seconds, made)
+
+    return guarded
 
 
 def unheard(told: bytes | BrokerError) -> None:

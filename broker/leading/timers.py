@@ -87,6 +87,10 @@ class Timers:
         """When it rings for a key, if it will."""
         return self._moments[kind].get(key)
 
+    def moments(self, kind: Kind) -> dict[Key, int]:
+        """When it rings for each key of a kind."""
+        return dict(self._moments[kind])
+
     def start(self) -> None:
         """Ring from now on; until then moments only gather."""
         self._paused = False

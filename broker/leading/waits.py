@@ -56,5 +56,9 @@ class Waits:
     def end(self, error: BrokerError) -> None:
         """The term is over."""
         self._over = error
+        self.deny(error)
+
+    def deny(self, error: BrokerError) -> None:
+        """Nobody waits here any more; who asks again may."""
         for task_id in list(self._futures):
             self.gone(task_id, error)

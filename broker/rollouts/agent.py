@@ -3,6 +3,7 @@
 Invariants:
 - Only the node's own types and its own group come here; its children know them by one type each.
 - There is one agent of a node: a second one is another process of the same worker.
+- What an action starts, such as the node itself, outlives the agent.
 """
 
 import asyncio
@@ -99,7 +100,7 @@ async def serve_agent(
     settings = dataclasses.replace(settings, worker_id=agent_id(node), limits=limits)
     modules = (PERFORMING, *pool_settings.modules)
     pool_settings = dataclasses.replace(
-        pool_settings, modules=modules, processes=PROCESSES, places=PLACES, ahead=0
+        pool_settings, modules=modules, processes=PROCESSES, places=PLACES, ahead=0, ends_all=False
     )
     pool = Pool(pool_settings, done)
     try:

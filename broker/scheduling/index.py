@@ -115,6 +115,15 @@ class Index:
         queue = self._queues.get(key)
         return queue.ring.ids() if queue is not None else []
 
+    def length(self, key: QueueKey) -> int:
+        """How many wait in a queue."""
+        queue = self._queues.get(key)
+        return len(queue.ring) if queue is not None else 0
+
+    def known_keys(self) -> list[QueueKey]:
+        """The keys of all queues."""
+        return list(self._queues)
+
     def queues(self) -> Iterator[Waiting]:
         """All queues."""
         for queue in self._queues.values():

@@ -214,6 +214,14 @@ class Scheduler:
         """What is known of a running task."""
         return self._running.get(task_id)
 
+    def picks(self) -> Iterator[Pick]:
+        """All tasks that run, or were taken to run."""
+        return iter(self._running.values())
+
+    def opens_soon(self, gate: Gate) -> bool:
+        """Whether what is parked at a gate takes part again at the next take."""
+        return gate in self._opened
+
     def run(self, pick: Pick, worker: WorkerView) -> None:
         """Count a task that has passed its gates."""
         worker.begin(pick.key, pick.resources)

@@ -1,12 +1,14 @@
 """A child process that runs users' code: `python -m broker.worker.child`, made by `Child`.
 
 Invariants:
-- It lives no longer than its worker: when the socket ends, it ends at once, whatever runs.
+- It lives no longer than its worker: when the socket ends, it ends at once, whatever runs; where
+  the system can end it with its parent (Linux), even in a call that holds the interpreter.
 - The thread that reads does nothing else, so that a cancel is heard while functions run.
 - The program's first thread runs plain functions, as the code of programs may expect.
 """
 
 import asyncio
+import ctypes
 import importlib
 import mmap
 import os
@@ -37,6 +39,7 @@ from broker.worker.running import Begun, Coroutines, Outbox, Threads, error_text
 
 _READ_BYTES = 256 * 1024
 _MAIN = "__mp_main__"
+_PR_SET_PDEATHSIG = 1
 
 
 class _Functions:
@@ -179,8 +182,22 @@ def _first(connection: socket.socket, frames: Frames) -> Start:
     sys.exit(0)
 
 
+def _end_with(parent: int) -> None:
+    """Have the system end this process when the thread of the worker that started it has ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # It may have ended before that was asked for.
+    if os.getppid() != parent:
+        os._exit(0)
+
+
 def main() -> None:
-    """Run the child; the arguments are the descriptors of its socket and of the shared memory."""
+    """Run the child.
+
+    The arguments are the descriptors of its socket and of the shared memory, and its worker's
+    process.
+    """
+    _end_with(int(sys.argv[3]))
     # Ctrl-C is the worker's to hear: it decides what becomes of its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[1]))

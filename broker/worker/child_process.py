@@ -3,7 +3,9 @@
 Invariants:
 - `over` is set when the process is gone and reaped, never before: only then are its places free.
 - What it said before its end is heard before `over` is set.
-- It leads a process group of its own: what its tasks started ends with it.
+- It leads a process group of its own: what its tasks started ends with it. What they started in
+  other groups ends with it, too, where it was ended, or ended by itself, while they ran.
+- It ends with its worker, however that ends, and so does all that it started: see `watcher`.
 - It is started without a copy of this process: libraries with threads, gRPC's above all, do not
   survive one.
 """
@@ -37,6 +39,7 @@ from broker.worker.frames import (
     decode_from_child,
     frame,
 )
+from broker.worker.watching import Watch
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MODULE: Final = "broker.worker.child"
@@ -46,7 +49,7 @@ _LOOK_S: Final = 0.02
 class Child(asyncio.Protocol):
     """A child process. Made by `Child.spawn`."""
 
-    def __init__(self, hear: Callable[["Child", Report], None], marks: int) -> None:
+    def __init__(self, hear: Callable[["Child", Report], None], marks: int, watch: Watch) -> None:
         loop = asyncio.get_running_loop()
         self.types: tuple[str, ...] = ()
         self.coroutines: frozenset[str] = frozenset()
@@ -54,6 +57,10 @@ class Child(asyncio.Protocol):
         self.status = 0
         """Its exit status, negative: the number of a signal. Known when it is over."""
         self.killed = False
+        self.idle = False
+        """Whether its tasks have ended: what they left in other groups was left on purpose."""
+        self._watch = watch
+        self._mark = ""
         self.heard_s = loop.time()
         """When it spoke last, by the loop's clock."""
         self.free_marks = list(range(marks))
@@ -70,15 +77,15 @@ class Child(asyncio.Protocol):
 
     @staticmethod
     async def spawn(
-        start: Start, hear: Callable[["Child", Report], None], marks: int = 0
+        start: Start, hear: Callable[["Child", Report], None], marks: int, watch: Watch
     ) -> "Child":
-        """Start a process and wait until it has imported what it runs.
+        """Start a process, over which `watch` watches, and wait until it has imported what it runs.
 
         There is room for so many `marks` of attempts that have begun. `hear` is told of its
         reports. Raises `InvalidTask` with the traceback if it cannot import, `BrokerUnavailable`
         if no process can be started, or it ends before it is ready.
         """
-        child = Child(hear, marks)
+        child = Child(hear, marks, watch)
         try:
             await child._start(start)
             await asyncio.shield(child._ready)
@@ -157,11 +164,14 @@ class Child(asyncio.Protocol):
             self._marks = mmap.mmap(memory.fileno(), 0)
             await self._loop.create_connection(lambda: self, sock=here)
             environment = dict(os.environ)
+            more, self._mark = self._watch.environment()
+            environment |= more
             environment["PYTHONPATH"] = os.pathsep.join(each or os.getcwd() for each in sys.path)
             try:
                 self._process = _begun((there.fileno(), memory.fileno()), environment)
             except OSError as error:
                 raise BrokerUnavailable(f"a child process cannot be started: {error}") from error
+            self._watch.began(self._process.pid)
             self._reaping = self._loop.create_task(self._reap(self._process))
         self._write(frame(start))
 
@@ -169,6 +179,9 @@ class Child(asyncio.Protocol):
         self.status = await _status_of(process)
         # What it started may outlive it otherwise.
         _kill_group(process)
+        if not self.idle:
+            await self._watch.end(process.pid, self._mark)
+        self._watch.over(process.pid)
         try:
             async with asyncio.timeout(1):
                 await self._ended.wait()
@@ -207,7 +220,7 @@ def _begun(descriptors: tuple[int, int], environment: dict[str, str]) -> "subpro
     moment runs. This one is a vfork, over in about a millisecond.
     """
     return subprocess.Popen(
-        [sys.executable, "-m", _MODULE, *map(str, descriptors)],
+        [sys.executable, "-m", _MODULE, *map(str, descriptors), str(os.getpid())],
         stdin=subprocess.DEVNULL,
         pass_fds=descriptors,
         env=environment,

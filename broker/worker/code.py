@@ -188,7 +188,7 @@ class CodePlaces:
                 modules=(),
                 processes=1,
             )
-            pool = Pool(settings, self._ended)
+            pool = Pool(settings, self._ended, self._plain.watch)
             await pool.start()
         except (SessionLost, BrokerUnavailable, TimeoutError):
             self._forget(name, each)

@@ -22,6 +22,7 @@ from broker.errors import BrokerUnavailable, InvalidTask
 from broker.task import PAYLOAD_BYTES_MAX
 from broker.worker.child_process import Child, ending_of
 from broker.worker.frames import Report, Start
+from broker.worker.watching import Watch
 
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
@@ -37,7 +38,8 @@ class PoolSettings:
 
     `places` is how many tasks run at the same time in all of them; `ahead` how many more wait
     there for their turn. `memory_limit_bytes` is one process's, 0: none. `cancel_grace_ms` is how
-    long a coroutine that was cancelled may take to end before its process is ended.
+    long a coroutine that was cancelled may take to end before its process is ended. `ends_all`:
+    with a process everything ends that its tasks have started, in other sessions, too.
     """
 
     modules: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class PoolSettings:
     ahead: int = 0
     memory_limit_bytes: int = 0
     cancel_grace_ms: int = 500
+    ends_all: bool = True
 
 
 class _Seat:
@@ -79,8 +82,16 @@ class _Seat:
 class Pool:
     """Runs attempts in child processes. `done` is told of their ends, many at a time."""
 
-    def __init__(self, settings: PoolSettings, done: Callable[[list[Completion]], None]) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings,
+        done: Callable[[list[Completion]], None],
+        watch: Watch | None = None,
+    ) -> None:
+        """`watch` is another pool's of the same worker; without one the pool has its own."""
         assert settings.processes >= 1 and settings.places >= 1
+        self.watch = watch or Watch(marks=settings.ends_all)
+        self._shares_watch = watch is not None
         self._settings = settings
         self._done = done
         processes = min(settings.processes, settings.places)
@@ -108,6 +119,8 @@ class Pool:
         Raises `InvalidTask` for code that cannot be imported, `BrokerUnavailable` if there can be
         no processes.
         """
+        if not self._shares_watch:
+            self.watch.start()
         first = await self._spawn()
         self._seats[0].child = first
         for seat in self._seats:
@@ -185,9 +198,12 @@ class Pool:
         self._closing = True
         if self._ticker is not None:
             self._ticker.cancel()
-        children = [seat.child for seat in self._seats if seat.child is not None]
-        for child in children:
-            child.kill()
+        children = []
+        for seat in self._seats:
+            if seat.child is not None:
+                children.append(seat.child)
+                seat.child.idle = not seat.sent
+                seat.child.kill()
         for child in children:
             await child.over.wait()
         for keeping in self._keeping:
@@ -195,6 +211,8 @@ class Pool:
         await asyncio.gather(*self._keeping, return_exceptions=True)
         for seat in self._seats:
             self._settle(seat)
+        if not self._shares_watch:
+            await self.watch.close()
 
     # Sending and hearing
 
@@ -325,7 +343,7 @@ class Pool:
         return sum(not seat.down for seat in self._seats) / len(self._seats)
 
     async def _spawn(self) -> Child:
-        return await Child.spawn(self._start, self._hear, self._marks)
+        return await Child.spawn(self._start, self._hear, self._marks, self.watch)
 
     def _settle(self, seat: _Seat) -> None:
         """Complete what was in a process that is gone; when closing, hand back what waits."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -126,6 +127,8 @@ class Worker:
         self._draining = asyncio.Event()
         self._hurried = asyncio.Event()
         self._abandoned = asyncio.Event()
+        self._welcomed = asyncio.Event()
+        """Set with each welcome, which may tell another lease."""
         self._lease_ms = 0
         self._renewed_s = 0.0
         self._ending = False
@@ -310,6 +313,7 @@ class Worker:
         self.session = link.session = welcome.session
         self._lease_ms = welcome.lease_ms
         self._renewed_s = sent_s
+        self._welcomed.set()
         self._taken_total = 0
         for attempt in welcome.drop:
             self._ended.pop(attempt, None)
@@ -394,9 +398,13 @@ class Worker:
         """End every process when half a lease has passed without an acknowledged heartbeat."""
         await self._connected.wait()
         while True:
+            self._welcomed.clear()
             left_s = self._renewed_s + self._lease_ms / 2000 - self._clock.monotonic()
             if left_s > 0:
-                await asyncio.sleep(left_s)
+                # A shorter lease must not be noticed at the end of a longer one.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._welcomed.wait()
                 continue
             if len(self._places):
                 _log.warning("the worker ends its tasks: the broker has not answered in time")

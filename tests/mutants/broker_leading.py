@@ -16,6 +16,9 @@ _SERVING: Final = "broker/service/test_serving.py"
 _BRAKES: Final = "broker/service/test_brakes.py"
 _REMOTE: Final = "broker/wire/test_remote.py"
 _ASKS: Final = "broker/wire/test_ask_stream.py"
+_LEASES: Final = "broker/service/test_leases.py"
+_MENDING: Final = "broker/service/test_mending.py"
+_INTERLEAVINGS: Final = "broker/service/test_interleavings.py"
 _PARTS: Final = "broker/service/test_parts.py"
 
 BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -135,7 +138,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a-new-leader-forgets-the-leases-of-workers",
         "a new leader grants each worker a whole lease, and counts it",
         "broker/leading/crew.py",
-        "        self._leases.grant(row.worker_id)\n",
+        "        self._leases.grant(row.worker_id, member.known.lease_ms)\n",
         "",
         by_test(
             _TERMS,
@@ -202,10 +205,8 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a-heartbeat-that-renews-nothing-is-acknowledged",
         "a worker renews its lease by what has renewed it at the broker",
         "broker/leading/crew.py",
-        "        if taken_in:\n            self._leases.grant(member.worker_id)\n",
-        "        link.say(Acked(beat.sequence))\n"
-        "        if taken_in:\n            self._leases.grant(member.worker_id)\n"
-        "            return\n",
+        "        if taken_in and self._may_grant():\n",
+        "        link.say(Acked(beat.sequence))\n        if taken_in and self._may_grant():\n",
         by_test(_BRAKES, "test_a_heartbeat_that_renews_no_lease_is_not_acknowledged"),
     ),
     Mutant(
@@ -264,5 +265,203 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         'request.scope.get("raw_path") or quote(request.url.path).encode()',
         "request.url.path.encode()",
         by_test("broker/http/test_front.py", "test_a_request_is_passed_on_as_it_came"),
+    ),
+    Mutant(
+        "a-deposed-leader-acknowledges-heartbeats",
+        "a heartbeat is acknowledged only by a leader that nobody can have replaced",
+        "broker/leading/crew.py",
+        "if taken_in and self._may_grant():",
+        "if taken_in:",
+        by_test(
+            _LEASES,
+            "test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store",
+        ),
+    ),
+    Mutant(
+        "a-leader-without-a-lease-welcomes-workers",
+        "a worker is welcomed only while the lease holds",
+        "broker/leading/crew.py",
+        '        if not self._may_grant():\n            link.end("the leader',
+        '        if False:\n            link.end("the leader',
+        by_test(
+            _LEASES,
+            "test_no_worker_is_welcomed_when_the_lease_has_run_out_meanwhile",
+        ),
+    ),
+    Mutant(
+        "a-leader-without-a-lease-takes-tasks",
+        "nothing is taken for a worker while the lease does not hold",
+        "broker/leading/dispatching.py",
+        "        if not self._may_grant():\n            self._wake_in",
+        "        if False:\n            self._wake_in",
+        by_test(
+            _LEASES,
+            "test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_again",
+        ),
+    ),
+    Mutant(
+        "a-leader-without-a-lease-sends-tasks",
+        "nothing is sent to a worker while the lease does not hold",
+        "broker/leading/dispatching.py",
+        " or unreached or not self._may_grant():",
+        " or unreached:",
+        by_test(
+            _LEASES,
+            "test_what_was_assigned_is_not_sent_when_the_lease_has_run_out_meanwhile",
+        ),
+    ),
+    Mutant(
+        "a-leader-without-a-lease-answers",
+        "what is in memory is answered only while the lease holds",
+        "broker/service.py",
+        "        if not self.replica.may_answer():\n            raise NotLeader(LEASE_OVER)\n",
+        "",
+        by_test(
+            _LEASES,
+            "test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_again",
+        ),
+    ),
+    Mutant(
+        "who-waits-at-a-deposed-leader-waits-for-ever",
+        "who waits is told when the lease has run out",
+        "broker/leading/housekeeping.py",
+        "            term.deny(NotLeader(LEASE_OVER))\n",
+        "            pass\n",
+        by_test(
+            _LEASES,
+            "test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store",
+        ),
+    ),
+    Mutant(
+        "a-lowered-lease-counts-at-once",
+        "a worker is waited for as long as the longest lease that it may go by",
+        "broker/leading/leases.py",
+        "lease_s = max(self.lease_ms, lease_ms) / 1000",
+        "lease_s = self.lease_ms / 1000",
+        by_test(
+            _LEASES,
+            "test_the_longer_lease_counts_where_it_was_lowered_between_two_leaders",
+        ),
+    ),
+    Mutant(
+        "a-session-forgets-the-lease-of-the-one-before",
+        "until it beats in a session a worker may go by the lease of the one before",
+        "broker/leading/crew.py",
+        "                lease_ms = max(lease_ms, before.known.lease_ms)\n",
+        "                pass\n",
+        by_test(
+            _LEASES,
+            "test_a_worker_that_missed_its_welcome_is_waited_for_by_the_lease_of_before",
+        ),
+    ),
+    Mutant(
+        "a-shorter-lease-is-noticed-late",
+        "a worker goes by the lease of its welcome from then on",
+        "broker/worker/worker.py",
+        "        self._welcomed.set()\n",
+        "",
+        by_test(
+            _LEASES,
+            "test_a_worker_that_hears_of_a_shorter_lease_goes_by_it_at_once",
+        ),
+    ),
+    Mutant(
+        "what-is-under-way-is-queued-too",
+        "a task whose assignment is under way is in no queue",
+        "broker/leading/place.py",
+        "    if under_way or status is _RUNNING:",
+        "    if status is _RUNNING:",
+        by_test(
+            _MENDING,
+            "test_a_task_that_is_cancelled_and_retried_under_way_is_queued_once",
+        ),
+    ),
+    Mutant(
+        "what-was-refused-is-forgotten",
+        "a task whose assignment was refused waits where it did",
+        "broker/leading/term.py",
+        "        self.scheduler.restore(untold)\n",
+        "        self.dispatching.freed(untold)\n",
+        by_test(
+            _MENDING,
+            "test_a_task_that_has_a_child_while_its_assignment_is_refused_waits_where_it_did",
+        ),
+    ),
+    Mutant(
+        "what-went-another-way-under-way-stays-taken",
+        "when an assignment is answered its task goes to the place of its row",
+        "broker/leading/term.py",
+        "            self._settle(task, Place.TAKEN, place_of(task.status, False))\n",
+        "            pass\n",
+        by_test(
+            _INTERLEAVINGS,
+            "test_every_short_history_of_late_commands_leaves_memory_as_the_rows_are",
+        ),
+    ),
+    Mutant(
+        "a-listener-fails-the-state-machine",
+        "what hears of changes can fail no replica",
+        "broker/machine.py",
+        "        except Exception:\n            # The rows",
+        "        except ValueError:\n            # The rows",
+        by_test(
+            _MENDING,
+            "test_a_listener_that_raises_fails_no_state_machine",
+        ),
+    ),
+    Mutant(
+        "a-failed-answer-silences-the-others",
+        "who hears an answer and raises keeps nobody from hearing theirs",
+        "broker/leading/proposing.py",
+        "        except Exception:\n            _logger",
+        "        except ValueError:\n            _logger",
+        by_test(
+            _MENDING,
+            "test_who_hears_an_answer_and_raises_keeps_nobody_from_hearing_theirs",
+        ),
+    ),
+    Mutant(
+        "a-failed-duty-is-never-taken-up-again",
+        "a duty of the leader that raises is taken up again",
+        "broker/leading/term.py",
+        '                wrong("a duty of the leader failed")\n',
+        "                pass\n",
+        by_test(
+            _MENDING,
+            "test_a_duty_that_raises_once_is_taken_up_again",
+        ),
+    ),
+    Mutant(
+        "memory-is-built-while-rows-change",
+        "memory is built anew when nothing is on its way",
+        "broker/service.py",
+        "            await term.proposing.quiet()\n",
+        "            pass\n",
+        by_test(
+            _MENDING,
+            "test_memory_is_built_when_nothing_is_on_its_way_any_more",
+        ),
+    ),
+    Mutant(
+        "totals-are-not-compared",
+        "a leader compares its queues with its rows now and then",
+        "broker/leading/checking.py",
+        "    if queued + taken != waiting:",
+        "    if queued + taken < 0:",
+        by_test(
+            _MENDING,
+            "test_each_look_compares_the_numbers_of_all_that_wait",
+        ),
+    ),
+    Mutant(
+        "single-rows-are-not-compared",
+        "in their turn all rows are compared with the queues",
+        "broker/leading/checking.py",
+        "    if times is not None and times != (place is Place.QUEUED):",
+        "    if False:",
+        by_test(
+            _MENDING,
+            "test_what_only_single_rows_tell_is_found_in_its_turn",
+        ),
     ),
 )

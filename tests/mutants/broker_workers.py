@@ -11,6 +11,7 @@ _GRPC: Final = "broker/wire/test_grpc.py"
 _FOLDER: Final = "broker/wire/test_folder.py"
 _PAYLOADS: Final = "broker/service/test_payloads.py"
 _SERVING: Final = "broker/worker/test_serving.py"
+_KILLED: Final = "broker/worker/test_killed.py"
 
 BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -182,5 +183,49 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        if not types:\n",
         "        if types == ('',):\n",
         by_test(_SERVING, "test_workers_without_a_function_take_nothing"),
+    ),
+    Mutant(
+        "a-child-outlives-its-worker",
+        "a child process ends with its worker, even in a call that holds the interpreter",
+        "broker/worker/child.py",
+        "        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)\n",
+        "        pass\n",
+        by_test(
+            _KILLED,
+            "test_children_of_a_killed_worker_end_without_its_watcher_too",
+        ),
+    ),
+    Mutant(
+        "a-child-does-not-look-for-its-worker",
+        "a child whose worker had gone before it looked ends at once",
+        "broker/worker/child.py",
+        "    if os.getppid() != parent:\n",
+        "    if os.getppid() < 0:\n",
+        by_test(
+            _KILLED,
+            "test_a_child_whose_worker_has_gone_before_it_looked_ends_at_once",
+        ),
+    ),
+    Mutant(
+        "what-tasks-started-outlives-a-killed-worker",
+        "what tasks started ends with their worker, in whatever session it is",
+        "broker/worker/watcher.py",
+        "        end(self._groups, self._token)\n",
+        "        pass\n",
+        by_test(
+            _KILLED,
+            "test_a_killed_worker_takes_everything_with_it_that_its_tasks_started",
+        ),
+    ),
+    Mutant(
+        "only-process-groups-end",
+        "what tasks started in other sessions ends with their process, before its end is told",
+        "broker/worker/child_process.py",
+        "        if not self.idle:\n",
+        "        if False:\n",
+        by_test(
+            _KILLED,
+            "test_what_a_task_started_in_a_session_of_its_own_ends_with_its_process",
+        ),
     ),
 )

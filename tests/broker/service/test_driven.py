@@ -44,12 +44,14 @@ def _to_come(term: Term) -> set[tuple[int, object, int]]:
 
 
 async def _check(broker: Broker) -> None:
-    """Let all that is under way come to its end, and compare."""
+    """Compare as it is; then let all that is under way come to its end, and compare again."""
+    assert broker.check_memory() == []
     for _ in range(200):
         await asyncio.sleep(0)
         if broker.term.dispatching.idle:
             break
     await elapse(0.01)
+    assert broker.check_memory() == []
     term, fresh = broker.term, await _rebuilt(broker)
     assert _waiting(term) == _waiting(fresh)
     assert term.scheduler.running == fresh.scheduler.running

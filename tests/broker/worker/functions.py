@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 from broker.worker import GiveUp, TaskContext, TryLater, task
+from broker.worker.watcher import VARIABLE
 
 _meeting = threading.Barrier(4)
 _hoard: list[bytes] = []
@@ -127,6 +129,32 @@ def leave_a_child(note: str) -> None:
     left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     _note(note, str(left.pid))
     threading.Event().wait()
+
+
+@task
+def leave_children(note: str) -> None:
+    """Starts a process in its own group and one in a session of its own; says which they are."""
+    sleeping = [sys.executable, "-c", "import signal; signal.pause()"]
+    near = subprocess.Popen(sleeping)
+    far = subprocess.Popen(sleeping, start_new_session=True)
+    _note(note, f"{os.getpid()} {near.pid} {far.pid}\n")
+    threading.Event().wait()
+
+
+@task
+def leave_on_purpose(note: str) -> None:
+    """Starts a process that is to live on, as its environment says, and ends."""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    sleeping = [sys.executable, "-c", "import signal; signal.pause()"]
+    left = subprocess.Popen(sleeping, start_new_session=True, env=environment)
+    _note(note, str(left.pid))
+
+
+@task
+def held_in_a_call(note: str) -> None:
+    """One call that does not let go of the interpreter for minutes."""
+    _note(note, f"{os.getpid()}\n")
+    re.match(r"(a+)+$", "a" * 40 + "b")
 
 
 def _note(file: str, text: str = "") -> None:

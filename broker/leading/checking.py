@@ -1,0 +1,243 @@
+"""Compares what a leader has in memory with its rows: the rows are right.
+
+Invariants:
+- `differences` may be asked between any two turns of the event loop, whatever is under way: what is
+  in memory follows from the rows and from what is under way at every moment, not only at rest.
+- A look of `Checking` has bounded work, however many tasks there are.
+- Nothing here changes anything: who finds a difference builds the memory anew.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker import keys
+from broker.leading.place import Place, place_of
+from broker.leading.quotas import NOT_BEGUN, size_of
+from broker.leading.timers import Kind
+from broker.scheduling import QueueKey
+from broker.task import Status, Task, decode_task, decode_transaction
+from engine.errors import EngineError
+from engine.replica import ReadRows
+
+if TYPE_CHECKING:
+    from broker.leading.term import Term
+
+LOOKED_TASKS: Final = 100
+"""So many rows are compared in one look."""
+LOOKED_IDS_MAX: Final = 100_000
+"""A queue that is longer is not searched for single tasks in a look, only counted."""
+_ALL: Final = 1 << 31
+_WAITING: Final = Status.WAITING
+
+
+def differences(term: "Term") -> list[str]:
+    """Everything in which memory and rows differ, in words. It looks at every active task."""
+    found = [*_totals(term)]
+    tasks = term.look(lambda rows: _stored(rows, 0, _ALL))
+    queued = _queued(term)
+    for task in tasks:
+        found += _of_task(term, task, queued)
+        found += term.look(partial(_of_holds, task))
+    found += _of_queues(term, tasks, queued)
+    found += _of_workers(term, tasks)
+    found += _of_counts(term, tasks)
+    found += _of_moments(term, tasks)
+    return found
+
+
+class Checking:
+    """Looks at a part now and then, from the first active task to the last and from there anew."""
+
+    def __init__(self, term: "Term") -> None:
+        self._term = term
+        self._above = 0
+
+    def look(self) -> list[str]:
+        """What differs in the next part, in words."""
+        term = self._term
+        try:
+            tasks = term.look(lambda rows: _stored(rows, self._above, LOOKED_TASKS))
+            held = [term.look(partial(_of_holds, task)) for task in tasks]
+        except EngineError:
+            # The term is over; its end is told by others.
+            return []
+        self._above = tasks[-1].id if len(tasks) == LOOKED_TASKS else 0
+        wanted = {key_of(task) for task in tasks if task.status is _WAITING}
+        index = term.scheduler.index
+        short = [key for key in wanted if index.length(key) <= LOOKED_IDS_MAX]
+        queued = _queued(term, short)
+        found = [*_totals(term), *(text for texts in held for text in texts)]
+        for task in tasks:
+            found += _of_task(term, task, queued)
+        return found
+
+
+def _stored(rows: ReadRows, above: int, limit: int) -> list[Task]:
+    """Active tasks as their rows are. What a large commit does to them readers see before that."""
+    page = rows.scan(keys.numbered(keys.ACTIVE, above + 1), keys.end_of(keys.ACTIVE), limit)
+    return [decode_task(row) for _, row in page]
+
+
+def key_of(task: Task) -> QueueKey:
+    """The queue in which a task waits."""
+    if task.fixed:
+        return QueueKey(task.tenant, task.type, task.priority, task.group, task.resources)
+    return QueueKey(task.tenant, task.type, task.priority)
+
+
+_Queued = dict[QueueKey, Counter[int]]
+"""Of each queue that was looked at how often each id is in it."""
+
+
+def _queued(term: "Term", wanted: Iterable[QueueKey] | None = None) -> _Queued:
+    index = term.scheduler.index
+    asked = [*index.known_keys(), *map(QueueKey._make, term.incoming)]
+    found: _Queued = {}
+    for key in asked if wanted is None else wanted:
+        found[key] = Counter(index.ids(key))
+        # The same by value, though it is a plain tuple there.
+        found[key].update(term.incoming.get(key, ()))
+    return found
+
+
+def _totals(term: "Term") -> Iterator[str]:
+    """What costs nothing to compare: how many wait, by rows and by queues."""
+    under_way = term.dispatching.under_way_tasks.values()
+    taken = sum(task is None or task.status is _WAITING for task in under_way)
+    coming = sum(map(len, term.incoming.values()))
+    queued = term.scheduler.waiting + coming + len(term.held_back)
+    waiting = term.counts[_WAITING]
+    if queued + taken != waiting:
+        yield f"{queued} tasks are queued and {taken} are under way, of {waiting} that wait"
+
+
+def _of_task(term: "Term", task: Task, queued: _Queued) -> Iterator[str]:
+    under_way = task.id in term.dispatching.under_way_tasks
+    place = place_of(task.status, under_way)
+    key = key_of(task)
+    times = queued[key][task.id] if key in queued else None
+    expected = place is Place.QUEUED and task.id not in term.held_back
+    if times is not None and times != expected:
+        yield f"task {task.id} is {place.name} and {times} times in its queue"
+    pick = term.scheduler.running_pick(task.id)
+    if place is not Place.TAKEN:
+        if pick is not None:
+            yield f"task {task.id} is {task.status.name} and counts for {pick.worker_id}"
+    elif under_way:
+        if pick is None:
+            yield f"task {task.id} is under way and counts for nobody"
+    else:
+        yield from _of_running(term, task)
+
+
+def _of_running(term: "Term", task: Task) -> Iterator[str]:
+    pick = term.scheduler.running_pick(task.id)
+    member = term.crew.get(task.worker_id)
+    back = task.id in term.dispatching.handing_back
+    if member is None or member.session != task.session:
+        if not back and pick is not None:
+            yield f"task {task.id} counts for {pick.worker_id}, whose session has ended"
+        if not back and term.proposing.idle:
+            yield f"task {task.id} runs in a session that has ended, and nobody ends it"
+    elif task.id in member.told:
+        if pick is not None:
+            yield f"task {task.id} counts for {pick.worker_id}, which has told its end"
+    elif pick is None or pick.worker_id != task.worker_id:
+        yield f"task {task.id} runs and does not count for {task.worker_id}"
+    elif not back and member.attempts.get(task.id) != task.attempt:
+        yield f"attempt {task.attempt} of task {task.id} is not known with {task.worker_id}"
+
+
+def _of_holds(task: Task, rows: ReadRows) -> list[str]:
+    """Slots and unique keys are rows, too: each names the task that holds it."""
+    names = [(f"slot {task.slot}", keys.named(keys.SLOT, task.slot))] if task.slot else []
+    if task.unique_key:
+        unique = keys.unique_key(task.tenant, task.unique_key)
+        names.append((f"unique key {task.unique_key}", unique))
+    found = []
+    for name, key in names:
+        row = rows.get(key)
+        if row is None or keys.unpack_id(row) != task.id:
+            found.append(f"{name} is not held by task {task.id}")
+    return found
+
+
+def _of_queues(term: "Term", tasks: list[Task], queued: _Queued) -> Iterator[str]:
+    known = {task.id: task for task in tasks}
+    for key, times in queued.items():
+        for task_id in times:
+            task = known.get(task_id)
+            if task is None or key_of(task) != key or task.status is not _WAITING:
+                yield f"task {task_id} is in the queue {tuple(key)} and does not wait there"
+    for gate in term.scheduler.index.gates():
+        if gate.parked and gate.has_room() and gate.bucket is None:
+            if not term.scheduler.opens_soon(gate):
+                yield f"tasks are parked at {gate.kind} {gate.name}, which has room"
+
+
+def _of_workers(term: "Term", tasks: list[Task]) -> Iterator[str]:
+    running = {task.id: task for task in tasks if task.status is Status.RUNNING}
+    under_way = term.dispatching.under_way_tasks
+    picks = list(term.scheduler.picks())
+    for pick in picks:
+        if pick.id not in running and pick.id not in under_way:
+            yield f"task {pick.id} counts for {pick.worker_id} and does not run"
+    for member in term.crew:
+        for task_id, attempt in (*member.attempts.items(), *member.told.items()):
+            task = running.get(task_id)
+            if task is None or (task.worker_id, task.attempt) != (member.worker_id, attempt):
+                yield f"task {task_id} does not run with {member.worker_id}, which is to have it"
+    used = Counter(("worker", pick.worker_id) for pick in picks)
+    used.update(("tenant", pick.tenant) for pick in picks)
+    used.update(("type", pick.type) for pick in picks)
+    used.update(("resource", name) for pick in picks for name in pick.resources)
+    scheduler = term.scheduler
+    counted = {("worker", one.worker_id): one.running for one in scheduler.workers.values()}
+    counted |= {("tenant", one.name): one.gate.used for one in scheduler.index.tenants()}
+    counted |= {(gate.kind, gate.name): gate.used for gate in scheduler.index.gates()}
+    for what in sorted(used.keys() | counted.keys()):
+        if used[what] != counted.get(what, 0):
+            yield f"{' '.join(what)} has {counted.get(what, 0)} units in use, and {used[what]} run"
+
+
+def _of_counts(term: "Term", tasks: list[Task]) -> Iterator[str]:
+    by_status = Counter(task.status for task in tasks)
+    for status in Status:
+        if not status.final and term.counts[status] != by_status[status]:
+            counted = term.counts[status]
+            yield f"{counted} tasks are counted as {status.name}, {by_status[status]} are"
+    rooms: dict[str, tuple[int, int]] = {}
+    for task in tasks:
+        if task.status in NOT_BEGUN:
+            count, size_bytes = rooms.get(task.tenant, (0, 0))
+            rooms[task.tenant] = count + 1, size_bytes + size_of(task)
+    if rooms != (counted_rooms := term.quotas.counted()):
+        yield f"tenants have {rooms} waiting, and {counted_rooms} by their quotas"
+
+
+def _of_moments(term: "Term", tasks: list[Task]) -> Iterator[str]:
+    """What has rung is on its way to the log: only moments to come are compared."""
+    due = {task.id: task.due_ms for task in tasks if task.status is Status.DELAYED}
+    deadlines = {
+        task.id: task.deadline_ms
+        for task in tasks
+        if task.deadline_ms and task.status is not Status.PREPARED
+    }
+    rows = term.look(lambda rows: rows.scan(keys.TRANSACTION, keys.end_of(keys.TRANSACTION), _ALL))
+    transactions = [decode_transaction(row) for _, row in rows]
+    open_ = {one.id: one.expires_ms for one in transactions}
+    now_ms = term.time.now_ms()
+    wanted = ((Kind.DUE, due), (Kind.DEADLINE, deadlines), (Kind.TRANSACTION, open_))
+    for kind, moments in wanted:
+        yield from _of_kind(kind, moments, term.timers.moments(kind), lambda at: at > now_ms)
+
+
+def _of_kind(
+    kind: Kind, rows: dict[int, int], timers: dict[int | str, int], ahead: Callable[[int], bool]
+) -> Iterator[str]:
+    for key in sorted({*rows, *(key for key in timers if isinstance(key, int))}):
+        there, rings = rows.get(key), timers.get(key)
+        if there != rings and ((rings is not None) or (there is not None and ahead(there))):
+            yield f"{kind.name} of {key} is {there} in its row and {rings} in memory"

@@ -1,0 +1,140 @@
+"""A small process beside a worker, which ends what the worker's tasks started when the worker dies.
+
+`python -I -S watcher.py DESCRIPTOR PARENT TOKEN`, started by `Watch`. It imports nothing but the
+standard library, so that it costs little and starts at once. Over the socket it is told:
+
+    +NUMBER         a child process leads the process group NUMBER
+    -NUMBER         that group is over
+    *NUMBER MARK    end that group, and what has MARK in its environment; answered by `*NUMBER`
+    .               the worker has ended in good order: leave everything alone, and go
+
+Invariants:
+- When the worker's process is gone, however that came about, every group that it has told of ends,
+  and so does every process with the worker's token in its environment, in whatever session it is.
+- It goes on until a look finds none of them: what forks meanwhile is found by the next look.
+- It ends itself, at the latest after `LAST_S`.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+VARIABLE = "HERDBOOK_WORKER_PROCESS"
+"""The environment variable by which a worker's descendants are found."""
+LAST_S = 10.0
+_LOOK_S = 0.01
+_PARENT_LOOK_S = 0.25
+_PROC = "/proc"
+
+
+def marked(mark: bytes) -> list[int]:
+    """The processes, but for this one, with a mark in the environment that they began with.
+
+    None where the system has no `/proc`.
+    """
+    found = []
+    try:
+        names = os.listdir(_PROC)
+    except OSError:
+        return []
+    own = os.getpid()
+    for name in names:
+        if name.isdigit() and int(name) != own:
+            try:
+                with open(f"{_PROC}/{name}/environ", "rb") as file:
+                    environment = file.read()
+            except OSError:
+                # It has gone, or is somebody else's.
+                continue
+            if mark in environment:
+                found.append(int(name))
+    return found
+
+
+def end(groups: "set[int]", mark: bytes) -> None:
+    """End process groups and everything that has a mark; return when nothing of it is left."""
+    last_s = time.monotonic() + LAST_S  # noqa: TID251 (a process of its own, without an engine)
+    left = list(groups)
+    while time.monotonic() < last_s:  # noqa: TID251 (see above)
+        for group in left:
+            _kill(os.killpg, group)
+        left = []
+        processes = marked(mark)
+        for process in processes:
+            _kill(os.kill, process)
+        if not processes:
+            return
+        time.sleep(_LOOK_S)  # noqa: TID251 (see above)
+
+
+def _kill(how: Callable[[int, int], None], number: int) -> None:
+    try:
+        how(number, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+class _Watcher:
+    def __init__(self, descriptor: int, parent: int, token: str) -> None:
+        self._descriptor = descriptor
+        self._parent = parent
+        self._token = token.encode()
+        self._groups: set[int] = set()
+        self._rest = b""
+
+    def watch(self) -> None:
+        """Until the worker has ended."""
+        while self._waited():
+            try:
+                data = os.read(self._descriptor, 65_536)
+            except OSError:
+                break
+            if not data:
+                break
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                if line == b".":
+                    return
+                self._hear(line)
+        end(self._groups, self._token)
+
+    def _waited(self) -> bool:
+        """Whether there is something to read; False: the worker has gone.
+
+        The end of the socket does not always tell: a process that was forked from the worker's
+        holds the other end, too.
+        """
+        watched = [self._descriptor]
+        gone = -1
+        try:
+            gone = os.pidfd_open(self._parent)
+            watched.append(gone)
+        except (AttributeError, OSError):
+            pass
+        try:
+            while True:
+                ready, _, _ = select.select(watched, (), (), _PARENT_LOOK_S if gone < 0 else None)
+                if self._descriptor in ready:
+                    return True
+                if ready or os.getppid() != self._parent:
+                    return False
+        finally:
+            if gone >= 0:
+                os.close(gone)
+
+    def _hear(self, line: bytes) -> None:
+        number, _, mark = line[1:].partition(b" ")
+        if line[:1] == b"+":
+            self._groups.add(int(number))
+        elif line[:1] == b"-":
+            self._groups.discard(int(number))
+        elif line[:1] == b"*":
+            end({int(number)}, mark)
+            os.write(self._descriptor, b"*" + number + b"\n")  # noqa: TID251 (it is a socket)
+
+
+if __name__ == "__main__":
+    _Watcher(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]).watch()

@@ -1,0 +1,146 @@
+"""The worker's side of its watcher: see `watcher`.
+
+Invariants:
+- Nothing waits for a watcher that is not there: without one a child's process group still ends.
+- A child's mark stands in the environment of everything that its tasks start, unless they take it
+  out.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+from uuid import uuid4  # noqa: TID251 (it only names processes to the system)
+
+from broker.worker import watcher
+from broker.worker.watcher import VARIABLE
+
+_log = logging.getLogger(__name__)
+_ANSWER_S: Final = 2.0
+_SEPARATOR: Final = ":"
+
+
+class Watch:
+    """One worker's watcher. All methods on the event loop that started it."""
+
+    def __init__(self, *, marks: bool = True) -> None:
+        """`marks`: whether what tasks start is found by a mark, too."""
+        self._token = uuid4().hex
+        self._marks = marks
+        self._number = 0
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: dict[bytes, asyncio.Future[None]] = {}
+        self._rest = b""
+
+    def start(self) -> None:
+        """Start the process. Without it, which is told, a worker works all the same."""
+        here, there = socket.socketpair()
+        try:
+            with there:
+                self._process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-I", "-S", watcher.__file__),
+                        *(str(there.fileno()), str(os.getpid()), self._token),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(there.fileno(),),
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            here.close()
+            _log.warning(
+                "nothing watches over this worker: should it be killed, %s: %s", _ON, error
+            )
+            return
+        if not Path("/proc/self/environ").exists():
+            _log.info("this system has no /proc: %s", _ON)
+        here.setblocking(False)
+        self._socket = here
+        asyncio.get_running_loop().add_reader(here.fileno(), self._read)
+
+    def environment(self) -> tuple[dict[str, str], str]:
+        """What a child adds to its environment, and its mark. "": it has none."""
+        if not self._marks:
+            return {}, ""
+        self._number += 1
+        # With a colon behind it no mark is the beginning of another one.
+        mark = f"{self._token}.{self._number}{_SEPARATOR}"
+        # A worker that is itself a task of another one passes that one's marks on.
+        return {VARIABLE: os.environ.get(VARIABLE, "") + mark}, mark
+
+    def began(self, process_id: int) -> None:
+        """A child leads a process group."""
+        self._say(b"+%d\n" % process_id)
+
+    def over(self, process_id: int) -> None:
+        """That group is over."""
+        self._say(b"-%d\n" % process_id)
+
+    async def end(self, process_id: int, mark: str) -> None:
+        """End what a child has left, in its group or by its mark; returns when it is gone."""
+        if self._socket is None or not mark:
+            return
+        name = b"%d" % process_id
+        ended = self._waiting[name] = asyncio.get_running_loop().create_future()
+        self._say(b"*%s %s\n" % (name, mark.encode()))
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await ended
+        except TimeoutError:
+            _log.warning("what a child process started could not be ended in time")
+        finally:
+            self._waiting.pop(name, None)
+
+    async def close(self) -> None:
+        """The worker ends in good order. May be called twice."""
+        self._say(b".\n")
+        self._lose()
+        process, self._process = self._process, None
+        if process is not None:
+            await asyncio.get_running_loop().run_in_executor(None, process.wait)
+
+    def _say(self, line: bytes) -> None:
+        if self._socket is not None:
+            try:
+                self._socket.send(line)
+            except OSError as error:
+                _log.warning("the watcher of this worker has gone: %s: %s", _ON, error)
+                self._lose()
+
+    def _lose(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        for ended in self._waiting.values():
+            if not ended.done():
+                ended.set_result(None)
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(65_536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            _log.warning("the watcher of this worker has gone: %s", _ON)
+            self._lose()
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            ended = self._waiting.get(line[1:])
+            if ended is not None and not ended.done():
+                ended.set_result(None)
+
+
+_ON: Final = "what its tasks start in sessions of their own goes on when its process is killed"

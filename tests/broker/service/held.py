@@ -1,0 +1,104 @@
+"""A broker on a log that is as slow as a test wants it.
+
+Invariants:
+- What is proposed while the log is held is applied when the test says so, in its order.
+- Time stands still but for what the test lets pass.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from broker.machine import BrokerMachine
+from broker.memory import MemoryReplica, SteppedClock
+from broker.service import Broker
+from broker.settings import BrokerSettings
+from engine.replica.leading import Waiter
+
+
+class HeldReplica(MemoryReplica):
+    """A replica whose log may be held."""
+
+    def __init__(self, machine: BrokerMachine) -> None:
+        super().__init__(machine)
+        self.held = False
+        self.waiting: list[tuple[bytes, Waiter]] = []
+        self.leased = True
+        self.proposed = 0
+
+    def may_answer(self) -> bool:
+        """Whether its lease holds, as the test has it."""
+        return self.leased and super().may_answer()
+
+    def propose_for(self, command: bytes, waiter: Waiter) -> None:
+        """Keep it, while the log is held."""
+        self.proposed += 1
+        if self.held:
+            self.waiting.append((command, waiter))
+        else:
+            super().propose_for(command, waiter)
+
+    def apply(self, count: int) -> None:
+        """Apply so many of the commands that wait, in one turn."""
+        now, self.waiting = self.waiting[:count], self.waiting[count:]
+        before, self._proposed = self._proposed, now
+        self._apply()
+        self._proposed = before + self._proposed
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        self.held = False
+        self.apply(len(self.waiting))
+
+
+class HeldBroker:
+    """A broker on such a log."""
+
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.clock = SteppedClock()
+        self.machine = BrokerMachine()
+        self.replica = HeldReplica(self.machine)
+        self.broker = Broker(
+            self.clock,
+            Random(1),
+            self.machine,
+            settings or BrokerSettings(),
+            later=self.clock.later,
+        )
+
+    async def turns(self, count: int = 12) -> None:
+        """Let all that can go on at this moment do so, while the log is held."""
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    async def settled(self) -> None:
+        """Let the log go, and wait until nothing is on its way."""
+        self.replica.release()
+        quiet = 0
+        while quiet < 3:
+            await asyncio.sleep(0)
+            self.replica.release()
+            serving = self.broker.serving
+            idle = serving and self.broker.term.dispatching.idle and self.broker.term.proposing.idle
+            quiet = quiet + 1 if idle and self.replica.idle else 0
+
+    async def advance(self, milliseconds: int) -> None:
+        """Let time pass, with the log as it is."""
+        until_ms = self.clock.passed_ms + milliseconds
+        while self.clock.step(until_ms):
+            await self.turns()
+        await self.turns()
+
+
+@asynccontextmanager
+async def held_broker(settings: BrokerSettings | None = None) -> AsyncIterator[HeldBroker]:
+    """A broker that serves; its log is held when the test says so."""
+    made = HeldBroker(settings)
+    made.broker.start(made.replica)
+    await made.broker.until_serving(60_000)
+    try:
+        yield made
+    finally:
+        made.replica.release()
+        await made.broker.close()

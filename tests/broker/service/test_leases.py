@@ -1,0 +1,352 @@
+"""Leases of workers under leaders that were replaced: judged by what workers really ran, when."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from broker.commands import Spec
+from broker.connection import Attempt, Completion, Done, Ended, Heartbeat, Hello, Run, WorkerLimits
+from broker.errors import BrokerUnavailable, NotLeader
+from broker.leading.link import LocalLink
+from broker.service import Broker
+from broker.settings import BrokerSettings, Limit
+from broker.task import Mode, Status
+from broker.worker.worker import Worker, WorkerSettings
+from engine.errors import MetadataUnavailable
+from engine.metadata.contract import MetadataStore
+from engine.ports.clock import Clock
+from engine.replica.settings import ReplicaSettings
+from engine.state.memory import MemoryState
+from tests.broker.service.clocks import LoopClock
+from tests.broker.service.held import held_broker
+from tests.broker.service.yard import CLIENT, LOG, FakeWorker, submitted
+from tests.engine.ledger.scripted import Cluster
+from tests.simulation.virtual import elapse, virtually
+
+REPLICA = ReplicaSettings(
+    lease_ms=300, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5
+)
+_CALLS = ("get", "set", "create", "delete", "children", "next_id", "sync")
+
+
+class _Cut:
+    """One process's session with the metadata store, which can be cut off by itself."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.cut = False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in _CALLS:
+            return found
+
+        async def call(*values: Any, **named: Any) -> Any:
+            if self.cut:
+                raise MetadataUnavailable("cut off")
+            return await found(*values, **named)
+
+        return call
+
+
+class _Ran:
+    """What really ran, on all workers: task, attempt, from when until when."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.open: dict[Attempt, float] = {}
+        self.spans: list[tuple[int, int, float, float]] = []
+
+    def begin(self, attempt: Attempt) -> None:
+        self.open[attempt] = self.clock.monotonic()
+
+    def end(self, attempt: Attempt) -> None:
+        self.spans.append((*attempt, self.open.pop(attempt), self.clock.monotonic()))
+
+    def most_at_once(self, *task_ids: int) -> int:
+        """How many attempts of these tasks ran at one moment."""
+        now_s = self.clock.monotonic()
+        spans = [*self.spans, *((*each, began, now_s + 1) for each, began in self.open.items())]
+        mine = [(began, end) for id, _, began, end in spans if id in task_ids]
+        return max(sum(b <= began < e for b, e in mine) for began, _ in mine)
+
+    def begun(self, task_id: int) -> int:
+        """How often a task has begun."""
+        return sum(id == task_id for id, *_ in [*self.spans, *self.open])
+
+
+class _Places:
+    """Places of a worker in which attempts run until they are ended."""
+
+    def __init__(self, ran: _Ran) -> None:
+        self._ran = ran
+        self._runs: list[Run] = []
+
+    @property
+    def running(self) -> list[Attempt]:
+        return [(run.id, run.attempt) for run in self._runs]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def run(self, runs: list[Run]) -> None:
+        self._runs += runs
+        for run in runs:
+            self._ran.begin((run.id, run.attempt))
+
+    def interrupt(self, attempts: list[Attempt], reason: str) -> None:
+        for run in [run for run in self._runs if (run.id, run.attempt) in attempts]:
+            self._runs.remove(run)
+            self._ran.end((run.id, run.attempt))
+
+    def give_back(self) -> None:
+        return
+
+    async def end_all(self) -> None:
+        self.interrupt(self.running, "")
+
+    async def idle(self) -> None:
+        await asyncio.Event().wait()
+
+
+class _Port:
+    """The way of one worker to one broker, which can be cut."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.cut = False
+
+    async def connect(self, hello: Hello) -> LocalLink:
+        if self.cut:
+            raise BrokerUnavailable("cut off")
+        return await self.broker.connect(hello)
+
+
+@asynccontextmanager
+async def _working(port: _Port, name: str, ran: _Ran) -> AsyncIterator[_Places]:
+    """A worker, as it is in the product, over places of the test."""
+    settings = WorkerSettings(name, name, limits=WorkerLimits(5))
+    worker = Worker(port, settings, (), ran.clock, random.Random(1))
+    places = _Places(ran)
+    life = asyncio.create_task(worker.run(places))
+    try:
+        yield places
+    finally:
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+
+class _Brokers:
+    """Brokers on one log, each with a metadata session of its own."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[str, Broker] = {}
+        self.stores: dict[str, _Cut] = {}
+
+    async def leader(self, *without: Broker) -> Broker:
+        async with asyncio.timeout(60):
+            while True:
+                for broker in self.brokers.values():
+                    if broker.serving and broker not in without:
+                        return broker
+                await elapse(0.05)
+
+
+@asynccontextmanager
+async def _brokers(*leases_ms: int) -> AsyncIterator[tuple[_Brokers, LoopClock]]:
+    cluster, made, clock = await Cluster.of(1), _Brokers(), LoopClock()
+    for number, lease_ms in enumerate(leases_ms):
+        name = f"broker {number}"
+        store = made.stores[name] = _Cut(cluster.tree.session())
+        client = cluster.client(CLIENT, store=store)
+        client.clock = clock
+        made.brokers[name] = await Broker.open(
+            client,
+            MemoryState(),
+            settings=BrokerSettings(lease_ms=lease_ms),
+            address=name,
+            elect=True,
+            replica_settings=REPLICA,
+            log_settings=LOG,
+        )
+        if not number:
+            await made.leader()
+    try:
+        yield made, clock
+    finally:
+        for store in made.stores.values():
+            store.cut = False
+        for broker in made.brokers.values():
+            await broker.close()
+
+
+@pytest.mark.parametrize("lease_ms", [200, 300, 2_000, 6_000])
+def test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store(lease_ms: int) -> None:
+    async def script() -> None:
+        async with _brokers(lease_ms, lease_ms, lease_ms) as (made, clock):
+            old, ran = await made.leader(), _Ran(clock)
+            await old.set("resource", "db", Limit(1))
+            limited = Spec("a", attempts_max=0, fixed=True, group=1, resources=("db",))
+            async with _working(_Port(old), "one", ran) as first:
+                ids = await submitted(
+                    old, Spec("a", attempts_max=0), Spec("a", mode=Mode.AT_MOST_ONCE), limited
+                )
+                await elapse(1.0)
+                assert len(first) == 3
+                waiting = asyncio.create_task(old.wait(ids[1]))
+                made.stores[old.replica.address].cut = True
+                new = await made.leader(old)
+                async with _working(_Port(new), "two", ran) as second:
+                    await elapse(lease_ms / 1000 * 2 + 3)
+                    assert len(second) == 2 and not len(first)
+                    for task_id in ids:
+                        assert ran.most_at_once(task_id) == 1
+                    assert ran.begun(ids[1]) == 1 and new.get(ids[1]).status is Status.LOST
+                    assert waiting.done() and isinstance(waiting.exception(), NotLeader)
+                    assert not old.serving
+
+    virtually(script())
+
+
+def test_the_longer_lease_counts_where_it_was_lowered_between_two_leaders() -> None:
+    async def script() -> None:
+        async with _brokers(20_000, 2_000) as (made, clock):
+            old, ran = await made.leader(), _Ran(clock)
+            port = _Port(old)
+            async with _working(port, "one", ran) as first:
+                [task_id] = await submitted(old, Spec("a", attempts_max=0))
+                await elapse(0.5)
+                assert len(first) == 1
+                port.cut = True
+                await old.close()
+                new = await made.leader(old)
+                async with _working(_Port(new), "two", ran) as second:
+                    await elapse(25)
+                    assert not len(first) and len(second) == 1
+                    assert ran.most_at_once(task_id) == 1
+
+    virtually(script())
+
+
+def test_a_worker_that_missed_its_welcome_is_waited_for_by_the_lease_of_before() -> None:
+    async def script() -> None:
+        async with _brokers(20_000, 2_000) as (made, clock):
+            old, ran = await made.leader(), _Ran(clock)
+            port = _Port(old)
+            async with _working(port, "one", ran) as first:
+                [task_id] = await submitted(old, Spec("a", attempts_max=0))
+                await elapse(0.5)
+                port.cut = True
+                await old.close()
+                new = await made.leader(old)
+                # Its new session is logged, and it never hears of that.
+                hello = Hello("one", "one", "", (), WorkerLimits(5), tuple(first.running))
+                await (await new.connect(hello)).close()
+                async with _working(_Port(new), "two", ran):
+                    await elapse(25)
+                    assert ran.most_at_once(task_id) == 1
+
+    virtually(script())
+
+
+def test_a_worker_that_hears_of_a_shorter_lease_goes_by_it_at_once() -> None:
+    async def script() -> None:
+        async with _brokers(20_000, 2_000) as (made, clock):
+            old, ran = await made.leader(), _Ran(clock)
+            port = _Port(old)
+            async with _working(port, "one", ran) as first:
+                [task_id] = await submitted(old, Spec("a", attempts_max=0))
+                await elapse(0.5)
+                port.cut = True
+                await old.close()
+                port.broker = new = await made.leader(old)
+                port.cut = False
+                member = new.term.crew.get("one")
+                assert member is not None
+                while member.link is None:
+                    await elapse(0.05)
+                await elapse(0.5)
+                assert len(first) == 1 and ran.begun(task_id) == 1
+                port.cut = True
+                member.link.end("cut off")
+                async with _working(_Port(new), "two", ran) as second:
+                    await elapse(4.0)
+                    assert len(second) == 1 and not len(first)
+                    assert ran.most_at_once(task_id) == 1
+
+    virtually(script())
+
+
+async def test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_again() -> None:
+    async with held_broker(BrokerSettings(lease_ms=2_000)) as held:
+        broker = held.broker
+        worker = await FakeWorker.connected(broker, places=1)
+        ids = await submitted(broker, Spec("a"), Spec("a"))
+        [run] = await worker.until_runs(1)
+        waiting = asyncio.create_task(broker.wait(ids[0]))
+        await held.turns()
+        held.replica.leased = False
+        await worker.link.send([Heartbeat(worker.next(), worker.session, 1, 1)])
+        await held.advance(400)
+        with pytest.raises(NotLeader) as caught:
+            await waiting
+        assert caught.value.retryable
+        assert worker.link.take() == []
+        for asked in (broker.queues, broker.counts, broker.resources, broker.ended, broker.now_ms):
+            with pytest.raises(NotLeader):
+                await asked()
+        with pytest.raises(NotLeader):
+            await broker.wait(ids[0])
+        refused = await FakeWorker.connected(broker, "other")
+        assert refused.refused is not None and not refused.refused.final
+        proposed = held.replica.proposed
+        ended = Completion(run.id, run.attempt, Ended.FINISHED)
+        await worker.link.send([Done(worker.next(), worker.session, [ended])])
+        await held.advance(400)
+        # The end is durable, and acknowledged; the place that it freed is given to nobody.
+        assert held.replica.proposed == proposed + 1 and not worker.runs
+        held.replica.leased = True
+        await held.advance(400)
+        [other] = await worker.until_runs(1)
+        assert other.id == ids[1]
+        await worker.beat()
+
+
+async def test_what_was_assigned_is_not_sent_when_the_lease_has_run_out_meanwhile() -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        worker = await FakeWorker.connected(broker)
+        held.replica.held = True
+        submitting = asyncio.create_task(broker.submit([Spec("a", mode=Mode.AT_MOST_ONCE)]))
+        await held.turns()
+        held.replica.apply(1)
+        await held.turns()
+        [task_id] = await submitting
+        assert isinstance(task_id, int) and task_id in broker.term.dispatching.under_way_tasks
+        held.replica.leased = False
+        held.replica.apply(1)
+        await held.turns()
+        held.replica.release()
+        await held.turns()
+        assert worker.link.take() == []
+        held.replica.leased = True
+        assert broker.get(task_id).status is Status.WAITING
+        await held.advance(400)
+        [run] = await worker.until_runs(1)
+        assert (run.id, run.attempt) == (task_id, 2)
+
+
+async def test_no_worker_is_welcomed_when_the_lease_has_run_out_meanwhile() -> None:
+    async with held_broker() as held:
+        held.replica.held = True
+        hello = Hello("w", "first", "here", (), WorkerLimits(5))
+        connecting = asyncio.create_task(held.broker.connect(hello))
+        await held.turns()
+        held.replica.leased = False
+        held.replica.release()
+        link = await connecting
+        assert not link.open and link.take() == []

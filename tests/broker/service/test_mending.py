@@ -1,0 +1,209 @@
+"""A leader whose memory is wrong, by a defect: the rows are right, and it builds itself anew."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.applying import Change
+from broker.commands import Parent, Spec
+from broker.connection import Heartbeat, Hello, WorkerLimits
+from broker.leading.checking import LOOKED_TASKS, Checking
+from broker.leading.housekeeping import CHECK_LOOK_S
+from broker.leading.term import Term
+from broker.scheduling import QueueKey
+from broker.task import Status
+from tests.broker.service.held import HeldBroker, held_broker
+from tests.broker.service.yard import FakeWorker, opened, submitted
+
+KEY = QueueKey("default", "a")
+
+
+def _forget(term: Term, task_id: int) -> None:
+    term.scheduler.remove(KEY, task_id)
+
+
+def _double(term: Term, task_id: int) -> None:
+    term.scheduler.push(KEY, task_id, 0)
+
+
+async def _mended(held: HeldBroker, before: Term) -> None:
+    """Wait until another view of the rows stands."""
+    async with asyncio.timeout(10):
+        while held.broker._term is before:  # noqa: ASYNC110 (nothing tells of it)
+            await asyncio.sleep(0)
+    await held.broker.until_serving(10_000)
+
+
+async def test_a_listener_that_raises_fails_no_state_machine() -> None:
+    async with opened() as broker:
+        worker = await FakeWorker.connected(broker, "w", places=1)
+        ids = await submitted(broker, Spec("a"), Spec("a"))
+        [run] = await worker.until_runs(1)
+        before = broker.term
+        raised: list[Change] = []
+
+        def fail(change: Change) -> None:
+            raised.append(change)
+            raise KeyError("it is not in its queue")
+
+        broker.machine.listener = fail
+        assert [int(answer) for answer in await broker.cancel(ids[1:])] == [1]
+        async with asyncio.timeout(10):
+            while broker._term is before:  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0)
+        await broker.until_serving(10_000)
+        assert len(raised) == 1 and broker.check_memory() == []
+        assert broker.get(ids[1]).status is Status.CANCELLED
+        running = ((run.id, run.attempt),)
+        again = await FakeWorker.connected(broker, "w", places=1, running=running)
+        assert again.welcome is not None and again.welcome.keep == running
+        await again.finish(run)
+        [other] = await submitted(broker, Spec("a"))
+        [run] = await again.until_runs(1)
+        assert run.id == other
+
+
+@pytest.mark.parametrize("spoil", [_forget, _double])
+async def test_a_queue_that_differs_from_the_rows_is_found_and_mended(
+    spoil: Callable[[Term, int], None],
+) -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        ids = await submitted(broker, Spec("a"), Spec("a"))
+        await held.settled()
+        before = broker.term
+        spoil(before, ids[0])
+        assert broker.check_memory() != []
+        await held.advance(int(CHECK_LOOK_S * 1_000) + 1)
+        await _mended(held, before)
+        assert broker.check_memory() == []
+        worker = await FakeWorker.connected(broker, "w")
+        assert {run.id for run in await worker.until_runs(2)} == set(ids)
+
+
+async def test_what_only_single_rows_tell_is_found_in_its_turn() -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        specs = [Spec("a") for _ in range(LOOKED_TASKS)]
+        ids = await submitted(broker, *specs, *[Spec("b", payload=b"x") for _ in range(3)])
+        await held.settled()
+        term = broker.term
+        # One is missing and another one is there twice: the numbers are right.
+        term.scheduler.remove(QueueKey("default", "b"), ids[-2])
+        term.scheduler.push(QueueKey("default", "b"), ids[-1], 0)
+        checking = Checking(term)
+        assert checking.look() == []
+        assert len(checking.look()) == 2
+        assert checking.look() == []
+
+
+async def test_each_look_compares_the_numbers_of_all_that_wait() -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        ids = await submitted(broker, *[Spec("a") for _ in range(LOOKED_TASKS + 1)])
+        await held.settled()
+        _forget(broker.term, ids[-1])
+        found = Checking(broker.term).look()
+        assert len(found) == 1 and found[0].startswith(f"{LOOKED_TASKS} tasks are queued")
+
+
+async def test_who_hears_an_answer_and_raises_keeps_nobody_from_hearing_theirs() -> None:
+    async with held_broker() as held:
+        broker, before = held.broker, held.broker.term
+        held.replica.held = True
+
+        def fail(told: Any) -> None:
+            raise KeyError("a defect")
+
+        from broker.commands import Settle
+
+        before.proposing.send(Settle(0), fail)
+        submitting = asyncio.create_task(broker.submit([Spec("a")]))
+        await held.turns()
+        held.replica.release()
+        assert await submitting == [1]
+        await _mended(held, before)
+
+
+async def test_a_duty_that_raises_once_is_taken_up_again() -> None:
+    async with held_broker() as held:
+        broker, before = held.broker, held.broker.term
+        worker = await FakeWorker.connected(broker, "w")
+
+        def fail() -> None:
+            raise KeyError("a defect")
+
+        before.crew.look = fail  # type: ignore[method-assign]
+        await held.advance(2_000)
+        await _mended(held, before)
+        assert not worker.link.open
+        await held.advance(60_000)
+        assert not list(broker.term.crew)
+
+
+async def test_memory_is_built_when_nothing_is_on_its_way_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.service._RETRY_PAUSE_S", 0.0)
+    async with held_broker() as held:
+        broker, before = held.broker, held.broker.term
+        held.replica.held = True
+        submitting = asyncio.create_task(broker.submit([Spec("a"), Spec("a")]))
+        await held.turns()
+        before.wrong("a test says so")
+        await held.turns()
+        assert not broker.serving
+        held.replica.release()
+        assert await submitting == [1, 2]
+        await _mended(held, before)
+        assert broker.check_memory() == [] and broker.term.scheduler.waiting == 2
+
+
+async def test_a_task_that_has_a_child_while_its_assignment_is_refused_waits_where_it_did() -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        [task_id] = await submitted(broker, Spec("a"))
+        await held.settled()
+        held.replica.held = True
+        hello = Hello("w", "process", "here", (), WorkerLimits(5))
+        first = asyncio.create_task(broker.connect(hello))
+        await held.turns()
+        second = asyncio.create_task(broker.connect(hello))
+        await held.turns()
+        child = asyncio.create_task(broker.submit([Spec("c", parents=(Parent(task_id),))]))
+        await held.turns()
+        held.replica.apply(1)
+        await held.turns()
+        assert list(broker.term.dispatching.under_way_tasks) == [task_id]
+        await held.settled()
+        link = await second
+        await asyncio.gather(first, child)
+        assert broker.check_memory() == [] and link.open
+        assert broker.get(task_id).status is Status.RUNNING
+        assert [int(answer) for answer in await broker.cancel([task_id])] == [2]
+
+
+async def test_a_task_that_is_cancelled_and_retried_under_way_is_queued_once() -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        worker = await FakeWorker.connected(broker, "w", places=1)
+        [first] = await submitted(broker, Spec("a"))
+        [run] = await worker.until_runs(1)
+        [task_id] = await submitted(broker, Spec("a"))
+        held.replica.held = True
+        asked = [
+            asyncio.create_task(broker.cancel([task_id])),
+            asyncio.create_task(broker.retry([task_id])),
+        ]
+        await held.turns()
+        finishing = asyncio.create_task(worker.finish(run))
+        await held.turns()
+        await held.settled()
+        await asyncio.gather(finishing, *asked)
+        assert broker.check_memory() == []
+        assert broker.term.scheduler.waiting == 0 and first != task_id
+        [again] = await worker.until_runs(1)
+        await worker.link.send([Heartbeat(worker.next(), worker.session, 1, worker.taken_total)])
+        assert again.id == task_id and worker.link.open

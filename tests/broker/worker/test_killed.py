@@ -1,0 +1,125 @@
+"""Workers that are killed: nothing of what their tasks started runs beside the next attempt."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from broker.worker import watcher
+from broker.worker.watcher import VARIABLE
+from tests.broker.worker.looking import alive, began, gone, until
+from tests.broker.worker.test_pool import running
+
+SOON_S = 20.0
+"""It takes milliseconds; machines of tests are busy."""
+
+
+@asynccontextmanager
+async def _worker(folder: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """A worker whose tasks run, and the processes that they are."""
+    command = (sys.executable, "-m", "tests.broker.worker.lone_worker", str(folder))
+    numbers: list[int] = []
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as worker:  # noqa: ASYNC220 (at once)
+        try:
+            await until(lambda: (folder / "ready").exists() or worker.poll() is not None)
+            files = [folder / name for name in ("leave_children", "held_in_a_call")]
+            numbers += [int(number) for file in files for number in file.read_text().split()]
+            yield worker, numbers
+        finally:
+            worker.kill()
+            for number in numbers:
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+
+
+async def test_a_killed_worker_takes_everything_with_it_that_its_tasks_started(
+    tmp_path: Path,
+) -> None:
+    async with _worker(tmp_path) as (worker, numbers):
+        assert len(numbers) == 4 and not any(map(gone, numbers))
+        worker.kill()
+        async with asyncio.timeout(SOON_S):
+            await until(lambda: all(map(gone, numbers)))
+            watching = int((tmp_path / "watcher").read_text())
+            await until(lambda: gone(watching))
+
+
+async def test_children_of_a_killed_worker_end_without_its_watcher_too(tmp_path: Path) -> None:
+    async with _worker(tmp_path) as (worker, numbers):
+        os.kill(int((tmp_path / "watcher").read_text()), signal.SIGKILL)
+        worker.kill()
+        child, _, _, held = numbers
+        async with asyncio.timeout(SOON_S):
+            await until(lambda: gone(child) and gone(held))
+        assert worker.poll() == -signal.SIGKILL
+
+
+async def test_a_child_whose_worker_has_gone_before_it_looked_ends_at_once() -> None:
+    command = (sys.executable, "-m", "broker.worker.child", "0", "0", "1")
+    child = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
+    async with asyncio.timeout(SOON_S):
+        assert await child.wait() == 0
+
+
+async def test_what_a_task_started_in_a_session_of_its_own_ends_with_its_process(
+    tmp_path: Path,
+) -> None:
+    note = tmp_path / "numbers"
+    async with running() as it:
+        it.run("leave_children", note=str(note))
+        await until(lambda: note.exists() and note.read_text().endswith("\n"))
+        numbers = [int(number) for number in note.read_text().split()]
+        assert all(map(alive, numbers))
+        await it.pool.end_all()
+        # Before the attempt is told to have ended, so before another one can begin.
+        assert all(map(gone, numbers))
+
+
+async def test_what_a_task_leaves_on_purpose_lives_on(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    async with running() as it:
+        attempt = it.run("leave_on_purpose", note=str(note))
+        await it.end(attempt)
+        left = await began(note)
+        it.run("block", note=str(tmp_path / "other"))
+        await began(tmp_path / "other")
+        await it.pool.end_all()
+        try:
+            assert not gone(left)
+        finally:
+            os.kill(left, signal.SIGKILL)
+
+
+async def test_a_worker_goes_on_without_its_watcher() -> None:
+    async with running() as it:
+        process = it.pool.watch._process
+        assert process is not None
+        process.kill()
+        process.wait()
+        assert (await it.result("add", left=2, right=3)).result == b"5"
+        it.run("block")
+        await it.pool.end_all()
+
+
+async def test_a_watcher_leaves_others_alone_and_ends_by_itself() -> None:
+    mark = b"0123456789abcdef.1:"
+    sleeping = (sys.executable, "-c", "import signal; signal.pause()")
+    environment = {**os.environ, VARIABLE: "fedcba9876543210.1:"}
+    other = await asyncio.create_subprocess_exec(*sleeping, env=environment)
+    mine = await asyncio.create_subprocess_exec(
+        *sleeping, env={**environment, VARIABLE: f"outer.1:{mark.decode()}"}
+    )
+    try:
+        async with asyncio.timeout(SOON_S):
+            # Its environment shows when the program has been loaded.
+            await until(lambda: watcher.marked(mark) == [mine.pid])
+            await asyncio.to_thread(watcher.end, set(), mark)
+            assert await mine.wait() == -signal.SIGKILL
+        assert not gone(other.pid)
+    finally:
+        other.kill()
+        await other.wait()
