@@ -125,6 +125,7 @@ class BlobScenario(ReplicaScenario):
             *(self.world, self._rng, self.bookies, self.nodes, self.stores),
             *(bystander, self._no_work()),
         )
+        self._ask_leaders(lambda node: None)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
         await self._until(self._harmed, PEACE_S_MAX)

@@ -301,8 +301,10 @@ class WorkerNode:
         """A new life of the worker."""
         assert not self.up
         self.up = True
-        self.process = self.world.process(self.name)
-        self.world.loop.spawn(self.process, self._live(), f"{self.name} life")
+        self.process = process = self.world.process(self.name)
+        process.on_pause = lambda: self.oracle.stop(process)
+        process.on_resume = lambda: self._wake(process)
+        self.world.loop.spawn(process, self._live(), f"{self.name} life")
 
     async def _live(self) -> None:
         process = self.process
@@ -343,14 +345,7 @@ class WorkerNode:
         self.oracle.die(self.process)
         self.world.loop.kill(self.process)
 
-    def pause(self) -> None:
-        """The worker and its children are stopped."""
-        self.oracle.stop(self.process)
-        self.world.loop.pause(self.process)
-
-    def resume(self, process: Process) -> None:
-        """They go on, if they still are."""
-        if process.alive and process.paused:
-            self.oracle.stop(process)
-            self.oracle.wake(process)
-            self.world.loop.resume(process)
+    def _wake(self, process: Process) -> None:
+        """The worker and its children go on after a pause."""
+        self.oracle.stop(process)
+        self.oracle.wake(process)

@@ -119,6 +119,7 @@ class BrokerScenario(ReplicaScenario):
             *(self.world, self._rng, self.bookies, self.nodes, self.workers),
             *(bystander, self._no_work()),
         )
+        self._ask_leaders(lambda node: None)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, BROKER_FAULTY_S_MAX)
         await self._until(self._faulty, PEACE_S_MAX)

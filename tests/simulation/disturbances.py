@@ -1,0 +1,303 @@
+"""What befalls single processes while all else works: their sessions, their steps, their calls.
+
+It goes on beside the harm of a `Nemesis` and draws from a generator of its own, so that what a seed
+drew before these faults existed it still draws.
+
+Invariants:
+- A seed draws whether it is disturbed at all, which kinds of disturbance it knows, and how strong.
+- Disturbances of a session touch that session alone; those of a process that process alone.
+- After `end` no session is slow, held or cut, every process goes on, and no call is cancelled.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from engine.ledger.settings import ClientSettings
+from tests.simulation.loop import Process, SimLoop
+from tests.simulation.metadata import SimStore
+from tests.simulation.network import Network
+from tests.simulation.trace import Trace
+
+DISTURBED_SHARE: Final = 0.8
+_KINDS: Final = (
+    "hold session",
+    "slow session",
+    "cut session",
+    "late notices",
+    "lose replies",
+    "pause at step",
+    "hold links",
+    "rest",
+)
+_STEPS_MAX: Final = 300
+_CANCEL_S: Final = 0.03
+
+
+class Disturbed(Protocol):
+    """A machine whose process may be disturbed."""
+
+    @property
+    def name(self) -> str:
+        """The machine's name."""
+        ...
+
+    @property
+    def process(self) -> Process:
+        """The process that runs now."""
+        ...
+
+
+class Disturbances:
+    """All of one run. Made with the run's world; `begin` and `end` belong to its nemesis."""
+
+    def __init__(self, loop: SimLoop, seed: int, trace: Trace, network: Network) -> None:
+        rng = random.Random(f"{seed}:operators")
+        self.on = rng.random() < DISTURBED_SHARE
+        self.rng = rng
+        """For operators, too: what they draw moves nothing that was drawn before they existed."""
+        self.rest: Callable[[float], None] = lambda seconds: None
+        """Lets the clients of the run rest for so long, where there are some that can."""
+        self._loop = loop
+        self._trace = trace
+        self._network = network
+        self._ordered = rng.random() < 0.5
+        self._pause_s = rng.choice([0.3, 1.0, 2.0])
+        self._duration_s = rng.choice([0.3, 1.0, 3.0, 6.0])
+        self._kinds = [kind for kind in _KINDS if rng.random() < 0.5] or ["hold session"]
+        self._at_leaders_share = rng.choice([0.3, 0.8])
+        self._swizzle_share = rng.choice([0.0, 0.02, 0.1])
+        self._takeover_share = rng.choice([0.0, 0.2, 0.6])
+        self._cancel_share = rng.choice([0.0, 0.02, 0.1])
+        self.metadata_timeout_ms = rng.choice([500, 2_000, 10_000])
+        self._late_s = rng.choice([0.0, 0.0, 0.3, 2.0])
+        self._mends: dict[Callable[[], None], Callable[[], None]] = {}
+        self._stores: list[SimStore] = []
+        self._targets: Callable[[], Sequence[Disturbed]] = lambda: ()
+        self._leader: Callable[[], Disturbed | None] = lambda: None
+        self._links: Sequence[str] = ()
+        self._active = False
+        self._cancel_rng = random.Random(f"{seed}:cancellations")
+
+    def adopt(self, store: SimStore, process: Process) -> None:
+        """A new session: what befalls it comes from here."""
+        if not self.on:
+            return
+        own = store.own
+        own.rng = random.Random(f"{self.rng.getrandbits(32)}")
+        own.ordered = self._ordered
+        own.returned = lambda key: self._returned(store, process, key)
+        own.notices_s = self._late_s if self._active else 0.0
+        self._stores.append(store)
+
+    def patient(self, settings: ClientSettings) -> ClientSettings:
+        """A client's settings, with a time for metadata calls that may outlast a lease."""
+        if not self.on:
+            return settings
+        return replace(settings, metadata_timeout_ms=self.metadata_timeout_ms)
+
+    # Beginning and end
+
+    def begin(
+        self,
+        targets: Callable[[], Sequence[Disturbed]],
+        leader: Callable[[], Disturbed | None],
+        links: Sequence[str],
+    ) -> None:
+        """Disturb from now on. `links`: the machines that links lead to."""
+        if self.on:
+            self._targets, self._leader, self._links = targets, leader, links
+            self._active = True
+            for store in self._stores:
+                store.own.notices_s = self._late_s
+            self._loop.spawn(self._loop.world, self._run(), "disturbances")
+
+    def end(self) -> None:
+        """Everything goes on undisturbed."""
+        self._active = False
+        mends, self._mends = self._mends, {}
+        for mend in mends.values():
+            mend()
+        for store in self._stores:
+            store.own.notices_s = 0.0
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / self._pause_s))
+            if not self._active:
+                return
+            targets = self._targets()
+            leader = self._leader()
+            at_leader = self.rng.random() < self._at_leaders_share
+            target = self.rng.choice(targets)
+            self._strike(self.rng.choice(self._kinds), leader if leader and at_leader else target)
+
+    def _strike(self, kind: str, target: Disturbed) -> None:
+        duration_s = self.rng.expovariate(1 / self._duration_s)
+        strikes: dict[str, Callable[[], bool]] = {
+            "hold session": lambda: self._hold(target, duration_s),
+            "slow session": lambda: self._slow(target, duration_s),
+            "cut session": lambda: self._cut(target, duration_s),
+            "late notices": lambda: self._late(target, duration_s),
+            "lose replies": lambda: self._lose(target, duration_s),
+            "pause at step": lambda: self._pause_at_step(target, duration_s),
+            "hold links": lambda: self._hold_links(target, min(duration_s, 1.5)),
+            "rest": lambda: self._let_rest(target, duration_s),
+        }
+        if strikes[kind]():
+            self._trace.fault(kind, target.name, f"{duration_s:.3f}")
+
+    def mend_later(self, seconds: float, mend: Callable[[], None]) -> None:
+        """Mend after a while, or when disturbances end; once."""
+
+        def once() -> None:
+            if once in self._mends:
+                del self._mends[once]
+                mend()
+
+        self._mends[once] = mend
+        self._loop.deliver_at(self._loop.now + seconds, self._loop.world, once)
+
+    # Sessions
+
+    def _hold(self, target: Disturbed, seconds: float) -> bool:
+        store = _store_of(target)
+        if store is None or store.own.held:
+            return False
+        self._hold_store(store, seconds)
+        return True
+
+    def _hold_store(self, store: SimStore, seconds: float) -> None:
+        store.own.held = True
+        self.mend_later(seconds, store.let_go)
+
+    def _slow(self, target: Disturbed, seconds: float) -> bool:
+        store = _store_of(target)
+        if store is None or store.own.slow_s:
+            return False
+        store.own.slow_s = self.rng.choice([0.02, 0.1, 0.5])
+
+        def mend() -> None:
+            store.own.slow_s = 0.0
+
+        self.mend_later(seconds, mend)
+        return True
+
+    def _cut(self, target: Disturbed, seconds: float) -> bool:
+        """Calls fail, or are never answered, and nothing is carried out."""
+        store = _store_of(target)
+        if store is None or not store.reachable:
+            return False
+        store.reachable = False
+
+        def mend() -> None:
+            store.reachable = True
+
+        self.mend_later(seconds, mend)
+        return True
+
+    def _late(self, target: Disturbed, seconds: float) -> bool:
+        store = _store_of(target)
+        if store is None or store.own.notices_s > self._late_s:
+            return False
+        store.own.notices_s = self.rng.choice([0.5, 2.5])
+
+        def mend() -> None:
+            store.own.notices_s = self._late_s
+
+        self.mend_later(seconds, mend)
+        return True
+
+    def _lose(self, target: Disturbed, seconds: float) -> bool:
+        store = _store_of(target)
+        if store is None or store.own.lost_share:
+            return False
+        store.own.lost_share = self.rng.choice([0.1, 0.5])
+
+        def mend() -> None:
+            store.own.lost_share = 0.0
+
+        self.mend_later(seconds, mend)
+        return True
+
+    def _returned(self, store: SimStore, process: Process, key: str) -> None:
+        """A write of a process has just returned: it may be stopped right here, or its session."""
+        if not self._active:
+            return
+        draw = self.rng.random()
+        share = self._takeover_share if key.endswith("/leader") else self._swizzle_share
+        if draw >= share:
+            return
+        seconds = self.rng.expovariate(1 / self._duration_s)
+        if draw < share / 2:
+            if not store.own.held:
+                self._hold_store(store, seconds)
+                self._trace.fault("hold session after", process.name, key)
+        elif self._pause(process, seconds):
+            self._trace.fault("pause after", process.name, key)
+
+    # Steps
+
+    def _pause_at_step(self, target: Disturbed, seconds: float) -> bool:
+        process = target.process
+        if process.paused or process.steps:
+            return False
+        steps = self.rng.randint(1, _STEPS_MAX)
+        self._loop.pause_at_step(process, steps, lambda: self._pause_target(target, seconds))
+        return True
+
+    def _pause_target(self, target: Disturbed, seconds: float) -> None:
+        if self._active:
+            self._pause(target.process, seconds)
+
+    def _pause(self, process: Process, seconds: float) -> bool:
+        if process.paused or not process.alive:
+            return False
+        self._loop.pause(process)
+        self.mend_later(seconds, lambda: self._loop.resume(process))
+        return True
+
+    # Links and work
+
+    def _hold_links(self, target: Disturbed, seconds: float) -> bool:
+        """All that a machine sends to bookies waits, and what they answer: its log is slow."""
+        links = [self._network.link_to(target.name, name) for name in self._links]
+        for link in links:
+            link.holding = True
+
+        def mend() -> None:
+            for link in links:
+                self._network.release(link)
+
+        self.mend_later(seconds, mend)
+        return True
+
+    def _let_rest(self, target: Disturbed, seconds: float) -> bool:
+        """Clients rest while a leader, cut off from the metadata store alone, stays idle."""
+        self.rest(seconds)
+        self._cut(target, 0.7 * seconds)
+        return True
+
+    # Calls
+
+    def perhaps_cancel(self, task: asyncio.Task[Any]) -> None:
+        """Cancel a task of a user's call at some moment of it, or not."""
+        if not self._active or self._cancel_rng.random() >= self._cancel_share:
+            return
+        process = self._loop.current
+        delay_s = self._cancel_rng.expovariate(1 / _CANCEL_S)
+
+        def cancel() -> None:
+            if self._active and not task.done():
+                self._trace.fault("cancelled call", task.get_name())
+                task.cancel()
+
+        self._loop.deliver_at(self._loop.now + delay_s, process, cancel)
+
+
+def _store_of(target: Disturbed) -> SimStore | None:
+    """The session of a machine; workers and the like have none."""
+    found = getattr(target, "store", None)
+    return found if isinstance(found, SimStore) else None

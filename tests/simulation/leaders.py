@@ -1,0 +1,81 @@
+"""Every node that believes it leads is asked, all the time: what it answers must be up to date.
+
+Invariants checked (a breach raises `Violation`):
+- Who answers a read that asks for the newest has applied all that was acknowledged before, by
+  whichever node. The clients' histories say so too; this says it in the instant, for every row.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from engine.errors import EngineError
+from engine.replica.contract import Role
+from tests.simulation.acknowledged import Acknowledged
+from tests.simulation.nodes import World
+from tests.simulation.oracles import Violation
+from tests.simulation.replica_nodes import ReplicaNode
+
+_ASK_S: Final = 0.05
+
+
+class LeaderProbe:
+    """Asks for as long as the run lasts."""
+
+    def __init__(
+        self,
+        world: World,
+        nodes: Sequence[ReplicaNode],
+        acknowledged: Acknowledged,
+        write: Callable[[ReplicaNode], None],
+    ) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._acknowledged = acknowledged
+        self._write = write
+        self._asking = asyncio.create_task(self._ask(), name="leader probe")
+
+    def check(self) -> None:
+        """Raise what was found."""
+        if self._asking.done():
+            self._asking.result()
+
+    async def _ask(self) -> None:
+        while True:
+            leaders = [node for node in self._nodes if _believes(node)]
+            for node in leaders:
+                self._ask_one(node)
+            if len(leaders) > 1:
+                # One of them is old. Who is new shall have something to tell that the other lacks.
+                self._world.trace.counts["two leaders"] += 1
+                self._write(max(leaders, key=_term))
+            await asyncio.sleep(_ASK_S)
+
+    def _ask_one(self, node: ReplicaNode) -> None:
+        replica, known = node.replica, self._acknowledged
+        assert replica is not None
+        try:
+            found = replica.read_now(lambda rows: replica.position)
+        except EngineError:
+            return
+        if found < known.position:
+            raise Violation(
+                f"{node.process.name} answers reads as of {tuple(found)}, in term {replica.term}; "
+                f"{known.by} has acknowledged {tuple(known.position)}"
+            )
+
+
+def _believes(node: ReplicaNode) -> bool:
+    """Whether a node would answer now that it leads."""
+    replica = node.replica
+    return (
+        replica is not None
+        and replica.role is Role.LEADER
+        and node.up
+        and not node.process.paused
+    )
+
+
+def _term(node: ReplicaNode) -> int:
+    assert node.replica is not None
+    return node.replica.term
