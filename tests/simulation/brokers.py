@@ -17,7 +17,7 @@ from broker.connection import WorkerLimits
 from broker.settings import BrokerSettings, Limit, Mapping
 from engine.ledger.settings import ClientSettings
 from tests.simulation.broker_faults import BrokerNemesis
-from tests.simulation.broker_nodes import BrokerNode, given_by, tasks_of
+from tests.simulation.broker_nodes import LOG, BrokerNode, given_by, tasks_of
 from tests.simulation.broker_operator import FOR_EVER_MS, setting
 from tests.simulation.broker_oracle import LIMITS, RESOURCES, BrokerOracle
 from tests.simulation.broker_verdict import BrokerVerdict, in_words
@@ -119,7 +119,7 @@ class BrokerScenario(ReplicaScenario):
             *(self.world, self._rng, self.bookies, self.nodes, self.workers),
             *(bystander, self._no_work()),
         )
-        self._ask_leaders(lambda node: None)
+        self._ask_leaders(lambda node: None, LOG)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, BROKER_FAULTY_S_MAX)
         await self._until(self._faulty, PEACE_S_MAX)

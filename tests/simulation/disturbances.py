@@ -58,18 +58,20 @@ class Disturbances:
         self.on = rng.random() < DISTURBED_SHARE
         self.rng = rng
         """For operators, too: what they draw moves nothing that was drawn before they existed."""
+        self.lease_s = 1.0
+        """How long a leader's lease lasts in this run."""
         self.rest: Callable[[float], None] = lambda seconds: None
         """Lets the clients of the run rest for so long, where there are some that can."""
         self._loop = loop
         self._trace = trace
         self._network = network
-        self._ordered = rng.random() < 0.5
+        self._ordered = rng.random() < 0.3
         self._pause_s = rng.choice([0.3, 1.0, 2.0])
         self._duration_s = rng.choice([0.3, 1.0, 3.0, 6.0])
         self._kinds = [kind for kind in _KINDS if rng.random() < 0.5] or ["hold session"]
         self._at_leaders_share = rng.choice([0.3, 0.8])
-        self._swizzle_share = rng.choice([0.0, 0.02, 0.1])
-        self._takeover_share = rng.choice([0.0, 0.2, 0.6])
+        self._swizzle_share = rng.choice([0.0, 0.01, 0.05])
+        self._elected_share = rng.choice([0.0, 0.2, 0.5])
         self._cancel_share = rng.choice([0.0, 0.02, 0.1])
         self.metadata_timeout_ms = rng.choice([500, 2_000, 10_000])
         self._late_s = rng.choice([0.0, 0.0, 0.3, 2.0])
@@ -79,6 +81,8 @@ class Disturbances:
         self._leader: Callable[[], Disturbed | None] = lambda: None
         self._links: Sequence[str] = ()
         self._active = False
+        self._quiet_s = 0.0
+        """Until when nothing more shall happen: what was begun takes its time."""
         self._cancel_rng = random.Random(f"{seed}:cancellations")
 
     def adopt(self, store: SimStore, process: Process) -> None:
@@ -128,6 +132,8 @@ class Disturbances:
             await asyncio.sleep(self.rng.expovariate(1 / self._pause_s))
             if not self._active:
                 return
+            if self._loop.now < self._quiet_s:
+                continue
             targets = self._targets()
             leader = self._leader()
             at_leader = self.rng.random() < self._at_leaders_share
@@ -177,13 +183,18 @@ class Disturbances:
         store = _store_of(target)
         if store is None or store.own.slow_s:
             return False
-        store.own.slow_s = self.rng.choice([0.02, 0.1, 0.5])
+        self._slow_store(store, seconds)
+        return True
+
+    def _slow_store(self, store: SimStore, seconds: float) -> None:
+        own = store.own
+        own.slow_s = self.lease_s * self.rng.choice([0.05, 0.5, 2.0])
+        own.slow_share = self.rng.choice([0.3, 0.5, 1.0])
 
         def mend() -> None:
-            store.own.slow_s = 0.0
+            own.slow_s = 0.0
 
         self.mend_later(seconds, mend)
-        return True
 
     def _cut(self, target: Disturbed, seconds: float) -> bool:
         """Calls fail, or are never answered, and nothing is carried out."""
@@ -226,17 +237,48 @@ class Disturbances:
         """A write of a process has just returned: it may be stopped right here, or its session."""
         if not self._active:
             return
-        draw = self.rng.random()
-        share = self._takeover_share if key.endswith("/leader") else self._swizzle_share
-        if draw >= share:
+        if key.endswith("/leader") and not self._leads(process):
+            if self.rng.random() < self._elected_share:
+                self._stop_elected(store, process)
+        elif self._loop.now >= self._quiet_s and self.rng.random() < self._swizzle_share:
+            seconds = self.rng.expovariate(1 / self._duration_s)
+            if self.rng.random() < 0.5:
+                self._hold_after(store, process, seconds, key)
+            elif self._pause(process, seconds):
+                self._trace.fault("pause after", process.name, key)
+
+    def _leads(self, process: Process) -> bool:
+        leader = self._leader()
+        return leader is not None and leader.process is process
+
+    def _stop_elected(self, store: SimStore, process: Process) -> None:
+        """Who has just won the key does not go on before others win it, and they hear of it late.
+
+        Its session may be slow for a while after that, so that it does not hear of them either.
+        The others are left alone meanwhile.
+        """
+        now_s, timeout_s = self._loop.now, self.metadata_timeout_ms / 1000
+        if now_s < self._quiet_s:
             return
-        seconds = self.rng.expovariate(1 / self._duration_s)
-        if draw < share / 2:
-            if not store.own.held:
-                self._hold_store(store, seconds)
-                self._trace.fault("hold session after", process.name, key)
+        seconds = self.lease_s * self.rng.uniform(0.8, 3.0)
+        self._quiet_s = now_s + seconds + 3 * self.lease_s
+        if self.rng.random() < 0.7:
+            for target in self._targets():
+                self._late(target, seconds + 2 * self.lease_s)
+        if self.rng.random() < 0.7:
+            # A call that takes too long is given up, and with it the election.
+            if timeout_s > self.lease_s:
+                seconds = min(seconds, 0.95 * timeout_s)
+            self._hold_after(store, process, seconds, "election")
         elif self._pause(process, seconds):
-            self._trace.fault("pause after", process.name, key)
+            self._trace.fault("pause after", process.name, "election")
+        if not store.own.slow_s:
+            self._slow_store(store, seconds + 3 * self.lease_s)
+
+    def _hold_after(self, store: SimStore, process: Process, seconds: float, key: str) -> None:
+        if not store.own.held:
+            self._hold_store(store, seconds)
+            self._trace.fault("hold session after", process.name, key)
 
     # Steps
 

@@ -3,6 +3,8 @@
 Invariants checked (a breach raises `Violation`):
 - Who answers a read that asks for the newest has applied all that was acknowledged before, by
   whichever node. The clients' histories say so too; this says it in the instant, for every row.
+- No replica raises the epoch while another one leads whose lease holds. (Others may: an operator
+  who deposes a leader, for one.)
 """
 
 import asyncio
@@ -10,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from engine.errors import EngineError
+from engine.log.log_list import LOGS, decode_list
 from engine.replica.contract import Role
 from tests.simulation.acknowledged import Acknowledged
 from tests.simulation.nodes import World
@@ -27,16 +30,23 @@ class LeaderProbe:
         world: World,
         nodes: Sequence[ReplicaNode],
         acknowledged: Acknowledged,
+        log: str,
         write: Callable[[ReplicaNode], None],
     ) -> None:
         self._world = world
         self._nodes = nodes
         self._acknowledged = acknowledged
         self._write = write
+        self._key = f"{LOGS}/{log}/list"
+        self._epoch = 0
+        self._found: Violation | None = None
+        world.tree.tree.watch(self._key, self._list_changed)
         self._asking = asyncio.create_task(self._ask(), name="leader probe")
 
     def check(self) -> None:
         """Raise what was found."""
+        if self._found is not None:
+            raise self._found
         if self._asking.done():
             self._asking.result()
 
@@ -63,6 +73,32 @@ class LeaderProbe:
                 f"{node.process.name} answers reads as of {tuple(found)}, in term {replica.term}; "
                 f"{known.by} has acknowledged {tuple(known.position)}"
             )
+
+
+    def _list_changed(self) -> None:
+        found = self._world.tree.tree.get(self._key)
+        epoch = 0 if found is None else decode_list(found.value).epoch
+        before, self._epoch = self._epoch, epoch
+        raiser = self._world.loop.acting_for
+        raised = before and epoch > before and raiser is not None
+        if not raised or raiser not in [node.process for node in self._nodes]:
+            return
+        for node in self._nodes:
+            replica = node.replica
+            other = replica is not None and replica.role is Role.LEADER
+            if other and node.up and node.process is not raiser and self._answers(node):
+                self._found = Violation(
+                    f"{raiser.name} raises the epoch to {epoch} while {node.process.name} leads, "
+                    "and its lease holds"
+                )
+
+    def _answers(self, node: ReplicaNode) -> bool:
+        assert node.replica is not None
+        try:
+            node.replica.read_now(lambda rows: None)
+        except EngineError:
+            return False
+        return True
 
 
 def _believes(node: ReplicaNode) -> bool:

@@ -113,6 +113,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.rng = random.Random(seed)
         self.world = Process("world")
         self.current = self.world
+        self.acting_for: Process | None = None
+        """Whose call the metadata store carries out just now."""
         self.now = START_S
         self.callbacks_run = 0
         self.on_callback: Callable[[], None] | None = None

@@ -45,6 +45,8 @@ class SessionFaults:
     ordered: bool = True
     """Whether a slow session carries its calls out one after the other, as ZooKeeper does."""
     slow_s: float = 0.0
+    slow_share: float = 1.0
+    """Of a slow session's calls, how many are slow."""
     notices_s: float = 0.0
     lost_share: float = 0.0
     """Of calls that were carried out, how many replies get lost."""
@@ -178,7 +180,7 @@ class SimStore:
         answered: asyncio.Future[R] = self._loop.create_future()
         self._trace.event(what, self._process.name, key)
         when = self._arrival_s()
-        if self.own.slow_s:
+        if self.own.slow_s and self.own.rng.random() < self.own.slow_share:
             when += self.own.rng.expovariate(1 / self.own.slow_s)
             if self.own.ordered:
                 self._free_s = when = max(when, self._free_s)
@@ -202,10 +204,12 @@ class SimStore:
             return
         result: Any = None
         error: Exception | None = None
+        self._loop.acting_for = self._process
         try:
             result = run_now(call(self._session))
         except Exception as raised:
             error = raised
+        self._loop.acting_for = None
         if self._rng.random() < faults.lost_after_share or self._loses_reply():
             self._lose(answered)
             return

@@ -32,7 +32,7 @@ from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import Oracle, Violation
 from tests.simulation.repair import draw_repair
 from tests.simulation.replica_faults import ReplicaNemesis
-from tests.simulation.replica_nodes import DRIFT, ReplicaNode, ReplicaPlan
+from tests.simulation.replica_nodes import DRIFT, LOG, ReplicaNode, ReplicaPlan
 from tests.simulation.replica_oracle import ReplicaOracle
 from tests.simulation.replica_workload import ReplicaLoad, ReplicaWorkload
 from tests.simulation.running import Outcome, Show, check_tasks, play
@@ -104,6 +104,7 @@ class ReplicaScenario:
         ]
         plan = _plan(rng)
         self._plan = replace(plan, client=self.world.disturbances.patient(plan.client))
+        self.world.disturbances.lease_s = plan.replica.lease_ms / 1000
         self._load = _load(rng)
         self.replicas: list[ReplicaNode] = []
         self.workload: ReplicaWorkload | None = None
@@ -145,10 +146,10 @@ class ReplicaScenario:
         await self._until(lambda: workload.ended, PEACE_S_MAX)
         await self._judge(workload)
 
-    def _ask_leaders(self, write: Callable[[ReplicaNode], None]) -> None:
+    def _ask_leaders(self, write: Callable[[ReplicaNode], None], log: str = LOG) -> None:
         """Ask every node that believes it leads from now on; `write` at the newest of them."""
         acknowledged = self.oracle.acknowledgements
-        self._probe = LeaderProbe(self.world, self.replicas, acknowledged, write)
+        self._probe = LeaderProbe(self.world, self.replicas, acknowledged, log, write)
 
     def _no_work(self) -> Workload:
         """For the nemesis, which could give clients of ledgers work."""
