@@ -202,7 +202,8 @@ class ReplicaNemesis(Nemesis):
             except EngineError as error:
                 self._world.trace.event("no snapshot", node.name, type(error).__name__)
 
-        self._world.loop.spawn(node.process, take(), f"{node.name} snapshot")
+        task = self._world.loop.spawn(node.process, take(), f"{node.name} snapshot")
+        self._world.disturbances.perhaps_cancel(task)
         return True
 
     # Somebody else at the log

@@ -345,7 +345,8 @@ class _Client:
             loop.deliver_at(when, self.process, settle, result, error)
 
         def arrive() -> None:
-            loop.create_task(serve(), name=f"{self.name} at {node.name}")
+            task = loop.create_task(serve(), name=f"{self.name} at {node.name}")
+            self._world.disturbances.perhaps_cancel(task)
 
         if network.unlucky(network.faults.lost_share):
             self._world.trace.fault("lost call", self.name, node.name)
