@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Final
 
 from broker import keys
-from broker.connection import WorkerLimits
+from broker.connection import Run, WorkerLimits
 from broker.settings import BrokerSettings, Limit, Mapping
+from broker.task import Status, decode_task
 from engine.ledger.settings import ClientSettings
 from tests.simulation.broker_faults import BrokerNemesis
 from tests.simulation.broker_haste import HastyClient
@@ -126,6 +127,7 @@ class BrokerScenario(ReplicaScenario):
         self._ask_leaders(lambda node: None, LOG)
         disturbances = self.world.disturbances
         disturbances.rest, disturbances.rest_s = clients.rest, REST_S
+        disturbances.others_come = self._restart_idle_workers
         disturbances.rests_max = min(disturbances.rests_max, 1)
         if disturbances.on:
             self._begin_haste(clients)
@@ -140,6 +142,28 @@ class BrokerScenario(ReplicaScenario):
         clients.stopped = True
         await self._until(lambda: clients.ended, PEACE_S_MAX)
         await self._judge_brokers(clients)
+
+    def _restart_idle_workers(self) -> None:
+        """Some workers that run nothing begin anew, and look for a leader."""
+        busy = [one.process for one in self.tasks.running.values()]
+        idle = [node for node in self.workers if node.up and node.process not in busy]
+        for node in idle[:2]:
+            node.crash()
+            node.start()
+
+    def _look(self) -> None:
+        super()._look()
+        for one in self.tasks.running.values():
+            if not one.stopped and one.process.alive:
+                self._check_not_lost(one.run)
+
+    def _check_not_lost(self, run: Run) -> None:
+        """Nobody tells of a task that it is lost while it runs on."""
+        for node in self.nodes:
+            row = node.look_at(lambda rows: rows.get(keys.numbered(keys.FINAL, run.id)))
+            task = decode_task(row) if row is not None else None
+            if task and task.status is Status.LOST and task.attempt == run.attempt:
+                raise Violation(f"{node.name} has lost {in_words(task)}, and it still runs")
 
     def _begin_haste(self, clients: BrokerWorkload) -> None:
         process = self.world.process("hasty client")

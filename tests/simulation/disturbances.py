@@ -71,6 +71,10 @@ class Disturbances:
         """For how long clients rest, about."""
         self.rests_max = rng.choice([0, 0, 1, 3])
         """How often they do."""
+        self.others_come: Callable[[], None] = lambda: None
+        """Lets somebody come who may go to the leader that was elected while all rest."""
+        self.resting_s = 0.0
+        """Until when they rest. Nothing else happens to anybody meanwhile."""
         self._rests = 0
         self.rest: Callable[[float], None] = lambda seconds: None
         """Lets the clients of the run rest for so long, where there are some that can."""
@@ -335,6 +339,7 @@ class Disturbances:
         self._rests += 1
         seconds = self.rest_s * self.rng.uniform(0.7, 1.3)
         self.rest(seconds)
+        self.resting_s = self._loop.now + seconds
         self._quiet_s = self._loop.now + seconds
         target = self._leader() or target
 
@@ -342,13 +347,24 @@ class Disturbances:
             if self._active:
                 self._cut(self._leader() or target, 0.7 * seconds)
 
-        self._loop.deliver_at(self._loop.now + 0.3 * seconds, self._loop.world, cut)
+        def others_come() -> None:
+            if self._active:
+                self.others_come()
+
+        begun_s = self._loop.now + 0.3 * seconds
+        self._loop.deliver_at(begun_s, self._loop.world, cut)
+        self._loop.deliver_at(begun_s + 3 * self.lease_s, self._loop.world, others_come)
         return True
 
     @property
     def rests(self) -> bool:
         """Whether clients of this run rest at times."""
         return self.on and self.rests_max > 0 and "rest" in self._kinds
+
+    @property
+    def resting(self) -> bool:
+        """Whether clients rest just now."""
+        return self._loop.now < self.resting_s
 
     @property
     def quiet(self) -> bool:
