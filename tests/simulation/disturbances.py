@@ -40,7 +40,6 @@ _KINDS: Final = (
     "rest",
 )
 _STEPS_MAX: Final = 300
-_CANCEL_S: Final = 0.03
 
 
 class Disturbed(Protocol):
@@ -89,6 +88,7 @@ class Disturbances:
         self._swizzle_share = rng.choice([0.0, 0.01, 0.05])
         self._elected_share = rng.choice([0.0, 0.2, 0.5])
         self._cancel_share = rng.choice([0.0, 0.02, 0.1])
+        self._cancel_s = rng.choice([0.01, 0.03, 0.2])
         self.metadata_timeout_ms = rng.choice([500, 2_000, 10_000])
         self._late_s = rng.choice([0.0, 0.0, 0.3, 2.0])
         self._mends: dict[Callable[[], None], Callable[[], None]] = {}
@@ -373,12 +373,13 @@ class Disturbances:
 
     # Calls
 
-    def perhaps_cancel(self, task: asyncio.Task[Any]) -> None:
-        """Cancel a task of a user's call at some moment of it, or not."""
-        if not self._active or self._cancel_rng.random() >= self._cancel_share:
+    def perhaps_cancel(self, task: asyncio.Task[Any], *, often: bool = False) -> None:
+        """Cancel a task of a user's call at some moment of it, or not. `often`: of a rare one."""
+        share = self._cancel_share * (8 if often else 1)
+        if not self._active or self._cancel_rng.random() >= share:
             return
         process = self._loop.current
-        delay_s = self._cancel_rng.expovariate(1 / _CANCEL_S)
+        delay_s = self._cancel_rng.expovariate(1 / self._cancel_s)
 
         def cancel() -> None:
             if self._active and not task.done():

@@ -3,6 +3,7 @@
 Invariants checked (a breach raises `Violation`):
 - Who answers a read that asks for the newest has applied all that was acknowledged before, by
   whichever node. The clients' histories say so too; this says it in the instant, for every row.
+- The ledger of the snapshot that is named is there.
 - No replica raises the epoch while another one leads whose lease holds. (Others may: an operator
   who deposes a leader, for one.)
 """
@@ -13,7 +14,9 @@ from typing import Final
 
 from engine.errors import EngineError
 from engine.log.log_list import LOGS, decode_list
+from engine.metadata.ledgers import LEDGERS
 from engine.replica.contract import Role
+from engine.replica.snapshots import decode_snapshot
 from tests.simulation.acknowledged import Acknowledged
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
@@ -38,6 +41,7 @@ class LeaderProbe:
         self._acknowledged = acknowledged
         self._write = write
         self._key = f"{LOGS}/{log}/list"
+        self._snapshot_key = f"{LOGS}/{log}/snapshot"
         self._epoch = 0
         self._found: Violation | None = None
         world.tree.tree.watch(self._key, self._list_changed)
@@ -49,6 +53,14 @@ class LeaderProbe:
             raise self._found
         if self._asking.done():
             self._asking.result()
+        self._check_snapshot()
+
+    def _check_snapshot(self) -> None:
+        tree = self._world.tree.tree
+        found = tree.get(self._snapshot_key)
+        named = 0 if found is None else decode_snapshot(found.value).ledger_id
+        if named and tree.get(f"{LEDGERS}/{named}") is None:
+            raise Violation(f"the snapshot of the log is ledger {named}, which is deleted")
 
     async def _ask(self) -> None:
         while True:

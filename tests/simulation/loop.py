@@ -198,13 +198,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         if process.paused and process.alive:
             process.on_resume()
         process.paused = False
-        self._ready.extend(process.parked)
-        process.parked = []
+        if process.alive:
+            self._ready.extend(process.parked)
+            process.parked = []
 
     def kill(self, process: Process) -> None:
         """End a process as SIGKILL does: nothing of it runs again, not even a `finally`."""
         process.alive = False
-        process.parked = []
 
     # Futures and tasks
 
@@ -279,9 +279,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             if callback is None:
                 continue
             process = handle.process
-            if not process.alive:
-                continue
-            if process.paused:
+            if process.paused or not process.alive:
+                # Of a dead one they are kept for ever: nobody shall miss what they would have heard.
                 process.parked.append(handle)
                 continue
             if process.steps and self._stopped_at_step(process):

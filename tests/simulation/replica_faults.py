@@ -203,7 +203,7 @@ class ReplicaNemesis(Nemesis):
                 self._world.trace.event("no snapshot", node.name, type(error).__name__)
 
         task = self._world.loop.spawn(node.process, take(), f"{node.name} snapshot")
-        self._world.disturbances.perhaps_cancel(task)
+        self._world.disturbances.perhaps_cancel(task, often=True)
         return True
 
     # Somebody else at the log
