@@ -93,6 +93,7 @@ class Disturbances:
         self._late_s = rng.choice([0.0, 0.0, 0.3, 2.0])
         self._mends: dict[Callable[[], None], Callable[[], None]] = {}
         self._stores: list[SimStore] = []
+        self._rare: dict[Process, list[asyncio.Task[Any]]] = {}
         self._targets: Callable[[], Sequence[Disturbed]] = lambda: ()
         self._leader: Callable[[], Disturbed | None] = lambda: None
         self._links: Sequence[str] = ()
@@ -109,6 +110,7 @@ class Disturbances:
         own.rng = random.Random(f"{self.rng.getrandbits(32)}")
         own.ordered = self._ordered
         own.returned = lambda key: self._returned(store, process, key)
+        own.sent = lambda key: self._sent(process, key)
         own.notices_s = self._late_s if self._active else 0.0
         self._stores.append(store)
 
@@ -263,6 +265,17 @@ class Disturbances:
             elif self._pause(process, seconds):
                 self._trace.fault("pause after", process.name, key)
 
+    def _sent(self, process: Process, key: str) -> float:
+        """A write is sent. One that names a snapshot may be late, and its caller not wait for it."""
+        rare = [task for task in self._rare.get(process, ()) if not task.done()]
+        if not self._active or not rare or not key.endswith("/snapshot"):
+            return 0.0
+        if self._cancel_rng.random() >= 8 * self._cancel_share:
+            return 0.0
+        late_s = self._cancel_rng.expovariate(1 / self._cancel_s)
+        self._cancel_later(rare[-1], process, late_s * self._cancel_rng.random())
+        return late_s
+
     def _leads(self, process: Process) -> bool:
         leader = self._leader()
         return leader is not None and leader.process is process
@@ -373,14 +386,17 @@ class Disturbances:
 
     # Calls
 
-    def perhaps_cancel(self, task: asyncio.Task[Any], *, often: bool = False) -> None:
-        """Cancel a task of a user's call at some moment of it, or not. `often`: of a rare one."""
-        share = self._cancel_share * (8 if often else 1)
-        if not self._active or self._cancel_rng.random() >= share:
-            return
+    def perhaps_cancel(self, task: asyncio.Task[Any], *, rare: bool = False) -> None:
+        """Cancel a task of a user's call at some moment of it, or not. A `rare` one more often."""
         process = self._loop.current
-        delay_s = self._cancel_rng.expovariate(1 / self._cancel_s)
+        if rare:
+            self._rare.setdefault(process, []).append(task)
+        share = self._cancel_share * (8 if rare else 1)
+        if self._active and self._cancel_rng.random() < share:
+            delay_s = self._cancel_rng.expovariate(1 / self._cancel_s)
+            self._cancel_later(task, process, delay_s)
 
+    def _cancel_later(self, task: asyncio.Task[Any], process: Process, delay_s: float) -> None:
         def cancel() -> None:
             if self._active and not task.done():
                 self._trace.fault("cancelled call", task.get_name())

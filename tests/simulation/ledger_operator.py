@@ -80,7 +80,7 @@ class LedgerOperator:
         loop, disturbances = self._node.world.loop, self._node.world.disturbances
         while True:
             writing = loop.create_task(self._write(kept, bodies), name="operator restore")
-            disturbances.perhaps_cancel(writing, often=True)
+            disturbances.perhaps_cancel(writing, rare=True)
             [done], _ = await asyncio.wait([writing])
             if done.cancelled():
                 continue

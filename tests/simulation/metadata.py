@@ -52,6 +52,8 @@ class SessionFaults:
     """Of calls that were carried out, how many replies get lost."""
     held: bool = False
     """Calls and notices wait."""
+    sent: Callable[[str], float] | None = None
+    """Is told the key of each write that is sent; by how many seconds this one is late."""
     returned: Callable[[str], None] | None = None
     """Is told, in nobody's process, that a write's reply has just arrived; which key."""
 
@@ -185,6 +187,8 @@ class SimStore:
             if self.own.ordered:
                 self._free_s = when = max(when, self._free_s)
         written = key if what in _WRITES else ""
+        if written and self.own.sent is not None:
+            when += self.own.sent(written)
         self._loop.deliver_at(when, self._loop.world, self._act, call, answered, written)
         return await answered
 

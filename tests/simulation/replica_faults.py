@@ -202,8 +202,13 @@ class ReplicaNemesis(Nemesis):
             except EngineError as error:
                 self._world.trace.event("no snapshot", node.name, type(error).__name__)
 
-        task = self._world.loop.spawn(node.process, take(), f"{node.name} snapshot")
-        self._world.disturbances.perhaps_cancel(task, often=True)
+        loop = self._world.loop
+
+        def begin() -> None:
+            task = loop.create_task(take(), name=f"{node.name} snapshot")
+            self._world.disturbances.perhaps_cancel(task, rare=True)
+
+        loop.deliver_at(loop.now, node.process, begin)
         return True
 
     # Somebody else at the log
