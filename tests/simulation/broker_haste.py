@@ -1,4 +1,4 @@
-"""Clients of a broker in haste: they cancel and retry at once, add children late, and wait for long.
+"""Clients of a broker in haste: they cancel and retry at once, add children late, wait for long.
 
 They work only in runs that are disturbed, beside the other clients, and draw from a generator of
 their own.
@@ -50,7 +50,9 @@ class HastyClient(BrokerClient):
 
     def judge(self) -> None:
         """Nobody still waits at a broker that lives. Every task has ended."""
-        waiting = [task.get_name() for process, task in self._long if process.alive and not task.done()]
+        waiting = [
+            task.get_name() for process, task in self._long if process.alive and not task.done()
+        ]
         if waiting:
             raise Violation(f"these wait for tasks that have ended: {waiting[:3]}")
         for process, task in self._long:
@@ -73,7 +75,7 @@ class HastyClient(BrokerClient):
         """A child of a task that was submitted before."""
         spec = self._spec()
         spec.parents = (Parent(task_id, rule=Rule.ALWAYS),)
-        self._oracle.tried.add(tag := spec.payload.decode())
+        self._oracle.tried.add(spec.payload.decode())
         try:
             await self._ask(lambda broker: broker.submit([spec]))
         except (BrokerError, Unanswered):

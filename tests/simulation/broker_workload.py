@@ -116,8 +116,9 @@ class BrokerWorkload:
 
     async def rested(self) -> None:
         """Wait until nobody has to rest any more."""
-        while self.world.loop.now < self._rested_s and not self.stopped:
-            await asyncio.sleep(0.1)
+        left_s = self._rested_s - self.world.loop.now
+        if left_s > 0:
+            await asyncio.sleep(left_s)
 
     def tag(self) -> str:
         """A new one."""

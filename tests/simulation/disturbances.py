@@ -266,7 +266,7 @@ class Disturbances:
                 self._trace.fault("pause after", process.name, key)
 
     def _sent(self, process: Process, key: str) -> float:
-        """A write is sent. One that names a snapshot may be late, and its caller not wait for it."""
+        """A write is sent. One that names a snapshot may be late, its caller cancelled."""
         rare = [task for task in self._rare.get(process, ()) if not task.done()]
         if not self._active or not rare or not key.endswith("/snapshot"):
             return 0.0

@@ -86,7 +86,6 @@ class LeaderProbe:
                 f"{known.by} has acknowledged {tuple(known.position)}"
             )
 
-
     def _list_changed(self) -> None:
         found = self._world.tree.tree.get(self._key)
         epoch = 0 if found is None else decode_list(found.value).epoch
@@ -117,10 +116,7 @@ def _believes(node: ReplicaNode) -> bool:
     """Whether a node would answer now that it leads."""
     replica = node.replica
     return (
-        replica is not None
-        and replica.role is Role.LEADER
-        and node.up
-        and not node.process.paused
+        replica is not None and replica.role is Role.LEADER and node.up and not node.process.paused
     )
 
 

@@ -1,4 +1,4 @@
-"""What an operator of ledgers does beside clients, auditor and repair: restores, and empties bookies.
+"""What an operator of ledgers does beside clients and repair: restores, and empties bookies.
 
 It works only in runs that are disturbed, on a machine of its own.
 
@@ -143,7 +143,9 @@ class LedgerOperator:
             emptying = Decommission(self._workshop, self._rng.choice(ids))
             await self._tried(emptying.begin())
             await asyncio.sleep(_EMPTYING_S * self._rng.random())
-            while not await self._tried(emptying.cancel()):
+            cancelled = False
+            while not cancelled:
+                cancelled = await self._tried(emptying.cancel())
                 await asyncio.sleep(_RETRY_S)
 
     async def _tried(self, call: Any) -> bool:

@@ -37,7 +37,18 @@ class RanTooLong(AssertionError):
 class Process:
     """What lives and dies together: all callbacks and tasks of one node's incarnation."""
 
-    __slots__ = ("_tidy_at", "alive", "name", "on_pause", "on_resume", "parked", "paused", "steps", "stop_here", "tasks")
+    __slots__ = (
+        "_tidy_at",
+        "alive",
+        "name",
+        "on_pause",
+        "on_resume",
+        "parked",
+        "paused",
+        "steps",
+        "stop_here",
+        "tasks",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -280,7 +291,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 continue
             process = handle.process
             if process.paused or not process.alive:
-                # Of a dead one they are kept for ever: nobody shall miss what they would have heard.
+                # A dead one's are kept for ever: nobody shall miss what they would have heard.
                 process.parked.append(handle)
                 continue
             if process.steps and self._stopped_at_step(process):

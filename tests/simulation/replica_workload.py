@@ -101,8 +101,9 @@ class ReplicaWorkload:
 
     async def rested(self) -> None:
         """Wait until nobody has to rest any more."""
-        while self._world.loop.now < self._rested_s and not self.stopped:
-            await asyncio.sleep(0.1)
+        left_s = self._rested_s - self._world.loop.now
+        if left_s > 0:
+            await asyncio.sleep(left_s)
 
     def start(self) -> None:
         """Let every client work, in a process of its own."""
