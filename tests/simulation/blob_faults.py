@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tests.simulation.blob_nodes import StoreNode
+from tests.simulation.disturbances import Disturbed
 from tests.simulation.herd_nodes import LOG
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.replica_faults import ReplicaNemesis
@@ -44,6 +45,9 @@ class BlobNemesis(ReplicaNemesis):
         super().stop()
         for node in self._stores:
             self._world.loop.resume(node.process)
+
+    def _disturbed(self) -> Sequence[Disturbed]:
+        return [*self._replicas, *self._stores, *self._bookies]
 
     def _strike(self, kind: str) -> None:
         if kind not in _KINDS:

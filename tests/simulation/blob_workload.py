@@ -78,6 +78,10 @@ class BlobWorkload:
         self.oracle = oracle
         self.stopped = False
         self.doomed_deleted = False
+        self.deletions = 0
+        """How many, of that bucket or in it, were begun; and of how many it is not known yet, or
+        never will be, what came of them."""
+        self.deletions_under_way = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self._copies = 0
 
@@ -93,6 +97,17 @@ class BlobWorkload:
         """A name that nothing was ever copied to."""
         self._copies += 1
         return f"copy/{self._copies:04}"
+
+    async def deleting(self, call: Awaitable[object]) -> None:
+        """Await a deletion, and count it."""
+        self.deletions += 1
+        self.deletions_under_way += 1
+        try:
+            await call
+        except (BucketNotEmpty, NoSuchBucket, NoSuchObject):
+            self.deletions_under_way -= 1
+            raise
+        self.deletions_under_way -= 1
 
     def begin(self, node: StoreNode) -> None:
         """Let a client work, in the process that it has now."""
@@ -177,7 +192,7 @@ class BlobClient:
             (2, lambda: self._put_slowly(bucket)),
             (1, lambda: self._join(bucket)),
             (4, lambda: self._mortal(buckets[MORTAL])),
-            (4, lambda: self._doomed(buckets[DOOMED])),
+            (16 if self._world.disturbances.on else 4, lambda: self._doomed(buckets[DOOMED])),
         )
         while not self._workload.stopped:
             [(_, step)] = self._rng.choices(steps, [weight for weight, _ in steps])
@@ -385,21 +400,42 @@ class BlobClient:
 
     async def _doomed(self, bucket: AsyncBucket) -> None:
         """Put into a bucket that somebody deletes, by force or when it is empty."""
+        disturbed = self._world.disturbances.on
         try:
             name = f"drop{self._rng.randrange(NAMES)}"
-            if self._rng.random() < 0.5:
-                await bucket.put(name, b"milk")
+            if self._rng.random() < (0.8 if disturbed else 0.5):
+                await self._put_doomed(bucket, name)
             else:
-                await bucket.delete(name)
+                await self._workload.deleting(bucket.delete(name))
             if self._rng.random() < 0.1:
                 force = self._rng.random() < 0.5
-                await self._node.blobs.delete_bucket(DOOMED, force=force)
+                deletion = self._node.blobs.delete_bucket(DOOMED, force=force)
+                await self._workload.deleting(deletion)
                 self._world.trace.event("deleted bucket", self._node.name)
                 self._workload.doomed_deleted = True
+                if disturbed and self._rng.random() < 0.5:
+                    # Handles of the old one are still about.
+                    await self._node.blobs.create_bucket(DOOMED, SETTINGS, exist_ok=True)
         except BucketNotEmpty:
             return
         except BlobError as error:
             self._note(error)
+
+    async def _put_doomed(self, bucket: AsyncBucket, name: str) -> None:
+        """What was acknowledged everybody finds, unless somebody deletes meanwhile."""
+        workload = self._workload
+        began, quiet = workload.deletions, not workload.deletions_under_way
+        await bucket.put(name, b"milk")
+        acknowledged = self._now
+        try:
+            found = await self._node.blobs.bucket(DOOMED)
+            await found.get(name)
+        except (NoSuchBucket, NoSuchObject) as error:
+            if quiet and workload.deletions == began:
+                raise Violation(
+                    f"{self.name} put {name} into {DOOMED}, acknowledged at {acknowledged:.3f}, "
+                    f"and nobody has deleted since: {error!r}"
+                ) from error
 
     # What is told
 

@@ -33,6 +33,7 @@ from tests.simulation.blob_nodes import SpaceNode, StoreNode
 from tests.simulation.blob_oracle import BlobOracle
 from tests.simulation.blob_verdict import BlobVerdict
 from tests.simulation.blob_workload import BlobLoad, BlobWorkload
+from tests.simulation.herd_nodes import LOG
 from tests.simulation.loop import SimLoop
 from tests.simulation.nodes import ClientNode
 from tests.simulation.oracles import Violation
@@ -125,6 +126,7 @@ class BlobScenario(ReplicaScenario):
             *(self.world, self._rng, self.bookies, self.nodes, self.stores),
             *(bystander, self._no_work()),
         )
+        self._ask_leaders(lambda node: None, LOG)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
         await self._until(self._harmed, PEACE_S_MAX)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tests.simulation.broker_nodes import LOG, BrokerNode
 from tests.simulation.broker_workers import WorkerNode
+from tests.simulation.disturbances import Disturbed
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.replica_faults import ReplicaNemesis
 from tests.simulation.workload import Workload
@@ -56,6 +57,9 @@ class BrokerNemesis(ReplicaNemesis):
             if not node.up:
                 node.start()
 
+    def _disturbed(self) -> Sequence[Disturbed]:
+        return [*self._brokers, *self._brokers, *self._workers, *self._bookies]
+
     def _strike(self, kind: str) -> None:
         if kind not in _KINDS:
             super()._strike(kind)
@@ -63,7 +67,7 @@ class BrokerNemesis(ReplicaNemesis):
         worker, broker = self._rng.choice(self._workers), self._rng.choice(self._brokers)
         strikes: dict[str, Callable[[], bool]] = {
             "crash worker": lambda: self._crash_worker(worker),
-            "pause worker": lambda: self._pause_worker(worker),
+            "pause worker": lambda: self._pause(worker),
             "cut worker": lambda: self._cut_worker(worker, out=True, back=True),
             "half-cut worker": lambda: self._half_cut(worker),
             "hold worker": lambda: self._hold_worker(worker, broker),
@@ -83,14 +87,6 @@ class BrokerNemesis(ReplicaNemesis):
                 node.start()
 
         self._mend_later(start)
-        return True
-
-    def _pause_worker(self, node: WorkerNode) -> bool:
-        process = node.process
-        if not node.up or process.paused:
-            return False
-        node.pause()
-        self._mend_later(lambda: node.resume(process))
         return True
 
     def _half_cut(self, node: WorkerNode) -> bool:

@@ -30,6 +30,8 @@ from tests.simulation.loop import Process
 from tests.simulation.nodes import World
 from tests.simulation.replica_nodes import DRIFT, DriftingClock
 
+LONG_FACTOR = 5.0
+"""In runs whose clients rest some attempts outlast a leader's lease and a worker's after it."""
 _AT_ONCE_SHARE = 0.7
 _KILL_S = 0.01
 _BREAK_S = 0.5
@@ -45,7 +47,9 @@ class SimPlaces:
         oracle: BrokerOracle,
         rng: random.Random,
         done: Callable[[list[Completion]], None],
+        long_factor: float = 1.0,
     ) -> None:
+        self._long_factor = long_factor
         self._process = process
         self._oracle = oracle
         self._rng = rng
@@ -83,7 +87,8 @@ class SimPlaces:
             self._begin(run)
         rng = random.Random(f"{run.id} {run.attempt}")
         # Some outlast leases and leaders.
-        await asyncio.sleep(rng.choice([0.0, 0.05, 0.1, 0.5, 5.0]) * rng.random())
+        long_s = 5.0 * self._long_factor
+        await asyncio.sleep(rng.choice([0.0, 0.05, 0.1, 0.5, long_s]) * rng.random())
         if rng.random() < 0.75:
             result = b"%d" % run.attempt
             self._end(Completion(run.id, run.attempt, Ended.FINISHED, result))
@@ -301,8 +306,10 @@ class WorkerNode:
         """A new life of the worker."""
         assert not self.up
         self.up = True
-        self.process = self.world.process(self.name)
-        self.world.loop.spawn(self.process, self._live(), f"{self.name} life")
+        self.process = process = self.world.process(self.name)
+        process.on_pause = lambda: self.oracle.stop(process)
+        process.on_resume = lambda: self._wake(process)
+        self.world.loop.spawn(process, self._live(), f"{self.name} life")
 
     async def _live(self) -> None:
         process = self.process
@@ -320,7 +327,8 @@ class WorkerNode:
                 retry_max_ms=500,
             )
             self.worker = worker = Worker(self, settings, (), clock, self._rng)
-            places = SimPlaces(process, self.oracle, self._rng, worker.done)
+            long = LONG_FACTOR if self.world.disturbances.rests else 1.0
+            places = SimPlaces(process, self.oracle, self._rng, worker.done, long)
             whole = await worker.run(places)
             self.world.trace.event("worker ended", self.name, whole)
             await asyncio.sleep(_RESTART_S)
@@ -343,14 +351,7 @@ class WorkerNode:
         self.oracle.die(self.process)
         self.world.loop.kill(self.process)
 
-    def pause(self) -> None:
-        """The worker and its children are stopped."""
-        self.oracle.stop(self.process)
-        self.world.loop.pause(self.process)
-
-    def resume(self, process: Process) -> None:
-        """They go on, if they still are."""
-        if process.alive and process.paused:
-            self.oracle.stop(process)
-            self.oracle.wake(process)
-            self.world.loop.resume(process)
+    def _wake(self, process: Process) -> None:
+        """The worker and its children go on after a pause."""
+        self.oracle.stop(process)
+        self.oracle.wake(process)

@@ -85,6 +85,7 @@ class BrokerWorkload:
         """The tags of a child's parent, and the rule between them."""
         self.tasks: list[asyncio.Task[Any]] = []
         self.operator: Operator | None = None
+        self._rested_s = 0.0
         self._tags = 0
 
     @property
@@ -109,6 +110,16 @@ class BrokerWorkload:
         operating = client.operate(self.operator)
         self.tasks.append(self.world.loop.spawn(process, operating, "operator work"))
 
+    def rest(self, seconds: float) -> None:
+        """Let every client begin nothing new for a while."""
+        self._rested_s = max(self._rested_s, self.world.loop.now + seconds)
+
+    async def rested(self) -> None:
+        """Wait until nobody has to rest any more."""
+        left_s = self._rested_s - self.world.loop.now
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
     def tag(self) -> str:
         """A new one."""
         self._tags += 1
@@ -118,13 +129,15 @@ class BrokerWorkload:
 class BrokerClient:
     """One client."""
 
-    def __init__(self, workload: BrokerWorkload, process: Process) -> None:
+    def __init__(
+        self, workload: BrokerWorkload, process: Process, rng: random.Random | None = None
+    ) -> None:
         self._workload = workload
         self._world = workload.world
         self._load = workload.load
         self._oracle = workload.oracle
         self._process = process
-        self._rng = workload.world.rng(process.name)
+        self._rng = rng or workload.world.rng(process.name)
         self._target = self._rng.choice(workload.nodes)
 
     # Work
@@ -148,12 +161,14 @@ class BrokerClient:
             else:
                 await self._wait()
             await asyncio.sleep(load.think_s * rng.random())
+            await self._workload.rested()
 
     async def operate(self, operator: Operator) -> None:
         """Do this and that as operators do, until it is enough."""
         while not self._workload.stopped:
             await operator.act()
             await asyncio.sleep(self._load.operator_s * self._rng.random())
+            await self._workload.rested()
         await operator.end()
 
     def _plain(self) -> Spec:
@@ -357,7 +372,8 @@ class BrokerClient:
             loop.deliver_at(when, self._process, settle, result, failed)
 
         def arrive() -> None:
-            loop.create_task(serve(), name=f"{self._process.name} at {node.name}")
+            task = loop.create_task(serve(), name=f"{self._process.name} at {node.name}")
+            self._world.disturbances.perhaps_cancel(task)
 
         on_sent()
         if network.unlucky(network.faults.lost_share):

@@ -13,11 +13,13 @@ from dataclasses import replace
 from typing import Final
 
 from broker import keys
-from broker.connection import WorkerLimits
+from broker.connection import Run, WorkerLimits
 from broker.settings import BrokerSettings, Limit, Mapping
+from broker.task import Status, decode_task
 from engine.ledger.settings import ClientSettings
 from tests.simulation.broker_faults import BrokerNemesis
-from tests.simulation.broker_nodes import BrokerNode, given_by, tasks_of
+from tests.simulation.broker_haste import HastyClient
+from tests.simulation.broker_nodes import LOG, BrokerNode, given_by, tasks_of
 from tests.simulation.broker_operator import FOR_EVER_MS, setting
 from tests.simulation.broker_oracle import LIMITS, RESOURCES, BrokerOracle
 from tests.simulation.broker_verdict import BrokerVerdict, in_words
@@ -40,6 +42,8 @@ from tests.simulation.running import Outcome, Show, check_tasks, play
 TASKS_MIN: Final = 45
 WORKERS: Final = 5
 BROKER_FAULTY_S_MAX: Final = 10.0
+REST_S: Final = 18.0
+"""Longer than what a leader's lease, an election and a worker's lease take together."""
 REPAIRED_SHARE: Final = 0.25
 """In so many runs lost copies are made anew; that is others' subject, and takes time."""
 _HELD: Final = {
@@ -88,6 +92,7 @@ class BrokerScenario(ReplicaScenario):
         self.nodes: list[BrokerNode] = []
         self.workers: list[WorkerNode] = []
         self.clients: BrokerWorkload | None = None
+        self.hasty: HastyClient | None = None
 
     @property
     def operations(self) -> int:
@@ -119,9 +124,17 @@ class BrokerScenario(ReplicaScenario):
             *(self.world, self._rng, self.bookies, self.nodes, self.workers),
             *(bystander, self._no_work()),
         )
+        self._ask_leaders(lambda node: None, LOG)
+        disturbances = self.world.disturbances
+        disturbances.rest, disturbances.rest_s = clients.rest, REST_S
+        disturbances.others_come = self._restart_idle_workers
+        disturbances.rests_max = min(disturbances.rests_max, 1)
+        if disturbances.on:
+            self._begin_haste(clients)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, BROKER_FAULTY_S_MAX)
         await self._until(self._faulty, PEACE_S_MAX)
+        await self._until(lambda: not disturbances.quiet, PEACE_S_MAX)
         nemesis.stop()
         harming.cancel()
         self.world.trace.event("peace")
@@ -129,6 +142,34 @@ class BrokerScenario(ReplicaScenario):
         clients.stopped = True
         await self._until(lambda: clients.ended, PEACE_S_MAX)
         await self._judge_brokers(clients)
+
+    def _restart_idle_workers(self) -> None:
+        """Some workers that run nothing begin anew, and look for a leader."""
+        busy = [one.process for one in self.tasks.running.values()]
+        idle = [node for node in self.workers if node.up and node.process not in busy]
+        for node in idle[:2]:
+            node.crash()
+            node.start()
+
+    def _look(self) -> None:
+        super()._look()
+        for one in self.tasks.running.values():
+            if not one.stopped and one.process.alive:
+                self._check_not_lost(one.run)
+
+    def _check_not_lost(self, run: Run) -> None:
+        """Nobody tells of a task that it is lost while it runs on."""
+        for node in self.nodes:
+            row = node.look_at(lambda rows: rows.get(keys.numbered(keys.FINAL, run.id)))
+            task = decode_task(row) if row is not None else None
+            if task and task.status is Status.LOST and task.attempt == run.attempt:
+                raise Violation(f"{node.name} has lost {in_words(task)}, and it still runs")
+
+    def _begin_haste(self, clients: BrokerWorkload) -> None:
+        process = self.world.process("hasty client")
+        rng = random.Random(f"{self.world.disturbances.rng.random()} haste")
+        self.hasty = hasty = HastyClient(clients, process, rng)
+        clients.tasks.append(self._loop.spawn(process, hasty.hurry(), "hasty client work"))
 
     def _enough(self) -> bool:
         faults = self.world.trace.counts["faults"]
@@ -168,6 +209,10 @@ class BrokerScenario(ReplicaScenario):
             raise Violation(f"only {self.operations} tasks were taken: {self._status()}")
         if not await self._until(self._all_ended, PEACE_S_MAX):
             raise Violation(f"tasks do not end in peace: {self._unended()}")
+        if self.hasty is not None:
+            self.hasty.judge()
+        if not await self._until(self._nobody_queued, PEACE_S_MAX):
+            raise Violation(f"every task has ended, and the leader holds on: {self._queues()}")
         if not await self._until(self._purged, PEACE_S_MAX):
             raise Violation("tasks are kept longer than they should be")
         await self._converge()
@@ -191,6 +236,17 @@ class BrokerScenario(ReplicaScenario):
         if leader is None:
             return False
         return not (leader.some_rows(keys.ACTIVE) or leader.some_rows(keys.TRANSACTION))
+
+    def _nobody_queued(self) -> bool:
+        return self._queues() == (0, 0)
+
+    def _queues(self) -> tuple[int, int] | None:
+        """How many tasks wait and run as the leader's memory has it."""
+        leader = self._leader()
+        if leader is None or leader.broker is None:
+            return None
+        scheduler = leader.broker.term.scheduler
+        return scheduler.waiting, scheduler.running
 
     def _purged(self) -> bool:
         """Whether every task that was to be kept for a moment has gone."""

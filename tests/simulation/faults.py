@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
+from tests.simulation.disturbances import Disturbed
 from tests.simulation.network import Link
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import Oracle
@@ -78,14 +79,17 @@ class Nemesis:
 
     async def run(self) -> None:
         """Harm until `stop`."""
+        names = [node.name for node in self._bookies]
+        self._world.disturbances.begin(self._disturbed, self._leader, names)
         while not self._stopped:
             await asyncio.sleep(self._rng.expovariate(1 / self._pause_s))
-            if not self._stopped:
+            if not self._stopped and not self._world.disturbances.resting:
                 self._strike(self._rng.choice(self._kinds))
 
     def stop(self) -> None:
         """End all harm: everything that can run runs."""
         self._stopped = True
+        self._world.disturbances.end()
         mends, self._mends = self._mends, []
         for mend in mends:
             mend()
@@ -97,6 +101,14 @@ class Nemesis:
                 node.crash(lose_power=False)
             if not node.up:
                 node.start()
+
+    def _disturbed(self) -> Sequence[Disturbed]:
+        """The machines whose processes may be disturbed."""
+        return [*self._clients, *self._bookies]
+
+    def _leader(self) -> Disturbed | None:
+        """Who leads, in runs where somebody does."""
+        return None
 
     def _strike(self, kind: str) -> None:
         node = self._rng.choice(self._bookies)
@@ -165,7 +177,7 @@ class Nemesis:
         crashed = [self._crash(node, lose_power=True) for node in self._bookies]
         return any(crashed)
 
-    def _pause(self, node: BookieNode | ClientNode) -> bool:
+    def _pause(self, node: Disturbed) -> bool:
         process = node.process
         if process.paused or not process.alive:
             return False

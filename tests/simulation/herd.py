@@ -85,6 +85,8 @@ class HerdScenario(ReplicaScenario):
         nemesis = ReplicaNemesis(
             self.world, self._rng, self.bookies, self.replicas, bystander, self._no_work(), log=LOG
         )
+        self._ask_leaders(workload.write_at, LOG)
+        self.world.disturbances.rest = workload.rest
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
         await self._until(self._harmed_at_work, FAULTY_S_MAX)

@@ -100,6 +100,10 @@ class HerdWorkload(ReplicaWorkload):
                 plan = Plan.drawn(rng, LISTS, isolation, lambda: next(self._values))
                 self.history.append(await client.play(plan))
             await asyncio.sleep(load.think_s * rng.random())
+            await self.rested()
+
+    def write_at(self, node: ReplicaNode) -> None:
+        """Clients of a tablespace ask any node anyway."""
 
 
 class HerdClient(_Client):

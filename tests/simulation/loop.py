@@ -37,13 +37,30 @@ class RanTooLong(AssertionError):
 class Process:
     """What lives and dies together: all callbacks and tasks of one node's incarnation."""
 
-    __slots__ = ("_tidy_at", "alive", "name", "parked", "paused", "tasks")
+    __slots__ = (
+        "_tidy_at",
+        "alive",
+        "name",
+        "on_pause",
+        "on_resume",
+        "parked",
+        "paused",
+        "steps",
+        "stop_here",
+        "tasks",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
         self.paused = False
         self.parked: list[SimHandle] = []
+        self.steps = 0
+        """How many callbacks are left until `stop_here` is called; 0: nobody counts."""
+        self.stop_here: Callable[[], None] | None = None
+        self.on_pause: Callable[[], None] = _nothing
+        self.on_resume: Callable[[], None] = _nothing
+        """Called before the process is paused, and before it goes on."""
         # Strong references: a dead process's coroutines must not be finalised in mid-run.
         self.tasks: list[asyncio.Task[Any]] = []
         self._tidy_at = 256
@@ -54,6 +71,10 @@ class Process:
         if len(self.tasks) >= self._tidy_at:
             self.tasks = [kept for kept in self.tasks if not kept.done()]
             self._tidy_at = 2 * len(self.tasks) + 256
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 class SimHandle:
@@ -103,6 +124,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.rng = random.Random(seed)
         self.world = Process("world")
         self.current = self.world
+        self.acting_for: Process | None = None
+        """Whose call the metadata store carries out just now."""
         self.now = START_S
         self.callbacks_run = 0
         self.on_callback: Callable[[], None] | None = None
@@ -174,18 +197,25 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def pause(self, process: Process) -> None:
         """Stop a process in mid-air, as SIGSTOP does. Time goes on without it."""
+        process.on_pause()
         process.paused = True
+
+    def pause_at_step(self, process: Process, steps: int, stop: Callable[[], None]) -> None:
+        """Call `stop`, which may pause the process, just before its callback after so many more."""
+        process.steps, process.stop_here = steps, stop
 
     def resume(self, process: Process) -> None:
         """Let a paused process go on with all that waits for it."""
+        if process.paused and process.alive:
+            process.on_resume()
         process.paused = False
-        self._ready.extend(process.parked)
-        process.parked = []
+        if process.alive:
+            self._ready.extend(process.parked)
+            process.parked = []
 
     def kill(self, process: Process) -> None:
         """End a process as SIGKILL does: nothing of it runs again, not even a `finally`."""
         process.alive = False
-        process.parked = []
 
     # Futures and tasks
 
@@ -260,9 +290,11 @@ class SimLoop(asyncio.AbstractEventLoop):
             if callback is None:
                 continue
             process = handle.process
-            if not process.alive:
+            if process.paused or not process.alive:
+                # A dead one's are kept for ever: nobody shall miss what they would have heard.
+                process.parked.append(handle)
                 continue
-            if process.paused:
+            if process.steps and self._stopped_at_step(process):
                 process.parked.append(handle)
                 continue
             self.current = process
@@ -274,6 +306,15 @@ class SimLoop(asyncio.AbstractEventLoop):
                 context.run(callback, *handle.args)
         self.current = self.world
         self.callbacks_run += count
+
+    def _stopped_at_step(self, process: Process) -> bool:
+        """Count a step; whether the process was paused, or died, before it."""
+        process.steps -= 1
+        if process.steps == 0 and process.stop_here is not None:
+            stop, process.stop_here = process.stop_here, None
+            self.current = self.world
+            stop()
+        return process.paused or not process.alive
 
     def waiting(self) -> list[str]:
         """The names of the tasks that have not ended in processes that live."""

@@ -1,17 +1,21 @@
 """The metadata store as one process sees it: late, sometimes unreachable, sessions that expire.
 
+A session has faults of its own (`SessionFaults`), while those of others work: it is slow, it hangs,
+it loses replies, its notices come late.
+
 Invariants:
 - The tree behind is linearizable; a call takes effect at one instant between request and answer.
 - What comes after a call whose caller was cancelled takes effect after it.
 - A failed call may have taken effect, and may take effect after its caller has died.
 - A watch that was due always comes, late.
+- Calls that hang are carried out in their order, or lost when their session has expired.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from engine.errors import MetadataUnavailable
 from engine.metadata.contract import Versioned
@@ -32,6 +36,30 @@ class MetadataFaults:
     silent_share: float = 0.2
     latency_s: float = 0.001
     watch_delay_s: float = 0.01
+
+
+@dataclass(slots=True)
+class SessionFaults:
+    """What befalls one session. `slow_s` and `notices_s` are means of exponential delays."""
+
+    rng: random.Random
+    ordered: bool = True
+    """Whether a slow session carries its calls out one after the other, as ZooKeeper does."""
+    slow_s: float = 0.0
+    slow_share: float = 1.0
+    """Of a slow session's calls, how many are slow."""
+    notices_s: float = 0.0
+    lost_share: float = 0.0
+    """Of calls that were carried out, how many replies get lost."""
+    held: bool = False
+    """Calls and notices wait."""
+    sent: Callable[[str], float] | None = None
+    """Is told the key of each write that is sent; by how many seconds this one is late."""
+    returned: Callable[[str], None] | None = None
+    """Is told, in nobody's process, that a write's reply has just arrived; which key."""
+
+
+_WRITES: Final = frozenset(("create", "set", "delete"))
 
 
 class SimStore:
@@ -56,6 +84,9 @@ class SimStore:
         self._session: MemoryStore = tree.session()
         self._losses = Losses()
         self._abandoned_s = 0.0
+        self.own = SessionFaults(random.Random(0))
+        self._waiting: list[Callable[[], None]] = []
+        self._free_s = 0.0
 
     @property
     def cluster_id(self) -> str:
@@ -100,7 +131,10 @@ class SimStore:
             if not self._process.alive:
                 return
             delay_s = self.faults.watch_delay_s * self._rng.random() * 2
-            self._loop.deliver_at(self._loop.now + delay_s, self._process, notice)
+            if self.own.held:
+                self._waiting.append(lambda: self._notify(delay_s, notice))
+            else:
+                self._notify(delay_s, notice)
 
         # On the tree, not on the session: a watch outlives an expired session, as clients that
         # reconnect set theirs again.
@@ -119,8 +153,24 @@ class SimStore:
     async def close(self) -> None:
         await self._session.close()
 
+    def _notify(self, delay_s: float, notice: Callable[[], None]) -> None:
+        if self.own.notices_s:
+            delay_s += self.own.rng.expovariate(1 / self.own.notices_s)
+        self._loop.deliver_at(self._loop.now + delay_s, self._process, notice)
+
+    def let_go(self) -> None:
+        """What was held goes on, in its order."""
+        self.own.held = False
+        waiting, self._waiting = self._waiting, []
+        for go_on in waiting:
+            go_on()
+
     def expire(self) -> None:
         """The session ends without its owner: its ephemeral keys go."""
+        if self.own.held:
+            self.reachable, reachable = False, self.reachable
+            self.let_go()
+            self.reachable, self.own.held = reachable, True
         expired, self._session = self._session, self._tree.session()
         run_now(expired.close())
         delay_s = self.faults.watch_delay_s * self._rng.random() * 2
@@ -133,33 +183,54 @@ class SimStore:
     ) -> R:
         answered: asyncio.Future[R] = self._loop.create_future()
         self._trace.event(what, self._process.name, key)
-        arrival_s = max(self._arrival_s(), self._abandoned_s)
-        self._loop.deliver_at(arrival_s, self._loop.world, self._act, call, answered)
+        when = max(self._arrival_s(), self._abandoned_s)
+        if self.own.slow_s and self.own.rng.random() < self.own.slow_share:
+            when += self.own.rng.expovariate(1 / self.own.slow_s)
+            if self.own.ordered:
+                self._free_s = when = max(when, self._free_s)
+        written = key if what in _WRITES else ""
+        if written and self.own.sent is not None:
+            when += self.own.sent(written)
+        self._loop.deliver_at(when, self._loop.world, self._act, call, answered, written)
         try:
             return await answered
         except asyncio.CancelledError:
-            self._abandoned_s = max(self._abandoned_s, arrival_s)
+            self._abandoned_s = max(self._abandoned_s, when)
             raise
 
     def _act(
-        self, call: Callable[[MemoryStore], Coroutine[Any, Any, R]], answered: asyncio.Future[R]
+        self,
+        call: Callable[[MemoryStore], Coroutine[Any, Any, R]],
+        answered: asyncio.Future[R],
+        written: str,
     ) -> None:
         """In the store: do it, or lose it, and send what came of it."""
+        if self.own.held:
+            self._waiting.append(lambda: self._act(call, answered, written))
+            return
         faults = self.faults
         if not self.reachable or self._rng.random() < faults.lost_before_share:
             self._lose(answered)
             return
         result: Any = None
         error: Exception | None = None
+        self._loop.acting_for = self._process
         try:
             result = run_now(call(self._session))
         except Exception as raised:
             error = raised
-        if self._rng.random() < faults.lost_after_share:
+        self._loop.acting_for = None
+        if self._rng.random() < faults.lost_after_share or self._loses_reply():
             self._lose(answered)
             return
         when = self._arrival_s()
         self._loop.deliver_at(when, self._process, _settle, answered, result, error)
+        if written and error is None and self.own.returned is not None:
+            # Its caller goes on after this: it is settled, and has not had its turn.
+            self._loop.deliver_at(when, self._loop.world, self.own.returned, written)
+
+    def _loses_reply(self) -> bool:
+        return self.own.lost_share > 0 and self.own.rng.random() < self.own.lost_share
 
     def _lose(self, answered: asyncio.Future[Any]) -> None:
         self._trace.fault("lost metadata call", self._process.name)

@@ -20,6 +20,7 @@ from engine.metadata.bookies import AVAILABLE
 from engine.metadata.memory import MemoryTree
 from engine.repair.settings import RepairSettings
 from tests.simulation.disk import SimDisk
+from tests.simulation.disturbances import Disturbances
 from tests.simulation.index import SimIndexes
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.metadata import MetadataFaults, SimStore
@@ -65,6 +66,7 @@ class World:
         self.network = network
         self.tree = tree
         self.metadata_faults = metadata_faults
+        self.disturbances = Disturbances(loop, seed, trace, network)
         self.processes: list[Process] = []
         self._seed = seed
         self._draws = 0
@@ -83,7 +85,9 @@ class World:
     def store(self, process: Process) -> SimStore:
         """A new session with the metadata store."""
         rng = self.rng("store")
-        return SimStore(self.tree, self.loop, process, rng, self.trace, self.metadata_faults)
+        store = SimStore(self.tree, self.loop, process, rng, self.trace, self.metadata_faults)
+        self.disturbances.adopt(store, process)
+        return store
 
     def end_session_later(self, store: SimStore) -> None:
         """The store notices, after a while, that a process has died."""

@@ -44,6 +44,8 @@ class LedgerOracle:
         self.state = State.OPEN
         self.deleted = False
         self.metadata: LedgerMetadata | None = None
+        self.reserved = False
+        """Whether clients leave it alone for now: it is being restored."""
 
     def bodies(self, count: int, attempt: int) -> list[bytes]:
         """The next entries to append. Entry and attempt decide every byte."""
@@ -83,7 +85,9 @@ class LedgerOracle:
     def on_metadata(self, metadata: LedgerMetadata) -> None:
         """The metadata store has a new value."""
         self.metadata = metadata
-        self._require(metadata.state >= self.state, f"{metadata.state} after {self.state}")
+        # A ledger that is being restored has states of its own.
+        forth = self.reserved or metadata.state >= self.state
+        self._require(forth, f"{metadata.state} after {self.state}")
         self.state = metadata.state
         last, length = metadata.last_entry, metadata.length
         if self.closed_last is not None:
@@ -155,6 +159,14 @@ class Oracle:
         self.ledgers[ledger_id] = ledger
         self._tree.tree.watch(f"/ledgers/{ledger_id}", lambda: self._changed(ledger))
         self._changed(ledger)
+        return ledger
+
+    def expected(self, ledger_id: int, password: bytes) -> LedgerOracle:
+        """A ledger that is about to be restored: nobody reads it before that is done."""
+        ledger = LedgerOracle(ledger_id, password, deferred_sync=False)
+        ledger.reserved = True
+        self.ledgers[ledger_id] = ledger
+        self._tree.tree.watch(f"/ledgers/{ledger_id}", lambda: self._changed(ledger))
         return ledger
 
     def _changed(self, ledger: LedgerOracle) -> None:

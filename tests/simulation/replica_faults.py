@@ -15,6 +15,7 @@ from engine.log.log import ReplicatedLog
 from engine.metadata.ledgers import LEDGERS, decode_metadata
 from engine.metadata.memory import MemoryTree
 from engine.replica.contract import Role
+from tests.simulation.disturbances import Disturbed
 from tests.simulation.faults import Nemesis
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import LedgerOracle, Oracle
@@ -94,6 +95,9 @@ class ReplicaNemesis(Nemesis):
             node.state_fails = False
             if not node.up:
                 node.start()
+
+    def _disturbed(self) -> Sequence[Disturbed]:
+        return [*self._replicas, *self._replicas, *self._bookies]
 
     def _strike(self, kind: str) -> None:
         self._tree.refresh()
@@ -198,7 +202,13 @@ class ReplicaNemesis(Nemesis):
             except EngineError as error:
                 self._world.trace.event("no snapshot", node.name, type(error).__name__)
 
-        self._world.loop.spawn(node.process, take(), f"{node.name} snapshot")
+        loop = self._world.loop
+
+        def begin() -> None:
+            task = loop.create_task(take(), name=f"{node.name} snapshot")
+            self._world.disturbances.perhaps_cancel(task, rare=True)
+
+        loop.deliver_at(loop.now, node.process, begin)
         return True
 
     # Somebody else at the log

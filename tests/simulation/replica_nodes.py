@@ -193,6 +193,7 @@ class ReplicaNode(ClientNode):
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._state = state
+                self.oracle.acknowledgements.listen(self.replica, process.name)
                 self.world.trace.event(self.runs, process.name, *self.replica.position)
                 return
 

@@ -10,6 +10,7 @@ Invariants checked (a breach raises `Violation` where it happens):
 
 from engine.log.position import START, Position
 from tests.linearizability import Operation, check
+from tests.simulation.acknowledged import Acknowledged
 from tests.simulation.oracles import Violation
 
 
@@ -19,6 +20,7 @@ class ReplicaOracle:
     def __init__(self) -> None:
         self.applied: dict[int, tuple[Position, bytes]] = {}
         self.acknowledged: dict[int, bytes] = {}
+        self.acknowledgements = Acknowledged()
         self.history: list[tuple[Operation, int | None]] = []
         self._commands: dict[Position, int] = {}
         self._cursors: dict[str, Position] = {}

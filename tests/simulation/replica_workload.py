@@ -91,6 +91,19 @@ class ReplicaWorkload:
         self._rng = world.rng("replica workload")
         self._commands = 0
         self.tasks: list[asyncio.Task[Any]] = []
+        self._prober: _Client | None = None
+        self._writes: list[asyncio.Task[Any]] = []
+        self._rested_s = 0.0
+
+    def rest(self, seconds: float) -> None:
+        """Let every client begin nothing new for a while."""
+        self._rested_s = max(self._rested_s, self._world.loop.now + seconds)
+
+    async def rested(self) -> None:
+        """Wait until nobody has to rest any more."""
+        left_s = self._rested_s - self._world.loop.now
+        if left_s > 0:
+            await asyncio.sleep(left_s)
 
     def start(self) -> None:
         """Let every client work, in a process of its own."""
@@ -99,8 +112,19 @@ class ReplicaWorkload:
             work = self._work(_Client(self, process, self._world.rng(process.name)))
             self.tasks.append(self._world.loop.spawn(process, work, f"client{number} work"))
         process = self._world.process("prober")
-        work = self._probe(_Client(self, process, self._world.rng(process.name)))
+        self._prober = _Client(self, process, self._world.rng(process.name))
+        work = self._probe(self._prober)
         self.tasks.append(self._world.loop.spawn(process, work, "prober work"))
+
+    def write_at(self, node: ReplicaNode) -> None:
+        """Write at this very node, once."""
+        prober = self._prober
+        if prober is not None and not self.stopped:
+            self._writes = [task for task in self._writes if not task.done()]
+            if not self._writes:
+                name = f"{prober.name} writes at {node.name}"
+                task = self._world.loop.spawn(prober.process, prober.write_at(node), name)
+                self._writes.append(task)
 
     @property
     def ended(self) -> bool:
@@ -136,6 +160,7 @@ class ReplicaWorkload:
             else:
                 await client.write(register)
             await asyncio.sleep(load.think_s * rng.random())
+            await self.rested()
 
 
 class _Client:
@@ -192,6 +217,20 @@ class _Client:
             await self._attempt(note, session, sequence)
         finally:
             session.end(sequence)
+
+    async def write_at(self, node: ReplicaNode) -> None:
+        """Write at one node, once."""
+        note = self._note(f"register {self.rng.randrange(self._load.registers)}")
+        called = self._now()
+        call = partial(ReplicaNode.propose, note=note, size_bytes=0, request=None)
+        try:
+            answer = decode_answer(await self._ask(call, repeated=False, node=node))
+        except (NotLeader, Overloaded):
+            return
+        except (EngineError, TimeoutError):
+            self._ended(self._operation(note, called, math.inf, True), note.number)
+            return
+        self._ended(self._operation(note, called, self._now(), answer.done), note.number)
 
     def _note(self, register: str) -> Note:
         number = self._workload.next_command()
@@ -307,7 +346,8 @@ class _Client:
             loop.deliver_at(when, self.process, settle, result, error)
 
         def arrive() -> None:
-            loop.create_task(serve(), name=f"{self.name} at {node.name}")
+            task = loop.create_task(serve(), name=f"{self.name} at {node.name}")
+            self._world.disturbances.perhaps_cancel(task)
 
         if network.unlucky(network.faults.lost_share):
             self._world.trace.fault("lost call", self.name, node.name)

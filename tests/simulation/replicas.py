@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Final
 from unittest.mock import patch
@@ -23,6 +24,7 @@ from engine.replica.contract import Role
 from engine.replica.settings import ReplicaSettings
 from engine.state.stored import StateSettings
 from tests.simulation.drawing import draw_bookie_settings, draw_client_settings, draw_network_faults
+from tests.simulation.leaders import LeaderProbe
 from tests.simulation.loop import SimLoop
 from tests.simulation.metadata import MetadataFaults
 from tests.simulation.network import Network
@@ -30,7 +32,7 @@ from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import Oracle, Violation
 from tests.simulation.repair import draw_repair
 from tests.simulation.replica_faults import ReplicaNemesis
-from tests.simulation.replica_nodes import DRIFT, ReplicaNode, ReplicaPlan
+from tests.simulation.replica_nodes import DRIFT, LOG, ReplicaNode, ReplicaPlan
 from tests.simulation.replica_oracle import ReplicaOracle
 from tests.simulation.replica_workload import ReplicaLoad, ReplicaWorkload
 from tests.simulation.running import Outcome, Show, check_tasks, play
@@ -100,11 +102,14 @@ class ReplicaScenario:
         self.bookies = [
             BookieNode(self.world, f"bookie{number}", settings, repair) for number in range(BOOKIES)
         ]
-        self._plan = _plan(rng)
+        plan = _plan(rng)
+        self._plan = replace(plan, client=self.world.disturbances.patient(plan.client))
+        self.world.disturbances.lease_s = plan.replica.lease_ms / 1000
         self._load = _load(rng)
         self.replicas: list[ReplicaNode] = []
         self.workload: ReplicaWorkload | None = None
         self._looks = 0
+        self._probe: LeaderProbe | None = None
 
     @property
     def operations(self) -> int:
@@ -127,6 +132,8 @@ class ReplicaScenario:
         nemesis = ReplicaNemesis(
             self.world, self._rng, self.bookies, self.replicas, bystander, self._no_work()
         )
+        self._ask_leaders(workload.write_at)
+        self.world.disturbances.rest = workload.rest
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
         await self._until(self._harmed_at_work, FAULTY_S_MAX)
@@ -138,6 +145,11 @@ class ReplicaScenario:
         workload.stopped = True
         await self._until(lambda: workload.ended, PEACE_S_MAX)
         await self._judge(workload)
+
+    def _ask_leaders(self, write: Callable[[ReplicaNode], None], log: str = LOG) -> None:
+        """Ask every node that believes it leads from now on; `write` at the newest of them."""
+        acknowledged = self.oracle.acknowledgements
+        self._probe = LeaderProbe(self.world, self.replicas, acknowledged, log, write)
 
     def _no_work(self) -> Workload:
         """For the nemesis, which could give clients of ledgers work."""
@@ -168,6 +180,8 @@ class ReplicaScenario:
         self._looks += 1
         if self._looks % _LOOKS_A_CHECK == 0:
             check_tasks(self.world)
+        if self._probe is not None:
+            self._probe.check()
         for node in self.replicas:
             node.look()
 

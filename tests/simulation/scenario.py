@@ -19,6 +19,7 @@ from engine.ledger.writer import LedgerWriter
 from engine.metadata.memory import MemoryTree
 from tests.simulation.drawing import draw_bookie_settings, draw_client_settings, draw_network_faults
 from tests.simulation.faults import Nemesis
+from tests.simulation.ledger_operator import LedgerOperator
 from tests.simulation.loop import SimLoop
 from tests.simulation.metadata import MetadataFaults
 from tests.simulation.network import Network
@@ -36,6 +37,7 @@ STRIKES_MIN: Final = 5
 FAULTY_S_MAX: Final = 20.0
 PEACE_S_MAX: Final = 300.0
 RUN_S_MAX: Final = 3_000.0
+OPERATED_BOOKIES_MIN: Final = 4
 _QUORUMS: Final = (
     (3, 3, 2),
     (3, 2, 2),
@@ -113,6 +115,7 @@ class Scenario:
             for number in range(self._client_count)
         ]
         nemesis = Nemesis(self.world, self._rng, self.oracle, self.bookies, clients, self.workload)
+        operator = self._operator()
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
         await self._until(self._faulty, PEACE_S_MAX)
@@ -121,10 +124,23 @@ class Scenario:
         self.world.trace.event("peace")
         await self._until(lambda: self.workload.operations >= OPERATIONS_MIN, PEACE_S_MAX)
         self.workload.stopped = True
+        if operator is not None:
+            operator.stopped = True
         await self._until(self._all_ended, PEACE_S_MAX)
         check_tasks(self.world)
         await self._judge(nemesis.lossy)
         self._check_counts()
+
+    def _operator(self) -> LedgerOperator | None:
+        """In disturbed runs somebody restores ledgers and empties bookies meanwhile."""
+        disturbances = self.world.disturbances
+        if not disturbances.on or len(self.bookies) < OPERATED_BOOKIES_MIN:
+            return None
+        node = ClientNode(self.world, "operator", self._client_settings, lambda node: None)
+        rng = random.Random(f"{disturbances.rng.random()} operator")
+        operator = LedgerOperator(node, rng, self.oracle, self.bookies, self._repair)
+        operator.start()
+        return operator
 
     def _enough(self) -> bool:
         return self.workload.operations >= OPERATIONS_MIN and self._faulty()

@@ -151,7 +151,8 @@ class Workload:
     # Reading
 
     def _choose(self, rng: random.Random) -> LedgerOracle | None:
-        ledgers = list(self._oracle.ledgers.values())[-_RECENT_LEDGERS:]
+        known = [one for one in self._oracle.ledgers.values() if not one.reserved]
+        ledgers = known[-_RECENT_LEDGERS:]
         return rng.choice(ledgers) if ledgers else None
 
     async def _recover(self, node: ClientNode, rng: random.Random) -> None:

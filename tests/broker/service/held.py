@@ -31,13 +31,13 @@ class HeldReplica(MemoryReplica):
         """Whether its lease holds, as the test has it."""
         return self.leased and super().may_answer()
 
-    def propose_for(self, command: bytes, waiter: Waiter) -> None:
+    def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:
         """Keep it, while the log is held."""
         self.proposed += 1
         if self.held:
             self.waiting.append((command, waiter))
         else:
-            super().propose_for(command, waiter)
+            super().propose_for(command, waiter, level)
 
     def apply(self, count: int) -> None:
         """Apply so many of the commands that wait, in one turn."""
