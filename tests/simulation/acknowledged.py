@@ -40,8 +40,8 @@ class Acknowledged:
                 future.add_done_callback(told)
             return future
 
-        def noting_for(command: bytes, waiter: Waiter) -> None:
-            propose_for(command, _Noting(waiter, lambda: self.note(replica, process)))
+        def noting_for(command: bytes, waiter: Waiter, level: int = 1) -> None:
+            propose_for(command, _Noting(waiter, lambda: self.note(replica, process)), level)
 
         replica.propose = noting  # type: ignore[method-assign]
         replica.propose_for = noting_for  # type: ignore[method-assign]
