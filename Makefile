@@ -101,7 +101,7 @@ sim: $(STAMP) ## Simulate: SEED=7 replays one seed, SEEDS=1000 runs many; KIND=l
 mutants: $(STAMP) ## Take each rule of the protocol out and see the suite go red
 	@$(BIN)/python -m tests.mutants
 
-soak: $(STAMP) ## The full sizes: 1,000 seeds, all mutants, ten million adds; writes docs/soak.md
+soak: $(STAMP) ## The full sizes: 2,000 seeds of each kind, all mutants, ten million adds; writes docs/soak.md
 	@$(BIN)/python -m tests.soak
 
 ## Keeping house

@@ -239,9 +239,9 @@ class Broker(RollingOut):
             await asyncio.wait((other, wrong), return_when=asyncio.FIRST_COMPLETED)
             return other.result() if other.done() else self.replica.term
         finally:
-            for one in (other, wrong):
-                one.cancel()
-            await asyncio.gather(other, wrong, return_exceptions=True)
+            # Nothing is awaited here: this may be the end of the event loop.
+            other.cancel()
+            wrong.cancel()
 
     def _distrust(self, why: str) -> None:
         """What this leader has in memory is not what the rows say, or not known to be."""

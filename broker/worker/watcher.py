@@ -11,7 +11,7 @@ standard library, so that it costs little and starts at once. Over the socket it
 Invariants:
 - When the worker's process is gone, however that came about, every group that it has told of ends,
   and so does every process with the worker's token in its environment, in whatever session it is.
-- It goes on until a look finds none of them: what forks meanwhile is found by the next look.
+- It goes on until looks find none of them: what forks meanwhile is found by the next one.
 - It ends itself, at the latest after `LAST_S`.
 """
 
@@ -25,7 +25,10 @@ from collections.abc import Callable
 VARIABLE = "HERDBOOK_WORKER_PROCESS"
 """The environment variable by which a worker's descendants are found."""
 LAST_S = 10.0
-_LOOK_S = 0.01
+_LOOK_S = 0.005
+_EMPTY_LOOKS = 3
+"""Only so many looks in a row say that nothing is left: what loads a program shows no environment
+for a moment."""
 _PARENT_LOOK_S = 0.25
 _PROC = "/proc"
 
@@ -57,15 +60,15 @@ def marked(mark: bytes) -> list[int]:
 def end(groups: "set[int]", mark: bytes) -> None:
     """End process groups and everything that has a mark; return when nothing of it is left."""
     last_s = time.monotonic() + LAST_S  # noqa: TID251 (a process of its own, without an engine)
-    left = list(groups)
+    empty = 0
     while time.monotonic() < last_s:  # noqa: TID251 (see above)
-        for group in left:
+        for group in groups:
             _kill(os.killpg, group)
-        left = []
         processes = marked(mark)
         for process in processes:
             _kill(os.kill, process)
-        if not processes:
+        empty = 0 if processes else empty + 1
+        if empty == _EMPTY_LOOKS:
             return
         time.sleep(_LOOK_S)  # noqa: TID251 (see above)
 

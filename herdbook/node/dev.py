@@ -43,6 +43,7 @@ HOST: Final = "127.0.0.1"
 NODES_MAX: Final = 9
 LOG: Final = "dev.log"
 _OWN: Final = ".node"
+_PORTS_FILE: Final = "ports.json"
 ROLES: Final = (Role.BOOKIE, Role.HERD, Role.BROKER, Role.HTTP)
 _PORTS: Final = {"bookie": 3181, "herd": 7180, "broker": 7364, "grpc": 7464, "http": 7380}
 _ZOOKEEPER_PORT: Final = 2181
@@ -149,6 +150,7 @@ async def run_dev(
         members = [
             _member(settings, number, folder, server.hosts, ports) for number in _numbers(settings)
         ]
+        ports.remember()
         members[0] = members[0]._replace(once=once)
         first = members[0].settings
         status = stack.enter_context(StatusFile(folder / _OWN, first.url, first.supervisor))
@@ -191,7 +193,8 @@ def _cluster(
 
 def _ports(folder: Path) -> Ports:
     """The ports. Its own processes of before, if it was killed, give them back in a moment."""
-    return Ports(HOST, DYING_S if was_killed(folder / _OWN) else 0.0)
+    patience_s = DYING_S if was_killed(folder / _OWN) else 0.0
+    return Ports(HOST, patience_s, folder / _OWN / _PORTS_FILE)
 
 
 def _numbers(settings: DevSettings) -> range:

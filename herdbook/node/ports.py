@@ -3,6 +3,8 @@
 Invariants:
 - Between the look and the moment at which a server listens, no other cluster of this machine takes
   the same port: whoever wants it holds the port's name for as long as the cluster is there.
+- A cluster that is started again has the ports that it had, as long as they are free: its url
+  stays, and nodes at their old addresses need not wait until their old sessions end.
 """
 
 import contextlib
@@ -10,7 +12,10 @@ import socket
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from herdbook.zookeeper_server import ZooKeeperFailed, free_port
 
@@ -18,32 +23,62 @@ _TRIES: Final = 100
 _LOOK_S: Final = 0.05
 
 
+def _read(file: Path | None) -> dict[str, int]:
+    """The ports that were written down; none where that cannot be read."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, int]) if file else {}
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
 class Ports:
     """Takes ports of one address; a context manager, whose end gives them back."""
 
-    def __init__(self, host: str, patience_s: float = 0.0) -> None:
-        """`patience_s` is how long, for all ports together, it waits for one that people know."""
+    def __init__(self, host: str, patience_s: float = 0.0, file: Path | None = None) -> None:
+        """`file` remembers the ports; `patience_s` is how long, for all ports together, it waits
+        for one that was had before, or that people know."""
         self._host = host
+        self._file = file
+        self._had = _read(file)
+        self._taken: dict[str, int] = {}
         self._until_s = time.monotonic() + patience_s
         self._stack = ExitStack()
         self.moved: dict[str, tuple[int, int]] = {}
         """Whose port somebody else has, which that is, and the one that was taken instead."""
 
     def take(self, whose: str, wanted: int) -> int:
-        """The port that people know, or a free one where somebody has it.
+        """The port that it had before, else the one that people know, else a free one.
 
         Raises `ZooKeeperFailed` where none is free.
         """
-        while not self._hold(wanted):
-            if time.monotonic() >= self._until_s:
-                break
-            time.sleep(_LOOK_S)
+        had = self._had.get(whose, wanted)
+        if self._awaited(had):
+            port = had
         else:
-            return wanted
+            port = wanted if had != wanted and self._hold(wanted) else self._free()
+        if port != wanted:
+            self.moved[whose] = wanted, port
+        self._taken[whose] = port
+        return port
+
+    def remember(self) -> None:
+        """Write down the ports that were taken. Raises `OSError`."""
+        if self._file is not None:
+            new = self._file.with_suffix(".new")
+            new.write_bytes(msgspec.json.encode(self._taken))
+            new.replace(self._file)
+
+    def _awaited(self, port: int) -> bool:
+        while not self._hold(port):
+            if time.monotonic() >= self._until_s:
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def _free(self) -> int:
         for _ in range(_TRIES):
             port = free_port(self._host)
             if self._hold(port):
-                self.moved[whose] = wanted, port
                 return port
         raise ZooKeeperFailed(f"no port of {self._host} is free")
 

@@ -259,4 +259,15 @@ SUPERVISOR_MUTANTS: Final = (
             _KILLED_TESTS, "test_a_node_that_ended_before_the_machine_was_started_runs_no_more"
         ),
     ),
+    Mutant(
+        "a-cluster-for-development-forgets-its-ports",
+        "a cluster that is started again has the ports that it had",
+        "herdbook/node/ports.py",
+        "        had = self._had.get(whose, wanted)",
+        "        had = wanted",
+        by_test(
+            "herdbook/node/test_ports.py",
+            "test_a_cluster_that_is_started_again_has_the_ports_that_it_had",
+        ),
+    ),
 )

@@ -2,7 +2,7 @@
 
 usage: python -m tests.soak [--only NAME]
 
-It takes about an hour on two quiet cores. What a part printed last stands in the report with
+It takes about six hours on two quiet cores. What a part printed last stands in the report with
 the command that repeats it; the exit code is 1 if any part failed.
 """
 
@@ -40,21 +40,39 @@ class Part:
 
 PARTS: tuple[Part, ...] = (
     Part(
+        "leadership",
+        "Every order of all messages of an election, three attempts deep",
+        ("-m", "tests.leadership", "--large"),
+        lines=10,
+    ),
+    Part(
+        "crash-matrix",
+        "Three hundred rounds of the crash matrix: every way to run, killed and started again",
+        ("-m", "tests.crash_matrix", "--rounds", "300", "--jobs", "1"),
+        lines=40,
+    ),
+    Part(
         "simulation",
-        "A thousand seeds of the simulation",
-        ("-m", "tests.simulation", "--seeds", "1000", "--jobs", "2"),
+        "Two thousand seeds of the simulation",
+        ("-m", "tests.simulation", "--seeds", "2000", "--jobs", "2"),
+        lines=5,
+    ),
+    Part(
+        "log-simulation",
+        "Two thousand seeds of logs whose leaders depose each other",
+        ("-m", "tests.simulation", "--log", "--seeds", "2000", "--jobs", "2"),
         lines=5,
     ),
     Part(
         "replica-simulation",
-        "Five hundred seeds of three replicas on five bookies",
-        ("-m", "tests.simulation", "--replicas", "--seeds", "500", "--jobs", "2"),
+        "Two thousand seeds of three replicas on five bookies",
+        ("-m", "tests.simulation", "--replicas", "--seeds", "2000", "--jobs", "2"),
         lines=5,
     ),
     Part(
         "herd-simulation",
-        "Five hundred seeds of three replicas of a tablespace: transfers, lists, leaders killed",
-        ("-m", "tests.simulation", "--herd", "--seeds", "500", "--jobs", "2"),
+        "Two thousand seeds of three replicas of a tablespace: transfers, lists, leaders killed",
+        ("-m", "tests.simulation", "--herd", "--seeds", "2000", "--jobs", "2"),
         lines=5,
     ),
     Part(
@@ -116,8 +134,8 @@ PARTS: tuple[Part, ...] = (
     Part("blobs", "Blobs", ("-m", "benchmarks", "blobs", "--json"), lines=10),
     Part(
         "broker-simulation",
-        "Five hundred seeds of three brokers and five workers, with clocks that jump",
-        ("-m", "tests.simulation", "--broker", "--seeds", "500", "--jobs", "2"),
+        "Two thousand seeds of three brokers and five workers, with clocks that jump",
+        ("-m", "tests.simulation", "--broker", "--seeds", "2000", "--jobs", "2"),
         lines=5,
     ),
     Part(
@@ -140,8 +158,8 @@ PARTS: tuple[Part, ...] = (
     ),
     Part(
         "blobs-simulation",
-        "Two hundred seeds of buckets under collection, compaction, pauses and deaths",
-        ("-m", "tests.simulation", "--blobs", "--seeds", "200", "--jobs", "2"),
+        "Two thousand seeds of buckets under collection, compaction, pauses and deaths",
+        ("-m", "tests.simulation", "--blobs", "--seeds", "2000", "--jobs", "2"),
         lines=5,
     ),
     Part(
