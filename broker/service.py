@@ -260,7 +260,6 @@ class Broker(RollingOut):
                 await term.proposing.quiet()
             await asyncio.sleep(min(_RETRY_PAUSE_S * 2**self._mends, _MEND_PAUSE_S_MAX))
             self._mends = min(self._mends + 1, 20)
-            self._wrong.clear()
             if self.replica.term:
                 await self._begin_term()
 
@@ -284,7 +283,6 @@ class Broker(RollingOut):
         await term.build()
         if self.replica.term != term.number:
             return
-        self._wrong.clear()
         self.machine.listener = term.changed
         self._term = term
         term.start()
@@ -356,6 +354,8 @@ class Broker(RollingOut):
 
     async def _end_term(self, why: str) -> None:
         term, self._term = self._term, None
+        # What was wrong has ended with it: a follower has nothing to build anew.
+        self._wrong.clear()
         if term is not None:
             self.machine.listener = None
             kind = StoreClosed if self._closed else NotLeader

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from broker import keys
 from broker.leading.place import Place, place_of
 from broker.leading.quotas import NOT_BEGUN, size_of
-from broker.leading.timers import Kind
+from broker.leading.timers import Kind, waits_since_ms
 from broker.scheduling import QueueKey
 from broker.task import Status, Task, decode_task, decode_transaction
 from engine.errors import EngineError
@@ -219,15 +219,20 @@ def _of_counts(term: "Term", tasks: list[Task]) -> Iterator[str]:
 
 def _of_moments(term: "Term", tasks: list[Task]) -> Iterator[str]:
     """What has rung is on its way to the log: only moments to come are compared."""
-    due = {task.id: task.due_ms for task in tasks if task.status is Status.DELAYED}
+    ring_ms = term.time.ring_ms
+    due = {
+        task.id: ring_ms(task.due_ms, waits_since_ms(task))
+        for task in tasks
+        if task.status is Status.DELAYED
+    }
     deadlines = {
-        task.id: task.deadline_ms
+        task.id: ring_ms(task.deadline_ms)
         for task in tasks
         if task.deadline_ms and task.status is not Status.PREPARED
     }
     rows = term.look(lambda rows: rows.scan(keys.TRANSACTION, keys.end_of(keys.TRANSACTION), _ALL))
     transactions = [decode_transaction(row) for _, row in rows]
-    open_ = {one.id: one.expires_ms for one in transactions}
+    open_ = {one.id: ring_ms(one.expires_ms, one.created_ms) for one in transactions}
     now_ms = term.time.now_ms()
     wanted = ((Kind.DUE, due), (Kind.DEADLINE, deadlines), (Kind.TRANSACTION, open_))
     for kind, moments in wanted:
@@ -240,4 +245,4 @@ def _of_kind(
     for key in sorted({*rows, *(key for key in timers if isinstance(key, int))}):
         there, rings = rows.get(key), timers.get(key)
         if there != rings and ((rings is not None) or (there is not None and ahead(there))):
-            yield f"{kind.name} of {key} is {there} in its row and {rings} in memory"
+            yield f"{kind.name} of {key} is to ring at {there} by its row and at {rings} in memory"

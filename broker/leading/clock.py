@@ -131,9 +131,13 @@ class BrokerTime:
         """Whether the time may be wrong: then nothing is removed because of its age."""
         return bool(self._doubt_ms) and self.now_ms() < self._doubt_ms
 
-    def ring_ms(self, at_ms: int) -> int:
-        """When to act on a moment: when it is over by every clock, or the doubt is."""
-        if not self._doubt_ms or at_ms <= self._sure_ms:
+    def ring_ms(self, at_ms: int, since_ms: int = 0) -> int:
+        """When to act on a moment: when it is over by every clock, or the doubt is.
+
+        `since_ms`: when a wait of some length began; 0: the moment is a date. A wait that began in
+        this term is measured by its monotonic clock, so there is no doubt about it.
+        """
+        if not self._doubt_ms or at_ms <= self._sure_ms or since_ms >= self._start_ms:
             return at_ms
         if self._behind_ms:
             return max(at_ms, min(at_ms + self._behind_ms, self._doubt_ms))

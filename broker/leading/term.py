@@ -49,7 +49,7 @@ from broker.leading.measures import Ended, TermMeasures, newest
 from broker.leading.place import Place, place_of
 from broker.leading.proposing import Proposing
 from broker.leading.quotas import NOT_BEGUN, Quotas, size_of
-from broker.leading.timers import Handle, Key, Kind, Later, Timers
+from broker.leading.timers import Handle, Key, Kind, Later, Timers, waits_since_ms
 from broker.leading.waits import Waits
 from broker.replicating import Replicated
 from broker.scheduling import Pick, QueueKey, Scheduler
@@ -164,7 +164,8 @@ class Term:
             self.housekeeping.session(worker, gone=False)
         for _, row in await self._all(keys.TRANSACTION):
             transaction = decode_transaction(row)
-            self.timers.set(Kind.TRANSACTION, transaction.id, transaction.expires_ms)
+            since_ms = transaction.created_ms
+            self.timers.set(Kind.TRANSACTION, transaction.id, transaction.expires_ms, since_ms)
             if transaction.created_ms > now_ms:
                 self.redated[1].append(transaction.id)
         for _, row in await self._all(keys.SCHEDULE):
@@ -240,7 +241,7 @@ class Term:
         if status in NOT_BEGUN:
             self.quotas.count(task.tenant, 1, size_of(task))
         if status is Status.DELAYED:
-            self.timers.set(Kind.DUE, task.id, task.due_ms)
+            self.timers.set(Kind.DUE, task.id, task.due_ms, waits_since_ms(task))
             if task.events and task.events[-1][0] > self.time.now_ms():
                 self.redated[0].append(task.id)
         elif status is Status.RUNNING:
@@ -296,8 +297,8 @@ class Term:
             if change.transaction is None:
                 self.timers.remove(Kind.TRANSACTION, change.transaction_id)
             else:
-                at_ms = change.transaction.expires_ms
-                self.timers.set(Kind.TRANSACTION, change.transaction_id, at_ms)
+                at_ms, since_ms = change.transaction.expires_ms, change.transaction.created_ms
+                self.timers.set(Kind.TRANSACTION, change.transaction_id, at_ms, since_ms)
         elif isinstance(change, RolloutChanged):
             self.cluster_limits.changed(change)
             self.dispatching.wake()
@@ -372,7 +373,7 @@ class Term:
     def _set_moments(self, before: Status | None, after: Status | None, task: Task) -> None:
         """What is to ring for a task."""
         if after is Status.DELAYED:
-            self.timers.set(Kind.DUE, task.id, task.due_ms)
+            self.timers.set(Kind.DUE, task.id, task.due_ms, waits_since_ms(task))
         elif before is Status.DELAYED:
             self.timers.remove(Kind.DUE, task.id)
         if not task.deadline_ms:

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.leading.clock import BrokerTime
+from broker.task import EventKind, Task
 
 Key = int | str
 _STALE_KEPT: Final = 1_000
 _RING_MAX: Final = 1_000
+_DATED: Final = frozenset((EventKind.COMMITTED, EventKind.RELEASED))
+"""After these a task waits for the date that its submitter gave, not for a length of time."""
 
 
 class Kind(enum.IntEnum):
@@ -60,12 +63,12 @@ class Timers:
     def __len__(self) -> int:
         return self._count
 
-    def set(self, kind: Kind, key: Key, at_ms: int) -> None:
+    def set(self, kind: Kind, key: Key, at_ms: int, since_ms: int = 0) -> None:
         """Ring for a key at a moment, and at no other that was set for it.
 
         Later than that, while it is not sure that the moment is over: see `BrokerTime.ring_ms`.
         """
-        at_ms = self._time.ring_ms(at_ms)
+        at_ms = self._time.ring_ms(at_ms, since_ms)
         moments = self._moments[kind]
         before = moments.get(key)
         if before == at_ms:
@@ -140,3 +143,10 @@ class Timers:
                 for key, at_ms in moments.items()
             ]
             heapq.heapify(self._heap)
+
+
+def waits_since_ms(task: Task) -> int:
+    """When a delayed task began to wait for a length of time; 0: it waits for a date."""
+    if not task.events or task.events[-1][1] in _DATED:
+        return 0
+    return task.events[-1][0]

@@ -2,7 +2,7 @@
 
 Invariants:
 - Wall clocks of brokers jump by hours, forward and back; monotonic ones do not.
-- After `stop` every worker runs and every broker, and all links work.
+- After `stop` every worker runs and every broker, all links work, and all clocks are right.
 """
 
 import random
@@ -53,6 +53,8 @@ class BrokerNemesis(ReplicaNemesis):
     def stop(self) -> None:
         """End all harm: everything that can run runs."""
         super().stop()
+        for broker in self._brokers:
+            broker.set_right()
         for node in self._workers:
             if not node.up:
                 node.start()

@@ -2,7 +2,8 @@
 
 Invariants:
 - A node runs the product's broker unchanged, over a state that loses what it had not flushed.
-- Its wall clock may jump by hours; its monotonic one only drifts.
+- Its wall clock may jump by hours, and may be set right again; its monotonic one only drifts.
+- In some runs the metadata store's server has a clock, which is right, and tells it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +20,13 @@ from engine.replica.contract import ReadRows
 from engine.replica.replica import Replica
 from engine.state.stored import StoredState
 from tests.simulation.broker_oracle import Given
-from tests.simulation.nodes import World
+from tests.simulation.nodes import SimClock, World
 from tests.simulation.replica_nodes import DriftingClock, ReplicaNode, ReplicaPlan
 from tests.simulation.replica_oracle import ReplicaOracle
 
 __all__ = ["LOG", "BrokerNode"]
 T = TypeVar("T")
+_SERVED_SHARE = 0.5
 
 
 class BrokerNode(ReplicaNode):
@@ -43,7 +45,24 @@ class BrokerNode(ReplicaNode):
     ) -> None:
         self.broker_settings = settings
         self.broker: Broker | None = None
+        self._served = world.rng("clock of the server").random() < _SERVED_SHARE
+        self.mended: list[str] = []
+        """Why a leader built its memory anew: nothing here gives it a reason to."""
         super().__init__(world, name, plan, oracle)
+        self._right_s = self._wall_s
+
+    def start(self) -> None:
+        """See `ReplicaNode`."""
+        super().start()
+        if self._served:
+            store = self.store
+
+            async def server_ms() -> int:
+                await store.sync()
+                return SimClock(self.world.loop, 0.0).wall_ms()
+
+            # A session that has this is a `ServerClock`.
+            store.server_ms = server_ms  # type: ignore[attr-defined]
 
     async def _open(self, state: StoredState) -> Replica:
         self.broker = await Broker.open(
@@ -56,7 +75,18 @@ class BrokerNode(ReplicaNode):
             log_settings=self.plan.log,
         )
         assert isinstance(self.broker.replica, Replica)
+        self._hear_of_mending(self.broker)
         return self.broker.replica
+
+    def _hear_of_mending(self, broker: Broker) -> None:
+        distrust = broker._distrust
+
+        def distrusted(why: str) -> None:
+            self.mended.append(why)
+            distrust(why)
+
+        # Terms that begin from now on are given this one.
+        broker._distrust = distrusted  # type: ignore[method-assign]
 
     def crash(self) -> None:
         """The process ends in mid-air; what its state had not flushed goes, in part or whole."""
@@ -78,6 +108,10 @@ class BrokerNode(ReplicaNode):
         self._wall_s += seconds
         assert isinstance(self.clock, DriftingClock)
         self.clock._wall_s = self._wall_s
+
+    def set_right(self) -> None:
+        """The wall clock shows again what it did before it jumped."""
+        self.jump(self._right_s - self._wall_s)
 
     @property
     def serving(self) -> bool:

@@ -31,7 +31,7 @@ from tests.simulation.broker_nodes import BrokerNode
 from tests.simulation.broker_operator import BACKOFF, FOR_EVER_MS, Operator
 from tests.simulation.broker_oracle import RESOURCES, BrokerOracle
 from tests.simulation.loop import Process
-from tests.simulation.nodes import World
+from tests.simulation.nodes import SimClock, World
 from tests.simulation.oracles import Violation
 
 R = TypeVar("R")
@@ -215,7 +215,7 @@ class BrokerClient:
             try:
                 answers = await self._ask(
                     lambda broker: broker.submit(
-                        _timed(broker, specs), transaction=transaction, atomic=atomic
+                        self._timed(broker, specs), transaction=transaction, atomic=atomic
                     ),
                     on_sent=lambda: oracle.tried.update(tags),
                 )
@@ -233,6 +233,21 @@ class BrokerClient:
             self._world.trace.event("submitted", *tags)
             return not any(isinstance(answer, Refusal) for answer in answers)
         return False
+
+    def _timed(self, broker: Broker, specs: list[Spec]) -> list[Spec]:
+        """The same, to begin when a right clock shows it, with deadlines by the broker's time.
+
+        Where a leader is ahead everything may begin at once, but none is refused as too late.
+        """
+        right_ms, now_ms = SimClock(self._world.loop, 0.0).wall_ms(), broker.term.time.now_ms()
+        return [
+            msgspec.structs.replace(
+                spec,
+                due_ms=spec.due_ms and right_ms + spec.due_ms,
+                deadline_ms=spec.deadline_ms and now_ms + spec.deadline_ms,
+            )
+            for spec in specs
+        ]
 
     async def _graph(self) -> None:
         """A parent and its child."""
@@ -385,19 +400,6 @@ class BrokerClient:
                 return await answered
         except TimeoutError:
             raise Unanswered from None
-
-
-def _timed(broker: Broker, specs: list[Spec]) -> list[Spec]:
-    """The same, with times that count from now on, as the broker has it."""
-    now_ms = broker.term.time.now_ms()
-    return [
-        msgspec.structs.replace(
-            spec,
-            due_ms=spec.due_ms and now_ms + spec.due_ms,
-            deadline_ms=spec.deadline_ms and now_ms + spec.deadline_ms,
-        )
-        for spec in specs
-    ]
 
 
 def judge_bundles(workload: BrokerWorkload, present: set[str]) -> None:

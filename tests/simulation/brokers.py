@@ -14,8 +14,10 @@ from typing import Final
 
 from broker import keys
 from broker.connection import Run, WorkerLimits
+from broker.leading.clock import DOUBT_MS, SETTLED_S
 from broker.settings import BrokerSettings, Limit, Mapping
 from broker.task import Status, decode_task
+from engine.errors import EngineError
 from engine.ledger.settings import ClientSettings
 from tests.simulation.broker_faults import BrokerNemesis
 from tests.simulation.broker_haste import HastyClient
@@ -44,6 +46,8 @@ WORKERS: Final = 5
 BROKER_FAULTY_S_MAX: Final = 10.0
 REST_S: Final = 18.0
 """Longer than what a leader's lease, an election and a worker's lease take together."""
+CLOCKS_S: Final = (SETTLED_S + DOUBT_MS / 1_000) * 1.05 + 30.0
+"""Longer than a leader whose clock is away waits for dates, and keeps all that has ended."""
 REPAIRED_SHARE: Final = 0.25
 """In so many runs lost copies are made anew; that is others' subject, and takes time."""
 _HELD: Final = {
@@ -153,9 +157,25 @@ class BrokerScenario(ReplicaScenario):
 
     def _look(self) -> None:
         super()._look()
+        for node in self.nodes:
+            self._check_memory(node)
         for one in self.tasks.running.values():
             if not one.stopped and one.process.alive:
                 self._check_not_lost(one.run)
+
+    def _check_memory(self, node: BrokerNode) -> None:
+        """What a leader has in memory is what its rows say; it never has to build it anew."""
+        if node.broker is None or not node.process.alive or node.process.paused:
+            return
+        try:
+            found = node.broker.check_memory()
+        except EngineError:
+            # Its term is over, and it has not heard of that yet.
+            return
+        if found:
+            raise Violation(f"the memory of {node.name} differs from its rows: {found[:3]}")
+        if node.mended:
+            raise Violation(f"{node.name} built its memory anew: {node.mended[0]}")
 
     def _check_not_lost(self, run: Run) -> None:
         """Nobody tells of a task that it is lost while it runs on."""
@@ -207,13 +227,13 @@ class BrokerScenario(ReplicaScenario):
             raise Violation(f"work does not end in peace: {self._loop.waiting()}")
         if self.operations < TASKS_MIN:
             raise Violation(f"only {self.operations} tasks were taken: {self._status()}")
-        if not await self._until(self._all_ended, PEACE_S_MAX):
+        if not await self._until(self._all_ended, PEACE_S_MAX + CLOCKS_S):
             raise Violation(f"tasks do not end in peace: {self._unended()}")
         if self.hasty is not None:
             self.hasty.judge()
         if not await self._until(self._nobody_queued, PEACE_S_MAX):
             raise Violation(f"every task has ended, and the leader holds on: {self._queues()}")
-        if not await self._until(self._purged, PEACE_S_MAX):
+        if not await self._until(self._purged, PEACE_S_MAX + CLOCKS_S):
             raise Violation("tasks are kept longer than they should be")
         await self._converge()
         self._judge_rows(clients)
@@ -249,12 +269,18 @@ class BrokerScenario(ReplicaScenario):
         return scheduler.waiting, scheduler.running
 
     def _purged(self) -> bool:
-        """Whether every task that was to be kept for a moment has gone."""
+        """Whether every task that was to be kept for a moment has gone.
+
+        What ended in a time that was set back since is kept until that time comes again.
+        """
         leader = self._leader()
-        if leader is None:
+        if leader is None or leader.broker is None:
             return False
+        now_ms = leader.broker.term.time.now_ms()
         tasks = leader.look_at(lambda rows: tasks_of(rows, keys.FINAL)) or []
-        return not any(task.retention_ms < FOR_EVER_MS for task in tasks)
+        return not any(
+            task.retention_ms < FOR_EVER_MS and task.events[-1][0] <= now_ms for task in tasks
+        )
 
     def _unended(self) -> str:
         leader = self._leader()
