@@ -230,6 +230,8 @@ class Broker(RollingOut):
                 _logger.exception("broker %s cannot serve", self.replica.name)
                 await self._end_term("it cannot serve")
                 await self.replica.give_way(0)
+                # What fails at once, again and again, must not keep the event loop from the rest.
+                await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _until_news(self, number: int) -> int:
         """Wait for another term, or until the memory of this one is wrong; the term's number."""
@@ -267,6 +269,12 @@ class Broker(RollingOut):
         """`settled`: the wall clock has been away from the broker's time for a while."""
         time = await self._term_time(settled)
         rng = self._rng
+
+        def wrong(why: str) -> None:
+            # A term that is over may hear of its commands later than the next one begins.
+            if self._term is term:
+                self._distrust(why)
+
         scheduler = Scheduler(aging_ms=self.settings.aging_ms, mapping=self._mapping)
         term = Term(
             self.replica,
@@ -278,7 +286,7 @@ class Broker(RollingOut):
             self._measures,
             time,
             self._retime,
-            self._distrust,
+            wrong,
         )
         await term.build()
         if self.replica.term != term.number:

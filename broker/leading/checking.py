@@ -171,6 +171,10 @@ def _of_queues(term: "Term", tasks: list[Task], queued: _Queued) -> Iterator[str
             task = known.get(task_id)
             if task is None or key_of(task) != key or task.status is not _WAITING:
                 yield f"task {task_id} is in the queue {tuple(key)} and does not wait there"
+    for task_id in term.held_back:
+        task = known.get(task_id)
+        if task is None or task.status is not _WAITING:
+            yield f"task {task_id} is held back and does not wait"
     for gate in term.scheduler.index.gates():
         if gate.parked and gate.has_room() and gate.bucket is None:
             if not term.scheduler.opens_soon(gate):

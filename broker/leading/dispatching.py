@@ -300,11 +300,12 @@ class Dispatching:
 
     def _interrupt_late(self, tasks: list[Task]) -> None:
         """End at once what was cancelled, or passed its deadline, on its way to the worker."""
-        now_ms = self._proposing.time.now_ms()
+        time = self._proposing.time
+        now_ms = time.now_ms()
         for task in tasks:
             if task.cancel_asked:
                 self._crew.interrupt(task.id, task.worker_id, CANCELLED)
-            elif task.deadline_ms and task.deadline_ms <= now_ms:
+            elif task.deadline_ms and time.ring_ms(task.deadline_ms) <= now_ms:
                 self._crew.interrupt(task.id, task.worker_id, OVERDUE)
 
     def _hand_back(self, worker_id: str, session: int, runs: list[Run]) -> None:

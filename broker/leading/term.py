@@ -69,6 +69,7 @@ from engine.replica import ReadRows
 
 T = TypeVar("T")
 _PAGE_ROWS: Final = 500
+_HELD_LOOK_MS: Final = 1_000
 _WAITING: Final = Status.WAITING
 _RUNNING: Final = Status.RUNNING
 _FINISHED: Final = Status.FINISHED
@@ -386,15 +387,36 @@ class Term:
     def _held(self, task: Task) -> bool:
         """Keep a task out of the queues if it is past its deadline only by a time in doubt.
 
-        To assign it would end it. Its deadline rings when the doubt is over.
+        To assign it would end it. Its deadline rings when the doubt is over. One that comes to its
+        deadline in a queue is taken out of that then.
         """
         deadline_ms = task.deadline_ms
         if not deadline_ms or not self.time.doubtful:
             return False
-        held = deadline_ms <= self.time.now_ms() < self.time.ring_ms(deadline_ms)
+        held = self._in_doubt(task)
         if held:
             self.held_back.add(task.id)
+        elif self.time.ring_ms(deadline_ms) > deadline_ms > self.time.now_ms():
+            self._hold_at(task.id, deadline_ms)
         return held
+
+    def _in_doubt(self, task: Task) -> bool:
+        """Whether a task's deadline is over by this time and perhaps not by others."""
+        return task.deadline_ms <= self.time.now_ms() < self.time.ring_ms(task.deadline_ms)
+
+    def _hold_at(self, task_id: int, at_ms: int) -> None:
+        self.timers.set(Kind.HOLD, task_id, at_ms, since_ms=at_ms)
+
+    def _hold(self, task_ids: list[int]) -> None:
+        """The deadlines of tasks are over by this time, and are in doubt."""
+        for task_id in task_ids:
+            task = self._waiting(task_id)
+            if task_id in self._under_way:
+                # It goes back to its queue if the assignment comes to nothing.
+                self._hold_at(task_id, self.time.now_ms() + _HELD_LOOK_MS)
+            elif task is not None and task_id not in self.held_back and self._in_doubt(task):
+                self._remove(task)
+                self.held_back.add(task_id)
 
     # Where tasks stand
 
@@ -420,7 +442,7 @@ class Term:
         for task in told:
             self._settle(task, Place.TAKEN, place_of(task.status, False))
         if refused:
-            astray = [task_id for task_id in untold if not self._waits(task_id)]
+            astray = [task_id for task_id in untold if self._waiting(task_id) is None]
             if astray:
                 self.dispatching.freed(astray)
                 untold = [task_id for task_id in untold if task_id not in astray]
@@ -428,10 +450,12 @@ class Term:
         self.scheduler.restore(untold)
         return len(untold)
 
-    def _waits(self, task_id: int) -> bool:
+    def _waiting(self, task_id: int) -> Task | None:
+        """The task as its row is, if it waits."""
         key = keys.numbered(keys.ACTIVE, task_id)
         row = self._replica.stale_read(lambda rows: rows.get(key))[0]
-        return row is not None and decode_task(row).status is _WAITING
+        task = None if row is None else decode_task(row)
+        return task if task is not None and task.status is _WAITING else None
 
     def _occupy(self, task: Task) -> bool:
         """Count a task that runs for its worker; whether the worker's session is that of the task.
@@ -535,6 +559,8 @@ class Term:
         elif kind is Kind.TRANSACTION:
             whole = self.proposing.level >= LEVEL
             self.proposing.send(ExpireTransactions(now_ms, whole), unheard)
+        elif kind is Kind.HOLD:
+            self._hold(ids)
         elif kind is Kind.SCHEDULE:
             self.firing.fire_all([str(name) for name in due])
 

@@ -30,6 +30,7 @@ class Kind(enum.IntEnum):
     SCHEDULE = 3
     PURGE = 4
     INTERRUPT = 5
+    HOLD = 6
 
 
 class Handle(Protocol):

@@ -435,8 +435,8 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "memory-is-built-while-rows-change",
         "memory is built anew when nothing is on its way",
         "broker/service.py",
-        "            await term.proposing.quiet()\n",
-        "            pass\n",
+        "they are read.\n                await term.proposing.quiet()\n",
+        "they are read.\n                pass\n",
         by_test(
             _MENDING,
             "test_memory_is_built_when_nothing_is_on_its_way_any_more",
@@ -457,11 +457,47 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "single-rows-are-not-compared",
         "in their turn all rows are compared with the queues",
         "broker/leading/checking.py",
-        "    if times is not None and times != (place is Place.QUEUED):",
+        "    if times is not None and times != expected:",
         "    if False:",
         by_test(
             _MENDING,
             "test_what_only_single_rows_tell_is_found_in_its_turn",
+        ),
+    ),
+    Mutant(
+        "a-follower-builds-its-memory-anew",
+        "what was wrong in a leader's memory ends with its term",
+        "broker/service.py",
+        "        self._wrong.clear()\n",
+        "",
+        by_test(
+            _MENDING,
+            "test_what_was_wrong_ends_with_the_term_and_a_follower_builds_nothing",
+        ),
+    ),
+    Mutant(
+        "a-defect-keeps-the-event-loop-for-itself",
+        "a leader that cannot serve leaves the event loop to others",
+        "broker/service.py",
+        "                await self.replica.give_way(0)\n"
+        "                # What fails at once, again and again, must not keep the event loop from "
+        "the rest.\n"
+        "                await asyncio.sleep(_RETRY_PAUSE_S)\n",
+        "                await self.replica.give_way(0)\n",
+        by_test(
+            _MENDING,
+            "test_what_fails_at_once_again_and_again_leaves_the_event_loop_to_others",
+        ),
+    ),
+    Mutant(
+        "a-term-that-is-over-blames-the-next",
+        "what a term that is over hears says nothing of the one that stands",
+        "broker/service.py",
+        "            if self._term is term:\n",
+        "            if self._term is not None:\n",
+        by_test(
+            _MENDING,
+            "test_what_was_wrong_ends_with_the_term_and_a_follower_builds_nothing",
         ),
     ),
 )

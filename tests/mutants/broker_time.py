@@ -188,4 +188,35 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
             "test_a_reader_too_far_behind_hears_that_it_has_to_begin_anew",
         ),
     ),
+    Mutant(
+        "a-retry-waits-for-a-wrong-clock",
+        "a wait that began in this term is measured by its monotonic clock",
+        "broker/leading/clock.py",
+        " or since_ms >= self._start_ms:\n",
+        ":\n",
+        by_test(
+            _CLOCKS, "test_a_leader_whose_clock_is_an_hour_behind_retries_as_soon_as_any_other"
+        ),
+    ),
+    Mutant(
+        "moments-in-doubt-are-taken-for-wrong",
+        "a leader's moments are compared with what its rows and its time say together",
+        "broker/leading/checking.py",
+        "        task.id: ring_ms(task.due_ms, waits_since_ms(task))\n",
+        "        task.id: task.due_ms\n",
+        by_test(
+            _CLOCKS, "test_a_leader_whose_clock_is_an_hour_behind_retries_as_soon_as_any_other"
+        ),
+    ),
+    Mutant(
+        "a-deadline-in-doubt-ends-what-is-queued",
+        "a task that comes to its deadline in a queue waits until the doubt is over",
+        "broker/leading/term.py",
+        "            self._hold_at(task.id, deadline_ms)\n",
+        "            pass\n",
+        by_test(
+            _CLOCKS,
+            "test_a_task_that_comes_to_its_deadline_in_a_queue_is_not_ended_while_that_is_in_doubt",
+        ),
+    ),
 )

@@ -82,8 +82,9 @@ class BrokerNode(ReplicaNode):
         distrust = broker._distrust
 
         def distrusted(why: str) -> None:
-            self.mended.append(why)
             distrust(why)
+            if broker._wrong.is_set():
+                self.mended.append(why)
 
         # Terms that begin from now on are given this one.
         broker._distrust = distrusted  # type: ignore[method-assign]

@@ -26,6 +26,19 @@ class HeldReplica(MemoryReplica):
         self.waiting: list[tuple[bytes, Waiter]] = []
         self.leased = True
         self.proposed = 0
+        self._turned = asyncio.Event()
+
+    def lead(self, term: int) -> None:
+        """Lead in this term from now on; 0: another replica leads."""
+        self.term = term
+        self._turned.set()
+
+    async def until_other_term(self, term: int) -> int:
+        """See `Replicated`."""
+        while term == self.term:
+            self._turned.clear()
+            await self._turned.wait()
+        return self.term
 
     def may_answer(self) -> bool:
         """Whether its lease holds, as the test has it."""

@@ -143,6 +143,84 @@ async def test_a_duty_that_raises_once_is_taken_up_again() -> None:
         assert not list(broker.term.crew)
 
 
+async def test_what_fails_at_once_again_and_again_leaves_the_event_loop_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with held_broker() as held:
+        broker, looks = held.broker, 0
+
+        async def failing(number: int) -> int:
+            nonlocal looks
+            looks += 1
+            if looks > 100:
+                await asyncio.Event().wait()
+            raise KeyError("a defect")
+
+        monkeypatch.setattr(broker, "_until_news", failing)
+        held.replica.lead(0)
+        await held.turns(20)
+        assert not broker.serving and looks == 1
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_memory_follows_from_the_rows_while_a_large_transaction_ends(
+    commits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.transactions.ITEMS_MAX", 2)
+    async with held_broker() as held:
+        broker = held.broker
+        worker = await FakeWorker.connected(broker, "w", places=3)
+        number = await broker.begin()
+        now_ms = broker.term.time.now_ms()
+        specs = [Spec("a"), Spec("a", due_ms=now_ms + 60_000), Spec("a", slot="one")]
+        ids = await broker.submit(specs * 2 + [Spec("a")], transaction=number)
+        await held.settled()
+        assert broker.check_memory() == []
+        held.replica.held = True
+        ending = broker.commit(number) if commits else broker.rollback(number)
+        asked = asyncio.create_task(ending)
+        await held.turns()
+        parts = 0
+        while not asked.done() or broker._term.counts[Status.PREPARED]:  # type: ignore[union-attr]
+            held.replica.apply(1)
+            assert broker.check_memory() == []
+            await held.turns()
+            assert broker.check_memory() == []
+            parts += 1
+        assert parts >= 3 and len(ids) == 7
+        await held.settled()
+        assert broker.check_memory() == [] and bool(worker.link.open)
+        assert (broker.term.scheduler.running > 0) is commits
+
+
+async def test_what_was_wrong_ends_with_the_term_and_a_follower_builds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with held_broker() as held:
+        broker, before = held.broker, held.broker.term
+        looks = 0
+        until_news = broker._until_news
+
+        async def counted(number: int) -> int:
+            nonlocal looks
+            looks += 1
+            return await until_news(number)
+
+        monkeypatch.setattr(broker, "_until_news", counted)
+        # The memory is found wrong in the moment in which another replica takes over.
+        held.replica.lead(0)
+        before.wrong("a test says so")
+        await held.turns(100)
+        assert not broker.serving and looks <= 1, "it waits until it leads, and asks nothing else"
+        held.replica.lead(2)
+        await held.turns(100)
+        assert broker.serving and broker.term.number == 2
+        term = broker.term
+        before.wrong("a term that is over hears of something too late")
+        await held.turns(100)
+        assert broker.term is term
+
+
 async def test_memory_is_built_when_nothing_is_on_its_way_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -132,6 +132,15 @@ def test_a_leader_whose_clock_is_behind_acts_when_both_say_so_or_after_ten_minut
     assert sure.ring_ms(NOW_MS + 5) == NOW_MS + 5 and not sure.doubtful
 
 
+def test_a_wait_that_began_in_this_term_is_measured_by_it_whatever_the_wall_clock_shows() -> None:
+    clock = HandClock(wall_ms=NOW_MS)
+    began_ms = NOW_MS + 3_600_000
+    time = BrokerTime(clock, began_ms, Start(began_ms))
+    assert time.ring_ms(began_ms + 50, since_ms=began_ms) == began_ms + 50
+    assert time.ring_ms(began_ms + 50, since_ms=began_ms - 1) == began_ms + DOUBT_MS + 600_000
+    assert time.ring_ms(began_ms + 50) == began_ms + DOUBT_MS + 600_000, "it is a date"
+
+
 def test_a_clock_has_settled_after_ten_minutes_in_which_it_did_not_move() -> None:
     clock = HandClock(wall_ms=NOW_MS)
     time = BrokerTime(clock, NOW_MS - 5, Start(NOW_MS))

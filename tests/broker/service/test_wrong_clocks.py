@@ -44,6 +44,7 @@ def test_one_leader_whose_clock_is_a_day_ahead_for_seconds_ends_nothing_and_leav
             await submitted(broker, Spec("x"))
             assert broker.get(later).status is Status.DELAYED
             assert broker.get(dead).status is Status.WAITING
+            assert broker.term.held_back == {dead} and broker.check_memory() == []
             assert [run.type for run in await worker.until_runs(1)] == ["x"]
         for _ in range(3):
             clock = LoopClock()
@@ -114,6 +115,55 @@ def test_a_clock_that_is_corrected_while_its_machine_leads_is_followed_after_ten
                 again = await FakeWorker.connected(broker, running=((task_id, run.attempt),))
                 await again.finish(run)
                 assert broker.get(task_id).status is Status.FINISHED
+
+    virtually(script())
+
+
+def test_a_task_that_comes_to_its_deadline_in_a_queue_is_not_ended_while_that_is_in_doubt() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(1)
+        async with opened(cluster=cluster, clock=LoopClock(WALL_MS + HOUR_MS)) as broker:
+            await submitted(broker, Spec("x"))
+            await elapse(2)
+        async with opened(cluster=cluster, clock=LoopClock()) as broker:
+            now_ms = broker.term.time.now_ms()
+            specs = [Spec("y", deadline_ms=now_ms + after_ms) for after_ms in (5_000, 60_000)]
+            late, other = await submitted(broker, *specs)
+            await elapse(10)
+            assert broker.term.held_back == {late} and broker.check_memory() == []
+            worker = await FakeWorker.connected(broker, types=("y",))
+            assert [run.id for run in await worker.until_runs(1)] == [other]
+            await elapse(1)
+            assert broker.get(late).status is Status.WAITING
+            assert [int(answer) for answer in await broker.cancel([late])] == [1]
+            assert not broker.term.held_back and broker.check_memory() == []
+
+    virtually(script())
+
+
+def test_a_leader_whose_clock_is_an_hour_behind_retries_as_soon_as_any_other() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(1)
+        async with opened(cluster=cluster, clock=LoopClock(WALL_MS + HOUR_MS)) as broker:
+            await submitted(broker, Spec("x"))
+            await elapse(2)
+        async with opened(cluster=cluster, clock=LoopClock()) as broker:
+            assert broker.term.time.doubtful
+            worker = await FakeWorker.connected(broker, types=("retried",))
+            backoff = Backoff(1_000, jitter_percent=0)
+            now_ms = broker.term.time.now_ms()
+            [dated] = await submitted(broker, Spec("dated", due_ms=now_ms + 1_000))
+            [task_id] = await submitted(broker, Spec("retried", attempts_max=9, backoff=backoff))
+            [run] = await worker.until_runs(1)
+            await worker.fail(run)
+            transaction = await broker.begin(ttl_ms=1_000)
+            assert broker.get(task_id).status is Status.DELAYED and broker.check_memory() == []
+            await elapse(1.5)
+            [again] = await worker.until_runs(1)
+            assert (again.id, again.attempt) == (task_id, 2)
+            assert transaction not in [each.id for each in await broker.transactions()]
+            assert broker.get(dated).status is Status.DELAYED, "no other clock says that it is due"
+            assert broker.check_memory() == []
 
     virtually(script())
 
