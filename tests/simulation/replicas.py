@@ -153,7 +153,7 @@ class ReplicaScenario:
 
     @contextmanager
     def _calm(self) -> Iterator[None]:
-        """Nothing gets lost for a while: so much may that no leader lasts, which nobody promises."""
+        """Nothing gets lost for a while: else so much may be lost that no leader lasts."""
         network, faults = self.world.network, self.world.metadata_faults
         drawn, network.faults = network.faults, NetworkFaults()
         shares = faults.lost_before_share, faults.lost_after_share
