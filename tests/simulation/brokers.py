@@ -28,7 +28,6 @@ from tests.simulation.broker_verdict import BrokerVerdict, in_words
 from tests.simulation.broker_workers import WorkerNode
 from tests.simulation.broker_workload import BrokerClient, BrokerWorkload, draw_load
 from tests.simulation.loop import SimLoop
-from tests.simulation.network import NetworkFaults
 from tests.simulation.nodes import ClientNode
 from tests.simulation.oracles import Violation
 from tests.simulation.replicas import (
@@ -207,17 +206,10 @@ class BrokerScenario(ReplicaScenario):
                 await client.until_done(setting("mapping", tenant, mapping))
 
         making = self._loop.spawn(process, work(), "set up")
-        # So many answers may be lost that no leader lasts: nothing is promised of that.
-        network, drawn_faults = self.world.network, self.world.network.faults
-        network.faults = NetworkFaults()
-        faults = self.world.metadata_faults
-        drawn = faults.lost_before_share, faults.lost_after_share
-        faults.lost_before_share = faults.lost_after_share = 0.0
-        if not await self._until(making.done, PEACE_S_MAX):
-            raise Violation(f"no limits could be set in peace: {self._status()}")
-        making.result()
-        faults.lost_before_share, faults.lost_after_share = drawn
-        network.faults = drawn_faults
+        with self._calm():
+            if not await self._until(making.done, PEACE_S_MAX):
+                raise Violation(f"no limits could be set in peace: {self._status()}")
+            making.result()
 
     # The verdict
 

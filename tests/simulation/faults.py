@@ -83,7 +83,7 @@ class Nemesis:
         self._world.disturbances.begin(self._disturbed, self._leader, names)
         while not self._stopped:
             await asyncio.sleep(self._rng.expovariate(1 / self._pause_s))
-            if not self._stopped and not self._world.disturbances.resting:
+            if not self._world.disturbances.resting and not self._stopped:
                 self._strike(self._rng.choice(self._kinds))
 
     def stop(self) -> None:

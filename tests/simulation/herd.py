@@ -9,6 +9,7 @@ Invariants:
 
 import asyncio
 import random
+from contextlib import nullcontext
 from typing import Final
 
 from engine.ledger.settings import ClientSettings
@@ -77,7 +78,8 @@ class HerdScenario(ReplicaScenario):
             for number in range(REPLICAS)
         ]
         self.replicas = list(self.nodes)
-        await self._set_up()
+        with self._calm() if self.world.disturbances.on else nullcontext():
+            await self._set_up()
         bystander = ClientNode(self.world, "bystander", ClientSettings(), lambda node: None)
         workload = HerdWorkload(self.world, self._load, self._herd_load, self.nodes, self.oracle)
         self.workload = workload

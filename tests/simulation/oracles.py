@@ -4,6 +4,7 @@ Invariants checked (bookkeeper's and ours; a breach raises `Violation` where it 
 - Appends are acknowledged in order, each once, with the id that its place in the ledger gives it.
 - No entry is acknowledged past the end of a closed ledger, and no end is set below what was
   acknowledged, or told to anybody as confirmed.
+- A close leaves all fragments but the last as they are.
 - A closed ledger's end and length never change; its length is that of its entries.
 - The LAC of one handle never goes back, and never passes what was sent.
 - A reader gets consecutive entries, with the bytes that were appended, none past its LAC.
@@ -84,6 +85,7 @@ class LedgerOracle:
 
     def on_metadata(self, metadata: LedgerMetadata) -> None:
         """The metadata store has a new value."""
+        self._check_close(metadata)
         self.metadata = metadata
         # A ledger that is being restored has states of its own.
         forth = self.reserved or metadata.state >= self.state
@@ -105,6 +107,14 @@ class LedgerOracle:
                 length == self.lengths[last + 1],
                 f"closed with {length} bytes, its entries have {self.lengths[last + 1]}",
             )
+
+    def _check_close(self, metadata: LedgerMetadata) -> None:
+        """A close changes the last fragment alone: the others are where repair put them."""
+        before = self.metadata
+        if before is None or before.closed or not metadata.closed or self.reserved:
+            return
+        for fragment, now in zip(before.fragments[:-1], metadata.fragments, strict=False):
+            self._require(fragment == now, f"a close made {now} of {fragment}")
 
     def on_entry(self, entry: Entry, expected_id: int) -> None:
         """A reader was handed an entry."""

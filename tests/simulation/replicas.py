@@ -27,7 +27,7 @@ from tests.simulation.drawing import draw_bookie_settings, draw_client_settings,
 from tests.simulation.leaders import LeaderProbe
 from tests.simulation.loop import SimLoop
 from tests.simulation.metadata import MetadataFaults
-from tests.simulation.network import Network
+from tests.simulation.network import Network, NetworkFaults
 from tests.simulation.nodes import BookieNode, ClientNode, World
 from tests.simulation.oracles import Oracle, Violation
 from tests.simulation.repair import draw_repair
@@ -150,6 +150,19 @@ class ReplicaScenario:
         """Ask every node that believes it leads from now on; `write` at the newest of them."""
         acknowledged = self.oracle.acknowledgements
         self._probe = LeaderProbe(self.world, self.replicas, acknowledged, log, write)
+
+    @contextmanager
+    def _calm(self) -> Iterator[None]:
+        """Nothing gets lost for a while: else so much may be lost that no leader lasts."""
+        network, faults = self.world.network, self.world.metadata_faults
+        drawn, network.faults = network.faults, NetworkFaults()
+        shares = faults.lost_before_share, faults.lost_after_share
+        faults.lost_before_share = faults.lost_after_share = 0.0
+        try:
+            yield
+        finally:
+            faults.lost_before_share, faults.lost_after_share = shares
+            network.faults = drawn
 
     def _no_work(self) -> Workload:
         """For the nemesis, which could give clients of ledgers work."""

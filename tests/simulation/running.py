@@ -108,7 +108,8 @@ def _play(
 def check_tasks(world: World) -> None:
     """A task of a living process that failed with nobody to tell is a defect."""
     for process in world.processes:
-        if process.alive:
+        # Who would hear of it in a paused one has not had its turn.
+        if process.alive and not process.paused:
             ended = [task for task in process.tasks if task.done()]
             for task in ended:
                 unheard = getattr(task, "_log_traceback", False)
