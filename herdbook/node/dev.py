@@ -190,7 +190,7 @@ def _cluster(
 
 
 def _ports(folder: Path) -> Ports:
-    """The ports. Its own processes of before, if it was killed, give them back in a moment."""
+    """The ports. If it was killed, its old processes release them within a moment."""
     return Ports(HOST, DYING_S if was_killed(folder / _OWN) else 0.0)
 
 

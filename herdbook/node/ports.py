@@ -22,7 +22,7 @@ class Ports:
     """Takes ports of one address; a context manager, whose end gives them back."""
 
     def __init__(self, host: str, patience_s: float = 0.0) -> None:
-        """`patience_s` is how long, for all ports together, it waits for one that people know."""
+        """`patience_s` is how long it waits for well-known ports, all of them together."""
         self._host = host
         self._until_s = time.monotonic() + patience_s
         self._stack = ExitStack()

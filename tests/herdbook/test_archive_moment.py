@@ -246,7 +246,7 @@ def test_a_log_whose_leader_never_stands_still_ends_a_backup_by_its_name(
         herds = Herds(client, late.rng)
         await herds.begin()
         moving = asyncio.create_task(herds.move(1))
-        with pytest.raises(Unavailable, match=r"log herd-of-ann, log herd-of-bob moved"):
+        with pytest.raises(Unavailable, match=r"log herd-of-ann, log herd-of-bob changed"):
             await take_cut(workshop_of(client))
         assert await client.store.get(HOLD) is None
         moving.cancel()

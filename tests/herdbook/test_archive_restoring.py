@@ -364,7 +364,7 @@ def test_a_check_of_a_store_that_is_being_restored_says_so(tmp_path: Path) -> No
 
     asyncio.run(marked())
     checked = call("store", "check", "--url", tmp_path / "store")
-    assert checked.exit_code == 1 and "`herdbook store restore` goes on" in checked.stderr
+    assert checked.exit_code == 1 and "`herdbook store restore` continues" in checked.stderr
 
 
 async def test_a_store_that_is_being_restored_is_not_backed_up(tmp_path: Path) -> None:

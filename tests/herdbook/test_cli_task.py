@@ -212,7 +212,7 @@ def test_a_second_server_of_a_folder_is_told_of_the_first(served: tuple[Path, st
     folder, url = served
     for listen in ("127.0.0.1:0", url.rpartition("/")[2]):
         told = failed("serve", "--listen", listen, "--url", str(folder))
-        assert f"are served already, at {url}" in told and "try again" not in told
+        assert f"are already served at {url}" in told and "try again" not in told
 
 
 class Wrong(socketserver.StreamRequestHandler):

@@ -127,7 +127,7 @@ async def test_what_a_killed_server_left_names_nobody_whoever_listens_there_now(
         async with serving(killed) as again:
             fact = read_server(killed)
             assert fact is not None and fact.url == again != url
-            with pytest.raises(InvalidRequest, match=f"are served already, at {again}"):
+            with pytest.raises(InvalidRequest, match=f"are already served at {again}"):
                 async with serving(killed):
                     raise AssertionError
         assert not (killed / SERVER_FILE).exists()

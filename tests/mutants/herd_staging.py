@@ -162,7 +162,7 @@ HERD_STAGING_MUTANTS: Final = (
         "a-name-goes-before-its-ledger-was-made",
         "a ledger that is not there may still come: its name stays until it is old",
         "herd/staging/registry.py",
-        "        # It is gone, or will be made yet: who looks at its name later finds it then.\n"
+        "        # It was deleted, or will still be created: a later look at its name finds it then.\n"
         "        return\n",
         "        pass\n",
         by_test(

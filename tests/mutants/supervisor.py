@@ -198,7 +198,7 @@ SUPERVISOR_MUTANTS: Final = (
         "what-a-killed-server-left-names-a-server",
         "a server's file counts only while it is locked",
         "herdbook/task_api.py",
-        "    # Nobody holds the lock: its server has ended without a word.\n    return None\n",
+        "    # Nobody holds the lock: its server was killed.\n    return None\n",
         "    return _decoded(folder)\n",
         by_test(
             _SERVED_TESTS,
