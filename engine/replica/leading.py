@@ -4,8 +4,8 @@ Invariants:
 - A proposal is answered only when its entry is durable and applied here.
 - Entries are applied in the order of the log, which is the order of the calls.
 - What was proposed and is not answered when the term ends has an unknown outcome, and is told so.
-- If its lease has expired and its ledger was taken over, a term ends by itself in bounded time, even
-  if nothing is proposed and the metadata store does not answer.
+- If its lease has expired and its ledger was taken over, a term ends by itself in bounded time,
+  even if nothing is proposed and the metadata store does not answer.
 - Proposals that are under way hold at most `pending_bytes_max` bytes.
 """
 

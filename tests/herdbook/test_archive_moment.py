@@ -202,7 +202,7 @@ def test_a_cut_of_two_logs_has_no_step_without_the_ones_before_it(
     virtually(script())
 
 
-async def test_what_moves_between_two_logs_while_they_are_looked_at_begins_another_look(
+async def test_a_move_between_two_logs_during_a_read_starts_another_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody holds a log here: that two looks are alike is enough."""
@@ -230,7 +230,7 @@ async def test_what_moves_between_two_logs_while_they_are_looked_at_begins_anoth
     assert len(looked) == 5
 
 
-def test_a_log_whose_leader_never_stands_still_ends_a_backup_by_its_name(
+def test_a_backup_fails_and_names_a_log_whose_leader_never_stops_appending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As one of an earlier version does."""

@@ -110,7 +110,7 @@ async def test_the_roles_of_a_node_share_one_opening_of_its_folder(tmp_path: Pat
         assert (await third.book.broker.open()).serving
 
 
-async def test_what_a_killed_server_left_names_nobody_whoever_listens_there_now(
+async def test_a_killed_servers_file_is_ignored_even_if_its_port_is_in_use(
     tmp_path: Path,
 ) -> None:
     killed, other = tmp_path / "killed", tmp_path / "other"

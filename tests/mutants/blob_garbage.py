@@ -10,7 +10,7 @@ _EXPIRY: Final = "blobit/garbage/test_expiry.py"
 _ORPHANS: Final = "blobit/garbage/test_orphans.py"
 _PINNED: Final = "blobit/garbage/test_pinned.py"
 _DELETION: Final = "blobit/contract/test_deletion.py"
-_NOTHING_IS_PUT: Final = "test_nothing_is_put_into_a_bucket_once_its_deletion_has_returned"
+_NOTHING_IS_PUT: Final = "test_nothing_is_put_into_a_bucket_after_its_deletion_has_returned"
 _JOBS: Final = "blobit/staging/test_jobs.py"
 
 BLOB_GARBAGE_MUTANTS: Final = (
@@ -330,7 +330,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "",
         by_test(
             _DELETION,
-            "TestEmbedded::test_a_deletion_that_was_cut_short_is_ended_by_the_collection",
+            "TestEmbedded::test_garbage_collection_completes_an_interrupted_deletion",
         ),
     ),
     Mutant(
@@ -341,7 +341,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "        if False:\n",
         by_test(
             _EXPIRY,
-            "test_an_upload_that_is_renewed_while_a_round_looks_at_it_keeps_its_parts",
+            "test_an_upload_renewed_while_a_round_looks_at_it_keeps_its_parts",
         ),
     ),
     Mutant(
@@ -350,7 +350,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "blobit/expiry.py",
         """        if (row["revision"], row["expires_ms"]) != seen:""",
         """        if row["revision"] != seen[0]:""",
-        by_test(_EXPIRY, "test_a_mark_that_is_made_anew_while_a_round_looks_at_it_stays"),
+        by_test(_EXPIRY, "test_a_mark_that_is_renewed_while_a_round_looks_at_it_is_kept"),
     ),
     Mutant(
         "a-hint-goes-before-its-object",

@@ -19,7 +19,7 @@ APPEND_MUTANTS: Final = (
         "            if job.refused:",
         by_test(
             "engine/bookie/test_reserve.py",
-            "test_an_append_refused_late_takes_no_newer_ones_place",
+            "test_an_append_that_is_refused_late_does_not_replace_a_newer_one",
         ),
     ),
     Mutant(
@@ -31,7 +31,7 @@ APPEND_MUTANTS: Final = (
         "        for job in jobs:\n            if job.records and",
         by_test(
             "engine/bookie/test_reserve.py",
-            "test_what_an_answer_brings_while_others_are_refused_is_refused_with_them",
+            "test_appends_caused_by_an_answer_during_a_refusal_are_refused_too",
         ),
     ),
     Mutant(

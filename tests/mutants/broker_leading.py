@@ -285,7 +285,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         '        if False:\n            link.end("the leader',
         by_test(
             _LEASES,
-            "test_no_worker_is_welcomed_when_the_lease_has_run_out_meanwhile",
+            "test_a_worker_is_not_welcomed_if_the_lease_expires_meanwhile",
         ),
     ),
     Mutant(
@@ -296,7 +296,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        if False:\n            self._wake_in",
         by_test(
             _LEASES,
-            "test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_again",
+            "test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renewed",
         ),
     ),
     Mutant(
@@ -307,7 +307,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         " or unreached:",
         by_test(
             _LEASES,
-            "test_what_was_assigned_is_not_sent_when_the_lease_has_run_out_meanwhile",
+            "test_an_assigned_task_is_not_sent_if_the_lease_expires_meanwhile",
         ),
     ),
     Mutant(
@@ -318,7 +318,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "",
         by_test(
             _LEASES,
-            "test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_again",
+            "test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renewed",
         ),
     ),
     Mutant(
@@ -340,7 +340,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "lease_s = self.lease_ms / 1000",
         by_test(
             _LEASES,
-            "test_the_longer_lease_counts_where_it_was_lowered_between_two_leaders",
+            "test_the_longer_lease_applies_if_two_leaders_have_different_ones",
         ),
     ),
     Mutant(
@@ -351,7 +351,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "                pass\n",
         by_test(
             _LEASES,
-            "test_a_worker_that_missed_its_welcome_is_waited_for_by_the_lease_of_before",
+            "test_the_previous_lease_applies_to_a_worker_that_missed_its_welcome",
         ),
     ),
     Mutant(
@@ -362,7 +362,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "",
         by_test(
             _LEASES,
-            "test_a_worker_that_hears_of_a_shorter_lease_goes_by_it_at_once",
+            "test_a_worker_uses_a_shorter_lease_as_soon_as_it_knows_it",
         ),
     ),
     Mutant(
@@ -406,7 +406,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        except ValueError:\n            # The rows",
         by_test(
             _MENDING,
-            "test_a_listener_that_raises_fails_no_state_machine",
+            "test_a_listener_that_raises_does_not_fail_the_state_machine",
         ),
     ),
     Mutant(
@@ -417,7 +417,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        except ValueError:\n            _logger",
         by_test(
             _MENDING,
-            "test_who_hears_an_answer_and_raises_keeps_nobody_from_hearing_theirs",
+            "test_a_callback_that_raises_does_not_stop_the_other_callbacks",
         ),
     ),
     Mutant(
@@ -428,7 +428,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "                pass\n",
         by_test(
             _MENDING,
-            "test_a_duty_that_raises_once_is_taken_up_again",
+            "test_a_duty_that_raises_once_runs_again",
         ),
     ),
     Mutant(
@@ -439,7 +439,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "            pass\n",
         by_test(
             _MENDING,
-            "test_memory_is_built_when_nothing_is_on_its_way_any_more",
+            "test_memory_is_rebuilt_only_when_nothing_is_under_way",
         ),
     ),
     Mutant(
@@ -461,7 +461,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "    if False:",
         by_test(
             _MENDING,
-            "test_what_only_single_rows_tell_is_found_in_its_turn",
+            "test_a_difference_in_a_single_row_is_found_in_its_turn",
         ),
     ),
 )

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant, by_test
 
 _CLOCKS: Final = "broker/service/test_wrong_clocks.py"
 _ONE_LEADER: Final = (
-    "test_one_leader_whose_clock_is_a_day_ahead_for_seconds_ends_nothing_and_leaves_nothing"
+    "test_a_leader_whose_clock_is_briefly_a_day_ahead_ends_no_task_and_leaves_no_trace"
 )
 _TIME: Final = "broker/service/test_time.py"
 _KEEPING: Final = "broker/machine/test_timekeeping.py"
@@ -83,7 +83,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         "broker/timekeeping.py",
         "        counters.purged_ms = min(counters.purged_ms, wanted.now_ms)\n",
         "",
-        by_test(_KEEPING, "test_what_ends_after_the_time_was_set_back_is_purged_in_its_time"),
+        by_test(_KEEPING, "test_tasks_that_end_after_the_time_was_set_back_are_purged_on_time"),
     ),
     Mutant(
         "a-retry-waits-for-the-wrong-time",
@@ -113,7 +113,9 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         "broker/commands.py",
         "        return LEVEL if command.whole else 1\n",
         "        return 1\n",
-        by_test(_LEVELS, "test_what_older_replicas_would_do_otherwise_waits_for_the_level"),
+        by_test(
+            _LEVELS, "test_commands_that_older_replicas_would_apply_differently_wait_for_the_level"
+        ),
     ),
     Mutant(
         "a-schedule-that-is-not-understood-is-over",
@@ -123,7 +125,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         "            following_ms, skipped = NEVER_MS, len(error.message) * 0\n",
         by_test(
             _SCHEDULES,
-            "test_a_schedule_whose_time_zone_is_missing_stays_due_and_fires_where_it_is_known",
+            "test_a_schedule_with_a_missing_time_zone_stays_due_until_a_leader_knows_the_zone",
         ),
     ),
     Mutant(
@@ -132,7 +134,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         "broker/schedules_rows.py",
         "        if schedule.paused is wanted.paused:\n            return encode(1)\n",
         "",
-        by_test(_SCHEDULES, "test_to_resume_a_schedule_that_is_due_drops_nothing"),
+        by_test(_SCHEDULES, "test_resuming_a_due_schedule_drops_nothing"),
     ),
     Mutant(
         "the-code-of-a-schedule-expires",
@@ -140,7 +142,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         "broker/pools.py",
         "            if pool.name in scheduled:\n",
         "            if not pool.name:\n",
-        by_test(_SCHEDULES, "test_the_code_that_a_schedule_names_outlives_its_time"),
+        by_test(_SCHEDULES, "test_a_code_pool_that_a_schedule_names_is_kept_after_it_expires"),
     ),
     Mutant(
         "a-commit-is-seen-in-parts",
@@ -185,7 +187,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         "    with translating():\n",
         by_test(
             "herd/test_changes.py",
-            "test_a_reader_too_far_behind_hears_that_it_has_to_begin_anew",
+            "test_a_reader_that_is_too_far_behind_is_asked_to_start_again",
         ),
     ),
 )

@@ -203,7 +203,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "    if os.getppid() < 0:\n",
         by_test(
             _KILLED,
-            "test_a_child_whose_worker_has_gone_before_it_looked_ends_at_once",
+            "test_a_child_whose_worker_has_already_ended_ends_at_once",
         ),
     ),
     Mutant(
@@ -214,7 +214,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        pass\n",
         by_test(
             _KILLED,
-            "test_a_killed_worker_takes_everything_with_it_that_its_tasks_started",
+            "test_when_a_worker_is_killed_everything_that_its_tasks_started_ends",
         ),
     ),
     Mutant(
@@ -225,7 +225,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        if False:\n",
         by_test(
             _KILLED,
-            "test_what_a_task_started_in_a_session_of_its_own_ends_with_its_process",
+            "test_a_process_that_a_task_started_in_its_own_session_ends_with_the_child",
         ),
     ),
 )

@@ -358,7 +358,7 @@ HERD_MUTANTS: Final = (
         "            if False:\n                return False\n        elif",
         by_test(
             "herd/test_locks.py",
-            "test_a_short_write_does_not_pass_one_who_waits_for_the_table",
+            "test_a_short_write_does_not_overtake_a_waiter_for_the_table",
         ),
     ),
     Mutant(
@@ -369,7 +369,7 @@ HERD_MUTANTS: Final = (
         "            return bool(found.holders)",
         by_test(
             "herd/test_locks.py",
-            "test_who_shares_a_lock_with_nobody_finds_no_others_in_it",
+            "test_the_only_holder_of_a_lock_finds_no_other_holders",
         ),
     ),
     Mutant(
@@ -391,7 +391,7 @@ HERD_MUTANTS: Final = (
         "    return expires_ms <= now_ms\n",
         by_test(
             "herd/checkpoint/test_pins.py",
-            "test_a_pin_lasts_as_long_by_the_clock_of_whoever_asked_for_it",
+            "test_a_pin_lasts_as_long_as_requested_by_the_requesters_clock",
         ),
     ),
 )

@@ -101,7 +101,7 @@ HERD_SQL_MUTANTS: Final = (
         "herd/sql/duck.py",
         "        raise failure.with_traceback(None)\n",
         "        raise failure\n",
-        by_test(_ATTACKS, "test_an_error_that_is_held_keeps_nothing_of_the_query"),
+        by_test(_ATTACKS, "test_an_error_keeps_no_part_of_its_query_alive"),
     ),
     Mutant(
         "what-duckdb-says-late-is-an-error-of-the-disk",
@@ -143,7 +143,7 @@ HERD_SQL_MUTANTS: Final = (
         "                    space.dropped = False\n",
         by_test(
             "herd/nodes/test_folder_spaces.py",
-            "test_sessions_of_a_dropped_tablespace_write_nothing_into_a_new_one_of_its_name",
+            "test_sessions_of_a_dropped_tablespace_never_write_into_its_successor",
         ),
     ),
 )

@@ -162,12 +162,12 @@ HERD_STAGING_MUTANTS: Final = (
         "a-name-goes-before-its-ledger-was-made",
         "a ledger that is not there may still come: its name stays until it is old",
         "herd/staging/registry.py",
-        "        # It was deleted, or will still be created: a later look at its name finds it then.\n"
+        "        # It was deleted, or will still be created: a later look at its name will tell.\n"
         "        return\n",
         "        pass\n",
         by_test(
             "herd/staging/test_registry.py",
-            "test_a_ledger_that_is_made_after_its_run_was_dropped_is_swept",
+            "test_a_ledger_created_after_its_run_was_dropped_is_swept",
         ),
     ),
 )

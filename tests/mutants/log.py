@@ -51,7 +51,7 @@ LEADING_MUTANTS: Final = (
         "        if not holds:\n",
         by_test(
             _LEADING_TESTS,
-            "test_who_does_not_hold_the_lead_once_the_list_is_read_raises_nothing",
+            "test_a_candidate_that_lost_the_lead_by_the_time_it_read_the_list_raises_no_epoch",
         ),
     ),
     Mutant(
@@ -65,7 +65,7 @@ LEADING_MUTANTS: Final = (
         "        holds = lambda: True\n        # In this order: a list",
         by_test(
             _LEADING_TESTS,
-            "test_who_does_not_hold_the_lead_once_the_list_is_read_raises_nothing",
+            "test_a_candidate_that_lost_the_lead_by_the_time_it_read_the_list_raises_no_epoch",
         ),
     ),
     Mutant(
@@ -482,7 +482,7 @@ KEEPING_MUTANTS: Final = (
         "        if value and self._seen:\n",
         by_test(
             "engine/log/test_holding.py",
-            "test_a_log_is_held_again_for_the_next_try_also_where_it_saw_no_end_of_the_last",
+            "test_a_log_is_held_again_for_the_next_try_even_if_it_missed_the_end_of_the_last",
         ),
     ),
     Mutant(

@@ -163,7 +163,7 @@ METADATA_MUTANTS: Final = (
         "        if self._closed and self._unanswered:\n",
         by_test(
             "engine/metadata/test_remote.py",
-            "test_what_a_cancelled_write_did_to_a_folder_is_known_to_the_next_read",
+            "test_the_next_read_sees_the_outcome_of_a_cancelled_write_to_a_folder",
         ),
     ),
     Mutant(
@@ -174,7 +174,7 @@ METADATA_MUTANTS: Final = (
         "",
         by_test(
             "engine/bookie/test_service_identity.py",
-            "test_a_bookie_that_did_not_hear_of_a_copy_stops_at_its_next_mark",
+            "test_a_bookie_that_did_not_see_a_copy_stops_at_its_next_mark",
         ),
     ),
     Mutant(

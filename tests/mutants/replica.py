@@ -122,9 +122,7 @@ REPLICA_MUTANTS: Final = (
         _ELECTION,
         "        elif self._seen_version >= 0 or not self._looked:",
         "        elif self._seen_version >= 0:",
-        by_test(
-            _ELECTION_TESTS, "test_a_key_that_is_not_there_is_waited_for_from_the_first_look_on"
-        ),
+        by_test(_ELECTION_TESTS, "test_a_missing_key_is_waited_for_from_the_first_look"),
     ),
     Mutant(
         "the-key-is-removed-and-made-anew",
@@ -133,7 +131,7 @@ REPLICA_MUTANTS: Final = (
         "version = await self._store.set(self._key, _encode(beat), self._seen_version)",
         "await self._store.delete(self._key, self._seen_version)\n"
         "                version = await self._store.create(self._key, _encode(beat))",
-        by_test(_ELECTION_TESTS, "test_a_beat_that_arrives_late_takes_the_key_from_nobody"),
+        by_test(_ELECTION_TESTS, "test_a_late_beat_does_not_take_the_key_from_its_holder"),
     ),
     Mutant(
         "a-lost-reply-costs-the-key",
@@ -149,7 +147,9 @@ REPLICA_MUTANTS: Final = (
         _ELECTION,
         "max(self._identity.lease_ms, self._seen_lease_ms)",
         "self._identity.lease_ms",
-        by_test(_ELECTION_TESTS, "test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one"),
+        by_test(
+            _ELECTION_TESTS, "test_a_candidate_with_a_short_lease_waits_for_a_longer_one_to_end"
+        ),
     ),
     Mutant(
         "the-lease-of-a-key-that-was-removed-is-forgotten",
@@ -157,7 +157,9 @@ REPLICA_MUTANTS: Final = (
         _ELECTION,
         "            self._seen, self._seen_version = None, -1\n",
         "            self._seen, self._seen_version, self._seen_lease_ms = None, -1, 0\n",
-        by_test(_ELECTION_TESTS, "test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one"),
+        by_test(
+            _ELECTION_TESTS, "test_a_candidate_with_a_short_lease_waits_for_a_longer_one_to_end"
+        ),
     ),
     Mutant(
         "who-comes-back-from-a-silence-beats-without-a-look",
@@ -167,7 +169,7 @@ REPLICA_MUTANTS: Final = (
         "                if self.lost.is_set():\n",
         by_test(
             _ELECTION_TESTS,
-            "test_a_holder_that_comes_back_to_a_key_made_anew_does_not_take_it_for_its_own",
+            "test_a_returning_holder_does_not_mistake_a_recreated_key_for_its_own",
         ),
     ),
     Mutant(
@@ -178,7 +180,7 @@ REPLICA_MUTANTS: Final = (
         "",
         by_test(
             _ELECTION_TESTS,
-            "test_a_lease_ends_when_the_wall_clock_has_gone_further_than_the_monotonic_one",
+            "test_a_lease_ends_when_the_wall_clock_is_ahead_of_the_monotonic_clock",
         ),
     ),
     Mutant(
@@ -189,7 +191,7 @@ REPLICA_MUTANTS: Final = (
         "    return beat.token == other.token",
         by_test(
             _ELECTION_TESTS,
-            "test_two_who_draw_the_same_numbers_do_not_take_each_others_key_for_their_own",
+            "test_two_candidates_with_the_same_random_numbers_do_not_confuse_their_keys",
         ),
     ),
     Mutant(
@@ -209,7 +211,10 @@ REPLICA_MUTANTS: Final = (
         _REPLICA,
         "            asyncio.create_task(holding.lost.wait()),\n",
         "",
-        by_test(_LEADERSHIP_TESTS, "test_a_leader_whose_key_is_gone_stops_though_its_epoch_stands"),
+        by_test(
+            _LEADERSHIP_TESTS,
+            "test_a_leader_whose_key_is_deleted_stops_even_if_its_epoch_is_current",
+        ),
     ),
     Mutant(
         "a-replica-takes-the-log-over-without-its-lease",
@@ -219,7 +224,7 @@ REPLICA_MUTANTS: Final = (
         "self.log.lead()",
         by_test(
             _LEADERSHIP_TESTS,
-            "test_who_was_elected_and_then_slow_deposes_nobody_and_no_read_is_stale",
+            "test_a_candidate_that_is_slow_after_its_election_deposes_no_leader",
         ),
     ),
     Mutant(
@@ -260,7 +265,7 @@ REPLICA_MUTANTS: Final = (
         "            if self.writer.fenced or not self.holding.holds():",
         by_test(
             _LEADERSHIP_TESTS,
-            "test_writes_go_on_in_the_same_term_while_the_store_is_away_from_all",
+            "test_writes_continue_in_the_same_term_while_nobody_reaches_the_store",
         ),
     ),
     Mutant(
@@ -521,7 +526,7 @@ REPLICA_MUTANTS: Final = (
         _SNAPSHOTS,
         "            await writer.close()\n",
         "            asyncio.ensure_future(writer.close())\n",
-        by_test(_SNAPSHOT_TESTS, "test_a_snapshot_is_named_when_all_of_it_is_durable"),
+        by_test(_SNAPSHOT_TESTS, "test_a_snapshot_is_named_only_after_all_of_it_is_durable"),
     ),
     Mutant(
         "a-failed-append-of-an-image-is-not-noticed",
@@ -551,7 +556,7 @@ REPLICA_MUTANTS: Final = (
         "        found = await self._snapshots.newest()\n"
         "        await self._log.sweep({found.ledger_id} if found else set(), epoch)\n"
         "        await self._snapshots.claim(epoch)",
-        by_test(_SNAPSHOT_TESTS, "test_what_a_sweep_deletes_nobody_names_any_more"),
+        by_test(_SNAPSHOT_TESTS, "test_a_swept_ledger_is_never_named_afterwards"),
     ),
     Mutant(
         "a-follower-looks-at-the-snapshot-before-the-list",

@@ -202,7 +202,7 @@ SUPERVISOR_MUTANTS: Final = (
         "    return _decoded(folder)\n",
         by_test(
             _SERVED_TESTS,
-            "test_what_a_killed_server_left_names_nobody_whoever_listens_there_now",
+            "test_a_killed_servers_file_is_ignored_even_if_its_port_is_in_use",
         ),
     ),
     Mutant(
@@ -235,7 +235,7 @@ SUPERVISOR_MUTANTS: Final = (
         "            if self._until_s:",
         by_test(
             _KILLED_TESTS,
-            "test_a_cluster_for_development_has_its_ports_again_when_its_processes_are_gone",
+            "test_a_development_cluster_gets_its_ports_back_when_its_old_processes_end",
         ),
     ),
     Mutant(
@@ -246,7 +246,7 @@ SUPERVISOR_MUTANTS: Final = (
         "                    if deadline:\n                        raise Zoo",
         by_test(
             _KILLED_TESTS,
-            "test_a_zookeeper_starts_when_the_one_that_was_killed_has_let_go_of_its_folder",
+            "test_zookeeper_starts_after_a_killed_server_has_released_its_folder",
         ),
     ),
     Mutant(
@@ -256,7 +256,7 @@ SUPERVISOR_MUTANTS: Final = (
         "    if silent_s < -_CLOCK_S:",
         "    if False:",
         by_test(
-            _KILLED_TESTS, "test_a_node_that_ended_before_the_machine_was_started_runs_no_more"
+            _KILLED_TESTS, "test_a_node_that_ended_before_the_machine_restarted_is_not_running"
         ),
     ),
 )
