@@ -1,4 +1,4 @@
-"""A restoration that takes long, or is cut short, beside everything that closes and deletes."""
+"""A slow or interrupted restore, while everything that closes and deletes ledgers runs too."""
 
 import asyncio
 import random
@@ -266,7 +266,7 @@ class Steps:
     def _step(self) -> None:
         self.count += 1
         if self.count >= self._at:
-            # Nothing is done after that, by whatever task.
+            # After that no task does anything.
             raise Cut
 
     def _stepped(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -290,7 +290,7 @@ class Steps:
 
 
 async def begun(yard: Yard, path: Path, workers: ThreadWorkers, at: int) -> bool:
-    """Restore up to a step; whether it was cut short there."""
+    """Restore up to a step; returns whether it was interrupted there."""
     steps = Steps(yard, at)
     try:
         client = yard.client(store=steps.store)
@@ -303,7 +303,7 @@ async def begun(yard: Yard, path: Path, workers: ThreadWorkers, at: int) -> bool
 
 
 async def used(yard: Yard) -> None:
-    """Repair, a log's leader, its sweeper and a node work beside what was cut short."""
+    """Run repair, a log's leader, its sweeper and a node after an interrupted restore."""
     client = yard.client()
     for ledger_id in await client.list_ledgers():
         await yard.queue.request(ledger_id, RepairItem(reasons=(UNFINISHED,)))

@@ -263,7 +263,7 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "a-cut-misses-a-tablespace",
-        "two looks are alike when the tablespaces are",
+        "two reads are equal only if the tablespaces are equal",
         "herdbook/archive/cut.py",
         "        if before.keys.get(key) != cut.keys.get(key)\n",
         "        if False\n",
@@ -424,7 +424,7 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "earlier-programs-read-what-is-being-restored",
-        "an earlier program does not take a ledger that is being restored for its own",
+        "an earlier program leaves a ledger that is being restored alone",
         "engine/metadata/ledgers.py",
         "        length=length,\n        format_major=FORMAT_MAJOR,\n    )",
         "        length=length,\n        format_major=_USUAL_MAJOR,\n    )",
@@ -432,7 +432,7 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "an-earlier-try-stays-in-recovery",
-        "a try of an earlier program is not recovered any more",
+        "a restore attempt of an earlier program is no longer recovered",
         "herdbook/archive/writing_back.py",
         "        return restoring_at(current, kept.last, kept.length)\n",
         "        return None\n",
@@ -499,7 +499,7 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "ends-are-not-compared",
-        "two looks are alike when all ends are",
+        "two reads are equal only if all ends are equal",
         "herdbook/archive/cut.py",
         "    moved = keys + [\n",
         "    moved = keys\n    _ = [\n",
@@ -526,7 +526,7 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "a-part-of-the-metadata-looks-whole",
-        "a rebuild that was cut short shows it",
+        "an interrupted rebuild is marked",
         "engine/metadata/restoring.py",
         "    await mark_restoration(store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
         "    _ = (store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",

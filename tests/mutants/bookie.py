@@ -24,7 +24,7 @@ APPEND_MUTANTS: Final = (
     ),
     Mutant(
         "what-an-answer-brings-passes-a-refusal",
-        "what was asked for before a refusal was told stands on what was not written",
+        "an append that was requested before a refusal was reported depends on unwritten data",
         "engine/bookie/journal.py",
         "        for job in jobs:\n            if job.records and",
         "        self._epoch += result is not None and result.refused\n"

@@ -268,7 +268,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-deposed-leader-acknowledges-heartbeats",
-        "a heartbeat is acknowledged only by a leader that nobody can have replaced",
+        "only a leader that nobody can have replaced acknowledges heartbeats",
         "broker/leading/crew.py",
         "if taken_in and self._may_grant():",
         "if taken_in:",
@@ -323,7 +323,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "who-waits-at-a-deposed-leader-waits-for-ever",
-        "who waits is told when the lease has run out",
+        "waiting callers get an error when the lease has expired",
         "broker/leading/housekeeping.py",
         "            term.deny(NotLeader(LEASE_OVER))\n",
         "            pass\n",
@@ -334,7 +334,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-lowered-lease-counts-at-once",
-        "a worker is waited for as long as the longest lease that it may go by",
+        "the broker waits for a worker as long as the longest lease that the worker may be using",
         "broker/leading/leases.py",
         "lease_s = max(self.lease_ms, lease_ms) / 1000",
         "lease_s = self.lease_ms / 1000",
@@ -345,7 +345,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-session-forgets-the-lease-of-the-one-before",
-        "until it beats in a session a worker may go by the lease of the one before",
+        "until its first heartbeat in a session a worker may use the previous session's lease",
         "broker/leading/crew.py",
         "                lease_ms = max(lease_ms, before.known.lease_ms)\n",
         "                pass\n",
@@ -356,7 +356,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-shorter-lease-is-noticed-late",
-        "a worker goes by the lease of its welcome from then on",
+        "a worker uses the lease of its welcome from then on",
         "broker/worker/worker.py",
         "        self._welcomed.set()\n",
         "",
@@ -378,7 +378,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "what-was-refused-is-forgotten",
-        "a task whose assignment was refused waits where it did",
+        "a task whose assignment was refused waits where it was before",
         "broker/leading/term.py",
         "        self.scheduler.restore(untold)\n",
         "        self.dispatching.freed(untold)\n",
@@ -389,7 +389,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "what-went-another-way-under-way-stays-taken",
-        "when an assignment is answered its task goes to the place of its row",
+        "when an assignment is answered, its task moves to the place that its row says",
         "broker/leading/term.py",
         "            self._settle(task, Place.TAKEN, place_of(task.status, False))\n",
         "            pass\n",
@@ -400,7 +400,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-listener-fails-the-state-machine",
-        "what hears of changes can fail no replica",
+        "a listener for changes cannot fail a replica",
         "broker/machine.py",
         "        except Exception:\n            # The rows",
         "        except ValueError:\n            # The rows",
@@ -411,7 +411,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-failed-answer-silences-the-others",
-        "who hears an answer and raises keeps nobody from hearing theirs",
+        "a callback that raises does not stop the other callbacks",
         "broker/leading/proposing.py",
         "        except Exception:\n            _logger",
         "        except ValueError:\n            _logger",
@@ -422,7 +422,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-failed-duty-is-never-taken-up-again",
-        "a duty of the leader that raises is taken up again",
+        "a leader's duty that raises runs again",
         "broker/leading/term.py",
         '                wrong("a duty of the leader failed")\n',
         "                pass\n",
@@ -433,7 +433,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "memory-is-built-while-rows-change",
-        "memory is built anew when nothing is on its way",
+        "memory is rebuilt only when nothing is under way",
         "broker/service.py",
         "            await term.proposing.quiet()\n",
         "            pass\n",
@@ -444,7 +444,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "totals-are-not-compared",
-        "a leader compares its queues with its rows now and then",
+        "a leader compares its queues with its rows from time to time",
         "broker/leading/checking.py",
         "    if queued + taken != waiting:",
         "    if queued + taken < 0:",
@@ -455,7 +455,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "single-rows-are-not-compared",
-        "in their turn all rows are compared with the queues",
+        "all rows are compared with the queues, some in each round",
         "broker/leading/checking.py",
         "    if times is not None and times != (place is Place.QUEUED):",
         "    if False:",

@@ -197,7 +197,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-child-does-not-look-for-its-worker",
-        "a child whose worker had gone before it looked ends at once",
+        "a child whose worker has already ended ends at once",
         "broker/worker/child.py",
         "    if os.getppid() != parent:\n",
         "    if os.getppid() < 0:\n",
@@ -208,7 +208,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "what-tasks-started-outlives-a-killed-worker",
-        "what tasks started ends with their worker, in whatever session it is",
+        "processes that tasks started end with the worker, in any session",
         "broker/worker/watcher.py",
         "        end(self._groups, self._token)\n",
         "        pass\n",
@@ -219,7 +219,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "only-process-groups-end",
-        "what tasks started in other sessions ends with their process, before its end is told",
+        "processes in other sessions end with the child, before its end is reported",
         "broker/worker/child_process.py",
         "        if not self.idle:\n",
         "        if False:\n",

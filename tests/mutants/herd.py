@@ -326,7 +326,7 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-snapshot-begins-without-a-lease",
-        "a leader that has been replaced, and does not know it yet, shows nothing",
+        "a leader that was replaced without knowing it answers no reads",
         "herd/transaction.py",
         "            self._space.rows_get(COUNTERS)\n",
         "",
@@ -337,7 +337,7 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-short-write-lets-go-before-it-is-applied",
-        "the lock of a short write falls when the row is applied",
+        "the lock of a short write is released when the row is applied",
         "herd/autocommit.py",
         "            waiter = waiting\n",
         """            waiter = waiting
@@ -352,7 +352,7 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-short-write-passes-a-waiter",
-        "no short write begins where somebody waits for the table",
+        "a short write does not begin while somebody waits for the table",
         "herd/locks.py",
         "            if found.queue:\n                return False\n        elif",
         "            if False:\n                return False\n        elif",
@@ -363,7 +363,7 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "who-shares-a-lock-is-another-to-itself",
-        "others are those who are not the one that asks",
+        "other holders of a lock do not include the caller",
         "herd/locks.py",
         "            return bool(found.holders - {holder})",
         "            return bool(found.holders)",
@@ -374,7 +374,7 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-snapshot-goes-on-with-other-definitions",
-        "a snapshot that others have changed the definitions of shows no rows by new ones",
+        "a snapshot never shows rows by definitions that others have changed since",
         "herd/transaction.py",
         "            if not now.shows_as(self._defined_then):\n",
         "            if False:\n",
@@ -385,7 +385,7 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-checkpoints-pin-ends-by-another-clock",
-        "a pin lasts as long as was asked for, by the clock of whoever asked",
+        "a pin lasts as long as requested, by the requester's clock",
         "engine/expiry.py",
         "    return expires_ms + clock_difference_ms <= now_ms\n",
         "    return expires_ms <= now_ms\n",

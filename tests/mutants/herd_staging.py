@@ -160,7 +160,7 @@ HERD_STAGING_MUTANTS: Final = (
     ),
     Mutant(
         "a-name-goes-before-its-ledger-was-made",
-        "a ledger that is not there may still come: its name stays until it is old",
+        "a missing ledger may still be created: its name stays until it is old",
         "herd/staging/registry.py",
         "        # It was deleted, or will still be created: a later look at its name will tell.\n"
         "        return\n",

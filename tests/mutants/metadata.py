@@ -168,7 +168,7 @@ METADATA_MUTANTS: Final = (
     ),
     Mutant(
         "a-refused-mark-is-swallowed",
-        "a bookie that is told of a copy of its folder stops",
+        "a bookie stops when it learns of a copy of its folder",
         "engine/bookie/marking.py",
         "            self.on_superseded(error)\n",
         "",
@@ -190,7 +190,7 @@ METADATA_MUTANTS: Final = (
     ),
     Mutant(
         "an-older-start-takes-a-newer-ones-registration-away",
-        "a registration of a newer start is not an older one's to take away",
+        "an older start does not remove the registration of a newer one",
         "engine/metadata/bookies.py",
         "            if found is not None and found.boot > boot:\n                return\n",
         "",
@@ -201,7 +201,7 @@ METADATA_MUTANTS: Final = (
     ),
     Mutant(
         "an-older-start-replaces-a-newer-ones-registration",
-        "a registration of a newer start is not replaced by an older one",
+        "an older start does not replace the registration of a newer one",
         "engine/metadata/bookies.py",
         "        await self.check_newest(registration.bookie_id, registration.boot)\n",
         "",

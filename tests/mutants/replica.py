@@ -153,7 +153,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "the-lease-of-a-key-that-was-removed-is-forgotten",
-        "whoever held it may still have the whole of its lease",
+        "the last holder may still have its whole lease",
         _ELECTION,
         "            self._seen, self._seen_version = None, -1\n",
         "            self._seen, self._seen_version, self._seen_lease_ms = None, -1, 0\n",
@@ -163,7 +163,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "who-comes-back-from-a-silence-beats-without-a-look",
-        "after a silence the key may be another's, made anew with any version",
+        "after a gap somebody else may have the key, recreated with any version",
         _ELECTION,
         "                if not self.holds():\n",
         "                if self.lost.is_set():\n",
@@ -174,7 +174,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-lease-goes-by-one-clock",
-        "a machine that was stopped and whose wall clock was set right has no lease left",
+        "a machine that was paused and whose wall clock was then corrected has no lease left",
         _ELECTION,
         "            and self._clock.wall_ms() < self._lease_end_wall_ms\n",
         "",
@@ -185,7 +185,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-token-alone-tells-whose-a-beat-is",
-        "two replicas may draw the same numbers",
+        "two replicas may draw the same random numbers",
         _ELECTION,
         "    return (beat.token, beat.replica) == (other.token, other.replica)",
         "    return beat.token == other.token",
@@ -196,7 +196,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-beat-under-way-keeps-the-key-from-being-given-back",
-        "a leader that ends in good order is followed at once",
+        "a leader that ends normally is succeeded at once",
         _ELECTION,
         "                if found is not None and _same(",
         "                if found is None and _same(",
@@ -207,7 +207,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-leader-that-lost-its-key-goes-on",
-        "a leader without its key stops, though its epoch stands",
+        "a leader without its key stops, even if its epoch is current",
         _REPLICA,
         "            asyncio.create_task(holding.lost.wait()),\n",
         "",
@@ -218,7 +218,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-replica-takes-the-log-over-without-its-lease",
-        "the epoch is raised only from what was read while the lease held",
+        "the epoch is raised only from the value that was read while the lease held",
         _REPLICA,
         "self.log.lead(holding.holds)",
         "self.log.lead()",
@@ -229,7 +229,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-leader-may-answer-without-its-lease",
-        "whatever a leader grants, it grants only while its lease holds",
+        "a leader grants anything only while its lease holds",
         _READING,
         "            and leading.holding.holds()\n",
         "",
@@ -237,7 +237,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "an-idle-leader-does-not-ask-the-log",
-        "a leader that lost the metadata store alone ends its term in bounded time",
+        "a leader that lost only the metadata store ends its term in bounded time",
         _REPLICA,
         "            duties.append(asyncio.create_task(leading.ask_the_log()))\n",
         "",
@@ -248,7 +248,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-term-goes-on-in-a-ledger-that-was-taken-over",
-        "what is fenced while the lease is over is the successor's",
+        "a ledger that is fenced after the lease has expired was taken over by the successor",
         _LEADING,
         "            if self.writer.fenced:",
         "            if self.writer.fenced and self.holding.holds():",
@@ -259,7 +259,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-term-ends-with-its-lease",
-        "writes go on while the metadata store is away",
+        "writes continue while the metadata store is unavailable",
         _LEADING,
         "            if self.writer.fenced:",
         "            if self.writer.fenced or not self.holding.holds():",
@@ -510,7 +510,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-snapshot-whose-naming-was-cancelled-is-deleted",
-        "what may be named later is deleted by nobody who cannot prove that it will not be",
+        "a snapshot that may be named later is deleted only after that is ruled out",
         _SNAPSHOTS,
         "            record = await self._update(change)\n        finally:",
         "            record = await self._update(change)\n        except BaseException:\n"
@@ -541,7 +541,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-lost-reply-to-a-name-ends-the-snapshot",
-        "a name whose write was lost is looked for by its token, and asked for again",
+        "if the reply to naming is lost, the name is looked up by its token and written again",
         _SNAPSHOTS,
         "except (KeyExists, VersionConflict, MetadataUnavailable):",
         "except (KeyExists, VersionConflict):",
@@ -549,7 +549,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-sweep-begins-before-the-claim",
-        "what a sweeper deletes is never named afterwards: it claims the key first",
+        "a sweeper claims the key first, so what it deletes is never named afterwards",
         "engine/replica/duties.py",
         "        kept = await self._snapshots.claim(epoch)\n"
         "        await self._log.sweep(kept, epoch)",
@@ -560,7 +560,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-follower-looks-at-the-snapshot-before-the-list",
-        "a snapshot is named before the log is dropped: who looks the other way round misses it",
+        "a snapshot is named before the log is dropped: a reader must look at the list first",
         _FOLLOWING,
         "            listed = await self._log.list()\n"
         "            record = await self._snapshots.newest()\n",

@@ -196,7 +196,7 @@ SUPERVISOR_MUTANTS: Final = (
     ),
     Mutant(
         "what-a-killed-server-left-names-a-server",
-        "a server's file counts only while it is locked",
+        "a server's file is valid only while it is locked",
         "herdbook/task_api.py",
         "    # Nobody holds the lock: its server was killed.\n    return None\n",
         "    return _decoded(folder)\n",
@@ -229,7 +229,7 @@ SUPERVISOR_MUTANTS: Final = (
     ),
     Mutant(
         "a-cluster-for-development-moves-from-its-own-ports",
-        "a cluster for development waits for the ports of its killed processes",
+        "a development cluster waits for the ports of its killed processes",
         "herdbook/node/ports.py",
         "            if time.monotonic() >= self._until_s:",
         "            if self._until_s:",
@@ -251,7 +251,7 @@ SUPERVISOR_MUTANTS: Final = (
     ),
     Mutant(
         "a-node-runs-that-ended-before-the-machine-was-started",
-        "a sign of life that is ahead of the clock is of an earlier start of the machine",
+        "a status whose time is ahead of the clock is from before the machine restarted",
         "herdbook/node/status.py",
         "    if silent_s < -_CLOCK_S:",
         "    if False:",

@@ -1,4 +1,4 @@
-"""The broker's time is moved by a command of its own, and what rests on it follows."""
+"""A dedicated command sets the broker's time, and everything that depends on it follows."""
 
 from broker import keys, reading
 from broker.commands import (

@@ -1,4 +1,4 @@
-"""A leader whose memory is wrong, by a defect: the rows are right, and it builds itself anew."""
+"""A leader whose memory is wrong because of a bug: the rows are right, and it rebuilds itself."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def _double(term: Term, task_id: int) -> None:
 
 
 async def _mended(held: HeldBroker, before: Term) -> None:
-    """Wait until another view of the rows stands."""
+    """Wait until another view of the rows is built."""
     async with asyncio.timeout(10):
         while held.broker._term is before:  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Schedules that are paused, resumed, redeclared, or not understood, whoever leads."""
+"""Schedules that are paused, resumed, redeclared, or not understood, across changes of leader."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Workers that are killed: nothing of what their tasks started runs beside the next attempt."""
+"""Killed workers: no process that their tasks started runs at the same time as the next attempt."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Changes of a log's list whose callers are cancelled, over a store that goes on without them."""
+"""Changes of a log's list whose callers are cancelled, while the store continues without them."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any

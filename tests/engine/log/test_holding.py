@@ -1,4 +1,4 @@
-"""A log that is held stands still for a moment, and no longer."""
+"""A log that is held stops appending for a moment, and no longer."""
 
 import asyncio
 
