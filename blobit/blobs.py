@@ -118,9 +118,9 @@ class AsyncBlobs:
     async def delete_bucket(self, name: str, *, force: bool = False) -> None:
         """Delete a bucket: its name is free at once, `collect` gives back what it holds.
 
-        Once it has returned, nobody who has the bucket open puts anything into it any more. Raises
-        `NoSuchBucket`, `BucketNotEmpty` unless `force`, `MetadataUnavailable`, and
-        `CommitOutcomeUnknown` if the name is gone and the bucket could not be reached to say so.
+        After it has returned, nobody can put anything into the bucket, even if they still have it
+        open. Raises `NoSuchBucket`, `BucketNotEmpty` unless `force`, `MetadataUnavailable`, and
+        `CommitOutcomeUnknown` if the name is deleted but the bucket could not be shut.
         """
         self.check_open()
         info = await self._registry.delete(name, force=force)

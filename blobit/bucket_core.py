@@ -119,7 +119,7 @@ class BucketCore:
         self.committer = committer
         self.rows: Rows = committer.rows
         self.deleted = False
-        """Whether it is known here that it was deleted, by whomever."""
+        """Whether this handle knows that the bucket was deleted, here or elsewhere."""
 
     @property
     def now_ms(self) -> int:
@@ -139,9 +139,9 @@ class BucketCore:
             self.check()
 
     async def change(self, change: Deciding[T]) -> T:
-        """Make a change of the bucket's rows. Raises as `Committer.change`.
+        """Change the bucket's rows. Raises as `Committer.change`.
 
-        Who hears that the bucket was deleted hears it from every call from then on.
+        Once a call has failed because the bucket was deleted, every later call fails too.
         """
         try:
             return await self.committer.change(change)

@@ -1,10 +1,10 @@
 """What is done when a bucket was deleted: everything of it goes, and then its home.
 
 Invariants:
-- Nothing is removed before the bucket's counts are shut: nothing is put into it any more.
-- A bucket's row of `homes` goes last of all in its tablespace, together with the counts that are
-  shut, and only when nothing else names it: the database refuses it before. From then on nothing
-  can be written for the bucket, whoever slept for how long ever.
+- Nothing is removed before the bucket's counts are shut, so nothing more can be put into it.
+- A bucket's row in `homes` is the last one deleted in its tablespace, together with the shut
+  counts, and only when nothing else refers to it: until then the database refuses. From then on
+  nothing can be written for the bucket, even by a process that was paused for a long time.
 - Its ledgers go by the rule of dying. It is remembered until none of them is left.
 """
 
@@ -89,7 +89,7 @@ async def _remove_home(scope: BucketScope) -> bool:
         async with scope.rows.transaction() as transaction:
             found = await transaction.lock([*homes, *counts])
             gone: dict[RowKey, Row | None] = {key: None for key, row in found.items() if row}
-            # Those that name a home go before it, and in the same transaction.
+            # Rows that name a home are deleted before it, in the same transaction.
             await transaction.write({key: None for key in counts if key in gone})
             await transaction.write({key: None for key in homes if key in gone})
             if gone:

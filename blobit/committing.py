@@ -10,8 +10,8 @@ Invariants:
 - A change that is refused leaves the others of its batch alone.
 - A change is answered when it is durable. Where nobody can say whether a transaction was committed,
   the rows are read again: what carries the change's own mark has happened.
-- What a batch adds to a bucket is counted in its own transaction (`counting.py`), and a change of
-  objects or uploads of a deleted bucket is refused in it.
+- The objects and bytes that a batch adds are counted in its own transaction (`counting.py`), which
+  also refuses changes of objects or uploads in a deleted bucket.
 - Changes that wait or are on their way hold at most `commit_pending_bytes_max`.
 """
 

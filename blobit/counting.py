@@ -11,8 +11,8 @@ Invariants:
   who needs more takes all rows of the bucket and divides what is left anew. So a bucket never
   holds more than its quota, but for what it held when the quota was set.
 - What gives back is never refused.
-- The counts of a deleted bucket are shut. Whoever changes objects or uploads of a bucket locks one
-  of them, so once all are shut no change of the bucket is made any more, whoever has it open.
+- The counts of a deleted bucket are shut. Every change of a bucket's objects or uploads locks one
+  of its counts, so once all are shut the bucket cannot change, even through open handles.
 """
 
 import math
@@ -32,10 +32,10 @@ Room = tuple[float, float]
 NO_ROOM: Final[Room] = (0, 0)
 _DIMENSIONS: Final = (("objects", "objects_max"), ("size_bytes", "bytes_max"))
 _SHUT: Final = -1
-"""In place of shares: the bucket was deleted. No quota is negative, and no share of one is -1 in
-both columns."""
+"""Stored in place of shares when the bucket was deleted. A quota is never negative, and a share is
+never -1 in both columns."""
 _OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})
-"""Tables whose rows begin with a bucket's id, and that change only while the bucket is there."""
+"""Tables whose rows begin with a bucket's id, and that change only while the bucket exists."""
 
 
 class BucketUse(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class BucketUse(msgspec.Struct, frozen=True):
 
 
 class BucketShut(NoSuchBucket):
-    """A change is of a bucket that was deleted, and that nobody opens again."""
+    """The change concerns a bucket that was deleted, and that nobody can open again."""
 
 
 class Crowded(Exception):
@@ -88,7 +88,7 @@ def shut(bucket_id: int, number: int, row: Row | None) -> Row:
 
 
 def is_shut(row: Mapping[str, Any] | None) -> bool:
-    """Whether a count says that its bucket was deleted."""
+    """Whether a count shows that its bucket was deleted."""
     return row is not None and row["objects_max"] == _SHUT and row["bytes_max"] == _SHUT
 
 
@@ -167,7 +167,7 @@ class Counting:
         self._shut = frozenset(each for each in self._buckets if is_shut(self._own(each)))
 
     def check(self, keys: Iterable[RowKey]) -> None:
-        """Raise `BucketShut` if a change of rows with these keys is of a deleted bucket."""
+        """Raise `BucketShut` if a change of rows with these keys concerns a deleted bucket."""
         if not self._shut:
             return
         for table, key in keys:

@@ -6,7 +6,7 @@ hold nothing else, are never compacted, and go whole when the last of theirs has
 Invariants:
 - A row of `expiries` is a hint. What counts is the object's own row, looked at under its lock: one
   that was written anew, or has another time by now, stays.
-- An upload that was renewed after a round had found it is left alone.
+- An upload that is renewed after a round has found it is left alone.
 - What an object or an upload held is let go in the transaction that removes it.
 """
 
@@ -23,7 +23,7 @@ from engine.expiry import CLOCK_DIFFERENCE_MS, is_over
 
 
 def is_expired(row: Mapping[str, Any], now_ms: int) -> bool:
-    """Whether the time of what a row describes is over, by the clock of whoever wrote it, too."""
+    """Whether a row has expired, by this clock and by the writer's clock."""
     expires_ms = row["expires_ms"]
     return expires_ms is not None and is_over(expires_ms, now_ms)
 
@@ -34,7 +34,7 @@ async def expire_objects(scope: BucketScope) -> int:
     Raises `MetadataUnavailable` and what is in `herd.errors`.
     """
     count = 0
-    # A hint that is taken before its object is over is gone: the object would stay for ever.
+    # A hint that is taken before its object expires is gone, and nothing would remove the object.
     last = (scope.bucket_id, scope.now_ms - CLOCK_DIFFERENCE_MS)
     due = scope.rows.scan("expiries", first=last[:1], last=last)
     async for hints in batches(due, scope.settings.batch_rows):
@@ -87,10 +87,10 @@ async def abort_expired_uploads(scope: BucketScope) -> int:
 async def abort_upload(
     core: BucketCore, upload_id: str, *, expired_by_ms: int | None = None
 ) -> bool:
-    """Remove an upload with all its parts; False if it was gone already.
+    """Remove an upload with all its parts; False if it was already removed.
 
-    `expired_by_ms`: only if its time is over then; one that was renewed stays. Raises
-    `MetadataUnavailable` and what is in `herd.errors`.
+    `expired_by_ms`: only if it has expired by then; a renewed one stays. Raises
+    `MetadataUnavailable` and the errors in `herd.errors`.
     """
     key: RowKey = ("uploads", (core.bucket_id, upload_id))
     while (row := await core.rows.get(*key)) is not None:
@@ -119,7 +119,7 @@ async def _held_by_upload(core: BucketCore, upload_id: str) -> dict[RowKey, Row 
 
 
 def _aborting(key: RowKey, looked: Row, writes: dict[RowKey, Row | None]) -> Change[bool]:
-    """Answers False if a part came, or its time was made longer, since somebody looked."""
+    """Returns False if a part was added, or the expiry was extended, since the upload was read."""
     seen = (looked["revision"], looked["expires_ms"])
 
     def decide(found: Found) -> Effect[bool]:

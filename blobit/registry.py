@@ -4,7 +4,7 @@ Invariants:
 - A bucket is found only when it can be used: its tablespace, its tables and its home row are there.
 - What was begun and not finished is finished by whoever meets it next.
 - A deleted bucket's name is free at once; its objects are collected behind the scenes.
-- When a deletion has returned, nobody's change of the bucket is made any more.
+- After a deletion has returned, nobody can change the bucket any more.
 """
 
 import asyncio
@@ -168,16 +168,16 @@ class Registry:
         return info
 
     async def _shut(self, info: BucketInfo) -> None:
-        """See that nobody changes a bucket any more whose name has gone. Raises `BlobError`s."""
+        """Stop all changes of a bucket whose name is deleted. Raises `BlobError`s."""
         try:
             await shut_bucket(await self._blobs.committer(info.tablespace), info.bucket_id)
         except MetadataUnavailable as error:
             if isinstance(error.__cause__, ProgrammingError):
-                # Its tablespace is not there, so neither is anything to be changed.
+                # Its tablespace does not exist, so there is nothing that could change.
                 return
             raise CommitOutcomeUnknown(
-                f"bucket {info.name} has no name any more, but who has it open may put into it "
-                f"until it is collected: {error}"
+                f"bucket {info.name} lost its name, but programs that have it open may still put "
+                f"into it until it is collected: {error}"
             ) from error
 
     async def forget(self, info: BucketInfo) -> None:
@@ -262,7 +262,7 @@ class Registry:
         try:
             await self._set_state(info, BucketState.ACTIVE)
         except NoSuchBucket:
-            # It may have been collected before its home was made anew.
+            # It may have been collected before its home was created again.
             await self._shut(info)
             raise
         return info
@@ -348,9 +348,9 @@ class Registry:
 
 
 async def shut_bucket(committer: Committer, bucket_id: int) -> None:
-    """See that no change of a bucket is made any more; doing it twice is doing it once.
+    """Stop all further changes of a bucket. Idempotent.
 
-    It waits for those that are on their way. Raises `MetadataUnavailable`.
+    It waits for changes that are under way. Raises `MetadataUnavailable`.
     """
     keys = all_keys(bucket_id)
 
@@ -360,7 +360,7 @@ async def shut_bucket(committer: Committer, bucket_id: int) -> None:
     def confirm(found: Found) -> bool | None:
         return True if all(is_shut(found[key]) for key in keys) else None
 
-    # Where its home is not there any more it takes nothing either.
+    # If its home no longer exists, the bucket accepts no changes either.
     with suppress(NoSuchBucket):
         await committer.change(Change(tuple(keys), decide, confirm))
 

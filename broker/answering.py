@@ -57,7 +57,7 @@ class ResourceStatus(msgspec.Struct, frozen=True):
 
 
 class ScheduleStatus(Schedule):
-    """A schedule, and why the leader cannot fire it although it is due (empty: it can)."""
+    """A schedule, and why the leader cannot fire it although it is due (empty if it can)."""
 
     trouble: str = ""
 

@@ -1,7 +1,7 @@
 """One command while it is applied: the rows, the time, and what is written once at its end.
 
 Invariants:
-- Time does not go back: a command that tells an older one happens at the newest told. Only
+- Time does not go back: a command with an older time happens at the newest time so far. Only
   `SetTime` sets it back.
 - Counters, rows of what is to be purged and uses of code pools are written once a command.
 - Changes are noted for a listener only, and nothing here depends on whether there is one.
@@ -115,7 +115,7 @@ class PoolChanged(msgspec.Struct, frozen=True):
 
 
 class RolloutChanged(msgspec.Struct, frozen=True):
-    """A roll-out has begun, has another record, or has ended."""
+    """A roll-out has begun, changed its record, or ended."""
 
     row: RolloutRow
 
@@ -169,7 +169,7 @@ class Step:
         found = self.get(_COUNTERS_KEY)
         self.counters = Counters() if found is None else decode_counters(found)
         self.time_before_ms = self.counters.now_ms
-        """The time of the command before this one."""
+        """The time of the previous command."""
         self.now_ms = self.counters.now_ms = max(now_ms, self.counters.now_ms)
         self.drawn = drawn
         self.changes: list[Change] | None = [] if heard else None

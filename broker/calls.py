@@ -94,14 +94,14 @@ class Calls(Protocol):
         ...
 
     async def pause_schedule(self, name: str, *, paused: bool = True, by: str = "") -> None:
-        """Stop a schedule, or let it go on; what it missed follows its `catch_up`.
+        """Pause or resume a schedule; its `catch_up` decides about the times that it missed.
 
         Raises `UnknownSchedule`.
         """
         ...
 
     async def schedules(self) -> list[ScheduleStatus]:
-        """All schedules, by name, and what the leader does not understand of them."""
+        """All schedules, by name, and why the leader cannot evaluate some of them."""
         ...
 
     async def slots(self, above: str = "", limit: int = 1_000) -> list[tuple[str, int]]:

@@ -42,7 +42,7 @@ from broker.spec import Schedule as Schedule
 from broker.spec import Spec as Spec
 
 LEVEL: Final = 2
-"""The newest level of commands. Whatever is not said to be of level 2 is of level 1."""
+"""The newest level of commands. A command or field is of level 1 unless it says level 2."""
 
 
 class Outcome(enum.IntEnum):
@@ -117,8 +117,9 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag=2):
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Let all tasks of a transaction go. Answers how many, or a `Refusal`.
 
-    With an `owner` it must be that one's. `whole`, level 2: everybody sees all of its tasks go at
-    once; without it those beyond `ITEMS_MAX` are seen to follow with later commands.
+    With an `owner`, the transaction must be that owner's. `whole`, level 2: everybody sees all of
+    its tasks start at once; without it, tasks beyond `ITEMS_MAX` become visible with later
+    commands.
     """
 
     transaction: Id
@@ -130,7 +131,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag=3):
 class Rollback(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Forget a transaction and its tasks. Answers how many, or a `Refusal`.
 
-    With an `owner` it must be that one's. `whole`: as of `Commit`.
+    With an `owner`, the transaction must be that owner's. `whole`: as in `Commit`.
     """
 
     transaction: Id
@@ -140,9 +141,9 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class ExpireTransactions(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Roll back what has passed its time. Answers how many transactions.
+    """Roll back transactions that have timed out. Answers how many.
 
-    `whole`: as of `Commit`.
+    `whole`: as in `Commit`.
     """
 
     now_ms: Millis
@@ -225,9 +226,9 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Purge(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Remove tasks that were kept long enough, and code pools. Answers how many tasks.
+    """Remove tasks and code pools whose retention has passed. Answers how many tasks.
 
-    `keep_code`, level 2: code pools that a schedule names stay.
+    `keep_code`, level 2: keep code pools that a schedule names.
     """
 
     now_ms: Millis
@@ -325,8 +326,8 @@ class ScheduleSet(msgspec.Struct, frozen=True, array_like=True, tag=18):
     """Add or replace a schedule. Answers 1, or a `Refusal`.
 
     Of one that is there its counts go on, whether it is paused, and, if its rhythm is the same, its
-    next due time. `count_due`, level 2: if the rhythm is another one, a time that was due and has
-    not fired counts as skipped.
+    next due time. `count_due`, level 2: if the rhythm changes, a due time that has not fired
+    counts as skipped.
     """
 
     schedule: Schedule
@@ -343,9 +344,9 @@ class ScheduleDelete(msgspec.Struct, frozen=True, array_like=True, tag=19):
 
 
 class SchedulePause(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """Stop a schedule or let it go on, next at `next_due_ms`. Answers 1, or a `Refusal`.
+    """Pause a schedule, or resume it at `next_due_ms`. Answers 1, or a `Refusal`.
 
-    `keep_due`, level 2: its next due time stays, and one that is as wanted does not change.
+    `keep_due`, level 2: keep its next due time, and change nothing if the state is as requested.
     """
 
     name: Name
@@ -360,8 +361,8 @@ class Fire(msgspec.Struct, frozen=True, array_like=True, tag=21):
     """Submit a schedule's task, once for each due time. Answers `int | Refusal`: id, or why not.
 
     0: that due time is not the schedule's next one, so somebody else has fired it. `skip`: move on
-    without a task, which answers 0, too. `keep_code`, level 2: the schedule's code pool may be past
-    its time.
+    without a task, which also answers 0. `keep_code`, level 2: the schedule's code pool may have
+    expired.
     """
 
     name: Name
@@ -395,7 +396,7 @@ class PoolPut(msgspec.Struct, frozen=True, array_like=True, tag=23):
 class PoolDelete(msgspec.Struct, frozen=True, array_like=True, tag=24):
     """Remove a code pool that no task needs. Answers 1, or a `Refusal`.
 
-    `keep_code`, level 2: nor does a schedule name it.
+    `keep_code`, level 2: refuse also if a schedule names it.
     """
 
     name: Name
@@ -404,10 +405,10 @@ class PoolDelete(msgspec.Struct, frozen=True, array_like=True, tag=24):
 
 
 class SetTime(msgspec.Struct, frozen=True, array_like=True, tag=27):
-    """Move the broker's time to `now_ms`, which may be back. Answers 1. Level 2.
+    """Set the broker's time to `now_ms`, which may be earlier. Answers 1. Level 2.
 
-    `doubtful`: it goes forward by far more than the leader can confirm. Without that, an earlier
-    such jump is settled.
+    `doubtful`: it jumps forward by more than the leader can confirm. Without it, an earlier such
+    jump counts as confirmed.
     """
 
     now_ms: Millis
@@ -415,9 +416,9 @@ class SetTime(msgspec.Struct, frozen=True, array_like=True, tag=27):
 
 
 class Redate(msgspec.Struct, frozen=True, array_like=True, tag=28):
-    """Let what was to wait from a moment that is still to come wait from now. Level 2.
+    """Restart waits that began at a time that is now in the future. Level 2.
 
-    Of tasks that are delayed after an attempt, and of open transactions. Answers how many.
+    These are tasks that are delayed after an attempt, and open transactions. Answers how many.
     """
 
     now_ms: Millis
@@ -426,9 +427,9 @@ class Redate(msgspec.Struct, frozen=True, array_like=True, tag=28):
 
 
 class Reckon(msgspec.Struct, frozen=True, array_like=True, tag=29):
-    """Give a schedule another next due time, if it still has the one named. Level 2.
+    """Change a schedule's next due time, if it is still the one given. Level 2.
 
-    Answers 1, or 0 if it has another one, or a `Refusal`.
+    Answers 1, 0 if the next due time is another one, or a `Refusal`.
     """
 
     name: Name
@@ -471,7 +472,7 @@ Command = (
 
 
 def level_of(command: Command) -> int:
-    """The level that every replica must know before the command is logged."""
+    """The level that every replica must support before the command is logged."""
     if isinstance(command, SetTime | Redate | Reckon):
         return LEVEL
     if isinstance(command, Commit | Rollback | ExpireTransactions):

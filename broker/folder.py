@@ -40,10 +40,10 @@ FOLDER_LOG: Final = LogSettings(turn_timeout_ms=10_000)
 class FolderBroker:
     """The tasks of one folder, on one event loop; a context manager.
 
-    `settings`, `mapping`, `discoveries` and `alarms` count where the tasks run with this opener:
-    with the first that wants some. `discoveries` are ways to find the nodes of roll-outs, beside
-    that in the metadata store, by the names that documents give them; `alarms` hears of roll-outs
-    that go wrong.
+    `settings`, `mapping`, `discoveries` and `alarms` only apply if the tasks run with this opener:
+    the first one that needs them. `discoveries` are ways to find the nodes of roll-outs, in
+    addition to the metadata store, by the names that documents use; `alarms` is called for
+    roll-outs that go wrong.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
 """Tasks that follow the end of their transaction.
 
-A commit or a rollback is one command. Its tasks are written anew afterwards, some in each command,
-because the work of a command is bounded. If the transaction has ended `whole`, nobody sees that:
-readers are shown its tasks as they will be (`broker.reading`), and a command that touches one of
-them moves it first.
+A commit or a rollback is one command. The rows of its tasks are rewritten afterwards, some in each
+command, because the work of a command is bounded. If the transaction has ended `whole`, this is
+invisible: readers see its tasks as they will be (`broker.reading`), and a command that touches one
+of them rewrites it first.
 
 Invariants:
-- A task of a transaction that has ended whole is never seen, or treated, as one that is prepared.
+- A task of a transaction that has ended whole is never shown, or treated, as prepared.
 """
 
 from typing import Final
@@ -18,16 +18,16 @@ from broker.keys import ACTIVE, PARENTS, WHOLE, numbered, unpack_id
 from broker.task import EventKind, Status, Task, note
 
 ROLLED_BACK: Final = b""
-"""What the row of a transaction that has ended whole says; else the time of its commit."""
+"""The value for a whole transaction that was rolled back; otherwise it is the commit time."""
 
 
 def committed_at(row: bytes) -> int | None:
-    """When the transaction was committed, by its row; None: it was rolled back."""
+    """The time of the transaction's commit, from its row; None if it was rolled back."""
     return None if row == ROLLED_BACK else unpack_id(row)
 
 
 def followed(step: Step, task_id: int) -> Task | None:
-    """A task that has not ended, after it has followed the end of its transaction."""
+    """A task that has not ended, as it is after it has followed the end of its transaction."""
     task = step.active(task_id)
     if task is None or task.status is not Status.PREPARED:
         return task
@@ -39,7 +39,7 @@ def followed(step: Step, task_id: int) -> Task | None:
 
 
 def follow(step: Step, task: Task, committed_ms: int | None) -> None:
-    """Let a prepared task go, as at the moment of the commit; None: undo it."""
+    """Release a prepared task as of the time of the commit; None: undo it."""
     if committed_ms is None:
         free(step, task)
         unlink(step, task)
@@ -59,8 +59,8 @@ def follow(step: Step, task: Task, committed_ms: int | None) -> None:
 
 
 def status_at(task: Task, committed_ms: int) -> Status:
-    """What a prepared task is from its commit on."""
+    """A prepared task as it is after its commit."""
     if task.parents_left or task.error:
-        # If a parent has ended otherwise than the task needs, it is cancelled when it follows.
+        # If a parent's outcome is not the one that the task needs, it is cancelled when it follows.
         return Status.BLOCKED
     return Status.DELAYED if task.due_ms > committed_ms else Status.WAITING

@@ -11,8 +11,8 @@
     K name             a code pool                    L name 00 01 n(4)     a part of its bytes
     O name             a roll-out                     N cluster             who holds a cluster
     M name 00 01 n(8)  what was noted of a roll-out by its change n
-    V                  how the broker's time was moved
-    I transaction(8)   how one ended whose tasks are seen to follow all at once
+    V                  changes of the broker's time
+    I transaction(8)   the end of a transaction whose tasks are seen to follow all at once
 
 Numbers are unsigned and big-endian, text is UTF-8. A text before another part has each 00 followed
 by ff, and ends with 00 01.

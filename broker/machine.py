@@ -4,7 +4,7 @@ Invariants:
 - `apply` looks at the command and the rows, at nothing else, and always ends with an answer.
 - Bytes that are no command are answered and change nothing.
 - A listener is told after the fact, in order, and changes nothing here.
-- A listener that raises fails nothing here: it is told of nothing more, and `deafened` is called.
+- An exception in a listener fails nothing here: it gets no more changes, and `deafened` is called.
 """
 
 import logging
@@ -79,7 +79,7 @@ class BrokerMachine:
     def __init__(self) -> None:
         self.listener: Listener | None = None
         self.deafened: Callable[[], None] = _nobody
-        """Called when a listener raised, and so knows no more what the rows are."""
+        """Called after a listener has raised, and so no longer knows the rows."""
 
     def apply(self, rows: Rows, command: bytes, position: Position) -> bytes:
         """Do a command."""
@@ -102,11 +102,11 @@ class BrokerMachine:
             for change in changes:
                 listener(change)
         except Exception:
-            # The rows are right. Only what the listener made of them is not, so it begins anew.
-            _logger.exception("what a leader has in memory no longer follows its log")
+            # The rows are right. Only the listener's view of them is wrong, so it is rebuilt.
+            _logger.exception("the leader's memory no longer matches its log; rebuilding it")
             self.listener = None
             self.deafened()
 
 
 def _nobody() -> None:
-    """Nobody wants to know."""
+    """The default callback: do nothing."""

@@ -2,8 +2,8 @@
 
 Invariants:
 - A pool is known when its last part is there; parts come in order, and all are of one digest.
-- A pool that a task names stays until that task has ended, and one that a schedule names as long as
-  it does, whatever its time.
+- A pool that a task names is kept until the task has ended. A pool that a schedule names is kept as
+  long as the schedule names it, even after it expires.
 """
 
 from broker.applying import PoolChanged, Step
@@ -65,9 +65,9 @@ def delete(step: Step, wanted: PoolDelete) -> bytes:
 
 
 def purge(step: Step, *, keep_scheduled: bool) -> None:
-    """Remove pools that have expired and that no task needs, and those that never became whole.
+    """Remove expired pools that no task needs, and pools that were never completed.
 
-    `keep_scheduled`: a schedule that names one needs it, too.
+    `keep_scheduled`: also keep pools that a schedule names.
     """
     scheduled: dict[str, str] | None = None
     for _, row in step.scan(POOL, end_of(POOL)):
@@ -84,7 +84,7 @@ def purge(step: Step, *, keep_scheduled: bool) -> None:
 
 
 def _scheduled(step: Step) -> dict[str, str]:
-    """Code pools that schedules name, each with one of these."""
+    """Code pools that schedules name, each with one of those schedules."""
     schedules = [decode_schedule(row) for _, row in step.scan(SCHEDULE, end_of(SCHEDULE))]
     return {each.spec.codepool: each.name for each in schedules if each.spec.codepool}
 

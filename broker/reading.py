@@ -124,9 +124,10 @@ def get_task(rows: ReadRows, task_id: int) -> Task | None:
 
 
 class Seeing:
-    """Decodes tasks as they are to be seen at one position of the log.
+    """Decodes tasks as they appear at one position of the log.
 
-    A task whose transaction has ended whole has followed it, whether or not its row was written.
+    A task whose transaction has ended whole appears as if it had followed, even if its row was not
+    rewritten yet.
     """
 
     def __init__(self, rows: ReadRows) -> None:
@@ -250,7 +251,7 @@ def list_slots(rows: ReadRows, above: str = "", limit: int = 1_000) -> list[tupl
     page = _named(rows, SLOT, above, limit)
     found = [(name_of(key), unpack_id(value)) for key, value in page]
     if rows.scan(WHOLE, end_of(WHOLE), 1):
-        # What was rolled back holds nothing, even if its rows are still there.
+        # A rolled-back transaction holds nothing, even if its rows still exist.
         found = [(name, task_id) for name, task_id in found if get_task(rows, task_id) is not None]
     return found
 
@@ -321,7 +322,7 @@ def get_counters(rows: ReadRows) -> Counters:
 
 
 def time_of(rows: ReadRows) -> tuple[int, ClockFacts]:
-    """The newest time that a command told, 0 if there was none, and how it was moved."""
+    """The newest time in a command (0 if there was none), and how it was changed."""
     row = rows.get(CLOCK)
     return get_counters(rows).now_ms, ClockFacts() if row is None else decode_clock_facts(row)
 

@@ -28,9 +28,9 @@ class Replicated(Protocol):
         ...
 
     def may_answer(self) -> bool:
-        """Whether no other replica can have led since this one's term began: else grant nothing.
+        """Whether no other replica can have led since this one's term began. If not, grant nothing.
 
-        Asked last, when what is to be granted stands, just before it leaves.
+        Call it last: after deciding what to grant, and just before sending it.
         """
         ...
 
@@ -46,7 +46,7 @@ class Replicated(Protocol):
 
     @property
     def command_level(self) -> int:
-        """The newest level of commands that every replica understands."""
+        """The newest level of commands that every replica supports."""
         ...
 
     def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:

@@ -100,7 +100,7 @@ def fire(step: Step, wanted: Fire) -> bytes:
 
 
 def reckon(step: Step, wanted: Reckon) -> bytes:
-    """Answers 1, 0 if another due time is next by now, or why not."""
+    """Answers 1, 0 if the next due time has changed meanwhile, or a refusal."""
     schedule = _schedule(step, wanted.name)
     if schedule is None:
         return encode(_unknown(wanted.name))

@@ -73,8 +73,7 @@ def take(
 ) -> list[int | Refusal]:
     """Ids of those that are taken, refusals of the others. Bytes: see `Submit`.
 
-    `reserved`: they may be steps of a roll-out. `expired_code`: their code pools may be past their
-    time.
+    `reserved`: they may be steps of a roll-out. `expired_code`: their code pools may have expired.
     """
     first = step.counters.task + 1
     judging = _Judging(step, first, transaction, reserved, expired_code)
@@ -291,13 +290,13 @@ def _holder(step: Step, key: bytes) -> int:
     if row is None:
         return 0
     holder = unpack_id(row)
-    # A task whose transaction was rolled back holds nothing, even if it is still there.
+    # A task whose transaction was rolled back holds nothing, even if it still exists.
     followed(step, holder)
     return 0 if step.get(key) is None else holder
 
 
 def pool_missing(step: Step, name: str, *, expired: bool = False) -> Refusal | None:
-    """Why a task cannot name this code pool, which may be `expired`."""
+    """Why a task cannot name this code pool. With `expired`, the pool may have expired."""
     pool = step.pool(name)
     if pool is None or pool.parts_stored < pool.parts:
         return Refusal("unknown_code_pool", f"there is no code pool {name}")

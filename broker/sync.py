@@ -173,7 +173,7 @@ class Tasks:
         self.run(lambda: self._tasks.schedule(name, what, arguments, **how))
 
     def schedules(self) -> Sequence[ScheduleStatus]:
-        """All schedules, by name. `trouble` says why one is due and cannot fire."""
+        """All schedules, by name. `trouble` says why a due schedule cannot fire."""
         return self.run(self._tasks.schedules)
 
     def pause_schedule(self, name: str) -> None:

@@ -246,12 +246,12 @@ class CodePool(msgspec.Struct, array_like=True):
 
 
 class ClockFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is remembered of the broker's time having been moved, in milliseconds; 0: nothing."""
+    """Past changes of the broker's time, in milliseconds; 0 for none."""
 
     jumped_from_ms: int = 0
     """The time before a jump forward that no other clock has confirmed yet."""
     ahead_ms: int = 0
-    """The time before it was set back last."""
+    """The time before it was last set back."""
 
 
 class Counters(msgspec.Struct, array_like=True, gc=False):

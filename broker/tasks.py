@@ -292,7 +292,7 @@ class AsyncTasks:
         await self.calls.set_schedule(schedule)
 
     async def schedules(self) -> Sequence[ScheduleStatus]:
-        """All schedules, by name. `trouble` says why one is due and cannot fire."""
+        """All schedules, by name. `trouble` says why a due schedule cannot fire."""
         return await self.calls.schedules()
 
     async def pause_schedule(self, name: str) -> None:
@@ -300,9 +300,9 @@ class AsyncTasks:
         await self.calls.pause_schedule(name, paused=True)
 
     async def resume_schedule(self, name: str) -> None:
-        """Let a schedule fire again. Of what it missed one is made up for, as `catch_up` says.
+        """Resume a schedule. With `catch_up` it fires once for all the times that it missed.
 
-        A schedule that is not paused does not change. Raises `UnknownSchedule`.
+        Does nothing if the schedule is not paused. Raises `UnknownSchedule`.
         """
         await self.calls.pause_schedule(name, paused=False)
 

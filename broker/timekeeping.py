@@ -1,11 +1,11 @@
-"""Moves the broker's time where a leader's clock was wrong.
+"""Corrects the broker's time after a leader's clock was wrong.
 
-The order of commands is their order in the log. Their time goes forward with them, and goes back by
-the command of this module alone, so every replica has the same time at the same position.
+Commands are ordered by their position in the log. Time advances with them, and only the command of
+this module sets it back, so every replica has the same time at the same position.
 
 Invariants:
-- After the time was set back, nothing that is kept until a moment goes before that moment.
-- What was to wait for a while, from a moment that is still to come, waits for that while from now.
+- After the time was set back, nothing is removed before its retention has passed.
+- A wait that began at a time that is now in the future starts again from now.
 """
 
 from broker.applying import Step, TransactionChanged
@@ -21,7 +21,7 @@ def set_time(step: Step, wanted: SetTime) -> bytes:
     facts = ClockFacts() if row is None else decode_clock_facts(row)
     if wanted.now_ms < before_ms:
         step.now_ms = counters.now_ms = wanted.now_ms
-        # What ends from now on may be purged before what ended by the time that was ahead.
+        # Tasks that end from now on may be purged before tasks that ended while time was ahead.
         counters.purged_ms = min(counters.purged_ms, wanted.now_ms)
         facts = ClockFacts(0, max(before_ms, facts.ahead_ms))
     elif wanted.doubtful:
@@ -33,7 +33,7 @@ def set_time(step: Step, wanted: SetTime) -> bytes:
 
 
 def redate(step: Step, wanted: Redate) -> bytes:
-    """Answers how many tasks and transactions wait from now."""
+    """Answers how many tasks and transactions now wait from the current time."""
     tasks = sum(_redate_task(step, task_id) for task_id in wanted.ids)
     return encode(tasks + sum(_redate_transaction(step, each) for each in wanted.transactions))
 

@@ -5,7 +5,7 @@ Invariants:
 - A transaction that has passed its time is never committed, whether or not it was rolled back yet.
 - What is rolled back leaves nothing: no task, no slot, no unique key, no payload, no edge.
 - One command decides; the tasks follow, at most `ITEMS_MAX` a command, and nothing stops them.
-- If the command says `whole`, everybody sees all of them follow at once: see `broker.following`.
+- With `whole`, everybody sees all of the tasks follow at once: see `broker.following`.
 """
 
 from broker import graphs
@@ -85,9 +85,9 @@ def go_on(step: Step, wanted: Settle) -> bytes:
 
 
 def _end(step: Step, transaction: Transaction, most: int, whole: bool) -> int:
-    """It is decided; at most so many of its tasks go, or are undone, in this command.
+    """End the transaction; this command releases or undoes at most so many of its tasks.
 
-    `whole`: the others are seen to have followed, too.
+    `whole`: the others also appear as if they had followed.
     """
     step.delete(numbered(TRANSACTION, transaction.id))
     if whole and transaction.tasks > most:
@@ -106,7 +106,7 @@ def _move(step: Step, transaction: Transaction, most: int) -> int:
         committed_ms = committed_at(whole)
     for task_id in ids[:most]:
         task = step.active(task_id)
-        # One that a command has touched since the end has followed already.
+        # A task that a command has touched since the end has already followed.
         if task is not None and task.transaction == transaction.id:
             follow(step, task, committed_ms)
     key = numbered(ENDING, transaction.id)

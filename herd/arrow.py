@@ -152,7 +152,7 @@ def column_type_of(field: pa.Field) -> ColumnType | None:
 def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     """A result's rows as tuples of the Python values of `herd.types`.
 
-    Raises `ValueOutOfRange` for what no value of Python can be: a date after the year 9999.
+    Raises `ValueOutOfRange` for values that Python cannot represent: a date after the year 9999.
     """
     if not table.num_columns:
         return [()] * int(table.num_rows)
@@ -176,7 +176,7 @@ def _python_values(field: pa.Field, column: pa.Array) -> list[Any]:
     except (ValueError, ArithmeticError, pa.ArrowException) as error:
         said = str(error)
     raise ValueOutOfRange(
-        f"{field.name}: a value is none of Python's {field.type}: {said}",
+        f"{field.name}: a value does not fit Python's type for {field.type}: {said}",
         hint="CAST it to VARCHAR in the query, or fetch Arrow",
     )
 
@@ -186,7 +186,7 @@ def _converter(field: pa.Field) -> Callable[[Any], Any] | None:
     if named == _HUGE:
         return int
     if named == _UNSIGNED_HUGE:
-        # Its upper half comes as negative numbers.
+        # The upper half of the range arrives as negative numbers.
         return lambda value: int(value) % 2**128
     if named == b"UUID":
         return uuid.UUID
@@ -204,13 +204,13 @@ def _interval(value: Any) -> timedelta | str:
 
 
 _NOT_IN_RESULTS: Final = frozenset({"BIT", "BIGNUM", "TIME WITH TIME ZONE"})
-"""What Arrow has no type for: DuckDB would answer its own bytes, or a time without its zone."""
+"""Types that Arrow lacks: DuckDB would return its own bytes, or a time without its zone."""
 
 
 def described(table: pa.Table, types: Sequence[str]) -> pa.Table:
-    """A result with what only DuckDB's names of its types tell put into its fields.
+    """A result whose fields also have the facts that only DuckDB's type names show.
 
-    Raises `NotSupportedError` for a type whose values would be others in Arrow.
+    Raises `NotSupportedError` for a type whose values would change in Arrow.
     """
     fields = list(table.schema)
     for place, name in enumerate(types):

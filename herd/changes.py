@@ -100,9 +100,9 @@ async def changes(
     checkpoint that it needs to go on are kept as long as it waits for more, and for `keep_ms` after
     it last asked; without, they go when the tablespace itself does not need them. While nothing of
     interest comes it is told now and then of a position without changes: there it goes on, too.
-    Raises, while iterating, `ChangesGone` when the log no longer reaches back so far: begin anew,
-    with the tables as they are. Raises `StorageFailed` when it reaches to before the rows of a
-    table that was restored or written in bulk: begin with a checkpoint and go on after it.
+    Raises, while iterating, `ChangesGone` when the log no longer reaches back that far: start again
+    from the tables as they are now. Raises `StorageFailed` when the position is before the rows of
+    a table that was restored or written in bulk: start with a checkpoint and continue after it.
     """
     with translating(), _explaining(tablespace, after):
         following_as = Consumer(client, tablespace, consumer, keep_ms)
@@ -129,13 +129,13 @@ async def changes(
 
 @contextmanager
 def _explaining(tablespace: str, after: Position) -> Iterator[None]:
-    """Say what to do where part of the log, or a checkpoint, is not there any more."""
+    """Say what to do if part of the log, or a checkpoint, no longer exists."""
     try:
         yield
     except NotFound as error:
         raise ChangesGone(
-            f"the changes of {tablespace} after {tuple(after)} are not kept any more: {error}",
-            hint="read the tables as they are, then follow the changes from there on",
+            f"the changes of {tablespace} after {tuple(after)} are no longer kept: {error}",
+            hint="read the tables as they are now, then follow the changes from there",
         ) from error
 
 

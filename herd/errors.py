@@ -198,9 +198,9 @@ class StorageFailed(OperationalError):
 
 
 class ChangesGone(StorageFailed):
-    """The changes after this position are not kept any more.
+    """The changes after this position are no longer kept.
 
-    Read the tables as they are, and follow the changes from there on.
+    Read the tables as they are now, and follow the changes from there.
     """
 
 

@@ -109,7 +109,7 @@ class Tablespace:
         self.commands: SpaceCommands | FolderSpaces | None = None
         """What makes, changes and drops tablespaces; None where nothing does."""
         self.dropped = False
-        """Whether it was dropped while it ran here: nobody will ever lead it again."""
+        """Whether it was dropped while it ran here, so that nobody will ever lead it again."""
         self._successor: str | None = None
         """Who is to lead instead ("": anybody), while this replica gives way."""
         machine.watcher = self._applied

@@ -1,9 +1,9 @@
-"""The database's error for whatever came out of the ledger layer or of a library.
+"""Translates errors of the ledger layer and of libraries into the database's errors.
 
 Invariants:
-- Every exception has one meaning here; no other module translates those of a library.
-- Libraries are told by the names of their modules and classes: none is imported for it.
-- What has no meaning is a defect: it is written into the log, and raised as `InternalError`.
+- Every exception is translated here; no other module translates those of a library.
+- Libraries are recognised by the names of their modules and classes, without importing them.
+- An unknown exception is a bug: it is logged, and raised as `InternalError`.
 """
 
 import logging
@@ -45,9 +45,9 @@ def translated(error: EngineError) -> herd.Error:
 
 
 def database_error(error: BaseException) -> herd.Error:
-    """The database's error for any exception; one of the database's own stays what it is.
+    """The database's error for any exception; the database's own errors are returned unchanged.
 
-    What is answered refers neither to the exception nor to its frames.
+    The result refers neither to the exception nor to its frames.
     """
     if isinstance(error, herd.Error):
         return error
@@ -55,17 +55,17 @@ def database_error(error: BaseException) -> herd.Error:
         return translated(error)
     library = type(error).__module__.partition(".")[0]
     if library in _OF_QUERIES or (isinstance(error, OSError) and _TITLE.match(str(error))):
-        # Arrow hands on what DuckDB says in the middle of a result as an OSError.
+        # Arrow passes on DuckDB's errors in the middle of a result as an OSError.
         return _of_a_query(error)
     for kinds, meaning in _PLAIN:
         if isinstance(error, kinds):
             return meaning(_text(error), hint=_HINTS.get(meaning, ""))
     if library == "sqlglot":
-        return herd.NotSupportedError(_text(error), hint="write the statement in another way")
+        return herd.NotSupportedError(_text(error), hint="rewrite the statement")
     if type(error) is Exception:
-        # RocksDB raises nothing more exact.
+        # RocksDB raises nothing more specific.
         return herd.StorageFailed(_text(error))
-    _logger.error("a statement failed by a defect", exc_info=error)
+    _logger.error("a statement failed because of a bug", exc_info=error)
     return herd.InternalError(f"{type(error).__name__}: {error}", hint="see the log")
 
 
@@ -78,8 +78,8 @@ _PLAIN: Final[tuple[tuple[type[Exception], type[herd.Error]], ...]] = (
     (OverflowError, herd.ValueOutOfRange),
     (UnicodeError, herd.ValueInvalid),
 )
-_HINTS: Final[dict[type[herd.Error], str]] = {herd.TooLarge: "do it in parts"}
-# DuckDB's classes, without "Exception" or "Error", and the words before ": " of what it says.
+_HINTS: Final[dict[type[herd.Error], str]] = {herd.TooLarge: "split it into parts"}
+# DuckDB's classes without "Exception" or "Error", and the words before ": " in its messages.
 _QUERY_KINDS: Final[dict[str, type[herd.Error]]] = {
     "Conversion": herd.ValueInvalid,
     "OutOfRange": herd.ValueOutOfRange,
@@ -109,7 +109,7 @@ _QUERY_KINDS: Final[dict[str, type[herd.Error]]] = {
     "TransactionContext": herd.InternalError,
     "ResourceInUse": herd.InternalError,
 }
-# What the message says is more exact than its class.
+# Messages that are more specific than their class.
 _WORDS: Final[tuple[tuple[re.Pattern[str], type[herd.Error]], ...]] = (
     (re.compile(r"Arrow Appender: The maximum"), herd.TooLarge),
     (re.compile(r"[Rr]eferenced column|a column named|column .* not found"), herd.NoSuchColumn),
@@ -130,7 +130,7 @@ _TAIL: Final = re.compile(
 
 
 def _of_a_query(error: BaseException) -> herd.Error:
-    """The database's error for one of DuckDB, or of Arrow."""
+    """The database's error for an error of DuckDB or Arrow."""
     said = str(error)
     if "INTERRUPT" in said:
         return herd.OperationalError("the query was cancelled")
@@ -145,7 +145,7 @@ def _of_a_query(error: BaseException) -> herd.Error:
 
 
 def _text(error: BaseException) -> str:
-    """What an exception says, without what only its own library's users need."""
+    """An exception's message, without the parts that only users of its library need."""
     said = _TAIL.sub("", _TITLE.sub("", str(error))).strip().replace("\n", "; ")
     return said or type(error).__name__
 
@@ -161,7 +161,7 @@ def translating() -> Iterator[None]:
 
 @contextmanager
 def translating_all() -> Iterator[None]:
-    """Raise the database's errors for whatever is raised, as `database_error` says."""
+    """Translate every exception that the block raises, as `database_error` does."""
     try:
         yield
         return

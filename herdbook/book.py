@@ -90,12 +90,12 @@ async def open_async(
 ) -> AsyncIterator[AsyncBook]:
     """Open a folder, making it if it is not there, as long as the block lasts.
 
-    `bookies` is how many copies a new folder keeps. `broker` says how tasks are run, `mapping`
-    where a tenant's tasks run, by a function of tenant and type or a table by tenant, `discoveries`
-    how the nodes of roll-outs are found, by the names that documents give these ways, `alarms` who
-    hears of roll-outs that go wrong; all count while the tasks run with this opener. `metrics`
-    hears what goes on in this process. Raises `engine.FolderError`, and `engine.InvalidRequest` for
-    the url of a cluster.
+    `bookies` is how many copies a new folder keeps. `broker` has the settings for running tasks.
+    `mapping` says where a tenant's tasks run: a function of tenant and type, or a table by tenant.
+    `discoveries` are ways to find the nodes of roll-outs, by the names that documents use, and
+    `alarms` is called for roll-outs that go wrong. All of these apply only while the tasks run with
+    this opener. `metrics` receives what is measured in this process. Raises `engine.FolderError`,
+    and `engine.InvalidRequest` for the url of a cluster.
     """
     refuse_url(path, _CLUSTERS)
     async with cluster.open(Path(path), bookies=bookies, metrics=metrics) as ledgers:

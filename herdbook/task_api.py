@@ -10,8 +10,8 @@ Invariants:
 - A cluster's broker is shown what the configuration has, secret, certificate or login, and judges:
   no password and no secret crosses the wire.
 - The file that names a server is readable by its owner alone: it holds a password.
-- That file counts only while its server holds the lock of it (`flock`): one that a killed server
-  left behind names nobody, whoever listens at its port by now.
+- That file is valid only while its server holds a lock (`flock`) on it: a file that a killed server
+  left behind is ignored, even if another program now listens at its port.
 """
 
 import fcntl
@@ -145,7 +145,8 @@ def check_unserved(folder: Path) -> None:
     served = read_server(folder)
     if served is not None:
         raise InvalidRequest(
-            f"the tasks of {folder} are served already, at {served.url}: use that, or end it first"
+            f"the tasks of {folder} are already served at {served.url}: use that server, or stop "
+            "it first"
         )
 
 
@@ -156,7 +157,7 @@ def read_configured() -> Configuration:
 
 
 def read_server(folder: Path) -> TaskServerFact | None:
-    """The server of a folder that runs, as it said of itself; None: there is none."""
+    """The running server of a folder, as it described itself; None if there is none."""
     try:
         with (folder / SERVER_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -164,7 +165,7 @@ def read_server(folder: Path) -> TaskServerFact | None:
         return _decoded(folder)
     except OSError:
         return None
-    # Nobody holds the lock: its server has ended without a word.
+    # Nobody holds the lock: its server was killed.
     return None
 
 
@@ -176,7 +177,7 @@ def _decoded(folder: Path) -> TaskServerFact | None:
 
 
 async def _answers(api: TaskApi) -> bool:
-    """Whether a server is there: it may have ended a moment ago."""
+    """Whether a server is running: it may have ended a moment ago."""
     try:
         await api.ask("GET", "/status")
     except BrokerUnavailable as error:

@@ -111,8 +111,8 @@ class TaskServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A broker or the way to it, what it stands on, where big payloads lie, and, of a folder, its
-    tablespaces."""
+    """A broker or a client of it, the store under it, where big payloads are kept, and the
+    tablespaces of a folder."""
 
     broker: "Broker | FolderCalls"
     client: LedgerClient
@@ -152,9 +152,9 @@ async def serve_tasks(
 ) -> None:
     """Serve until `ended` is set; without one, until SIGTERM or SIGINT.
 
-    `started` hears the address when it serves. `opened` is the folder where this process has it
-    open already. A folder's tasks run here, or in another process that has them; then each call
-    goes there.
+    `started` is called with the address when it serves. `opened` is the folder, if this process
+    already has it open. A folder's tasks run here, or in another process; then each call is
+    forwarded there.
 
     Raises `InvalidRequest`, also where another server answers for the folder's tasks.
     """
@@ -212,7 +212,7 @@ def _opening(
 async def _of_folder(
     folder: Path, settings: TaskServerSettings, opened: OpenFolder | None
 ) -> AsyncIterator[_Opened]:
-    """The broker of a folder, wherever that runs."""
+    """The broker of a folder, in any process."""
     async with AsyncExitStack() as stack:
         if opened is None:
             opening = open_to_serve(folder, settings.discover, settings.on_alarm)
@@ -302,7 +302,7 @@ async def _relay(stack: AsyncExitStack, store: MetadataStore, security: Security
 
 @asynccontextmanager
 async def _payloads(url: str, broker: Broker) -> AsyncIterator[OpenedPayloads]:
-    """Where big payloads lie, swept as long as the block lasts."""
+    """Where big payloads are kept, swept as long as the block lasts."""
     async with OpenedPayloads(url) as payloads:
         sweeping = asyncio.create_task(keep_swept(broker, payloads))
         try:
@@ -362,10 +362,10 @@ def _owner(stack: AsyncExitStack, folder: Path, settings: TaskServerSettings, ad
 
 
 class _Named:
-    """Lets the folder say where its server is, as long as the block lasts.
+    """Publishes a server's address in the folder, as long as the block lasts.
 
-    The file is locked before it has its name: whoever finds it unlocked knows that its server is
-    gone, however that one ended.
+    The file is locked before it gets its name, so if the file is unlocked, its server has ended in
+    some way.
     """
 
     def __init__(self, folder: Path, fact: TaskServerFact) -> None:
@@ -380,7 +380,7 @@ class _Named:
         guard(self)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # One that a killed server left half made is used, one of a server that begins is not.
+            # A half-written file of a killed server is reused, one of a starting server is not.
             if not os.path.samestat(new.stat(), os.fstat(self._file.fileno())):
                 raise BlockingIOError
             self._file.truncate(0)
@@ -390,14 +390,14 @@ class _Named:
             self._file.close()
             folder = self._path.parent
             raise InvalidRequest(
-                f"another server of the tasks of {folder} begins: use it"
+                f"another server for the tasks of {folder} is starting: use that one"
             ) from error
 
     def __exit__(self, *_: object) -> None:
         file, self._file = self._file, None
         assert file is not None
         with file, contextlib.suppress(FileNotFoundError):
-            # By now it may be another server's.
+            # By now the file may belong to another server.
             if os.path.samestat(os.stat(self._path), os.fstat(file.fileno())):
                 self._path.unlink()
 

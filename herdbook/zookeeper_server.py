@@ -37,7 +37,7 @@ _JAVA_MAJOR_MIN: Final = 17
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 10.0
 _DYING_S: Final = 2.0
-"""So long the system may take to end a server that was killed with whoever started it."""
+"""How long the system may take to end a server that was killed together with its parent."""
 _POLL_S: Final = 0.05
 _PORTS_TRIED: Final = 5
 _OWN_PORTS: Final = (10_000, 32_000)

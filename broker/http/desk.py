@@ -107,7 +107,7 @@ def desk_elsewhere(calls: Calls, payloads: PayloadStore | None = None) -> Desk:
 
 
 def desk_for(calls: Calls, payloads: PayloadStore | None = None) -> Desk:
-    """The desk of a broker, in this process or in another one."""
+    """The desk of a broker in this process or in another one."""
     if isinstance(calls, Broker):
         return desk_of(calls, payloads)
     return desk_elsewhere(calls, payloads)

@@ -3,7 +3,7 @@
 Invariants:
 - Only the node's own types and its own group come here; its children know them by one type each.
 - There is one agent of a node: a second one is another process of the same worker.
-- What an action starts, such as the node itself, outlives the agent.
+- A process that an action starts, such as the node itself, outlives the agent.
 """
 
 import asyncio

@@ -116,7 +116,7 @@ class Index:
         return queue.ring.ids() if queue is not None else []
 
     def length(self, key: QueueKey) -> int:
-        """How many wait in a queue."""
+        """How many tasks wait in a queue."""
         queue = self._queues.get(key)
         return len(queue.ring) if queue is not None else 0
 

@@ -215,11 +215,11 @@ class Scheduler:
         return self._running.get(task_id)
 
     def picks(self) -> Iterator[Pick]:
-        """All tasks that run, or were taken to run."""
+        """All tasks that are running, or were taken to run."""
         return iter(self._running.values())
 
     def opens_soon(self, gate: Gate) -> bool:
-        """Whether what is parked at a gate takes part again at the next take."""
+        """Whether the tasks parked at a gate are considered again in the next take."""
         return gate in self._opened
 
     def run(self, pick: Pick, worker: WorkerView) -> None:

@@ -35,9 +35,9 @@ class GrpcBrokerServer:
     ) -> "GrpcBrokerServer":
         """Listen at `host:port` (port 0: a free one).
 
-        `broker` is one of this process, or the way to one elsewhere. A `door` lets users in. Raises
-        `InvalidRequest`, of the engine, for certificates that cannot be used, or a secret without
-        TLS beyond this machine; `OSError` where one cannot listen.
+        `broker` is a broker in this process, or a client of another one. A `door` authenticates
+        users. Raises the engine's `InvalidRequest` for unusable certificates, or for a secret
+        without TLS beyond this machine; `OSError` if it cannot listen.
         """
         from broker.wire.grpc_generated import broker_pb2
 

@@ -48,7 +48,7 @@ Act = Callable[[Asking, Any, Any], Awaitable[None]]
 
 
 class ServedCalls(Calls, Protocol):
-    """What the server asks: a broker of this process, or the way to one elsewhere."""
+    """The broker that the server calls: one in this process, or a client of another one."""
 
     async def fetch_code(self, name: str) -> bytes:
         """A code pool's archive. Raises `UnknownCodePool`."""

@@ -1,8 +1,8 @@
 """A child process that runs users' code: `python -m broker.worker.child`, made by `Child`.
 
 Invariants:
-- It lives no longer than its worker: when the socket ends, it ends at once, whatever runs; where
-  the system can end it with its parent (Linux), even in a call that holds the interpreter.
+- It never outlives its worker: when the socket closes, it ends at once, whatever it runs. On Linux,
+  where the system can end it with its parent, this is true even in a call that holds the GIL.
 - The thread that reads does nothing else, so that a cancel is heard while functions run.
 - The program's first thread runs plain functions, as the code of programs may expect.
 """
@@ -183,10 +183,10 @@ def _first(connection: socket.socket, frames: Frames) -> Start:
 
 
 def _end_with(parent: int) -> None:
-    """Have the system end this process when the thread of the worker that started it has ended."""
+    """Make the system end this process when the worker's thread that started it has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # It may have ended before that was asked for.
+    # It may have ended before this request.
     if os.getppid() != parent:
         os._exit(0)
 

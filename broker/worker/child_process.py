@@ -3,9 +3,9 @@
 Invariants:
 - `over` is set when the process is gone and reaped, never before: only then are its places free.
 - What it said before its end is heard before `over` is set.
-- It leads a process group of its own: what its tasks started ends with it. What they started in
-  other groups ends with it, too, where it was ended, or ended by itself, while they ran.
-- It ends with its worker, however that ends, and so does all that it started: see `watcher`.
+- It leads its own process group: processes that its tasks started end with it. Processes that they
+  started in other groups also end with it, if it was ended, or ended by itself, while tasks ran.
+- It ends when its worker ends, in any way, and so does everything that it started: see `watcher`.
 - It is started without a copy of this process: libraries with threads, gRPC's above all, do not
   survive one.
 """
@@ -58,7 +58,7 @@ class Child(asyncio.Protocol):
         """Its exit status, negative: the number of a signal. Known when it is over."""
         self.killed = False
         self.idle = False
-        """Whether its tasks have ended: what they left in other groups was left on purpose."""
+        """Whether its tasks have ended: what they left in other groups is then intended."""
         self._watch = watch
         self._mark = ""
         self.heard_s = loop.time()
@@ -79,7 +79,7 @@ class Child(asyncio.Protocol):
     async def spawn(
         start: Start, hear: Callable[["Child", Report], None], marks: int, watch: Watch
     ) -> "Child":
-        """Start a process, over which `watch` watches, and wait until it has imported what it runs.
+        """Start a process, supervised by `watch`, and wait until it has imported its code.
 
         There is room for so many `marks` of attempts that have begun. `hear` is told of its
         reports. Raises `InvalidTask` with the traceback if it cannot import, `BrokerUnavailable`

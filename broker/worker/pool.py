@@ -39,7 +39,7 @@ class PoolSettings:
     `places` is how many tasks run at the same time in all of them; `ahead` how many more wait
     there for their turn. `memory_limit_bytes` is one process's, 0: none. `cancel_grace_ms` is how
     long a coroutine that was cancelled may take to end before its process is ended. `ends_all`:
-    with a process everything ends that its tasks have started, in other sessions, too.
+    when a process ends, everything that its tasks started ends too, even in other sessions.
     """
 
     modules: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Pool:
         done: Callable[[list[Completion]], None],
         watch: Watch | None = None,
     ) -> None:
-        """`watch` is another pool's of the same worker; without one the pool has its own."""
+        """`watch` belongs to another pool of the same worker; by default the pool has its own."""
         assert settings.processes >= 1 and settings.places >= 1
         self.watch = watch or Watch(marks=settings.ends_all)
         self._shares_watch = watch is not None

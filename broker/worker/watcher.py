@@ -1,18 +1,18 @@
-"""A small process beside a worker, which ends what the worker's tasks started when the worker dies.
+"""A small process next to a worker. If the worker dies, it ends what the worker's tasks started.
 
-`python -I -S watcher.py DESCRIPTOR PARENT TOKEN`, started by `Watch`. It imports nothing but the
-standard library, so that it costs little and starts at once. Over the socket it is told:
+`python -I -S watcher.py DESCRIPTOR PARENT TOKEN`, started by `Watch`. It imports only the standard
+library, so it is cheap and starts quickly. It receives these messages over the socket:
 
     +NUMBER         a child process leads the process group NUMBER
-    -NUMBER         that group is over
-    *NUMBER MARK    end that group, and what has MARK in its environment; answered by `*NUMBER`
-    .               the worker has ended in good order: leave everything alone, and go
+    -NUMBER         that group has ended
+    *NUMBER MARK    end that group, and processes with MARK in their environment; reply `*NUMBER`
+    .               the worker has ended normally: leave everything alone, and exit
 
 Invariants:
-- When the worker's process is gone, however that came about, every group that it has told of ends,
-  and so does every process with the worker's token in its environment, in whatever session it is.
-- It goes on until looks find none of them: what forks meanwhile is found by the next one.
-- It ends itself, at the latest after `LAST_S`.
+- When the worker's process has ended for any reason, the watcher ends every group that the worker
+  has reported, and every process with the worker's token in its environment, in any session.
+- It repeats this until passes find no such process: the next pass finds what was forked meanwhile.
+- It gives up and exits after `LAST_S` at the latest.
 """
 
 import os
@@ -34,9 +34,9 @@ _PROC = "/proc"
 
 
 def marked(mark: bytes) -> list[int]:
-    """The processes, but for this one, with a mark in the environment that they began with.
+    """The processes, except this one, that started with a mark in their environment.
 
-    None where the system has no `/proc`.
+    None if the system has no `/proc`.
     """
     found = []
     try:
@@ -50,7 +50,7 @@ def marked(mark: bytes) -> list[int]:
                 with open(f"{_PROC}/{name}/environ", "rb") as file:
                     environment = file.read()
             except OSError:
-                # It has gone, or is somebody else's.
+                # It has ended, or belongs to another user.
                 continue
             if mark in environment:
                 found.append(int(name))
@@ -58,7 +58,7 @@ def marked(mark: bytes) -> list[int]:
 
 
 def end(groups: "set[int]", mark: bytes) -> None:
-    """End process groups and everything that has a mark; return when nothing of it is left."""
+    """End process groups and every process with a mark; return when none of them is left."""
     last_s = time.monotonic() + LAST_S  # noqa: TID251 (a process of its own, without an engine)
     empty = 0
     while time.monotonic() < last_s:  # noqa: TID251 (see above)
@@ -89,7 +89,7 @@ class _Watcher:
         self._rest = b""
 
     def watch(self) -> None:
-        """Until the worker has ended."""
+        """Serve the worker until it has ended."""
         while self._waited():
             try:
                 data = os.read(self._descriptor, 65_536)
@@ -105,10 +105,10 @@ class _Watcher:
         end(self._groups, self._token)
 
     def _waited(self) -> bool:
-        """Whether there is something to read; False: the worker has gone.
+        """Whether there is something to read; False if the worker has ended.
 
-        The end of the socket does not always tell: a process that was forked from the worker's
-        holds the other end, too.
+        The socket does not always show that: a process that was forked from the worker also holds
+        the other end.
         """
         watched = [self._descriptor]
         gone = -1

@@ -1,9 +1,9 @@
 """The worker's side of its watcher: see `watcher`.
 
 Invariants:
-- Nothing waits for a watcher that is not there: without one a child's process group still ends.
-- A child's mark stands in the environment of everything that its tasks start, unless they take it
-  out.
+- Nothing waits for a watcher that is missing: without one, a child's process group still ends.
+- Every process that a child's tasks start has the child's mark in its environment, unless the task
+  removes it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Watch:
     """One worker's watcher. All methods on the event loop that started it."""
 
     def __init__(self, *, marks: bool = True) -> None:
-        """`marks`: whether what tasks start is found by a mark, too."""
+        """`marks`: whether processes that tasks start are also found by a mark."""
         self._token = uuid4().hex
         self._marks = marks
         self._number = 0
@@ -38,7 +38,7 @@ class Watch:
         self._rest = b""
 
     def start(self) -> None:
-        """Start the process. Without it, which is told, a worker works all the same."""
+        """Start the process. If that fails, this is logged, and the worker works without it."""
         here, there = socket.socketpair()
         try:
             with there:
@@ -56,9 +56,7 @@ class Watch:
                 )
         except OSError as error:
             here.close()
-            _log.warning(
-                "nothing watches over this worker: should it be killed, %s: %s", _ON, error
-            )
+            _log.warning("this worker has no watcher: if the worker is killed, %s: %s", _ON, error)
             return
         if not Path("/proc/self/environ").exists():
             _log.info("this system has no /proc: %s", _ON)
@@ -67,13 +65,13 @@ class Watch:
         asyncio.get_running_loop().add_reader(here.fileno(), self._read)
 
     def environment(self) -> tuple[dict[str, str], str]:
-        """What a child adds to its environment, and its mark. "": it has none."""
+        """The variables to add to a child's environment, and its mark ("" if it has none)."""
         if not self._marks:
             return {}, ""
         self._number += 1
-        # With a colon behind it no mark is the beginning of another one.
+        # The separator at the end means that a mark is never a prefix of another one.
         mark = f"{self._token}.{self._number}{_SEPARATOR}"
-        # A worker that is itself a task of another one passes that one's marks on.
+        # A worker that is itself a task of another worker passes on that worker's marks.
         return {VARIABLE: os.environ.get(VARIABLE, "") + mark}, mark
 
     def began(self, process_id: int) -> None:
@@ -81,11 +79,11 @@ class Watch:
         self._say(b"+%d\n" % process_id)
 
     def over(self, process_id: int) -> None:
-        """That group is over."""
+        """The group has ended."""
         self._say(b"-%d\n" % process_id)
 
     async def end(self, process_id: int, mark: str) -> None:
-        """End what a child has left, in its group or by its mark; returns when it is gone."""
+        """End what a child has left running, by its group or mark; return when all have ended."""
         if self._socket is None or not mark:
             return
         name = b"%d" % process_id
@@ -95,12 +93,12 @@ class Watch:
             async with asyncio.timeout(_ANSWER_S):
                 await ended
         except TimeoutError:
-            _log.warning("what a child process started could not be ended in time")
+            _log.warning("some processes that a child process started did not end in time")
         finally:
             self._waiting.pop(name, None)
 
     async def close(self) -> None:
-        """The worker ends in good order. May be called twice."""
+        """The worker ends normally. May be called twice."""
         self._say(b".\n")
         self._lose()
         process, self._process = self._process, None
@@ -112,7 +110,7 @@ class Watch:
             try:
                 self._socket.send(line)
             except OSError as error:
-                _log.warning("the watcher of this worker has gone: %s: %s", _ON, error)
+                _log.warning("this worker's watcher has ended: %s: %s", _ON, error)
                 self._lose()
 
     def _lose(self) -> None:
@@ -133,7 +131,7 @@ class Watch:
         except OSError:
             data = b""
         if not data:
-            _log.warning("the watcher of this worker has gone: %s", _ON)
+            _log.warning("this worker's watcher has ended: %s", _ON)
             self._lose()
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -143,4 +141,4 @@ class Watch:
                 ended.set_result(None)
 
 
-_ON: Final = "what its tasks start in sessions of their own goes on when its process is killed"
+_ON: Final = "processes that its tasks start in their own sessions keep running if it is killed"

@@ -128,7 +128,7 @@ class Worker:
         self._hurried = asyncio.Event()
         self._abandoned = asyncio.Event()
         self._welcomed = asyncio.Event()
-        """Set with each welcome, which may tell another lease."""
+        """Set with each welcome, which may contain another lease."""
         self._lease_ms = 0
         self._renewed_s = 0.0
         self._ending = False

@@ -174,7 +174,7 @@ class Appender:
             self._on_refused()
             self._storage.measures.refused(Status.READ_ONLY)
             if state.highest_epoch <= job.epoch:
-                # What is queued behind it is refused, too: the durable end is the end again.
+                # Appends queued behind it are refused too: the durable end is the end again.
                 state.highest = state.stored
                 held = state.facts is not None or state.fence_durable
                 state.known = held or state.stored > NO_ENTRY

@@ -6,7 +6,7 @@ Invariants:
   listing is never an answer.
 - A ledger written here within `quiet_ms` is not even asked about; a write between the two answers
   makes the first one void.
-- Nothing is collected while the store is being filled: what names a ledger may be yet to come.
+- Nothing is collected while the store is being restored: a ledger's name may still be missing.
 - Any error of the store ends the round with nothing forgotten and nothing learned.
 - When more than `share_max` of all held ledgers would go at once, none goes until somebody
   confirms; a confirmation holds for one round and for as many ledgers as it names. Up to

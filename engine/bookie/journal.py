@@ -155,8 +155,8 @@ class Journal:
                 self._on_records(job)
             job.settle(job)
         if result is not None and result.refused:
-            # Only what is put from now on may be written: all before stood on these jobs, also what
-            # an answer to one of them brought.
+            # Only jobs that are put from now on may be written: all earlier ones depended on these,
+            # including jobs that an answer to one of these caused.
             self._epoch += 1
         if result is not None:
             self._measures.written(len(jobs), size_bytes, result.syncs_s)

@@ -65,7 +65,7 @@ class LedgerState:
         self.lac = NO_ENTRY
         # The highest id that is queued or held, and the highest that is durable.
         self.highest = NO_ENTRY
-        # The journal's epoch of the newest append that was queued.
+        # The journal's epoch for the newest queued append.
         self.highest_epoch = 0
         self.stored = NO_ENTRY
         self.in_flight = 0

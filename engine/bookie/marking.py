@@ -7,8 +7,8 @@ mark does not start any more.
 Invariants:
 - A mark stands durably in the folder before the metadata store remembers it.
 - The last mark comes after the last byte of the journal.
-- A mark that the store refuses, since it knows of a newer start or mark, says that another copy of
-  the folder runs: `on_superseded` is told.
+- If the store refuses a mark because it has a newer start or mark, another copy of the folder runs:
+  `on_superseded` is called.
 - After a write of the folder that failed no mark is set any more: what is there is not known.
 """
 
@@ -74,7 +74,7 @@ class Marker:
             self._broken = True
             self.on_superseded(error)
         except EngineError:
-            # The next mark is told in its place.
+            # The next mark is reported instead.
             return
 
     async def _write(self, identity: FolderIdentity) -> bool:
@@ -91,4 +91,4 @@ class Marker:
 
 
 def not_told(error: EngineError) -> None:
-    """Nobody is there yet who could stop."""
+    """The default callback: do nothing, since there is nothing to stop yet."""

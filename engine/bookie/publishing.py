@@ -2,8 +2,8 @@
 
 Invariants:
 - A full disk makes it read-only; it comes back by itself when enough is free, not before.
-- One that sees a newer start of its folder registered says so (`on_superseded`), and neither
-  replaces that registration nor takes it away.
+- If it finds a newer start of its folder registered, it calls `on_superseded`, and neither replaces
+  nor removes that registration.
 - A registration that got lost is made again. One whose session was lost is too, even while its
   key is still seen: it goes when the store notices.
 """

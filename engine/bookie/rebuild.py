@@ -8,8 +8,8 @@ Invariants:
 - A ledger that any folder remembers as deleted stays away.
 - A log whose ledgers come back without its list is noted as lost before they do: whoever began it
   anew would sweep them away.
-- A store that was filled in part is marked: nothing is led, swept or collected in it until the
-  same call has come to its end.
+- A partly rebuilt store is marked: nothing is led, swept or collected in it until the same call has
+  finished.
 - A value in the store is never replaced, and the ids' counter ends above every id seen anywhere:
   an id of a deleted ledger is not given out again either.
 """

@@ -6,7 +6,7 @@ Invariants:
   accepted before it.
 - What damage hides is UNKNOWN, never missing.
 - After a failed write or sync of the journal or the index nothing is answered but UNAVAILABLE.
-- Of two that run on copies of one folder the older start stops as soon as it hears of the newer.
+- If two run on copies of one folder, the older start stops as soon as it sees the newer one.
 - What no ledger can be is refused before anything is looked up: it never passes for a broken disk.
 """
 
@@ -435,7 +435,7 @@ class BookieService:
     async def failed(self) -> None:
         """Wait until the bookie has stopped by itself; `failure` says why.
 
-        Its disk failed, or another copy of its folder was started (`FolderRolledBack`).
+        Either its disk failed, or another copy of its folder was started (`FolderRolledBack`).
         """
         await self._failed.wait()
 

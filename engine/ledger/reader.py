@@ -4,7 +4,7 @@ Invariants:
 - `read` and `tail` hand out consecutive ids, each once, none past the LAC.
 - A negative answer is final only for metadata that were read after it.
 - A closed ledger's `last_add_confirmed` is its last entry and never changes.
-- A ledger that a backup is being written back into is not read: its end is not there yet.
+- A ledger that is being restored from a backup is not read: its end is not written yet.
 - At most one read is ahead of the caller, so a slow caller holds about two reads' bytes.
 """
 

@@ -9,7 +9,7 @@ Invariants:
   the write set said by name that they lack the entry, after their fence was durable.
 - Whatever cannot be decided leaves the ledger IN_RECOVERY; nothing is guessed.
 - A close that somebody else wrote first is adopted, whatever this recovery found.
-- A ledger that a backup is being written back into is not recovered: what it lacks was not lost.
+- A ledger that is being restored from a backup is not recovered: missing entries are not lost.
 """
 
 import asyncio

@@ -108,7 +108,7 @@ class LedgerWriter:
 
     @property
     def fenced(self) -> bool:
-        """Whether another client recovers the ledger, or has done so: nothing is appended more."""
+        """Whether another client recovers or has recovered the ledger, so appends have ended."""
         return isinstance(self._error, LedgerFenced)
 
     @property

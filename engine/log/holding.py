@@ -1,15 +1,16 @@
-"""Letting all logs of a store stand still for a moment, so that their ends are of one moment.
+"""Holds all logs of a store for a moment, so that a backup can read all their ends at once.
 
-    /hold    ephemeral: who wants it, and for which time; there while a backup looks where logs end
+    /hold    ephemeral: who holds the logs, and the number of the try; exists while a backup reads
+             the ends of the logs
 
-Whoever leads a log and sees the key appends nothing more until it goes. What is proposed meanwhile
-waits, what was sent is acknowledged as ever.
+A leader that sees the key appends nothing until the key is deleted. New proposals wait meanwhile;
+appends that were already sent are acknowledged as usual.
 
 Invariants:
-- Nobody's safety rests on a hold: a backup looks twice whether anything moved. A leader that sees
-  the key late, or not at all, only makes it look again.
-- A leader waits `HOLD_MS` at most for each time that the key is made, whatever becomes of who made
-  it and of the metadata store. One that is to end its log does not wait.
+- Safety does not depend on a hold: a backup reads twice to check that nothing changed. If a leader
+  sees the key late, or not at all, the backup just reads again.
+- A leader waits at most `HOLD_MS` each time the key is created, whatever happens to its creator and
+  to the metadata store. A leader that is about to end its log does not wait.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ HOLD_MS: Final = 1_000
 async def logs_held(store: MetadataStore, owner: str, number: int) -> AsyncIterator[None]:
     """Ask the leaders of all logs to append nothing until the block ends, or for `HOLD_MS`.
 
-    It does not wait until they do. `owner` is a name that nobody else has, `number` another one
-    each time. Raises `KeyExists` where somebody else asks for it already, `MetadataUnavailable`.
+    It does not wait until they stop. `owner` is a unique name, `number` a different one each time.
+    Raises `KeyExists` if somebody else already holds the logs, and `MetadataUnavailable`.
     """
     value = f"{owner} {number}".encode()
     try:
@@ -38,13 +39,13 @@ async def logs_held(store: MetadataStore, owner: str, number: int) -> AsyncItera
         found = await store.get(HOLD)
         if found is None or not found.value.startswith(f"{owner} ".encode()):
             raise
-        # Of an earlier time, whose end could not be told.
+        # Left by an earlier hold whose key could not be deleted.
         await store.delete(HOLD)
         await store.create(HOLD, value, ephemeral=True)
     try:
         yield
     finally:
-        # Where that fails leaders go on by themselves.
+        # If this fails, leaders continue by themselves.
         with contextlib.suppress(EngineError):
             await store.delete(HOLD)
 
@@ -64,7 +65,7 @@ class Hold:
         self._unwatch = store.watch(HOLD, self._changed)
 
     def close(self) -> None:
-        """Be asked no more. `released` is not called."""
+        """Stop watching. `released` is not called."""
         self._unwatch()
         self.on = False
         for each in (self._looking, self._timer):

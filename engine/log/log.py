@@ -5,7 +5,7 @@ Invariants:
   So no older leader lists a ledger any more, none gets an append acknowledged any more, and all
   that any of them ever acknowledged is before the first entry of the new one.
 - The epoch is raised only from the epoch that was read while the caller was known to hold the lead.
-  Whoever comes later, because a call of theirs was slow, finds another epoch and is deposed.
+  A caller that is late because of a slow call finds another epoch and is deposed.
 - What is dropped is taken off the list first, then deleted: a reader that misses a ledger finds
   the reason in the list.
 - A removal is a term of the log, without entries: it raises the epoch, closes the last ledger, then
@@ -75,17 +75,17 @@ class ReplicatedLog:
     async def lead(self, holds: Callable[[], bool] = lambda: True) -> LogWriter:
         """Take the log over: afterwards no older writer gets anything acknowledged any more.
 
-        `holds()` tells whether nobody else can have been elected up to this moment; without it
-        whoever calls leads. Raises `MetadataUnavailable`, `RecoveryIncomplete`,
+        `holds()` says whether nobody else can have been elected up to this moment; without it
+        the caller always leads. Raises `MetadataUnavailable`, `RecoveryIncomplete`,
         `NotEnoughBookies` (call again), `Deposed` (`holds()` was false once the list had been
         read, or somebody else has begun a newer epoch meanwhile), `Unavailable` while a backup is
         being restored into the store.
         """
         await check_not_under_way(self._client.store)
         held = await self._lists.read_fresh()
-        # In this order: a list that was read after the lease may show the next leader's epoch.
+        # In this order: a list that is read after the lease may show the next leader's epoch.
         if not holds():
-            raise Deposed(f"log {self.name}: the lease ran out before the log's list was read")
+            raise Deposed(f"log {self.name}: the lease expired before the log's list was read")
         held = await self._lists.update(held, raised_from(held.list.epoch))
         epoch = held.list.epoch
         last_entry = await self._close_last(held.list)

@@ -2,7 +2,7 @@
 
 Invariants:
 - The epoch never goes back. It is raised by one, by compare-and-set, from the epoch that was read:
-  if it has changed since, somebody else leads, and nobody raises it once more.
+  if it has changed since, somebody else leads, and this caller does not raise it again.
 - Ledgers are listed in ascending order, each once, at the end; they leave from the front.
 - Every ledger but the last is closed, and its end stands beside it.
 - `dropped_through` is the last entry that was dropped; it never goes back.
@@ -230,9 +230,9 @@ class LogLists:
 
 
 def raised_from(epoch: int) -> Callable[[LogList], LogList]:
-    """The change to the epoch after this one: from there on no older leader lists a ledger.
+    """The change to the next epoch: from then on no older leader can list a ledger.
 
-    It raises `Deposed` under another epoch.
+    It raises `Deposed` if the current epoch is another one.
     """
 
     def change(current: LogList) -> LogList:

@@ -8,7 +8,8 @@ Invariants:
   then appends to it. A ledger that failed is closed by recovery, what its end proves durable
   counts, and the rest is appended to the next one, in order, each once.
 - Nothing resolves with success after the writer has ended; `Deposed` ends it for good.
-- While the log is held (`engine.log.holding`) appends wait, bounded as ever, and nothing is sent.
+- While the log is held (`engine.log.holding`), appends wait, within the usual limit, and nothing is
+  sent.
 - Per batch there is one future and one callback, per entry nothing but its place in a list.
 """
 
@@ -114,10 +115,10 @@ class LogWriter:
 
     @property
     def fenced(self) -> bool:
-        """Whether somebody else recovers the ledger that is appended to.
+        """Whether somebody else recovers the current ledger.
 
-        It may be the next leader. Or the epoch still stands, and the writer goes on in another
-        ledger, once the metadata store has said so.
+        It may be the next leader. If the epoch is still current, the writer continues in another
+        ledger once the metadata store has confirmed that.
         """
         return self._ledger.fenced
 

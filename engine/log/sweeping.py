@@ -3,7 +3,7 @@
 Invariants:
 - A ledger goes only if its own metadata name this log as its owner, and nothing can come to
   reference it: its epoch is over, or it was to be listed and a higher id is.
-- Nothing goes while a backup is being restored into the store: its lists are written last.
+- Nothing is deleted while a backup is being restored into the store: its lists are written last.
 - Ids known to belong to others are not asked about again: ids are never reused.
 """
 

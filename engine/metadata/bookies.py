@@ -3,8 +3,8 @@
 Invariants:
 - A bookie's id never changes; its address stands only in its registration.
 - A registration is ephemeral: it goes with the bookie's session.
-- A registration of a newer start is never taken away or replaced by an older one: the older one
-  runs on a copy of the folder, or is the folder's process of before, and has to stop.
+- An older start never removes or replaces the registration of a newer one: the older start runs on
+  a copy of the folder, or is the folder's previous process, and must stop.
 - `/boots/<id>` holds the age of a bookie's folder and never goes back. The folder knew each age
   before the store did, so a folder that is younger than the store says was put back.
 """
@@ -73,9 +73,9 @@ class Bookies:
         self.store = store
 
     async def register(self, registration: Registration) -> None:
-        """Publish a bookie, in place of what an earlier session of it left.
+        """Publish a bookie, replacing what an earlier session of it left.
 
-        Raises `FolderRolledBack` where a newer start of its folder is registered, and
+        Raises `FolderRolledBack` if a newer start of its folder is registered, and
         `MetadataUnavailable`.
         """
         key = f"{AVAILABLE}/{registration.bookie_id}"
@@ -85,7 +85,7 @@ class Bookies:
         await self.store.create(key, value, ephemeral=True)
 
     async def unregister(self, bookie_id: str, boot: int | None = None) -> None:
-        """Take a bookie's registration away; with `boot` only that start's or an older one."""
+        """Remove a bookie's registration; with `boot`, only that of this start or an older one."""
         if boot is not None:
             found = await self.registration(bookie_id)
             if found is not None and found.boot > boot:
@@ -98,16 +98,16 @@ class Bookies:
         return None if found is None else _decode_registration(bookie_id, found.value)
 
     async def check_newest(self, bookie_id: str, boot: int) -> Registration | None:
-        """A bookie's registration, if it is of this start or an older one; None if there is none.
+        """A bookie's registration by this start or an older one; None if there is none.
 
-        Raises `FolderRolledBack` for one of a newer start.
+        Raises `FolderRolledBack` for a registration by a newer start.
         """
         found = await self.registration(bookie_id)
         if found is not None and found.boot > boot:
             raise FolderRolledBack(
-                f"bookie {bookie_id}: start {found.boot} of its folder is registered, this is "
-                f"start {boot}: a copy of the folder was started beside it, or the folder was "
-                "started elsewhere; this process stops"
+                f"bookie {bookie_id}: start {found.boot} of its folder is registered, but this is "
+                f"start {boot}: a copy of the folder was started, or the folder was started "
+                "elsewhere; this process stops"
             )
         return found
 

@@ -2,9 +2,9 @@
 
 Invariants:
 - A state moves OPEN -> IN_RECOVERY -> CLOSED or OPEN -> CLOSED, never back.
-- A ledger that a backup is written back into is RESTORING -> CLOSED. Only whoever restores it
-  closes it, and only at the end that it had in the backup.
-- `last_entry` and `length` are set exactly when CLOSED or RESTORING, and never change after.
+- A ledger that is restored from a backup moves RESTORING -> CLOSED. Only the restore closes it, and
+  only at the end that it had in the backup.
+- `last_entry` and `length` are set exactly when CLOSED or RESTORING, and never change afterwards.
 - Fragments are ordered by first entry, the first starts at 0, and every ensemble has
   `ensemble_size` different bookies.
 - Every write carries a fresh token, so that a writer whose reply was lost recognises its own value.
@@ -33,8 +33,8 @@ from engine.metadata.repairs import REPAIRS, RepairItem, RepairQueue, ids_of
 from engine.run import NO_ENTRY
 
 FORMAT_MAJOR: Final = 2
-"""The newest that this program reads. Only the metadata of a ledger that is RESTORING have it: an
-earlier program would take such a ledger for an unfinished recovery, and cut it off."""
+"""The newest format that this program reads. Only the metadata of a RESTORING ledger have it: an
+earlier program would mistake such a ledger for an unfinished recovery, and truncate it."""
 
 _USUAL_MAJOR: Final = 1
 LEDGERS: Final = "/ledgers"
@@ -65,7 +65,7 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `key_hash` is SHA-256 of the ledger's key, itself a hash of the password (`engine.ledger.keys`).
     `degraded` says that some replica is known to be missing: the ledger waits in the repair queue.
-    `last_entry` and `length` of a ledger that is RESTORING are those that it will be closed with.
+    `last_entry` and `length` of a RESTORING ledger are the values it will be closed with.
     """
 
     ledger_id: int
@@ -104,7 +104,7 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def restoring(self) -> bool:
-        """Whether a backup is being written back into the ledger."""
+        """Whether the ledger is being restored from a backup."""
         return self.state is State.RESTORING
 
     def fragment_of(self, entry_id: int) -> Fragment:
@@ -134,7 +134,7 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def restoring_at(metadata: LedgerMetadata, last_entry: int, length: int) -> LedgerMetadata:
-    """The metadata of a ledger that is written back from a backup up to this end."""
+    """The metadata of a ledger that is being restored from a backup up to this end."""
     return msgspec.structs.replace(
         metadata,
         state=State.RESTORING,
@@ -145,17 +145,17 @@ def restoring_at(metadata: LedgerMetadata, last_entry: int, length: int) -> Ledg
 
 
 def restored(metadata: LedgerMetadata) -> LedgerMetadata:
-    """The metadata of a ledger when all that a backup holds of it has been written."""
+    """The metadata of a ledger when everything that the backup has of it has been written."""
     assert metadata.restoring
     return msgspec.structs.replace(metadata, state=State.CLOSED, format_major=_USUAL_MAJOR)
 
 
 def check_not_restoring(metadata: LedgerMetadata) -> None:
-    """Raise `Unavailable` for a ledger that a backup is being written back into."""
+    """Raise `Unavailable` for a ledger that is being restored from a backup."""
     if metadata.restoring:
         raise Unavailable(
             f"ledger {metadata.ledger_id} is being restored from a backup: wait until `herdbook "
-            "store restore` has ended, or give the command again if it was cut short"
+            "store restore` has finished, or run it again if it was interrupted"
         )
 
 

@@ -5,7 +5,7 @@ Invariants:
 - Writes that come while a batch is in the disk make the next batch: one sync for all of them.
 - After a failed sync the store writes nothing more; what it knows to be durable stays readable.
   When a batch cannot be written (a full disk), only its callers are refused.
-- A write whose caller was cancelled goes on, and reads wait for its outcome.
+- A write whose caller was cancelled continues, and reads wait for its outcome.
 - A rewrite begins only while nothing is in the disk: the tree is then what the log says.
 """
 
@@ -155,7 +155,7 @@ class LocalTree:
             raise
 
     async def settled(self) -> None:
-        """Return when no write is on its way any more whose caller was cancelled."""
+        """Wait for all writes whose callers were cancelled."""
         if self._abandoned:
             await asyncio.wait(list(self._abandoned))
 

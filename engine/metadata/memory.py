@@ -42,14 +42,14 @@ class MemoryTree:
         return MemoryStore(self, self._sessions)
 
     async def turn(self, name: str) -> None:
-        """Return at once: no write is ever on its way."""
+        """Return at once: a write is never under way."""
 
     async def write(self, name: str, change: Change) -> None:
         """Make the change."""
         self.tree.make(change)
 
     async def settled(self) -> None:
-        """Return at once: no write is ever on its way."""
+        """Return at once: a write is never under way."""
 
 
 class MemoryStore(TreeSession):

@@ -3,7 +3,8 @@
 Invariants:
 - The session ends with its connection, and its ephemeral keys with it. The next connection is a
   new session; ephemeral keys are not made again by themselves, and who watches the session is told.
-- A read waits for the answers to writes whose callers were cancelled, while their connection lasts.
+- A read waits for the answers to writes whose callers were cancelled, as long as the connection of
+  those writes lasts.
 - A call whose connection is lost raises `MetadataUnavailable`: a write may have happened.
 - Watches outlive a connection. Each fires once after a new session begins, since anything may have
   changed in between.

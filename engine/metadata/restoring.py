@@ -1,9 +1,9 @@
-"""The mark of a store that is being filled: from a backup, or with its lost metadata.
+"""The mark of a store that is being restored from a backup, or whose lost metadata are rebuilt.
 
 Invariants:
-- While that is under way, or was cut short, nobody leads a log of the store, makes a tablespace in
-  it, or takes a ledger for garbage: what names the ledgers is written last.
-- Only who fills it ends the mark. A try that was cut short is gone on with by the same command.
+- While this runs, and after it was interrupted, nobody leads a log of the store, creates a
+  tablespace in it, or treats a ledger as garbage: the names of the ledgers are written last.
+- Only the command that set the mark removes it. Running the same command again continues it.
 """
 
 from collections.abc import AsyncIterator
@@ -20,10 +20,10 @@ _NO_BACKUP: Final = 0
 
 
 class Restoration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which backup a store is made of, and whether it is still being written.
+    """The backup that a store is restored from, and whether the restore is still under way.
 
-    Backups are numbered from 1 on; 0 is for metadata that are made anew from bookies' folders. The
-    values of programs that did not know `under_way` read as a restoration that has ended.
+    Backups are numbered from 1; 0 stands for metadata that are rebuilt from bookies' folders. A
+    value of a program without `under_way` reads as a finished restore.
     """
 
     cluster_id: str
@@ -32,13 +32,13 @@ class Restoration(msgspec.Struct, frozen=True, omit_defaults=True):
     under_way: bool = False
 
     def of_same_backup(self, other: "Restoration") -> bool:
-        """Whether both are restorations of one backup."""
+        """Whether both restore the same backup."""
         mine = (self.cluster_id, self.number, self.cut_ms)
         return mine == (other.cluster_id, other.number, other.cut_ms)
 
     @property
     def command(self) -> str:
-        """What an operator calls to go on."""
+        """The command that an operator runs to continue."""
         if self.number == _NO_BACKUP:
             return "python -m engine.bookie rebuild-metadata"
         return "herdbook store restore"
@@ -49,24 +49,24 @@ _decode = msgspec.msgpack.Decoder(Restoration).decode
 
 
 async def restoration_in(store: MetadataStore) -> Restoration | None:
-    """The mark of a store, None where there is none. Raises `CannotRead`, `MetadataUnavailable`."""
+    """The mark of a store, or None. Raises `CannotRead`, `MetadataUnavailable`."""
     found = await store.get(MARK)
     return None if found is None else _decoded(found)
 
 
 async def restoration_under_way(store: MetadataStore) -> bool:
-    """Whether a store is being filled. Raises `CannotRead`, `MetadataUnavailable`."""
+    """Whether a store is being restored. Raises `CannotRead`, `MetadataUnavailable`."""
     found = await restoration_in(store)
     return found is not None and found.under_way
 
 
 async def check_not_under_way(store: MetadataStore) -> None:
-    """Raise `Unavailable` while a store is being filled."""
+    """Raise `Unavailable` while a store is being restored."""
     found = await restoration_in(store)
     if found is not None and found.under_way:
         raise Unavailable(
-            f"this store is being restored: wait until `{found.command}` has ended, or give the "
-            "command again if it was cut short"
+            f"this store is being restored: wait until `{found.command}` has finished, or run it "
+            "again if it was interrupted"
         )
 
 
@@ -81,10 +81,10 @@ async def mark_restoration(store: MetadataStore, wanted: Restoration) -> None:
 
 @asynccontextmanager
 async def metadata_made_anew(store: MetadataStore) -> AsyncIterator[None]:
-    """Mark a store as incomplete until the block has ended without an error.
+    """Mark a store as incomplete until the block ends without an error.
 
-    A restoration that is under way there already keeps its mark, and goes on being one. Raises
-    `CannotRead`, `MetadataUnavailable`.
+    If a restore is already under way there, its mark is kept. Raises `CannotRead`,
+    `MetadataUnavailable`.
     """
     found = await restoration_in(store)
     if found is not None and found.under_way and found.number != _NO_BACKUP:
@@ -99,4 +99,4 @@ def _decoded(found: Versioned) -> Restoration:
     try:
         return _decode(found.value)
     except msgspec.MsgspecError as error:
-        raise CannotRead(f"the mark of a restoration, {MARK}, is damaged: {error}") from error
+        raise CannotRead(f"the restore's mark, {MARK}, is damaged: {error}") from error

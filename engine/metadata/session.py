@@ -5,7 +5,7 @@ Invariants:
   nobody, a loser of a compare-and-set included, is told anything that is not durable.
 - An ephemeral key is made and goes without a trace in the log.
 - A number of a counter is given out only when it is durably used up.
-- A read waits for the writes whose callers were cancelled: it never shows what was there before.
+- A read waits for writes whose callers were cancelled, so it never returns the state before them.
 - After `close()` a session answers nothing.
 """
 
@@ -55,7 +55,7 @@ class SharedTree(Protocol):
         ...
 
     async def settled(self) -> None:
-        """Return when no write is on its way any more whose caller was cancelled."""
+        """Wait for all writes whose callers were cancelled."""
         ...
 
 

@@ -150,7 +150,7 @@ class ZooKeeperClient:
         return new_version
 
     async def touch(self, path: str) -> int:
-        """Write a node that is there; the server's time of that, in milliseconds."""
+        """Write an existing node. Returns the server's time of the write, in milliseconds."""
         stat = await self._call(len(path), lambda kazoo: kazoo.set_async(path, b"", -1))
         written_ms: int = stat.mtime
         return written_ms

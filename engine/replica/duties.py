@@ -116,7 +116,7 @@ class Duties:
             for record in list(self._retired.values()):
                 if record.at not in pinned:
                     await self._snapshots.delete(record.ledger_id)
-                    # Behind it: who is cancelled leaves it to the next time.
+                    # Only after it: if this is cancelled, the next round does it.
                     self._retired.pop(record.ledger_id, None)
 
     async def _pause(self) -> None:

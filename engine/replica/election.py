@@ -12,10 +12,10 @@ Invariants (`tests/leadership/model.py` checks them over every order of all mess
 - The key is never removed, so its version only grows: a holder that comes back from a pause cannot
   mistake another's beat for its own. It outlives its log.
 - Being elected is not leading: the epoch in the log's list decides that. It is raised only from
-  the epoch that was read while the lease held: see `ReplicatedLog.lead`. So whoever leads in a
-  later epoch was elected after the lease of the one before had ended.
-- A lease ends by whichever of its holder's clocks is first, the monotonic or the wall clock: a
-  machine that was stopped and whose wall clock was set right has no lease left.
+  the epoch that was read while the lease held: see `ReplicatedLog.lead`. So the leader of a later
+  epoch was elected after the lease of the previous leader had ended.
+- A lease ends as soon as one of its holder's clocks, monotonic or wall, says so: a machine that was
+  paused and whose wall clock was then corrected has no lease left.
 - Who defers to others waits so much longer than they, and no longer: a preference, not a rule.
 """
 
@@ -59,7 +59,7 @@ class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Moment(NamedTuple):
-    """One moment, by both clocks of a machine."""
+    """A point in time, by both clocks of a machine."""
 
     monotonic_s: float
     wall_ms: int
@@ -162,7 +162,7 @@ class Election:
         if found is not None:
             self._note(found)
         elif self._seen_version >= 0 or not self._looked:
-            # Perhaps somebody removed it by hand, and whoever held it may still have its lease.
+            # Somebody may have removed it by hand, and its last holder may still have its lease.
             self._seen_s = self._clock.monotonic()
             self._removed = self._removed or self._seen_version >= 0
             self._seen, self._seen_version = None, -1
@@ -190,7 +190,7 @@ class Election:
             return None
         beat, sent = self._tried
         self._tried = None
-        # Its lease may be over by now. The holding's first beat shows whether the key is still its.
+        # Its lease may have expired. The first beat shows whether it still holds the key.
         return Holding(self, beat, self._seen_version, sent)
 
     async def _take(self) -> "Holding | None":
@@ -268,7 +268,7 @@ class Holding:
             # A store that is slow once must not cost the lease: the next beat asks again.
             async with asyncio.timeout(self._beat.lease_ms / 2000):
                 if not self.holds():
-                    # After a silence the key may be another's, even removed and made anew.
+                    # After a gap, somebody else may have the key, or have removed and recreated it.
                     await self._settle()
                     if self.lost.is_set():
                         return
@@ -290,7 +290,7 @@ class Holding:
             try:
                 await self._store.set(key, self._value(), self._version)
             except VersionConflict:
-                # A beat of its own may have been under way when `keep` ended.
+                # One of its own beats may have been under way when `keep` ended.
                 found = await self._store.get(key)
                 if found is not None and _same(decode_beat(found.value), self._beat):
                     await self._store.set(key, self._value(), found.version)
@@ -330,7 +330,7 @@ def _now(clock: Clock) -> _Moment:
 
 
 def _same(beat: Beat, other: Beat) -> bool:
-    """Whether two beats are of one holding."""
+    """Whether two beats belong to the same holding."""
     return (beat.token, beat.replica) == (other.token, other.replica)
 
 

@@ -4,8 +4,8 @@ Invariants:
 - A proposal is answered only when its entry is durable and applied here.
 - Entries are applied in the order of the log, which is the order of the calls.
 - What was proposed and is not answered when the term ends has an unknown outcome, and is told so.
-- A term whose lease is over and whose ledger was taken over ends by itself, in bounded time, though
-  nothing is proposed and the metadata store does not answer.
+- If its lease has expired and its ledger was taken over, a term ends by itself in bounded time,
+  even if nothing is proposed and the metadata store does not answer.
 - Proposals that are under way hold at most `pending_bytes_max` bytes.
 """
 
@@ -122,11 +122,11 @@ class Leading:
         return future
 
     async def ask_the_log(self) -> None:
-        """While the lease is over, find out from the log whether the term is; until it is.
+        """While the lease is expired, ask the log whether the term is over; return when it is.
 
-        An idle leader that lost the metadata store alone would never hear of its successor. The
-        bookies tell it: they refuse what it appends to a ledger that the successor has closed.
-        A term that was not taken over stands, and takes proposals.
+        An idle leader that lost only the metadata store would never learn of its successor. The
+        bookies show it: they refuse its appends to a ledger that the successor has closed. If
+        nobody has taken over, the term continues and accepts proposals.
         """
         lease_s = self._settings.lease_ms / 1000
         asked_s = -lease_s
@@ -135,12 +135,12 @@ class Leading:
             if self.over.is_set() or self.holding.holds():
                 continue
             if self.writer.fenced:
-                self.end(Deposed("the lease is over, and another client took the last ledger over"))
+                self.end(Deposed("the lease expired, and another client took over the last ledger"))
                 return
             now_s = self._clock.monotonic()
             if not self._sent_s and now_s - asked_s >= lease_s:
                 asked_s = now_s
-                # The level that is allowed already: it changes nothing.
+                # This level is already allowed, so the entry changes nothing.
                 self.say(encode_level(self._applier.summary.level))
 
     @property

@@ -91,10 +91,10 @@ class Reading:
     def may_answer(self) -> bool:
         """Whether this replica may answer or grant something at this moment without the log.
 
-        True: it leads, and no other replica can have led since its term began. So its state holds
-        everything that was ever acknowledged, and nobody else grants the same. Ask last, when the
-        answer stands, just before it leaves. False: it does not lead, or its lease has run out,
-        which the next beat may mend: `read` waits for that. Any thread may call it.
+        True: it leads, and no other replica can have led since its term began. So its state has
+        everything that was ever acknowledged, and nobody else grants the same. Call it last, when
+        the answer is ready, just before sending it. False: it does not lead, or its lease has
+        expired; the next beat may renew it, and `read` waits for that. Any thread may call it.
         """
         leading = self._leading
         return (

@@ -11,8 +11,9 @@ left, and leads.
 Invariants:
 - State changes only by entries of the log that are confirmed, in their order, each once.
 - A leader answers reads only while its lease holds, before and after the value was computed.
-- Proposals need no lease: the log takes none of a leader that was replaced. So writes go on while
-  the metadata store is away. A leader whose lease is over asks the log whether it was replaced.
+- Proposals need no lease: the log refuses those of a leader that was replaced. So writes continue
+  while the metadata store is unavailable. A leader whose lease has expired asks the log whether it
+  was replaced.
 - A replica whose state cannot be trusted or written stops for good; the others go on.
 - A replica never goes back behind its own state, and never starts from half a history.
 """
@@ -177,7 +178,7 @@ class Replica(Reading):
 
     @property
     def command_level(self) -> int:
-        """The newest level of commands that every replica of the log understands."""
+        """The newest level of commands that every replica of the log supports."""
         return self._applier.summary.level
 
     @property
@@ -199,10 +200,10 @@ class Replica(Reading):
         return self._leading_now().propose(command, level, request)
 
     def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:
-        """As `propose`; `waiter` hears what the await would have told.
+        """As `propose`, but calls `waiter` with what the await would have returned or raised.
 
-        It hears it in the very turn in which the command is applied, and must neither raise nor
-        propose. What is raised at once, it does not hear.
+        It is called in the same turn of the loop in which the command is applied, and must neither
+        raise nor propose. It is not called for errors that are raised at once.
         """
         self._leading_now().propose_for(command, waiter, level)
 

@@ -8,8 +8,8 @@ Invariants:
 - Nobody of an older epoch names a snapshot any more once a leader has claimed the key: what its
   sweeper deletes is therefore never named afterwards.
 - A ledger that the key names is closed and whole.
-- What was to be named, without an answer, may be named later: it is deleted only behind a write of
-  the key that returned, which no earlier one can follow, or by the sweeper of a newer epoch.
+- If naming a snapshot got no answer, it may still be named later: its ledger is deleted only after
+  a later write of the key has returned, which rules that out, or by a newer epoch's sweeper.
 - The key outlives its log, naming nothing, with the epoch of the removal: only with another epoch
   its position begins anew.
 """
@@ -130,8 +130,8 @@ class Snapshots:
     ) -> tuple[SnapshotRecord, list[SnapshotRecord]]:
         """Write a snapshot to a ledger and name it.
 
-        Returns what the key holds then, and what it held before, or may have held, and never will
-        again: their ledgers are to be deleted once nobody reads them. `pause` is awaited between
+        Returns what the key holds now, and what it held or may have held before and never will
+        again: delete the ledgers of those once nobody reads them. `pause` is awaited between
         slices of work. Raises `Deposed` when a newer epoch has claimed the key, what writing a
         ledger raises, and `MetadataUnavailable` (it may be named, now or later).
         """
@@ -143,7 +143,7 @@ class Snapshots:
             footer = await write_image(snapshot, header, writer.append, pause=pause)
             await writer.close()
         except (EngineError, asyncio.CancelledError):
-            # Nobody was asked to name it yet.
+            # Nothing has tried to name it yet.
             await self.delete(writer.ledger_id)
             raise
         wanted = SnapshotRecord(
@@ -187,7 +187,7 @@ class Snapshots:
             if current is not None and current.ledger_id:
                 perhaps_named[current.ledger_id] = current
             if current is not None and (current.epoch > wanted.epoch or current.at >= wanted.at):
-                # What asked for this one expected an older value: it can do nothing any more.
+                # The write that would have named this one expects an older value, so it must fail.
                 refused = current.ledger_id != wanted.ledger_id
                 self._check_epoch(current, wanted.epoch)
                 return None
@@ -213,7 +213,7 @@ class Snapshots:
     async def _update(
         self, change: Callable[[SnapshotRecord | None, int], SnapshotRecord | None]
     ) -> SnapshotRecord:
-        """Compare-and-set until it holds, or is not wanted; returns what the key holds."""
+        """Retry compare-and-set until it succeeds or is not needed; returns what the key holds."""
         token = self._client.rng.getrandbits(63)
         for _ in range(_ATTEMPTS_MAX):
             current, version = await self._read()

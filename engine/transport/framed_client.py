@@ -197,9 +197,9 @@ class ClientConnection:
     async def call_through(
         self, kind: Kind, head: bytes, unanswered: "set[asyncio.Future[Frame]]"
     ) -> Frame:
-        """As `call`; if the caller is cancelled, the answer stays awaited in `unanswered`.
+        """As `call`; if the caller is cancelled, the pending answer stays in `unanswered`.
 
-        It leaves the set when the answer has come, or cannot come any more.
+        It leaves the set when the answer has arrived, or can no longer arrive.
         """
         _, reply = self._ask(kind, head)
         try:
@@ -247,11 +247,11 @@ class ClientConnection:
     def _ask(
         self, kind: Kind, head: bytes, target: int = 0, patience_ms: int = 0
     ) -> "tuple[int, asyncio.Future[Frame]]":
-        """Send a request; its number, and its answer to come."""
+        """Send a request. Returns its number and a future of its answer."""
         if self.over:
             raise BookieUnavailable(f"the connection to {self.address} is lost")
         if self.full:
-            raise Overloaded(f"too much waits to be sent to {self.address}")
+            raise Overloaded(f"the send queue to {self.address} is full")
         reply: asyncio.Future[Frame] = self._loop.create_future()
         request = self._register(PendingCall(reply, self._deadline(patience_ms)))
         self.wire.send(kind, head, target=target, request=request)

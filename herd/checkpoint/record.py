@@ -3,7 +3,7 @@
 Invariants:
 - Every change is a compare-and-set of the whole list, so a pin and a removal cannot cross.
 - The newest checkpoint and every pinned one stay; the others go when there are more than `keep`.
-- A pin lasts as long as it was asked for, by the clock of whoever asked (`engine/expiry.py`).
+- A pin lasts as long as requested, by the requester's clock (`engine/expiry.py`).
 - The list never goes back: a newer epoch's, or a higher number, is never replaced by an older one.
 - A leader claims the list before it sweeps or takes: one of an older epoch names nothing after
   that, for what it wrote may be swept.

@@ -59,8 +59,8 @@ class SpaceAuditor:
     async def look(self) -> None:
         """Judge everything once, if this is the auditor. Raises `MetadataUnavailable`.
 
-        The outlook was just looked at. Nothing is judged while a backup is being restored into the
-        store: which tablespaces there are is written last.
+        The outlook was just read. Nothing is judged while a backup is being restored into the
+        store: the tablespaces are written last.
         """
         judged = False
         try:

@@ -4,9 +4,9 @@ Invariants:
 - DuckDB sees the tables that a query was given and nothing else: no file, no extension, no
   variable of the program, no setting that a statement could change.
 - A connection is used by one query at a time, and is not used again after a defect of DuckDB.
-- Every error of DuckDB and Arrow becomes one of the database's, and keeps none of them: whoever
-  holds the error does not hold the result, the connection or the memory of the query.
-- A result is closed when its query ends, by whatever way; garbage collection is not relied on.
+- Every error of DuckDB and Arrow becomes one of the database's, and keeps no reference to the
+  original: an error never keeps the result, the connection or the memory of the query alive.
+- A result is closed when its query ends in any way, without relying on garbage collection.
 - Closing ends what runs, and waits for that: no connection is closed under a query.
 """
 
@@ -164,7 +164,7 @@ class DuckPool:
     ) -> None:
         running = self._running.pop(job)
         if not job.cancelled():
-            # Whoever waited may have gone.
+            # The waiting caller may have been cancelled.
             job.exception()
         work.close()
         if running.connection is not None and root is self._root:
@@ -184,7 +184,7 @@ class DuckPool:
             await self._workers.run(lambda: _close([*idle, root]))
 
     def _open(self) -> duckdb.DuckDBPyConnection:
-        """In a thread. Raises the database's errors."""
+        """Runs in a thread. Raises the database's errors."""
         try:
             if not self._temporary:
                 temporary = self._settings.temporary or None
@@ -219,13 +219,13 @@ class DuckPool:
         work: Work,
         running: Running,
     ) -> pa.Table:
-        """In the thread. What it raises refers to nothing of DuckDB's."""
+        """Runs in the thread. Its exceptions do not refer to DuckDB's objects."""
         running.connection = connection = connection or root.cursor()
         try:
             return self._answer(connection, work, running)
         except Exception as error:
             failure = database_error(work.failures[0] if work.failures else error)
-        # Whoever holds the error must not hold the result and its batches: no frames, no context.
+        # The error must not keep the result and its batches alive, so it has no frames or context.
         raise failure.with_traceback(None)
 
     def _answer(
@@ -261,7 +261,7 @@ class DuckPool:
                 batches.append(batch)
             return described(pa.Table.from_batches(batches, reader.schema), names)
         finally:
-            # A result that is open keeps its connection busy for whoever comes next.
+            # An open result keeps its connection busy for the next user.
             reader.close()
 
 

@@ -175,7 +175,7 @@ def parse_tree(text: str) -> exp.Expr:
     except ParseError as error:
         raise _syntax_error(text, error) from None
     except TokenError:
-        raise SqlSyntaxError("a quote or a comment is not closed") from None
+        raise SqlSyntaxError("unterminated quote or comment") from None
     except RecursionError:
         raise TooLarge("the statement is nested too deeply") from None
     trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]

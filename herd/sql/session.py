@@ -4,7 +4,7 @@ Invariants:
 - A statement that fails changes nothing; its transaction goes on, unless the error ended it.
 - A transaction that ended by itself stays the session's until COMMIT or ROLLBACK says that its
   user knows: nothing is committed by accident meanwhile.
-- Whatever a statement raises is an error of the database, with an SQLSTATE.
+- Every exception that a statement raises is one of the database's errors, with an SQLSTATE.
 - A text is read and planned once for all sessions of a tablespace, as long as no definition
   changes.
 """
@@ -89,7 +89,7 @@ class Session:
             try:
                 planned = self.plan(text)
                 if planned.short is not None:
-                    # No coroutine: for those who change one row it would be a tenth of the work.
+                    # Not a coroutine: for a change of one row that would add a tenth to the work.
                     answered = self._start_short(planned, planned.short, parameters)
                     if answered is not None:
                         return answered
@@ -310,11 +310,11 @@ class Session:
             raise
 
     def _failure(self, error: Exception) -> Error:
-        """What the user hears of an error."""
+        """The error that the user sees."""
         if self.space.dropped:
             return ProgrammingError(
                 f"tablespace {self.space.name} was dropped",
-                hint="connect again if there is a new one of its name",
+                hint="connect again if a new one has the same name",
             )
         return database_error(error)
 

@@ -10,8 +10,8 @@ Invariants:
 - No ledger of staged rows exists that is not registered: whoever knows the run, or looks at all
   runs of a tablespace, finds it, though the task that made it was killed.
 - Nobody takes away what another run has staged.
-- A name goes after its ledger, never before. A ledger that is not there may still come, of a write
-  on its way: its name stays until it is old.
+- A name is deleted after its ledger, never before. A missing ledger may still be created by a write
+  that is under way, so its name stays until it is old.
 - Of a run that was given up nothing stays: what its tasks had registered goes, and who registers
   afterwards finds that out and takes its ledger away.
 - What nobody has written or taken back is deleted when it is `KEPT_MS` old.
@@ -116,7 +116,7 @@ async def sweep(client: LedgerClient, tablespace: str) -> list[int]:
         found = await client.store.get(f"{_FOLDER}/{tablespace}/{name}")
         if found is not None and is_over(_made_ms(found.value) + KEPT_MS, now_ms):
             await _drop(client, tablespace, name, ledger_id)
-            # Nothing is on its way for so long.
+            # No write is under way for that long.
             await client.store.delete(f"{_FOLDER}/{tablespace}/{name}")
             swept.append(ledger_id)
     for name in await client.store.children(f"{_FOLDER}/{tablespace}"):
@@ -152,7 +152,7 @@ async def _drop(client: LedgerClient, tablespace: str, name: str, ledger_id: int
     try:
         await client.delete_ledger(ledger_id)
     except NotFound:
-        # It is gone, or will be made yet: who looks at its name later finds it then.
+        # It was deleted, or will still be created: a later look at its name will tell.
         return
     await client.store.delete(f"{_FOLDER}/{tablespace}/{name}")
 

@@ -50,9 +50,9 @@ Pack = Callable[[Any], Any]
 
 
 def packed(value: Any) -> Any:
-    """A value as MessagePack takes it.
+    """A value in a form that MessagePack accepts.
 
-    Raises `ValueInvalid` for a type that no column has, `ValueOutOfRange`, `TooLarge`.
+    Raises `ValueInvalid` for a type that columns cannot have, `ValueOutOfRange`, `TooLarge`.
     """
     kind = type(value)
     if kind in _PLAIN:
@@ -142,7 +142,7 @@ def _interval(value: datetime.timedelta) -> Ext:
         return Ext(8, _SIGNED.pack(value // _MICROSECOND))
     except struct.error:
         raise ValueOutOfRange(
-            f"an interval of {value.days} days", hint="one has up to 2**63 microseconds"
+            f"an interval of {value.days} days is too long", hint="the limit is 2**63 microseconds"
         ) from None
 
 

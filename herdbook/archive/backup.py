@@ -78,8 +78,8 @@ async def back_up(
 
     `kind` says what it is a backup of, for people: a folder or a cluster. Raises `CannotRead`
     for a ledger that no bookie can tell, `InvalidRequest` for a folder in the store's or around
-    it, `Unavailable` (also where logs do not stand still for a moment, or a backup is being
-    restored into the store), `FolderLocked`, `FolderMismatch`, `OSError`. What it copied before it
+    it, `Unavailable` (also if the logs keep changing, or a backup is being restored into the
+    store), `FolderLocked`, `FolderMismatch`, `OSError`. What it copied before it
     failed the next one need not copy again.
     """
     workshop = Workshop(

@@ -1,13 +1,13 @@
-"""What a store is at one moment: the keys of its logs and tablespaces, and where each log ends.
+"""The state of a store at one moment: the keys of its logs and tablespaces, and each log's end.
 
 Invariants:
-- There is one instant for all of it. Everything is looked at twice, one look after the other, and
-  both find the same; so it was the same in every instant between the two. All that was acknowledged
-  before such an instant, in whatever log, is in the cut, and nothing that was proposed after it.
-- Nothing else is needed for that: no word of a leader, no clock, no epoch. That leaders hold their
-  logs meanwhile (`engine.log.holding`) only makes two looks alike where much is written.
+- All of it is from one instant. Everything is read twice in sequence, and both reads find the same;
+  so the store had this state at every instant between the two. The cut has everything that was
+  acknowledged in any log before such an instant, and nothing that was proposed after it.
+- Nothing else is needed for that: no leader's reply, no clock, no epoch. Leaders hold their logs
+  meanwhile (`engine.log.holding`) only so that two reads can be equal in a busy store.
 - The ends of logs only grow: an end is what a recovery would find now.
-- A log's list, its snapshot and its end go together: the log is kept from the snapshot on.
+- A log's list, its snapshot and its end belong together: the log is kept from the snapshot on.
 - What is being filled, or was dropped, is not there.
 """
 
@@ -61,13 +61,13 @@ class Cut:
 
 
 async def take_cut(workshop: Workshop, found: Iterable[LedgerMetadata] = ()) -> Cut:
-    """What there is at one moment, of tablespaces and of all other logs.
+    """The tablespaces and all other logs at one moment.
 
-    `found` are ledgers that were looked at before; what is known need not be asked again. While it
-    works writers of logs may wait, each time for a second at most and for as long in between not.
+    `found` are ledgers that were read before, and are not read again. Meanwhile writers of logs may
+    have to wait, for at most a second at a time, and then run freely for as long.
 
-    Raises `Unavailable` where the logs do not stand still, and `CannotRead` for keys that are
-    damaged, for logs whose list was lost, and for those whose end too few bookies tell.
+    Raises `Unavailable` if the logs keep changing, and `CannotRead` for damaged keys, for logs
+    whose list was lost, and for logs whose end too few bookies report.
     """
     for name in sorted(await lost_logs(workshop.store)):
         raise CannotRead(
@@ -77,7 +77,7 @@ async def take_cut(workshop: Workshop, found: Iterable[LedgerMetadata] = ()) -> 
     cutting = _Cutting(workshop, found)
     hold_s = _FIRST_HOLD_S
     for number in range(_TRIES):
-        # Before the logs are held: there may be many ledgers that nobody has looked at.
+        # Before the logs are held: there may be many ledgers that have not been read yet.
         await cutting.learn_logs()
         cut = await cutting.within(hold_s, number)
         if cut is not None:
@@ -85,8 +85,8 @@ async def take_cut(workshop: Workshop, found: Iterable[LedgerMetadata] = ()) -> 
         await asyncio.sleep(hold_s)
         hold_s = min(2 * hold_s, HOLD_MS / 1000)
     raise Unavailable(
-        f"the store's logs did not stand still for a moment ({cutting.moved}): whoever leads them "
-        "may be of an earlier version, or the bookies be slow; try again"
+        f"the store's logs kept changing ({cutting.moved}): their leaders may run an earlier "
+        "version, or the bookies may be slow; try again"
     )
 
 
@@ -100,10 +100,10 @@ async def check_checkpoints(store: MetadataStore, cut: Cut) -> None:
 
 
 class _Cutting:
-    """Looks at all logs and tablespaces until two looks in a row are alike."""
+    """Reads all logs and tablespaces until two consecutive reads are equal."""
 
     def __init__(self, workshop: Workshop, found: Iterable[LedgerMetadata]) -> None:
-        self.moved = "nothing was looked at"
+        self.moved = "nothing has been read yet"
         self._workshop = workshop
         self._known: set[int] = set()
         self._logs: set[str] = set()
@@ -112,10 +112,10 @@ class _Cutting:
             self._learn(metadata)
 
     async def within(self, hold_s: float, number: int) -> Cut | None:
-        """Hold the logs, and look for so long, twice at least; None where no two looks are alike.
+        """Hold the logs and read for that time, at least twice; None if no two reads are equal.
 
-        Two looks may take longer than leaders wait, where there are very many logs: where nothing
-        is written they are alike all the same.
+        With very many logs, two reads may take longer than leaders wait. They are equal anyway if
+        nothing is written.
         """
         before: Cut | None = None
         clock = self._workshop.clock
@@ -134,18 +134,18 @@ class _Cutting:
                     if looks:
                         await asyncio.sleep(_PAUSE_S)
         except KeyExists:
-            self.moved = "another backup looks where they end"
+            self.moved = "another backup is reading where they end"
         return None
 
     async def _look_or_moved(self) -> Cut | None:
         try:
             return await self._look()
         except (Moved, NoSuchLedger) as error:
-            self.moved = str(error) or "a snapshot or a log's list moved"
+            self.moved = str(error) or "a snapshot or a log's list changed"
             return None
 
     async def learn_logs(self) -> set[str]:
-        """The names of all logs: each ledger of one says so, and ledgers come before entries."""
+        """The names of all logs: a log's ledgers name it, and they exist before their entries."""
         new = [each for each in await self._workshop.ledgers.ids() if each not in self._known]
         size = self._workshop.settings.ledgers_a_page
         for start in range(0, len(new), size):
@@ -159,7 +159,7 @@ class _Cutting:
         if not owner.startswith(LOG_OWNER):
             return
         name = owner.removeprefix(LOG_OWNER).decode(errors="replace")
-        # Anybody may have made a ledger that says so.
+        # Anybody may have created a ledger that claims to belong to a log.
         with contextlib.suppress(InvalidRequest):
             check_name(name)
             self._logs.add(name)
@@ -174,7 +174,7 @@ class _Cutting:
             found = await store.get(f"{name}/{_CHECKPOINTS}")
             if found is not None:
                 keys[f"{name}/{_CHECKPOINTS}"] = found.value
-        # The log of a tablespace that is being filled, or was dropped, is not there either.
+        # The log of a tablespace that is being filled, or was dropped, is left out as well.
         others = {name for name in await self.learn_logs() if not name.startswith(HERD_LOGS)}
         names = sorted(others | {log_of(key.removeprefix(f"{SPACES}/")) for key in spaces})
         ends: dict[int, int] = {}
@@ -194,7 +194,7 @@ class _Cutting:
     async def _look_at(
         self, name: str, keys: dict[str, bytes], ends: dict[int, int], logs: set[int]
     ) -> None:
-        """Look at one log, and put what is found into the others' places."""
+        """Read one log, and add the result to that of the others."""
         listed = await _take_log(self._workshop, f"{LOGS}/{name}", keys)
         if not listed.listed:
             return
@@ -208,7 +208,7 @@ class _Cutting:
 
 
 def _differences(before: Cut, cut: Cut) -> str:
-    """What moved between two looks, in words; "" for nothing."""
+    """Describes what changed between two reads; "" for nothing."""
     keys = [
         key
         for key in sorted(before.keys.keys() | cut.keys.keys())
@@ -220,11 +220,11 @@ def _differences(before: Cut, cut: Cut) -> str:
         if before.ends.get(ledger_id) != cut.ends.get(ledger_id)
     ]
     more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
-    return ", ".join(moved[:3]) + more + " moved" if moved else ""
+    return ", ".join(moved[:3]) + more + " changed" if moved else ""
 
 
 def _log_of(cut: Cut, ledger_id: int) -> str:
-    """The name of the log that a ledger is of, as far as a cut tells."""
+    """The name of the log that a ledger belongs to, if the cut has it."""
     for key, value in cut.keys.items():
         if key.endswith(f"/{_LIST}") and ledger_id in decode_list(value).ledgers:
             return f"log {key.removeprefix(f'{LOGS}/').removesuffix(f'/{_LIST}')}"

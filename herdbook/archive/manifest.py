@@ -56,8 +56,8 @@ class StoreManifest(msgspec.Struct, frozen=True):
     """What one backup holds. Times in milliseconds of the wall clock.
 
     `keys` are values of the metadata store: lists and snapshots of logs, tablespaces, checkpoints.
-    Ids of ledgers from `next_id` on were not given yet. `one_moment` says that all logs end at one
-    moment; those of a backup that an earlier program took may not.
+    Ledger ids from `next_id` on had not been given out. `one_moment` says that all logs end at one
+    moment; in a backup that an earlier program took they may not.
     """
 
     number: int

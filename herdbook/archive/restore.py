@@ -2,8 +2,8 @@
 
     /restoring    which backup is being written (`engine/metadata/restoring.py`)
 
-In a cluster that key goes when all of the backup is there. In a folder it stays and says that the
-restoration has ended; the folder gets its name then.
+In a cluster the key is deleted when the backup is completely restored. In a folder it stays and
+says that the restore has finished; then the folder gets its name.
 
 Ledgers keep their ids, so every object's id that was ever handed out goes on to be good. Names come
 last: first all ledgers are written, then the lists of logs, then the tablespaces.
@@ -12,8 +12,8 @@ Invariants:
 - All of the backup is read and checked before the first byte is written.
 - A folder has its name when it is whole. In a cluster nobody finds a tablespace, a bucket or a task
   before all ledgers are there.
-- What was cut short is gone on with by the next try with the same backup, and by no other. Until
-  then nobody leads a log in the store, and repair closes no ledger of it.
+- Only another attempt with the same backup continues an interrupted restore. Until then nobody
+  leads a log in the store, and repair does not close its ledgers.
 - Before anything is named each ledger's end is compared with the one in the backup.
 - An id of a ledger that the old store ever gave is never given by the new one.
 """

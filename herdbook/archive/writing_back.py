@@ -3,12 +3,13 @@
     RESTORING, one fragment  ->  all entries are on an ack quorum  ->  CLOSED
 
 Invariants:
-- A ledger is closed when all of its entries are durable, and at its old end. What was cut short is
-  RESTORING, and is written again from its beginning: bookies take what they hold for written.
-- Nobody else closes a ledger that is RESTORING, repair included. If no restoration ever goes on
-  with it, it stays so until an operator deletes it.
-- The end is in the metadata and in the facts that bookies keep before the first entry is written.
-  So metadata that are made anew from bookies' folders show what is missing.
+- A ledger is closed when all of its entries are durable, and at its old end. A ledger whose restore
+  was interrupted stays RESTORING, and is written again from the start: bookies report entries that
+  they already have as written.
+- Nothing else closes a ledger that is RESTORING, not even repair. If no restore continues with it,
+  it stays RESTORING until an operator deletes it.
+- The end is in the metadata, and in the facts that bookies keep, before the first entry is written.
+  So metadata that are rebuilt from bookies' folders show what is missing.
 - It has as many copies as it had, or as the new store gives its own, whichever is more; fewer only
   where there are no more bookies.
 """
@@ -45,8 +46,8 @@ async def write_back(
 ) -> bool:
     """Write a ledger; False if it was there already, whole.
 
-    `settings` are those of the new store, which has so many bookies. Raises `KeyExists` where
-    another ledger has the id or this one was closed at another end, `NoSuchLedger` where it was
+    `settings` are those of the new store, which has so many bookies. Raises `KeyExists` if
+    another ledger has the id or this one was closed at another end, `NoSuchLedger` if it was
     deleted meanwhile, `Unavailable`, and what `batches` raise.
     """
     held = await _taken(workshop, settings, bookies, kept)
@@ -73,8 +74,8 @@ def check_restored(found: LedgerMetadata, kept: KeptLedger) -> None:
     if not found.closed or (found.last_entry, found.length) != (kept.last, kept.length):
         raise KeyExists(
             f"ledger {kept.ledger_id} is {found.state.name} at entry {found.last_entry} "
-            f"({found.length} bytes) and ends at entry {kept.last} ({kept.length} bytes) in the "
-            "backup: something else wrote it while it was restored; restore into a new store"
+            f"({found.length} bytes), but ends at entry {kept.last} ({kept.length} bytes) in the "
+            "backup: something else wrote to it during the restore; restore into a new store"
         )
 
 
@@ -107,21 +108,21 @@ async def _taken(
         try:
             return await workshop.ledgers.create(wanted)
         except KeyExists:
-            # Another restoration of the same backup runs beside this one.
+            # Another restore of the same backup runs at the same time.
             held = await workshop.ledgers.read(kept.ledger_id)
 
     def change(current: LedgerMetadata) -> LedgerMetadata | None:
         _check_same(current, kept)
         if current.closed or current.restoring:
             return None
-        # A try of an earlier program, which repair would close.
+        # Left by an attempt of an earlier program. Repair would close it.
         return restoring_at(current, kept.last, kept.length)
 
     return await workshop.ledgers.update(held, change)
 
 
 def _check_same(found: LedgerMetadata, kept: KeptLedger) -> None:
-    """Raise `KeyExists` unless a ledger is the backup's, written by this try or an earlier one."""
+    """Raise `KeyExists` unless this or an earlier attempt wrote the ledger from the backup."""
     same = (found.key_hash, found.custom, found.created_ms)
     ours = same == (kept.key_hash, kept.custom, kept.created_ms)
     other_end = found.restoring and (found.last_entry, found.length) != (kept.last, kept.length)
@@ -178,7 +179,7 @@ class _Writing:
         if (self._replication.lac, self._length) != (kept.last, kept.length):
             raise CannotRead(
                 f"the backup's file of ledger {kept.ledger_id} ends at entry "
-                f"{self._replication.lac} ({self._length} bytes), its manifest tells of entry "
+                f"{self._replication.lac} ({self._length} bytes), but the manifest says entry "
                 f"{kept.last} ({kept.length} bytes)"
             )
 

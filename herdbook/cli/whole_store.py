@@ -251,18 +251,18 @@ def _check_store(url: str | None, as_json: bool) -> None:
 
 def _show_store(facts: dict[str, Any], unreadable: dict[int, str]) -> None:
     typer.echo(
-        f"{facts['ledgers']:,} ledgers and {facts['entries']:,} entries were read, every replica: "
-        f"{facts['faulty']:,} ledgers are faulty, {facts['silent']:,} replicas gave no answer"
+        f"read every replica of {facts['ledgers']:,} ledgers and {facts['entries']:,} entries: "
+        f"{facts['faulty']:,} ledgers are faulty, {facts['silent']:,} replicas did not answer"
     )
     for ledger_id, why in sorted(unreadable.items())[:_FINDINGS_SHOWN]:
         typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)
     for name in facts["lost_logs"]:
         typer.echo(f"log {name}: its list was lost with the metadata", err=True)
     if command := facts["unfinished"]:
-        typer.echo(f"the store is being restored, or was in part: `{command}` goes on", err=True)
+        typer.echo(f"this store is not fully restored: `{command}` continues", err=True)
     if facts["faulty"]:
-        # Which these are the log has told on the way.
-        typer.echo("`herdbook repair status` shows what becomes of them", err=True)
+        # The log has already named them.
+        typer.echo("follow their repair with `herdbook repair status`", err=True)
 
 
 # Told
@@ -318,7 +318,8 @@ def _show(found: "BackupCheck", folder: Path) -> None:
         typer.echo(wrong, err=True)
     if not manifest.one_moment:
         typer.echo(
-            "its logs may end at several moments: an earlier version took it; take a new one",
+            "an earlier version took this backup: its logs may end at different moments; "
+            "take a new one",
             err=True,
         )
     if found.unfinished:

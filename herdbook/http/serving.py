@@ -85,9 +85,9 @@ async def serve_http(
 
     `url` names the store, as the one rule finds it. `authenticator` knows its users, or finds out
     who does once the store is open, as without one its own rows do; None: everybody may do
-    everything. `opened` is the folder where this process has it open already. `audit` None: what
-    the configuration says. `lacking` tells what else of this node does not serve. `started` hears
-    when it serves. Raises `InvalidRequest`, `StoreNotFound`, and what opening raises.
+    everything. `opened` is the folder, if this process already has it open. `audit` None: what
+    the configuration says. `lacking` says which other parts of this node do not serve. `started` is
+    called when it serves. Raises `InvalidRequest`, `StoreNotFound`, and what opening raises.
     """
     _check_certificate(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -192,7 +192,7 @@ def _cluster(
 
 
 def _ports(folder: Path) -> Ports:
-    """The ports. Its own processes of before, if it was killed, give them back in a moment."""
+    """The ports. If it was killed, its old processes release them within a moment."""
     patience_s = DYING_S if was_killed(folder / _OWN) else 0.0
     return Ports(HOST, patience_s, folder / _OWN / _PORTS_FILE)
 

@@ -1,11 +1,11 @@
 """A folder that a node serves, opened once for all of the node's roles.
 
-Each of a folder's locks has one holder, an opener of the folder: the first who wants what the lock
-stands for. So a process that opens a folder twice can find itself in its own way.
+Each of a folder's locks has one holder: the first opener of the folder that needs what the lock
+protects. So a process that opens a folder twice can block itself.
 
 Invariants:
 - The roles of one process share one opening: what runs in this process runs for all of them.
-- The first role that needs it opens the folder, the last one that ends closes it.
+- The first role that needs the folder opens it, and the last role that ends closes it.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ _NAME: Final = "folder"
 
 @dataclass(frozen=True, slots=True)
 class OpenFolder:
-    """A folder that is open in this process, and what is measured there."""
+    """A folder that is open in this process, and its metrics."""
 
     book: "AsyncBook"
     metrics: Metrics
@@ -38,8 +38,8 @@ async def open_to_serve(
     """Open a folder in a server's process, as long as the block lasts.
 
     `discover` are commands that list the nodes of roll-outs, by name; `on_alarm` is a command for
-    each alarm of a roll-out, empty for none. Both count while the tasks run in this process. Raises
-    what `herdbook.open_async` does.
+    each alarm of a roll-out, empty for none. Both apply only while the tasks run in this process.
+    Raises what `herdbook.open_async` does.
     """
     from broker.rollouts.alarming import Alarms, CommandHook
     from broker.rollouts.discovery import COMMAND, CommandDiscovery
@@ -58,7 +58,7 @@ async def open_to_serve(
 
 
 def metrics_shown() -> Metrics:
-    """Metrics for Prometheus; none where its library is not installed."""
+    """Metrics for Prometheus; none if its library is not installed."""
     from engine.errors import ExtraMissing
     from herdbook.metrics import PrometheusMetrics
 
@@ -69,7 +69,7 @@ def metrics_shown() -> Metrics:
 
 
 class FolderOpening:
-    """What a node's roles open: the folder `data`, the same one for all of them."""
+    """The folder `data`, which all of a node's roles open together."""
 
     def __init__(
         self, folder: Path, discover: Mapping[str, tuple[str, ...]], on_alarm: tuple[str, ...]

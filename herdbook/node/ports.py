@@ -35,8 +35,8 @@ class Ports:
     """Takes ports of one address; a context manager, whose end gives them back."""
 
     def __init__(self, host: str, patience_s: float = 0.0, file: Path | None = None) -> None:
-        """`file` remembers the ports; `patience_s` is how long, for all ports together, it waits
-        for one that was had before, or that people know."""
+        """`file` remembers the ports. `patience_s` is how long it waits, for all ports together,
+        for those that it had before and for well-known ones."""
         self._host = host
         self._file = file
         self._had = _read(file)

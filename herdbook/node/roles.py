@@ -261,14 +261,14 @@ async def _http(service: Service) -> None:
 
 
 async def _folder(service: Service) -> None:
-    """A folder's bookies: they run here, or with another process that has the folder open."""
+    """A folder's bookies: they run here, or in another process that has the folder open."""
     async with _opened(service):
         service.serving(service.settings.data)
         await service.ended.wait()
 
 
 async def _tablespaces(service: Service) -> None:
-    """A folder's tablespaces: they run here, or with another process that has them open."""
+    """A folder's tablespaces: they run here, or in another process that has them open."""
     async with _opened(service) as opened:
         assert opened is not None
         await (await opened.book.sql()).close()

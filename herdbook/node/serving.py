@@ -31,7 +31,7 @@ from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
 Say = Callable[[str], None]
 HERE: Final = "node"
 DYING_S: Final = 2.0
-"""So long the system may take to end the processes of a node that was killed."""
+"""How long the system may take to end the processes of a node that was killed."""
 _LOOK_S: Final = 0.05
 
 
@@ -85,7 +85,7 @@ def refuse_taken(settings: NodeSettings) -> None:
 
 
 async def _until_free(settings: NodeSettings, patience_s: float) -> None:
-    """Wait for ports that processes of a killed node still have. Raises as `refuse_taken`."""
+    """Wait for ports that a killed node's processes still hold. Raises as `refuse_taken`."""
     clock = SystemClock()
     until_s = clock.monotonic() + patience_s
     while True:

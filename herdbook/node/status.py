@@ -24,7 +24,7 @@ from herdbook.node.supervisor import MemberState
 
 FILE: Final = "node.json"
 _CLOCK_S: Final = 1.0
-"""No node's time is so far ahead of the clock that it was read from."""
+"""A node's time is never this far ahead of the clock that it was read from."""
 _SYSTEMD: Final = "NOTIFY_SOCKET"
 _logger: Final = logging.getLogger(__name__)
 
@@ -92,13 +92,13 @@ def read_status(folder: Path) -> NodeStatus:
     try:
         os.kill(status.pid, 0)
     except ProcessLookupError as error:
-        raise Unavailable(f"the node in {folder.parent} ended without a word") from error
+        raise Unavailable(f"the node in {folder.parent} ended unexpectedly") from error
     except PermissionError:
         # It is another user's, and runs.
         pass
     if silent_s < -_CLOCK_S:
-        # The machine was started since: that process is another one of the same number.
-        raise Unavailable(f"the node in {folder.parent} ended without a word")
+        # The machine has restarted since: this is another process with the same number.
+        raise Unavailable(f"the node in {folder.parent} ended unexpectedly")
     if silent_s * 1000 >= status.silence_ms:
         for state in status.members.values():
             state.state, state.error = "silent", f"the loop of process {status.pid} stands still"
@@ -106,7 +106,7 @@ def read_status(folder: Path) -> NodeStatus:
 
 
 def was_killed(folder: Path) -> bool:
-    """Whether the node of a folder, of which none runs now, ended without a word."""
+    """Whether a folder's node, which is not running now, ended unexpectedly."""
     return (folder / FILE).exists()
 
 

@@ -66,7 +66,7 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class CommandRow:
-    """Commands that are killed while they work, and given again; `serves` runs beside them."""
+    """Commands that are killed while they work, and run again; `serves` runs at the same time."""
 
     name: str
     commands: tuple[Writes, ...] = field(default=())

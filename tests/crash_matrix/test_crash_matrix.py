@@ -14,7 +14,7 @@ CHOSEN = ("open", "guests", "serve", "worker-alone")
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_what_is_killed_starts_again_and_has_what_was_acknowledged(
+def test_killed_processes_restart_and_have_everything_acknowledged(
     name: str, tmp_path: Path
 ) -> None:
     with made(NAMED[name], tmp_path / "site", "", "suite") as rounds:
@@ -24,7 +24,7 @@ def test_what_is_killed_starts_again_and_has_what_was_acknowledged(
     assert outcome.looked_at > 0
 
 
-def test_the_matrix_tells_what_did_not_start_and_what_was_lost(tmp_path: Path) -> None:
+def test_the_matrix_reports_what_did_not_start_and_what_was_lost(tmp_path: Path) -> None:
     """A command that ends when it is given again, and a note of what nobody ever stored."""
     once = Row("once", (Runs("tests.crash_matrix.once {data} {notes}"),), kinds="")
     with made(once, tmp_path / "once", "", "s") as rounds:
@@ -38,7 +38,7 @@ def test_the_matrix_tells_what_did_not_start_and_what_was_lost(tmp_path: Path) -
     assert set(told.lost) == {"task 99 7"} and not told.not_started
 
 
-def test_rounds_are_shared_out_by_weight_and_gone_on_with(tmp_path: Path) -> None:
+def test_rounds_are_distributed_by_weight_and_can_be_resumed(tmp_path: Path) -> None:
     rows: list[Row | CommandRow] = [Row("a", (), weight=3), CommandRow("b", weight=1)]
     assert shares(rows, 10) == {"a": 7, "b": 3}
     assert sum(shares(ROWS, 300).values()) == 300
@@ -51,7 +51,7 @@ def test_rounds_are_shared_out_by_weight_and_gone_on_with(tmp_path: Path) -> Non
     assert table(again.outcomes)[1].split() == ["open", "2", "1", "0", "1", "0", "3", "1.2", "s"]
 
 
-def test_a_note_that_a_kill_cut_off_is_none(tmp_path: Path) -> None:
+def test_a_note_that_a_kill_truncated_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "notes").write_bytes(b"row 7\ntask 1 8\nrow 1")
     assert notes_of(tmp_path / "notes") == [("row", "7"), ("task", "1 8")]
     assert notes_of(tmp_path / "none") == []

@@ -6,7 +6,7 @@ from tests.engine.metadata.late_store import LateStore, cancelled_at
 from tests.herd.spaces import insert, made, opened, rows_of
 
 
-async def test_a_commit_cancelled_at_any_await_is_whole_or_not_there() -> None:
+async def test_a_commit_cancelled_at_any_await_happens_completely_or_not_at_all() -> None:
     cluster = await Cluster.of(3)
     acknowledged: list[int] = []
     doubtful: list[int] = []

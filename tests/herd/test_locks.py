@@ -338,7 +338,7 @@ def test_random_holders_never_collide_hang_or_leave_anything(seed: int) -> None:
     asyncio.run(crowd())
 
 
-async def test_a_short_write_does_not_pass_one_who_waits_for_the_table() -> None:
+async def test_a_short_write_does_not_overtake_a_waiter_for_the_table() -> None:
     table, alone = LockTable(), Holder()
     assert table.try_short(TABLE, b"first")
     waiting = asyncio.ensure_future(table.lock(alone, TABLE, 60_000))
@@ -354,7 +354,7 @@ async def test_a_short_write_does_not_pass_one_who_waits_for_the_table() -> None
     assert len(table) == 0
 
 
-async def test_who_shares_a_lock_with_nobody_finds_no_others_in_it() -> None:
+async def test_the_only_holder_of_a_lock_finds_no_other_holders() -> None:
     table, one, two = LockTable(), Holder(), Holder()
     assert not table.held_by_others(one, TABLE)
     assert table.try_lock(one, TABLE, exclusive=False)

@@ -254,7 +254,7 @@ async def what_lacks(book: AsyncBook) -> tuple[int, int]:
     return len(rows), len(found)
 
 
-def test_what_rows_and_tasks_of_a_backup_name_is_in_it(tmp_path: Path) -> None:
+def test_a_backup_has_everything_that_its_rows_and_tasks_name(tmp_path: Path) -> None:
     async def work() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop())
         async with open_async(tmp_path / "store") as book:

@@ -86,7 +86,7 @@ class Late:
 
 
 class Herds:
-    """Two logs, and those who move things between them, each step when the last is acknowledged."""
+    """Two logs, and writers that move rows between them, one acknowledged step after another."""
 
     def __init__(self, client: LedgerClient, rng: random.Random) -> None:
         self.acknowledged: list[tuple[str, bytes]] = []
@@ -101,7 +101,7 @@ class Herds:
             self._leaders[name] = await log.lead()
 
     async def append(self, name: str, body: bytes) -> None:
-        """Append until it is acknowledged, by whoever leads."""
+        """Append until the current leader acknowledges it."""
         while True:
             try:
                 await self._leaders[name].append(body)
@@ -127,7 +127,7 @@ class Herds:
                         await self.append(other, b"saw " + body)
 
     async def take_over(self) -> None:
-        """Lead anew now and then, beside the leader that there is."""
+        """Take over from the current leader from time to time."""
         while True:
             await elapse(self._rng.random())
             name = self._rng.choice(LOGS_OF_TWO)
@@ -202,7 +202,7 @@ def test_a_cut_of_two_logs_has_no_step_without_the_ones_before_it(
     virtually(script())
 
 
-async def test_what_moves_between_two_logs_while_they_are_looked_at_begins_another_look(
+async def test_a_move_between_two_logs_during_a_read_starts_another_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody holds a log here: that two looks are alike is enough."""
@@ -230,7 +230,7 @@ async def test_what_moves_between_two_logs_while_they_are_looked_at_begins_anoth
     assert len(looked) == 5
 
 
-def test_a_log_whose_leader_never_stands_still_ends_a_backup_by_its_name(
+def test_a_backup_fails_and_names_a_log_whose_leader_never_stops_appending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As one of an earlier version does."""
@@ -246,7 +246,7 @@ def test_a_log_whose_leader_never_stands_still_ends_a_backup_by_its_name(
         herds = Herds(client, late.rng)
         await herds.begin()
         moving = asyncio.create_task(herds.move(1))
-        with pytest.raises(Unavailable, match=r"log herd-of-ann, log herd-of-bob moved"):
+        with pytest.raises(Unavailable, match=r"log herd-of-ann, log herd-of-bob changed"):
             await take_cut(workshop_of(client))
         assert await client.store.get(HOLD) is None
         moving.cancel()
@@ -294,7 +294,7 @@ async def test_a_log_that_begins_while_the_cut_is_taken_is_in_it(
 
 
 async def sell(book: AsyncBook, who: int) -> None:
-    """Run the task that waits, whose effect is a row, on a worker of its own."""
+    """Run the waiting task, whose effect is a row, on a separate worker."""
     broker = (await book.tasks()).calls
     assert isinstance(broker, Broker)
     worker = await FakeWorker.connected(broker, f"w{who}", process_id=f"w{who}")

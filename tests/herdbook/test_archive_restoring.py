@@ -1,4 +1,4 @@
-"""A restoration that takes long, or is cut short, beside everything that closes and deletes."""
+"""A slow or interrupted restore, while everything that closes and deletes ledgers runs too."""
 
 import asyncio
 import random
@@ -134,7 +134,7 @@ async def test_a_scrub_and_a_decommission_wait_for_a_ledger_that_is_being_restor
     assert not yard.lacking(await yard.metadata(7))
 
 
-async def test_metadata_made_anew_of_a_half_restored_ledger_tell_its_whole_end() -> None:
+async def test_rebuilt_metadata_of_a_half_restored_ledger_have_its_full_end() -> None:
     yard, more = await Yard.of(3), asyncio.Event()
     writing = await half_written(yard, more)
     remains: dict[str, Remains] = {}
@@ -150,7 +150,7 @@ async def test_metadata_made_anew_of_a_half_restored_ledger_tell_its_whole_end()
     assert await writing
 
 
-async def test_a_bookie_lost_during_a_restoration_is_made_good_afterwards() -> None:
+async def test_a_bookie_lost_during_a_restore_is_repaired_afterwards() -> None:
     yard, more = await Yard.of(4), asyncio.Event()
     writing = asyncio.ensure_future(write_back(yard.workshop(), QUICK, 4, KEPT, bodies(more)))
     await turns(100)
@@ -172,7 +172,7 @@ async def test_a_bookie_lost_during_a_restoration_is_made_good_afterwards() -> N
     assert not yard.lacking(found) and not found.degraded and found.last_entry == 9
 
 
-async def test_a_try_of_an_earlier_program_is_gone_on_with_and_not_recovered_any_more() -> None:
+async def test_an_earlier_programs_restore_is_continued_and_no_longer_recovered() -> None:
     yard, more = await Yard.of(3), asyncio.Event()
     earlier = LedgerMetadata(
         ledger_id=7,
@@ -193,7 +193,7 @@ async def test_a_try_of_an_earlier_program_is_gone_on_with_and_not_recovered_any
     assert await writing and not yard.lacking(await yard.metadata(7))
 
 
-async def test_an_earlier_program_takes_no_ledger_that_is_being_restored_for_its_own() -> None:
+async def test_an_earlier_program_leaves_a_ledger_that_is_being_restored_alone() -> None:
     """It reads `format_major` first, and 1 was the newest that it knew."""
     yard, more = await Yard.of(3), asyncio.Event()
     writing = await half_written(yard, more)
@@ -206,7 +206,7 @@ async def test_an_earlier_program_takes_no_ledger_that_is_being_restored_for_its
 
 
 @pytest.mark.parametrize("end", [(4, 35), (9, KEPT.length - 1)])
-async def test_a_ledger_that_ends_elsewhere_than_in_the_backup_ends_the_restoration(
+async def test_a_restore_fails_if_a_ledger_does_not_end_where_it_does_in_the_backup(
     end: tuple[int, int],
 ) -> None:
     yard, more = await Yard.of(3), asyncio.Event()
@@ -266,7 +266,7 @@ class Steps:
     def _step(self) -> None:
         self.count += 1
         if self.count >= self._at:
-            # Nothing is done after that, by whatever task.
+            # After that no task does anything.
             raise Cut
 
     def _stepped(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -290,7 +290,7 @@ class Steps:
 
 
 async def begun(yard: Yard, path: Path, workers: ThreadWorkers, at: int) -> bool:
-    """Restore up to a step; whether it was cut short there."""
+    """Restore up to a step; returns whether it was interrupted there."""
     steps = Steps(yard, at)
     try:
         client = yard.client(store=steps.store)
@@ -303,7 +303,7 @@ async def begun(yard: Yard, path: Path, workers: ThreadWorkers, at: int) -> bool
 
 
 async def used(yard: Yard) -> None:
-    """Repair, a log's leader, its sweeper and a node work beside what was cut short."""
+    """Run repair, a log's leader, its sweeper and a node after an interrupted restore."""
     client = yard.client()
     for ledger_id in await client.list_ledgers():
         await yard.queue.request(ledger_id, RepairItem(reasons=(UNFINISHED,)))
@@ -332,7 +332,7 @@ async def whole(yard: Yard, manifest: StoreManifest) -> None:
     assert await client.store.get(MARK) is None
 
 
-async def test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete(
+async def test_a_restore_interrupted_at_any_step_can_be_continued_and_completes(
     tmp_path: Path,
 ) -> None:
     workers = ThreadWorkers(asyncio.get_running_loop())
@@ -364,7 +364,7 @@ def test_a_check_of_a_store_that_is_being_restored_says_so(tmp_path: Path) -> No
 
     asyncio.run(marked())
     checked = call("store", "check", "--url", tmp_path / "store")
-    assert checked.exit_code == 1 and "`herdbook store restore` goes on" in checked.stderr
+    assert checked.exit_code == 1 and "`herdbook store restore` continues" in checked.stderr
 
 
 async def test_a_store_that_is_being_restored_is_not_backed_up(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ async def test_a_store_that_is_being_restored_is_not_backed_up(tmp_path: Path) -
     await workers.close()
 
 
-async def test_a_ledger_that_is_cut_off_while_others_are_restored_ends_the_restoration(
+async def test_a_restore_fails_if_a_ledger_is_truncated_while_others_are_restored(
     tmp_path: Path,
 ) -> None:
     workers = ThreadWorkers(asyncio.get_running_loop())

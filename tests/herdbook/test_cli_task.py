@@ -208,11 +208,11 @@ def test_a_server_is_for_its_users_and_tells_the_owner_of_its_folder(
     http.close()
 
 
-def test_a_second_server_of_a_folder_is_told_of_the_first(served: tuple[Path, str]) -> None:
+def test_a_second_server_of_a_folder_fails_and_names_the_first(served: tuple[Path, str]) -> None:
     folder, url = served
     for listen in ("127.0.0.1:0", url.rpartition("/")[2]):
         told = failed("serve", "--listen", listen, "--url", str(folder))
-        assert f"are served already, at {url}" in told and "try again" not in told
+        assert f"are already served at {url}" in told and "try again" not in told
 
 
 class Wrong(socketserver.StreamRequestHandler):

@@ -110,7 +110,7 @@ async def test_the_roles_of_a_node_share_one_opening_of_its_folder(tmp_path: Pat
         assert (await third.book.broker.open()).serving
 
 
-async def test_what_a_killed_server_left_names_nobody_whoever_listens_there_now(
+async def test_a_killed_servers_file_is_ignored_even_if_its_port_is_in_use(
     tmp_path: Path,
 ) -> None:
     killed, other = tmp_path / "killed", tmp_path / "other"
@@ -127,7 +127,7 @@ async def test_what_a_killed_server_left_names_nobody_whoever_listens_there_now(
         async with serving(killed) as again:
             fact = read_server(killed)
             assert fact is not None and fact.url == again != url
-            with pytest.raises(InvalidRequest, match=f"are served already, at {again}"):
+            with pytest.raises(InvalidRequest, match=f"are already served at {again}"):
                 async with serving(killed):
                     raise AssertionError
         assert not (killed / SERVER_FILE).exists()

@@ -32,13 +32,13 @@ def test_no_order_of_any_messages_breaks_an_invariant_two_terms_deep() -> None:
     assert found.states >= 100_000
 
 
-def test_nor_does_any_where_leases_are_of_different_lengths() -> None:
+def test_no_order_of_messages_breaks_an_invariant_with_unequal_leases() -> None:
     found = explore(Rules(), UNLIKE)
     assert found == Found(found.states)
 
 
 @pytest.mark.parametrize("rule", NEEDED)
-def test_without_one_rule_an_invariant_breaks(rule: str) -> None:
+def test_without_any_one_rule_an_invariant_breaks(rule: str) -> None:
     bounds = UNLIKE if rule == "waits_for_the_longer_lease" else SMALL
     found = explore(Rules().without(rule), bounds)
     assert found.violation.startswith(NEEDED[rule]), found

@@ -263,7 +263,7 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "a-cut-misses-a-tablespace",
-        "two looks are alike when the tablespaces are",
+        "two reads are equal only if the tablespaces are equal",
         "herdbook/archive/cut.py",
         "        if before.keys.get(key) != cut.keys.get(key)\n",
         "        if False\n",
@@ -408,7 +408,7 @@ ARCHIVE_MUTANTS: Final = (
         "    if not found.closed or (found.last_entry, found.length) != (kept.last, kept.length):",
         "    if not found.closed:",
         by_test(
-            _RESTORING, "test_a_ledger_that_ends_elsewhere_than_in_the_backup_ends_the_restoration"
+            _RESTORING, "test_a_restore_fails_if_a_ledger_does_not_end_where_it_does_in_the_backup"
         ),
     ),
     Mutant(
@@ -419,28 +419,26 @@ ARCHIVE_MUTANTS: Final = (
         "",
         by_test(
             _RESTORING,
-            "test_a_ledger_that_is_cut_off_while_others_are_restored_ends_the_restoration",
+            "test_a_restore_fails_if_a_ledger_is_truncated_while_others_are_restored",
         ),
     ),
     Mutant(
         "earlier-programs-read-what-is-being-restored",
-        "an earlier program does not take a ledger that is being restored for its own",
+        "an earlier program leaves a ledger that is being restored alone",
         "engine/metadata/ledgers.py",
         "        length=length,\n        format_major=FORMAT_MAJOR,\n    )",
         "        length=length,\n        format_major=_USUAL_MAJOR,\n    )",
-        by_test(
-            _RESTORING, "test_an_earlier_program_takes_no_ledger_that_is_being_restored_for_its_own"
-        ),
+        by_test(_RESTORING, "test_an_earlier_program_leaves_a_ledger_that_is_being_restored_alone"),
     ),
     Mutant(
         "an-earlier-try-stays-in-recovery",
-        "a try of an earlier program is not recovered any more",
+        "a restore attempt of an earlier program is no longer recovered",
         "herdbook/archive/writing_back.py",
         "        return restoring_at(current, kept.last, kept.length)\n",
         "        return None\n",
         by_test(
             _RESTORING,
-            "test_a_try_of_an_earlier_program_is_gone_on_with_and_not_recovered_any_more",
+            "test_an_earlier_programs_restore_is_continued_and_no_longer_recovered",
         ),
     ),
     Mutant(
@@ -450,7 +448,7 @@ ARCHIVE_MUTANTS: Final = (
         "        await check_not_under_way(self._client.store)\n",
         "",
         by_test(
-            _RESTORING, "test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete"
+            _RESTORING, "test_a_restore_interrupted_at_any_step_can_be_continued_and_completes"
         ),
     ),
     Mutant(
@@ -460,7 +458,7 @@ ARCHIVE_MUTANTS: Final = (
         "        if await restoration_under_way(self._client.store):\n",
         "        if False:\n",
         by_test(
-            _RESTORING, "test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete"
+            _RESTORING, "test_a_restore_interrupted_at_any_step_can_be_continued_and_completes"
         ),
     ),
     Mutant(
@@ -470,7 +468,7 @@ ARCHIVE_MUTANTS: Final = (
         "        await check_not_under_way(self.store)\n",
         "",
         by_test(
-            _RESTORING, "test_a_restoration_cut_short_at_any_step_is_gone_on_with_and_complete"
+            _RESTORING, "test_a_restore_interrupted_at_any_step_can_be_continued_and_completes"
         ),
     ),
     Mutant(
@@ -487,9 +485,7 @@ ARCHIVE_MUTANTS: Final = (
         "herdbook/archive/cut.py",
         "                        if not self.moved:\n",
         "                        if True:\n",
-        by_test(
-            _MOMENT, "test_what_moves_between_two_logs_while_they_are_looked_at_begins_another_look"
-        ),
+        by_test(_MOMENT, "test_a_move_between_two_logs_during_a_read_starts_another_read"),
     ),
     Mutant(
         "one-look-is-a-cut",
@@ -503,13 +499,11 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "ends-are-not-compared",
-        "two looks are alike when all ends are",
+        "two reads are equal only if all ends are equal",
         "herdbook/archive/cut.py",
         "    moved = keys + [\n",
         "    moved = keys\n    _ = [\n",
-        by_test(
-            _MOMENT, "test_what_moves_between_two_logs_while_they_are_looked_at_begins_another_look"
-        ),
+        by_test(_MOMENT, "test_a_move_between_two_logs_during_a_read_starts_another_read"),
     ),
     Mutant(
         "a-cut-has-the-logs-of-before",
@@ -532,13 +526,13 @@ ARCHIVE_MUTANTS: Final = (
     ),
     Mutant(
         "a-part-of-the-metadata-looks-whole",
-        "a rebuild that was cut short shows it",
+        "an interrupted rebuild is marked",
         "engine/metadata/restoring.py",
         "    await mark_restoration(store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
         "    _ = (store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
         by_test(
             "engine/bookie/test_rebuild.py",
-            "test_a_rebuild_that_was_cut_short_shows_it_and_is_gone_on_with",
+            "test_an_interrupted_rebuild_is_marked_and_can_be_continued",
         ),
     ),
 )

@@ -10,7 +10,7 @@ _EXPIRY: Final = "blobit/garbage/test_expiry.py"
 _ORPHANS: Final = "blobit/garbage/test_orphans.py"
 _PINNED: Final = "blobit/garbage/test_pinned.py"
 _DELETION: Final = "blobit/contract/test_deletion.py"
-_NOTHING_IS_PUT: Final = "test_nothing_is_put_into_a_bucket_once_its_deletion_has_returned"
+_NOTHING_IS_PUT: Final = "test_nothing_is_put_into_a_bucket_after_its_deletion_has_returned"
 _JOBS: Final = "blobit/staging/test_jobs.py"
 
 BLOB_GARBAGE_MUTANTS: Final = (
@@ -284,7 +284,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
     ),
     Mutant(
         "a-deleted-bucket-is-not-shut",
-        "when a deletion has returned, nobody's change of the bucket is made any more",
+        "after a deletion has returned, nobody can change the bucket",
         "blobit/registry.py",
         "            raise\n        await self._shut(info)\n        return info\n",
         "            raise\n        return info\n",
@@ -292,7 +292,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
     ),
     Mutant(
         "a-deleted-bucket-is-not-shut-elsewhere",
-        "when a deletion has returned, nobody's change of the bucket is made any more",
+        "after a deletion has returned, nobody can change the bucket",
         "blobit/committing.py",
         "                counting.check(pending.change.keys)\n",
         "",
@@ -308,7 +308,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
     ),
     Mutant(
         "objects-without-a-name-come-into-a-deleted-bucket",
-        "what tells by no row of `objects` that a bucket is open asks its counts, too",
+        "a change that reads no row of `objects` also checks the bucket's counts",
         "blobit/counting.py",
         '_OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})',
         '_OF_BUCKETS: Final = frozenset({"objects", "uploads"})',
@@ -330,27 +330,27 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "",
         by_test(
             _DELETION,
-            "TestEmbedded::test_a_deletion_that_was_cut_short_is_ended_by_the_collection",
+            "TestEmbedded::test_garbage_collection_completes_an_interrupted_deletion",
         ),
     ),
     Mutant(
         "an-upload-goes-though-it-was-renewed",
-        "only an upload whose time is over by now is ended by a round",
+        "a round ends only uploads that have expired by now",
         "blobit/expiry.py",
         "        if expired_by_ms is not None and not is_expired(row, expired_by_ms):\n",
         "        if False:\n",
         by_test(
             _EXPIRY,
-            "test_an_upload_that_is_renewed_while_a_round_looks_at_it_keeps_its_parts",
+            "test_an_upload_renewed_while_a_round_looks_at_it_keeps_its_parts",
         ),
     ),
     Mutant(
         "a-mark-goes-though-it-was-renewed",
-        "an upload is removed as it was when somebody looked at it",
+        "an upload is removed only if it has not changed since it was read",
         "blobit/expiry.py",
         """        if (row["revision"], row["expires_ms"]) != seen:""",
         """        if row["revision"] != seen[0]:""",
-        by_test(_EXPIRY, "test_a_mark_that_is_made_anew_while_a_round_looks_at_it_stays"),
+        by_test(_EXPIRY, "test_a_mark_that_is_renewed_while_a_round_looks_at_it_is_kept"),
     ),
     Mutant(
         "a-hint-goes-before-its-object",
@@ -362,7 +362,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
     ),
     Mutant(
         "a-readers-pin-ends-by-another-clock",
-        "the bytes that a pin holds stay until it is over by every clock",
+        "the bytes that a pin holds are kept until the pin has expired by every clock",
         "blobit/pinned.py",
         "if pin.number in records and not is_over(pin.expires_ms, now_ms)",
         "if pin.number in records and not is_over(pin.expires_ms, now_ms, 0)",

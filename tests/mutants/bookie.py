@@ -19,19 +19,19 @@ APPEND_MUTANTS: Final = (
         "            if job.refused:",
         by_test(
             "engine/bookie/test_reserve.py",
-            "test_an_append_refused_late_takes_no_newer_ones_place",
+            "test_an_append_that_is_refused_late_does_not_replace_a_newer_one",
         ),
     ),
     Mutant(
         "what-an-answer-brings-passes-a-refusal",
-        "what was asked for before a refusal was told stands on what was not written",
+        "an append that was requested before a refusal was reported depends on unwritten data",
         "engine/bookie/journal.py",
         "        for job in jobs:\n            if job.records and",
         "        self._epoch += result is not None and result.refused\n"
         "        for job in jobs:\n            if job.records and",
         by_test(
             "engine/bookie/test_reserve.py",
-            "test_what_an_answer_brings_while_others_are_refused_is_refused_with_them",
+            "test_appends_caused_by_an_answer_during_a_refusal_are_refused_too",
         ),
     ),
     Mutant(

@@ -268,7 +268,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-deposed-leader-acknowledges-heartbeats",
-        "a heartbeat is acknowledged only by a leader that nobody can have replaced",
+        "only a leader that nobody can have replaced acknowledges heartbeats",
         "broker/leading/crew.py",
         "if taken_in and self._may_grant():",
         "if taken_in:",
@@ -285,7 +285,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         '        if False:\n            link.end("the leader',
         by_test(
             _LEASES,
-            "test_no_worker_is_welcomed_when_the_lease_has_run_out_meanwhile",
+            "test_a_worker_is_not_welcomed_if_the_lease_expires_meanwhile",
         ),
     ),
     Mutant(
@@ -296,7 +296,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        if False:\n            self._wake_in",
         by_test(
             _LEASES,
-            "test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_again",
+            "test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renewed",
         ),
     ),
     Mutant(
@@ -307,7 +307,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         " or unreached:",
         by_test(
             _LEASES,
-            "test_what_was_assigned_is_not_sent_when_the_lease_has_run_out_meanwhile",
+            "test_an_assigned_task_is_not_sent_if_the_lease_expires_meanwhile",
         ),
     ),
     Mutant(
@@ -318,12 +318,12 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "",
         by_test(
             _LEASES,
-            "test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_again",
+            "test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renewed",
         ),
     ),
     Mutant(
         "who-waits-at-a-deposed-leader-waits-for-ever",
-        "who waits is told when the lease has run out",
+        "waiting callers get an error when the lease has expired",
         "broker/leading/housekeeping.py",
         "            term.deny(NotLeader(LEASE_OVER))\n",
         "            pass\n",
@@ -334,35 +334,35 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-lowered-lease-counts-at-once",
-        "a worker is waited for as long as the longest lease that it may go by",
+        "the broker waits for a worker as long as the longest lease that the worker may be using",
         "broker/leading/leases.py",
         "lease_s = max(self.lease_ms, lease_ms) / 1000",
         "lease_s = self.lease_ms / 1000",
         by_test(
             _LEASES,
-            "test_the_longer_lease_counts_where_it_was_lowered_between_two_leaders",
+            "test_the_longer_lease_applies_if_two_leaders_have_different_ones",
         ),
     ),
     Mutant(
         "a-session-forgets-the-lease-of-the-one-before",
-        "until it beats in a session a worker may go by the lease of the one before",
+        "until its first heartbeat in a session a worker may use the previous session's lease",
         "broker/leading/crew.py",
         "                lease_ms = max(lease_ms, before.known.lease_ms)\n",
         "                pass\n",
         by_test(
             _LEASES,
-            "test_a_worker_that_missed_its_welcome_is_waited_for_by_the_lease_of_before",
+            "test_the_previous_lease_applies_to_a_worker_that_missed_its_welcome",
         ),
     ),
     Mutant(
         "a-shorter-lease-is-noticed-late",
-        "a worker goes by the lease of its welcome from then on",
+        "a worker uses the lease of its welcome from then on",
         "broker/worker/worker.py",
         "        self._welcomed.set()\n",
         "",
         by_test(
             _LEASES,
-            "test_a_worker_that_hears_of_a_shorter_lease_goes_by_it_at_once",
+            "test_a_worker_uses_a_shorter_lease_as_soon_as_it_knows_it",
         ),
     ),
     Mutant(
@@ -378,7 +378,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "what-was-refused-is-forgotten",
-        "a task whose assignment was refused waits where it did",
+        "a task whose assignment was refused waits where it was before",
         "broker/leading/term.py",
         "        self.scheduler.restore(untold)\n",
         "        self.dispatching.freed(untold)\n",
@@ -389,7 +389,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "what-went-another-way-under-way-stays-taken",
-        "when an assignment is answered its task goes to the place of its row",
+        "when an assignment is answered, its task moves to the place that its row says",
         "broker/leading/term.py",
         "            self._settle(task, Place.TAKEN, place_of(task.status, False))\n",
         "            pass\n",
@@ -400,51 +400,51 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-listener-fails-the-state-machine",
-        "what hears of changes can fail no replica",
+        "a listener for changes cannot fail a replica",
         "broker/machine.py",
         "        except Exception:\n            # The rows",
         "        except ValueError:\n            # The rows",
         by_test(
             _MENDING,
-            "test_a_listener_that_raises_fails_no_state_machine",
+            "test_a_listener_that_raises_does_not_fail_the_state_machine",
         ),
     ),
     Mutant(
         "a-failed-answer-silences-the-others",
-        "who hears an answer and raises keeps nobody from hearing theirs",
+        "a callback that raises does not stop the other callbacks",
         "broker/leading/proposing.py",
         "        except Exception:\n            _logger",
         "        except ValueError:\n            _logger",
         by_test(
             _MENDING,
-            "test_who_hears_an_answer_and_raises_keeps_nobody_from_hearing_theirs",
+            "test_a_callback_that_raises_does_not_stop_the_other_callbacks",
         ),
     ),
     Mutant(
         "a-failed-duty-is-never-taken-up-again",
-        "a duty of the leader that raises is taken up again",
+        "a leader's duty that raises runs again",
         "broker/leading/term.py",
         '                wrong("a duty of the leader failed")\n',
         "                pass\n",
         by_test(
             _MENDING,
-            "test_a_duty_that_raises_once_is_taken_up_again",
+            "test_a_duty_that_raises_once_runs_again",
         ),
     ),
     Mutant(
         "memory-is-built-while-rows-change",
-        "memory is built anew when nothing is on its way",
+        "memory is rebuilt only when nothing is under way",
         "broker/service.py",
         "they are read.\n                await term.proposing.quiet()\n",
         "they are read.\n                pass\n",
         by_test(
             _MENDING,
-            "test_memory_is_built_when_nothing_is_on_its_way_any_more",
+            "test_memory_is_rebuilt_only_when_nothing_is_under_way",
         ),
     ),
     Mutant(
         "totals-are-not-compared",
-        "a leader compares its queues with its rows now and then",
+        "a leader compares its queues with its rows from time to time",
         "broker/leading/checking.py",
         "    if queued + taken != waiting:",
         "    if queued + taken < 0:",
@@ -455,13 +455,13 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "single-rows-are-not-compared",
-        "in their turn all rows are compared with the queues",
+        "all rows are compared with the queues, some in each round",
         "broker/leading/checking.py",
         "    if times is not None and times != expected:",
         "    if False:",
         by_test(
             _MENDING,
-            "test_what_only_single_rows_tell_is_found_in_its_turn",
+            "test_a_difference_in_a_single_row_is_found_in_its_turn",
         ),
     ),
     Mutant(

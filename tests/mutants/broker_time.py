@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant, by_test
 
 _CLOCKS: Final = "broker/service/test_wrong_clocks.py"
 _ONE_LEADER: Final = (
-    "test_one_leader_whose_clock_is_a_day_ahead_for_seconds_ends_nothing_and_leaves_nothing"
+    "test_a_leader_whose_clock_is_briefly_a_day_ahead_ends_no_task_and_leaves_no_trace"
 )
 _TIME: Final = "broker/service/test_time.py"
 _KEEPING: Final = "broker/machine/test_timekeeping.py"
@@ -42,7 +42,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "an-overdue-task-is-assigned-in-doubt",
-        "a task that is past its deadline only by a time in doubt is not assigned",
+        "a task that is overdue only by a doubtful time is not assigned",
         "broker/leading/term.py",
         "                if task.status is _WAITING and not self._held(task):\n",
         "                if task.status is _WAITING:\n",
@@ -79,15 +79,15 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "purges-go-on-from-the-time-that-was-ahead",
-        "what ends after the time was set back is purged in its time",
+        "tasks that end after the time was set back are purged on time",
         "broker/timekeeping.py",
         "        counters.purged_ms = min(counters.purged_ms, wanted.now_ms)\n",
         "",
-        by_test(_KEEPING, "test_what_ends_after_the_time_was_set_back_is_purged_in_its_time"),
+        by_test(_KEEPING, "test_tasks_that_end_after_the_time_was_set_back_are_purged_on_time"),
     ),
     Mutant(
         "a-retry-waits-for-the-wrong-time",
-        "what began to wait in a time that was set back waits from then on",
+        "a wait that began in a time that was set back starts again",
         "broker/leading/term.py",
         "                self.redated[0].append(task.id)\n",
         "                pass\n",
@@ -98,7 +98,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-schedule-waits-for-the-wrong-time",
-        "a schedule that was reckoned from a time that was set back is corrected",
+        "a schedule that was computed from a time that was set back is corrected",
         "broker/leading/firing.py",
         "            if expected_ms < due_ms:\n",
         "            if expected_ms > due_ms:\n",
@@ -109,42 +109,44 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-command-of-level-2-is-written-too-soon",
-        "what older replicas would do otherwise waits for the level",
+        "commands that older replicas would apply differently wait for the level",
         "broker/commands.py",
         "        return LEVEL if command.whole else 1\n",
         "        return 1\n",
-        by_test(_LEVELS, "test_what_older_replicas_would_do_otherwise_waits_for_the_level"),
+        by_test(
+            _LEVELS, "test_commands_that_older_replicas_would_apply_differently_wait_for_the_level"
+        ),
     ),
     Mutant(
         "a-schedule-that-is-not-understood-is-over",
-        "a schedule that a leader does not understand stays due",
+        "a schedule that a leader cannot evaluate stays due",
         "broker/leading/firing.py",
         "            self._set_aside(name, error.message)\n            return\n",
         "            following_ms, skipped = NEVER_MS, len(error.message) * 0\n",
         by_test(
             _SCHEDULES,
-            "test_a_schedule_whose_time_zone_is_missing_stays_due_and_fires_where_it_is_known",
+            "test_a_schedule_with_a_missing_time_zone_stays_due_until_a_leader_knows_the_zone",
         ),
     ),
     Mutant(
         "a-resume-changes-what-is-not-paused",
-        "to resume a schedule that is not paused changes nothing",
+        "resuming a schedule that is not paused changes nothing",
         "broker/schedules_rows.py",
         "        if schedule.paused is wanted.paused:\n            return encode(1)\n",
         "",
-        by_test(_SCHEDULES, "test_to_resume_a_schedule_that_is_due_drops_nothing"),
+        by_test(_SCHEDULES, "test_resuming_a_due_schedule_drops_nothing"),
     ),
     Mutant(
         "the-code-of-a-schedule-expires",
-        "the code that a schedule names outlives its time",
+        "a code pool that a schedule names is kept after it expires",
         "broker/pools.py",
         "            if pool.name in scheduled:\n",
         "            if not pool.name:\n",
-        by_test(_SCHEDULES, "test_the_code_that_a_schedule_names_outlives_its_time"),
+        by_test(_SCHEDULES, "test_a_code_pool_that_a_schedule_names_is_kept_after_it_expires"),
     ),
     Mutant(
         "a-commit-is-seen-in-parts",
-        "a commit of many tasks is seen whole at one position",
+        "a commit of many tasks becomes visible as a whole at one position",
         "broker/transactions.py",
         "    if whole and transaction.tasks > most:\n",
         "    if whole and transaction.tasks < 0:\n",
@@ -152,7 +154,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "what-was-rolled-back-still-holds-its-slot",
-        "a rollback of many tasks is seen whole at one position",
+        "a rollback of many tasks becomes visible as a whole at one position",
         "broker/submitting.py",
         "    followed(step, holder)\n",
         "",
@@ -179,13 +181,13 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-reader-too-far-behind-is-told-of-a-broken-disk",
-        "a reader of changes that is too far behind hears that it has to begin anew",
+        "a reader of changes that is too far behind is asked to start again",
         "herd/changes.py",
         "    with translating(), _explaining(tablespace, after):\n",
         "    with translating():\n",
         by_test(
             "herd/test_changes.py",
-            "test_a_reader_too_far_behind_hears_that_it_has_to_begin_anew",
+            "test_a_reader_that_is_too_far_behind_is_asked_to_start_again",
         ),
     ),
     Mutant(

@@ -197,35 +197,35 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-child-does-not-look-for-its-worker",
-        "a child whose worker had gone before it looked ends at once",
+        "a child whose worker has already ended ends at once",
         "broker/worker/child.py",
         "    if os.getppid() != parent:\n",
         "    if os.getppid() < 0:\n",
         by_test(
             _KILLED,
-            "test_a_child_whose_worker_has_gone_before_it_looked_ends_at_once",
+            "test_a_child_whose_worker_has_already_ended_ends_at_once",
         ),
     ),
     Mutant(
         "what-tasks-started-outlives-a-killed-worker",
-        "what tasks started ends with their worker, in whatever session it is",
+        "processes that tasks started end with the worker, in any session",
         "broker/worker/watcher.py",
         "        end(self._groups, self._token)\n",
         "        pass\n",
         by_test(
             _KILLED,
-            "test_a_killed_worker_takes_everything_with_it_that_its_tasks_started",
+            "test_when_a_worker_is_killed_everything_that_its_tasks_started_ends",
         ),
     ),
     Mutant(
         "only-process-groups-end",
-        "what tasks started in other sessions ends with their process, before its end is told",
+        "processes in other sessions end with the child, before its end is reported",
         "broker/worker/child_process.py",
         "        if not self.idle:\n",
         "        if False:\n",
         by_test(
             _KILLED,
-            "test_what_a_task_started_in_a_session_of_its_own_ends_with_its_process",
+            "test_a_process_that_a_task_started_in_its_own_session_ends_with_the_child",
         ),
     ),
 )

@@ -326,7 +326,7 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-snapshot-begins-without-a-lease",
-        "a leader that has been replaced, and does not know it yet, shows nothing",
+        "a leader that was replaced without knowing it answers no reads",
         "herd/transaction.py",
         "            self._space.rows_get(COUNTERS)\n",
         "",
@@ -337,7 +337,7 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-short-write-lets-go-before-it-is-applied",
-        "the lock of a short write falls when the row is applied",
+        "the lock of a short write is released when the row is applied",
         "herd/autocommit.py",
         "            waiter = waiting\n",
         """            waiter = waiting
@@ -352,29 +352,29 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-short-write-passes-a-waiter",
-        "no short write begins where somebody waits for the table",
+        "a short write does not begin while somebody waits for the table",
         "herd/locks.py",
         "            if found.queue:\n                return False\n        elif",
         "            if False:\n                return False\n        elif",
         by_test(
             "herd/test_locks.py",
-            "test_a_short_write_does_not_pass_one_who_waits_for_the_table",
+            "test_a_short_write_does_not_overtake_a_waiter_for_the_table",
         ),
     ),
     Mutant(
         "who-shares-a-lock-is-another-to-itself",
-        "others are those who are not the one that asks",
+        "other holders of a lock do not include the caller",
         "herd/locks.py",
         "            return bool(found.holders - {holder})",
         "            return bool(found.holders)",
         by_test(
             "herd/test_locks.py",
-            "test_who_shares_a_lock_with_nobody_finds_no_others_in_it",
+            "test_the_only_holder_of_a_lock_finds_no_other_holders",
         ),
     ),
     Mutant(
         "a-snapshot-goes-on-with-other-definitions",
-        "a snapshot that others have changed the definitions of shows no rows by new ones",
+        "a snapshot never shows rows by definitions that others have changed since",
         "herd/transaction.py",
         "            if not now.shows_as(self._defined_then):\n",
         "            if False:\n",
@@ -385,13 +385,13 @@ HERD_MUTANTS: Final = (
     ),
     Mutant(
         "a-checkpoints-pin-ends-by-another-clock",
-        "a pin lasts as long as was asked for, by the clock of whoever asked",
+        "a pin lasts as long as requested, by the requester's clock",
         "engine/expiry.py",
         "    return expires_ms + clock_difference_ms <= now_ms\n",
         "    return expires_ms <= now_ms\n",
         by_test(
             "herd/checkpoint/test_pins.py",
-            "test_a_pin_lasts_as_long_by_the_clock_of_whoever_asked_for_it",
+            "test_a_pin_lasts_as_long_as_requested_by_the_requesters_clock",
         ),
     ),
 )

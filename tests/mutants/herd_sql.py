@@ -97,11 +97,11 @@ HERD_SQL_MUTANTS: Final = (
     ),
     Mutant(
         "an-error-holds-the-answer-of-its-query",
-        "whoever holds an error does not hold the result and its batches",
+        "an error does not keep the result and its batches alive",
         "herd/sql/duck.py",
         "        raise failure.with_traceback(None)\n",
         "        raise failure\n",
-        by_test(_ATTACKS, "test_an_error_that_is_held_keeps_nothing_of_the_query"),
+        by_test(_ATTACKS, "test_an_error_keeps_no_part_of_its_query_alive"),
     ),
     Mutant(
         "what-duckdb-says-late-is-an-error-of-the-disk",
@@ -113,7 +113,7 @@ HERD_SQL_MUTANTS: Final = (
     ),
     Mutant(
         "libraries-errors-come-out-of-statements",
-        "whatever a statement raises is an error of the database",
+        "every exception of a statement is one of the database's errors",
         "herd/sql/session.py",
         "        return database_error(error)\n",
         "        return error\n",
@@ -121,7 +121,7 @@ HERD_SQL_MUTANTS: Final = (
     ),
     Mutant(
         "values-that-python-has-not-raise-its-own-errors",
-        "a value that no value of Python can be is out of range",
+        "a value that Python cannot represent is out of range",
         "herd/arrow.py",
         "    except (ValueError, ArithmeticError, pa.ArrowException) as error:",
         "    except KeyError as error:",
@@ -129,7 +129,7 @@ HERD_SQL_MUTANTS: Final = (
     ),
     Mutant(
         "the-upper-half-of-a-type-is-negative",
-        "an answer has the values that the query has",
+        "a result has the values of the query",
         "herd/arrow.py",
         "        return lambda value: int(value) % 2**128",
         "        return int",
@@ -137,13 +137,13 @@ HERD_SQL_MUTANTS: Final = (
     ),
     Mutant(
         "sessions-of-a-dropped-tablespace-try-for-ever",
-        "a session of a dropped tablespace says so",
+        "a session of a dropped tablespace fails with an error that says so",
         "herd/store.py",
         "                    space.dropped = True\n",
         "                    space.dropped = False\n",
         by_test(
             "herd/nodes/test_folder_spaces.py",
-            "test_sessions_of_a_dropped_tablespace_write_nothing_into_a_new_one_of_its_name",
+            "test_sessions_of_a_dropped_tablespace_never_write_into_its_successor",
         ),
     ),
 )

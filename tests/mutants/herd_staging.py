@@ -160,14 +160,14 @@ HERD_STAGING_MUTANTS: Final = (
     ),
     Mutant(
         "a-name-goes-before-its-ledger-was-made",
-        "a ledger that is not there may still come: its name stays until it is old",
+        "a missing ledger may still be created: its name stays until it is old",
         "herd/staging/registry.py",
-        "        # It is gone, or will be made yet: who looks at its name later finds it then.\n"
+        "        # It was deleted, or will still be created: a later look at its name will tell.\n"
         "        return\n",
         "        pass\n",
         by_test(
             "herd/staging/test_registry.py",
-            "test_a_ledger_that_is_made_after_its_run_was_dropped_is_swept",
+            "test_a_ledger_created_after_its_run_was_dropped_is_swept",
         ),
     ),
 )

@@ -34,7 +34,7 @@ LEADING_MUTANTS: Final = (
     ),
     Mutant(
         "the-epoch-is-raised-again-after-a-conflict",
-        "the epoch is raised from exactly the one that was read; a conflict means deposed",
+        "the epoch is raised from exactly the value that was read; on a conflict it is deposed",
         _LIST,
         "        check_epoch(current, epoch)\n        return msgspec.structs.replace(current",
         "        return msgspec.structs.replace(current",
@@ -51,7 +51,7 @@ LEADING_MUTANTS: Final = (
         "        if not holds:\n",
         by_test(
             _LEADING_TESTS,
-            "test_who_does_not_hold_the_lead_once_the_list_is_read_raises_nothing",
+            "test_a_candidate_that_lost_the_lead_by_the_time_it_read_the_list_raises_no_epoch",
         ),
     ),
     Mutant(
@@ -65,7 +65,7 @@ LEADING_MUTANTS: Final = (
         "        holds = lambda: True\n        # In this order: a list",
         by_test(
             _LEADING_TESTS,
-            "test_who_does_not_hold_the_lead_once_the_list_is_read_raises_nothing",
+            "test_a_candidate_that_lost_the_lead_by_the_time_it_read_the_list_raises_no_epoch",
         ),
     ),
     Mutant(
@@ -465,7 +465,7 @@ KEEPING_MUTANTS: Final = (
     ),
     Mutant(
         "a-hold-has-no-end-of-its-own",
-        "a log is held for a second at most",
+        "a log is held for at most a second",
         "engine/log/holding.py",
         "        self._timer = self._loop.call_later(HOLD_MS / 1000, self._release)\n",
         "",
@@ -476,18 +476,18 @@ KEEPING_MUTANTS: Final = (
     ),
     Mutant(
         "a-second-hold-is-not-seen",
-        "each try of a backup holds the log anew",
+        "each try of a backup holds the log again",
         "engine/log/holding.py",
         "        if value == self._seen:\n",
         "        if value and self._seen:\n",
         by_test(
             "engine/log/test_holding.py",
-            "test_a_log_is_held_again_for_the_next_try_also_where_it_saw_no_end_of_the_last",
+            "test_a_log_is_held_again_for_the_next_try_even_if_it_missed_the_end_of_the_last",
         ),
     ),
     Mutant(
         "a-log-s-end-waits-for-a-hold",
-        "a log that is to end does not wait for a hold",
+        "a log that is about to end does not wait for a hold",
         "engine/log/log_writer.py",
         "        self._closing = True\n        self._hold.close()\n        self._feed()\n",
         "        self._closing = True\n",

@@ -163,18 +163,18 @@ METADATA_MUTANTS: Final = (
         "        if self._closed and self._unanswered:\n",
         by_test(
             "engine/metadata/test_remote.py",
-            "test_what_a_cancelled_write_did_to_a_folder_is_known_to_the_next_read",
+            "test_the_next_read_sees_the_outcome_of_a_cancelled_write_to_a_folder",
         ),
     ),
     Mutant(
         "a-refused-mark-is-swallowed",
-        "a bookie that is told of a copy of its folder stops",
+        "a bookie stops when it learns of a copy of its folder",
         "engine/bookie/marking.py",
         "            self.on_superseded(error)\n",
         "",
         by_test(
             "engine/bookie/test_service_identity.py",
-            "test_a_bookie_that_did_not_hear_of_a_copy_stops_at_its_next_mark",
+            "test_a_bookie_that_did_not_see_a_copy_stops_at_its_next_mark",
         ),
     ),
     Mutant(
@@ -190,7 +190,7 @@ METADATA_MUTANTS: Final = (
     ),
     Mutant(
         "an-older-start-takes-a-newer-ones-registration-away",
-        "a registration of a newer start is not an older one's to take away",
+        "an older start does not remove the registration of a newer one",
         "engine/metadata/bookies.py",
         "            if found is not None and found.boot > boot:\n                return\n",
         "",
@@ -201,7 +201,7 @@ METADATA_MUTANTS: Final = (
     ),
     Mutant(
         "an-older-start-replaces-a-newer-ones-registration",
-        "a registration of a newer start is not replaced by an older one",
+        "an older start does not replace the registration of a newer one",
         "engine/metadata/bookies.py",
         "        await self.check_newest(registration.bookie_id, registration.boot)\n",
         "",

@@ -156,7 +156,7 @@ RECOVERY_MUTANTS: Final = (
     ),
     Mutant(
         "recovery-undoes-a-repair",
-        "a close changes the last fragment alone: repair moves older ones while recovery runs",
+        "a close changes only the last fragment: repair moves older ones while recovery runs",
         _RECOVERY,
         "older = [found for found in current.fragments",
         "older = [found for found in self._metadata.fragments",
@@ -164,7 +164,7 @@ RECOVERY_MUTANTS: Final = (
     ),
     Mutant(
         "a-change-of-ensemble-undoes-a-repair",
-        "a writer's change is made to the metadata as they are, not as it knows them",
+        "a writer changes the current metadata, not its own copy of them",
         "engine/ledger/writer.py",
         "marked(current.with_fragment(first, wanted))",
         "marked(self._held.metadata.with_fragment(first, wanted))",
@@ -172,7 +172,7 @@ RECOVERY_MUTANTS: Final = (
     ),
     Mutant(
         "a-writers-close-undoes-a-repair",
-        "a close changes the end alone: repair moves fragments while a writer writes",
+        "a close changes only the end: repair moves fragments while a writer writes",
         "engine/ledger/closing.py",
         "            current, state=State.CLOSED",
         "            held.metadata, state=State.CLOSED",

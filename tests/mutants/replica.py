@@ -122,9 +122,7 @@ REPLICA_MUTANTS: Final = (
         _ELECTION,
         "        elif self._seen_version >= 0 or not self._looked:",
         "        elif self._seen_version >= 0:",
-        by_test(
-            _ELECTION_TESTS, "test_a_key_that_is_not_there_is_waited_for_from_the_first_look_on"
-        ),
+        by_test(_ELECTION_TESTS, "test_a_missing_key_is_waited_for_from_the_first_look"),
     ),
     Mutant(
         "the-key-is-removed-and-made-anew",
@@ -133,7 +131,7 @@ REPLICA_MUTANTS: Final = (
         "version = await self._store.set(self._key, _encode(beat), self._seen_version)",
         "await self._store.delete(self._key, self._seen_version)\n"
         "                version = await self._store.create(self._key, _encode(beat))",
-        by_test(_ELECTION_TESTS, "test_a_beat_that_arrives_late_takes_the_key_from_nobody"),
+        by_test(_ELECTION_TESTS, "test_a_late_beat_does_not_take_the_key_from_its_holder"),
     ),
     Mutant(
         "a-lost-reply-costs-the-key",
@@ -149,52 +147,56 @@ REPLICA_MUTANTS: Final = (
         _ELECTION,
         "max(self._identity.lease_ms, self._seen_lease_ms)",
         "self._identity.lease_ms",
-        by_test(_ELECTION_TESTS, "test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one"),
+        by_test(
+            _ELECTION_TESTS, "test_a_candidate_with_a_short_lease_waits_for_a_longer_one_to_end"
+        ),
     ),
     Mutant(
         "the-lease-of-a-key-that-was-removed-is-forgotten",
-        "whoever held it may still have the whole of its lease",
+        "the last holder may still have its whole lease",
         _ELECTION,
         "            self._seen, self._seen_version = None, -1\n",
         "            self._seen, self._seen_version, self._seen_lease_ms = None, -1, 0\n",
-        by_test(_ELECTION_TESTS, "test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one"),
+        by_test(
+            _ELECTION_TESTS, "test_a_candidate_with_a_short_lease_waits_for_a_longer_one_to_end"
+        ),
     ),
     Mutant(
         "who-comes-back-from-a-silence-beats-without-a-look",
-        "after a silence the key may be another's, made anew with any version",
+        "after a gap somebody else may have the key, recreated with any version",
         _ELECTION,
         "                if not self.holds():\n",
         "                if self.lost.is_set():\n",
         by_test(
             _ELECTION_TESTS,
-            "test_a_holder_that_comes_back_to_a_key_made_anew_does_not_take_it_for_its_own",
+            "test_a_returning_holder_does_not_mistake_a_recreated_key_for_its_own",
         ),
     ),
     Mutant(
         "a-lease-goes-by-one-clock",
-        "a machine that was stopped and whose wall clock was set right has no lease left",
+        "a machine that was paused and whose wall clock was then corrected has no lease left",
         _ELECTION,
         "            and self._clock.wall_ms() < self._lease_end_wall_ms\n",
         "",
         by_test(
             _ELECTION_TESTS,
-            "test_a_lease_ends_when_the_wall_clock_has_gone_further_than_the_monotonic_one",
+            "test_a_lease_ends_when_the_wall_clock_is_ahead_of_the_monotonic_clock",
         ),
     ),
     Mutant(
         "a-token-alone-tells-whose-a-beat-is",
-        "two replicas may draw the same numbers",
+        "two replicas may draw the same random numbers",
         _ELECTION,
         "    return (beat.token, beat.replica) == (other.token, other.replica)",
         "    return beat.token == other.token",
         by_test(
             _ELECTION_TESTS,
-            "test_two_who_draw_the_same_numbers_do_not_take_each_others_key_for_their_own",
+            "test_two_candidates_with_the_same_random_numbers_do_not_confuse_their_keys",
         ),
     ),
     Mutant(
         "a-beat-under-way-keeps-the-key-from-being-given-back",
-        "a leader that ends in good order is followed at once",
+        "a leader that ends normally is succeeded at once",
         _ELECTION,
         "                if found is not None and _same(",
         "                if found is None and _same(",
@@ -205,26 +207,29 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-leader-that-lost-its-key-goes-on",
-        "a leader without its key stops, though its epoch stands",
+        "a leader without its key stops, even if its epoch is current",
         _REPLICA,
         "            asyncio.create_task(holding.lost.wait()),\n",
         "",
-        by_test(_LEADERSHIP_TESTS, "test_a_leader_whose_key_is_gone_stops_though_its_epoch_stands"),
+        by_test(
+            _LEADERSHIP_TESTS,
+            "test_a_leader_whose_key_is_deleted_stops_even_if_its_epoch_is_current",
+        ),
     ),
     Mutant(
         "a-replica-takes-the-log-over-without-its-lease",
-        "the epoch is raised only from what was read while the lease held",
+        "the epoch is raised only from the value that was read while the lease held",
         _REPLICA,
         "self.log.lead(holding.holds)",
         "self.log.lead()",
         by_test(
             _LEADERSHIP_TESTS,
-            "test_who_was_elected_and_then_slow_deposes_nobody_and_no_read_is_stale",
+            "test_a_candidate_that_is_slow_after_its_election_deposes_no_leader",
         ),
     ),
     Mutant(
         "a-leader-may-answer-without-its-lease",
-        "whatever a leader grants, it grants only while its lease holds",
+        "a leader grants anything only while its lease holds",
         _READING,
         "            and leading.holding.holds()\n",
         "",
@@ -232,7 +237,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "an-idle-leader-does-not-ask-the-log",
-        "a leader that lost the metadata store alone ends its term in bounded time",
+        "a leader that lost only the metadata store ends its term in bounded time",
         _REPLICA,
         "            duties.append(asyncio.create_task(leading.ask_the_log()))\n",
         "",
@@ -243,7 +248,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-term-goes-on-in-a-ledger-that-was-taken-over",
-        "what is fenced while the lease is over is the successor's",
+        "a ledger that is fenced after the lease has expired was taken over by the successor",
         _LEADING,
         "            if self.writer.fenced:",
         "            if self.writer.fenced and self.holding.holds():",
@@ -254,13 +259,13 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-term-ends-with-its-lease",
-        "writes go on while the metadata store is away",
+        "writes continue while the metadata store is unavailable",
         _LEADING,
         "            if self.writer.fenced:",
         "            if self.writer.fenced or not self.holding.holds():",
         by_test(
             _LEADERSHIP_TESTS,
-            "test_writes_go_on_in_the_same_term_while_the_store_is_away_from_all",
+            "test_writes_continue_in_the_same_term_while_nobody_reaches_the_store",
         ),
     ),
     Mutant(
@@ -505,7 +510,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-snapshot-whose-naming-was-cancelled-is-deleted",
-        "what may be named later is deleted by nobody who cannot prove that it will not be",
+        "a snapshot that may be named later is deleted only after that is ruled out",
         _SNAPSHOTS,
         "            record = await self._update(change)\n        finally:",
         "            record = await self._update(change)\n        except BaseException:\n"
@@ -521,7 +526,7 @@ REPLICA_MUTANTS: Final = (
         _SNAPSHOTS,
         "            await writer.close()\n",
         "            asyncio.ensure_future(writer.close())\n",
-        by_test(_SNAPSHOT_TESTS, "test_a_snapshot_is_named_when_all_of_it_is_durable"),
+        by_test(_SNAPSHOT_TESTS, "test_a_snapshot_is_named_only_after_all_of_it_is_durable"),
     ),
     Mutant(
         "a-failed-append-of-an-image-is-not-noticed",
@@ -536,7 +541,7 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-lost-reply-to-a-name-ends-the-snapshot",
-        "a name whose write was lost is looked for by its token, and asked for again",
+        "if the reply to naming is lost, the name is looked up by its token and written again",
         _SNAPSHOTS,
         "except (KeyExists, VersionConflict, MetadataUnavailable):",
         "except (KeyExists, VersionConflict):",
@@ -544,18 +549,18 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "a-sweep-begins-before-the-claim",
-        "what a sweeper deletes is never named afterwards: it claims the key first",
+        "a sweeper claims the key first, so what it deletes is never named afterwards",
         "engine/replica/duties.py",
         "        kept = await self._snapshots.claim(epoch)\n"
         "        await self._log.sweep(kept, epoch)",
         "        found = await self._snapshots.newest()\n"
         "        await self._log.sweep({found.ledger_id} if found else set(), epoch)\n"
         "        await self._snapshots.claim(epoch)",
-        by_test(_SNAPSHOT_TESTS, "test_what_a_sweep_deletes_nobody_names_any_more"),
+        by_test(_SNAPSHOT_TESTS, "test_a_swept_ledger_is_never_named_afterwards"),
     ),
     Mutant(
         "a-follower-looks-at-the-snapshot-before-the-list",
-        "a snapshot is named before the log is dropped: who looks the other way round misses it",
+        "a snapshot is named before the log is dropped: a reader must look at the list first",
         _FOLLOWING,
         "            listed = await self._log.list()\n"
         "            record = await self._snapshots.newest()\n",

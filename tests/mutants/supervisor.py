@@ -196,13 +196,13 @@ SUPERVISOR_MUTANTS: Final = (
     ),
     Mutant(
         "what-a-killed-server-left-names-a-server",
-        "a server's file counts only while it is locked",
+        "a server's file is valid only while it is locked",
         "herdbook/task_api.py",
-        "    # Nobody holds the lock: its server has ended without a word.\n    return None\n",
+        "    # Nobody holds the lock: its server was killed.\n    return None\n",
         "    return _decoded(folder)\n",
         by_test(
             _SERVED_TESTS,
-            "test_what_a_killed_server_left_names_nobody_whoever_listens_there_now",
+            "test_a_killed_servers_file_is_ignored_even_if_its_port_is_in_use",
         ),
     ),
     Mutant(
@@ -229,13 +229,13 @@ SUPERVISOR_MUTANTS: Final = (
     ),
     Mutant(
         "a-cluster-for-development-moves-from-its-own-ports",
-        "a cluster for development waits for the ports of its killed processes",
+        "a development cluster waits for the ports of its killed processes",
         "herdbook/node/ports.py",
         "            if time.monotonic() >= self._until_s:",
         "            if self._until_s:",
         by_test(
             _KILLED_TESTS,
-            "test_a_cluster_for_development_has_its_ports_again_when_its_processes_are_gone",
+            "test_a_development_cluster_gets_its_ports_back_when_its_old_processes_end",
         ),
     ),
     Mutant(
@@ -246,17 +246,17 @@ SUPERVISOR_MUTANTS: Final = (
         "                    if deadline:\n                        raise Zoo",
         by_test(
             _KILLED_TESTS,
-            "test_a_zookeeper_starts_when_the_one_that_was_killed_has_let_go_of_its_folder",
+            "test_zookeeper_starts_after_a_killed_server_has_released_its_folder",
         ),
     ),
     Mutant(
         "a-node-runs-that-ended-before-the-machine-was-started",
-        "a sign of life that is ahead of the clock is of an earlier start of the machine",
+        "a status whose time is ahead of the clock is from before the machine restarted",
         "herdbook/node/status.py",
         "    if silent_s < -_CLOCK_S:",
         "    if False:",
         by_test(
-            _KILLED_TESTS, "test_a_node_that_ended_before_the_machine_was_started_runs_no_more"
+            _KILLED_TESTS, "test_a_node_that_ended_before_the_machine_restarted_is_not_running"
         ),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""What a bucket's deletion by force promises: whoever has it open puts nothing into it any more."""
+"""Deleting a bucket by force: programs that still have it open can put nothing more into it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ from tests.blobit.contract.objects_contract import Suite
 NAME = "photos"
 JOB = Job("one of today")
 Change = Callable[[AsyncBucket, Any], Awaitable[object]]
-"""What somebody does who has a bucket open, with what was begun while the bucket was there."""
+"""Changes through an open bucket, with uploads that began while the bucket existed."""
 
 
 async def _upload(bucket: AsyncBucket) -> str:
@@ -74,9 +74,9 @@ CHANGES: dict[str, tuple[Callable[[AsyncBucket], Awaitable[Any]], Change]] = {
 
 
 class DeletionContract(Suite):
-    """Deletions by force, and who has the bucket open elsewhere."""
+    """Deletions by force while the bucket is open elsewhere."""
 
-    async def test_nothing_is_put_into_a_bucket_once_its_deletion_has_returned(
+    async def test_nothing_is_put_into_a_bucket_after_its_deletion_has_returned(
         self, tmp_path: Path
     ) -> None:
         async with self.open(tmp_path) as store:
@@ -153,7 +153,7 @@ class DeletionContract(Suite):
             await put_on(asyncio.ensure_future(store.blobs.collect()))
             assert refused > 1
 
-    async def test_a_deletion_that_was_cut_short_is_ended_by_the_collection(
+    async def test_garbage_collection_completes_an_interrupted_deletion(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async with self.open(tmp_path) as store, store.another() as other:

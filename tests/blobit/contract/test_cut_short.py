@@ -45,7 +45,7 @@ async def test_whoever_is_cancelled_at_whatever_moment_stops_nobody_else(
 
 
 @pytest.mark.parametrize("size", [30, 150], ids=["beside others", "in parts"])
-async def test_a_put_cancelled_at_any_await_is_whole_or_not_there(
+async def test_a_put_cancelled_at_any_await_happens_completely_or_not_at_all(
     tmp_path: Path, size: int
 ) -> None:
     async with embedded(tmp_path) as store:

@@ -142,7 +142,7 @@ async def test_an_upload_that_nobody_completes_ends_with_its_parts(tmp_path: Pat
             await ground.bucket.put_part(upload, 3, b"late")
 
 
-async def test_an_upload_that_is_renewed_while_a_round_looks_at_it_keeps_its_parts(
+async def test_an_upload_renewed_while_a_round_looks_at_it_keeps_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with grounds(tmp_path, grace_ms=0) as ground:
@@ -167,7 +167,7 @@ async def test_an_upload_that_is_renewed_while_a_round_looks_at_it_keeps_its_par
         assert len(await ground.rows("upload_parts")) == 2
 
 
-async def test_a_mark_that_is_made_anew_while_a_round_looks_at_it_stays(
+async def test_a_mark_that_is_renewed_while_a_round_looks_at_it_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with grounds(tmp_path) as ground:

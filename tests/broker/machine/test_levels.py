@@ -101,7 +101,7 @@ def test_logs_of_earlier_versions_make_the_same_rows() -> None:
         (Reckon("n", 1, 2, 1), LEVEL),
     ],
 )
-def test_what_older_replicas_would_do_otherwise_waits_for_the_level(
+def test_commands_that_older_replicas_would_apply_differently_wait_for_the_level(
     command: Command, level: int
 ) -> None:
     assert level_of(command) == level <= BrokerMachine.level

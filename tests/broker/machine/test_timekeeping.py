@@ -1,4 +1,4 @@
-"""The broker's time is moved by a command of its own, and what rests on it follows."""
+"""A dedicated command sets the broker's time, and everything that depends on it follows."""
 
 from broker import keys, reading
 from broker.commands import (
@@ -26,7 +26,7 @@ def _facts(driver: Driver) -> ClockFacts:
     return reading.time_of(driver.rows)[1]
 
 
-def test_the_time_that_was_set_back_counts_from_then_on() -> None:
+def test_after_the_time_is_set_back_the_new_time_applies() -> None:
     driver = Driver()
     driver.taken(Spec("a"))
     driver.now_ms += DAY_MS
@@ -51,7 +51,7 @@ def test_a_jump_that_nobody_confirms_is_remembered_until_it_is_settled_or_set_ba
     assert _facts(driver) == ClockFacts(0, START_MS + 3 * DAY_MS)
 
 
-def test_what_ends_after_the_time_was_set_back_is_purged_in_its_time() -> None:
+def test_tasks_that_end_after_the_time_was_set_back_are_purged_on_time() -> None:
     driver = Driver()
     session = driver.connect().session
     first, second = driver.taken(*[Spec("a", retention_ms=1_000)] * 2)
@@ -69,7 +69,7 @@ def test_what_ends_after_the_time_was_set_back_is_purged_in_its_time() -> None:
     assert driver.one(Purge(driver.now_ms)) == 1
 
 
-def test_a_wait_that_began_in_a_time_that_was_set_back_begins_anew() -> None:
+def test_a_wait_starts_again_if_the_time_in_which_it_began_is_set_back() -> None:
     driver = Driver()
     session = driver.connect().session
     specs = [Spec("a", attempts_max=5, backoff=Backoff(700, jitter_percent=0))] * 2

@@ -160,7 +160,7 @@ def test_a_large_commit_is_one_decision_and_its_tasks_follow() -> None:
 
 
 def _seen(driver: Driver) -> dict[int, Status]:
-    """What whoever asks is told of all tasks."""
+    """The state of all tasks, as a reader sees it."""
     page = reading.list_tasks(driver.rows, reading.TaskFilter(), 0, 20_000, 20_000)
     seen = {task.id: task.status for task in page.tasks}
     for task_id in range(1, max(seen, default=0) + 2):

@@ -212,7 +212,7 @@ def test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store(lease_ms
     virtually(script())
 
 
-def test_the_longer_lease_counts_where_it_was_lowered_between_two_leaders() -> None:
+def test_the_longer_lease_applies_if_two_leaders_have_different_ones() -> None:
     async def script() -> None:
         async with _brokers(20_000, 2_000) as (made, clock):
             old, ran = await made.leader(), _Ran(clock)
@@ -232,7 +232,7 @@ def test_the_longer_lease_counts_where_it_was_lowered_between_two_leaders() -> N
     virtually(script())
 
 
-def test_a_worker_that_missed_its_welcome_is_waited_for_by_the_lease_of_before() -> None:
+def test_the_previous_lease_applies_to_a_worker_that_missed_its_welcome() -> None:
     async def script() -> None:
         async with _brokers(20_000, 2_000) as (made, clock):
             old, ran = await made.leader(), _Ran(clock)
@@ -253,7 +253,7 @@ def test_a_worker_that_missed_its_welcome_is_waited_for_by_the_lease_of_before()
     virtually(script())
 
 
-def test_a_worker_that_hears_of_a_shorter_lease_goes_by_it_at_once() -> None:
+def test_a_worker_uses_a_shorter_lease_as_soon_as_it_knows_it() -> None:
     async def script() -> None:
         async with _brokers(20_000, 2_000) as (made, clock):
             old, ran = await made.leader(), _Ran(clock)
@@ -281,7 +281,7 @@ def test_a_worker_that_hears_of_a_shorter_lease_goes_by_it_at_once() -> None:
     virtually(script())
 
 
-async def test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_again() -> None:
+async def test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renewed() -> None:
     async with held_broker(BrokerSettings(lease_ms=2_000)) as held:
         broker = held.broker
         worker = await FakeWorker.connected(broker, places=1)
@@ -316,7 +316,7 @@ async def test_a_leader_whose_lease_has_run_out_grants_nothing_until_it_holds_ag
         await worker.beat()
 
 
-async def test_what_was_assigned_is_not_sent_when_the_lease_has_run_out_meanwhile() -> None:
+async def test_an_assigned_task_is_not_sent_if_the_lease_expires_meanwhile() -> None:
     async with held_broker() as held:
         broker = held.broker
         worker = await FakeWorker.connected(broker)
@@ -340,7 +340,7 @@ async def test_what_was_assigned_is_not_sent_when_the_lease_has_run_out_meanwhil
         assert (run.id, run.attempt) == (task_id, 2)
 
 
-async def test_no_worker_is_welcomed_when_the_lease_has_run_out_meanwhile() -> None:
+async def test_a_worker_is_not_welcomed_if_the_lease_expires_meanwhile() -> None:
     async with held_broker() as held:
         held.replica.held = True
         hello = Hello("w", "first", "here", (), WorkerLimits(5))

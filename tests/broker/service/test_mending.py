@@ -1,4 +1,4 @@
-"""A leader whose memory is wrong, by a defect: the rows are right, and it builds itself anew."""
+"""A leader whose memory is wrong because of a bug: the rows are right, and it rebuilds itself."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,14 +29,14 @@ def _double(term: Term, task_id: int) -> None:
 
 
 async def _mended(held: HeldBroker, before: Term) -> None:
-    """Wait until another view of the rows stands."""
+    """Wait until another view of the rows is built."""
     async with asyncio.timeout(10):
         while held.broker._term is before:  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)
     await held.broker.until_serving(10_000)
 
 
-async def test_a_listener_that_raises_fails_no_state_machine() -> None:
+async def test_a_listener_that_raises_does_not_fail_the_state_machine() -> None:
     async with opened() as broker:
         worker = await FakeWorker.connected(broker, "w", places=1)
         ids = await submitted(broker, Spec("a"), Spec("a"))
@@ -66,7 +66,7 @@ async def test_a_listener_that_raises_fails_no_state_machine() -> None:
 
 
 @pytest.mark.parametrize("spoil", [_forget, _double])
-async def test_a_queue_that_differs_from_the_rows_is_found_and_mended(
+async def test_a_queue_that_differs_from_the_rows_is_found_and_repaired(
     spoil: Callable[[Term, int], None],
 ) -> None:
     async with held_broker() as held:
@@ -83,7 +83,7 @@ async def test_a_queue_that_differs_from_the_rows_is_found_and_mended(
         assert {run.id for run in await worker.until_runs(2)} == set(ids)
 
 
-async def test_what_only_single_rows_tell_is_found_in_its_turn() -> None:
+async def test_a_difference_in_a_single_row_is_found_in_its_turn() -> None:
     async with held_broker() as held:
         broker = held.broker
         specs = [Spec("a") for _ in range(LOOKED_TASKS)]
@@ -109,7 +109,7 @@ async def test_each_look_compares_the_numbers_of_all_that_wait() -> None:
         assert len(found) == 1 and found[0].startswith(f"{LOOKED_TASKS} tasks are queued")
 
 
-async def test_who_hears_an_answer_and_raises_keeps_nobody_from_hearing_theirs() -> None:
+async def test_a_callback_that_raises_does_not_stop_the_other_callbacks() -> None:
     async with held_broker() as held:
         broker, before = held.broker, held.broker.term
         held.replica.held = True
@@ -127,7 +127,7 @@ async def test_who_hears_an_answer_and_raises_keeps_nobody_from_hearing_theirs()
         await _mended(held, before)
 
 
-async def test_a_duty_that_raises_once_is_taken_up_again() -> None:
+async def test_a_duty_that_raises_once_runs_again() -> None:
     async with held_broker() as held:
         broker, before = held.broker, held.broker.term
         worker = await FakeWorker.connected(broker, "w")
@@ -221,7 +221,7 @@ async def test_what_was_wrong_ends_with_the_term_and_a_follower_builds_nothing(
         assert broker.term is term
 
 
-async def test_memory_is_built_when_nothing_is_on_its_way_any_more(
+async def test_memory_is_rebuilt_only_when_nothing_is_under_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.service._RETRY_PAUSE_S", 0.0)

@@ -1,4 +1,4 @@
-"""Schedules that are paused, resumed, redeclared, or not understood, whoever leads."""
+"""Schedules that are paused, resumed, redeclared, or not understood, across changes of leader."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ class _Zones:
         monkeypatch.setattr(cron, "_zone", zone)
 
 
-async def test_a_schedule_whose_time_zone_is_missing_stays_due_and_fires_where_it_is_known(
+async def test_a_schedule_with_a_missing_time_zone_stays_due_until_a_leader_knows_the_zone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     zones = _Zones(monkeypatch)
@@ -111,9 +111,7 @@ def test_a_schedule_that_an_older_version_has_ended_fires_again() -> None:
 
 @pytest.mark.parametrize("catch_up", [False, True])
 @pytest.mark.parametrize("resumed", [False, True])
-async def test_to_resume_a_schedule_that_is_due_drops_nothing(
-    resumed: bool, catch_up: bool
-) -> None:
+async def test_resuming_a_due_schedule_drops_nothing(resumed: bool, catch_up: bool) -> None:
     async with MemoryBroker() as memory:
         broker = memory.broker
         schedule = Schedule("nightly", Spec("backup"), cron="0 3 * * *", catch_up=catch_up)
@@ -131,7 +129,7 @@ async def test_to_resume_a_schedule_that_is_due_drops_nothing(
 
 
 @pytest.mark.parametrize(("catch_up", "fired", "skipped"), [(True, 1, 2), (False, 0, 3)])
-async def test_what_a_paused_schedule_missed_follows_its_rule_when_it_is_resumed(
+async def test_a_resumed_schedule_handles_missed_times_by_its_rule(
     catch_up: bool, fired: int, skipped: int
 ) -> None:
     async with MemoryBroker() as memory:
@@ -199,7 +197,7 @@ def test_a_due_schedule_with_another_rhythm_counts_what_it_drops() -> None:
     virtually(script())
 
 
-def test_the_code_that_a_schedule_names_outlives_its_time() -> None:
+def test_a_code_pool_that_a_schedule_names_is_kept_after_it_expires() -> None:
     async def script() -> None:
         async with opened() as broker:
             await elapse(2)

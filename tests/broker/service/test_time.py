@@ -105,7 +105,7 @@ def test_another_clock_is_asked_only_where_the_log_is_far_away() -> None:
     assert suspicious(JUMPED, NOW_MS, NOW_MS)
 
 
-def test_what_a_doubtful_jump_has_passed_over_waits_a_minute_and_nothing_else_does() -> None:
+def test_only_deadlines_within_a_doubtful_jump_wait_for_a_minute() -> None:
     clock = HandClock(wall_ms=NOW_MS)
     time = BrokerTime(clock, NOW_MS - DAY_MS, Start(NOW_MS, doubtful=True))
     over_ms = NOW_MS + DOUBT_MS

@@ -25,9 +25,7 @@ def _ahead_ms(broker: Broker, clock: LoopClock) -> int:
     return broker.term.time.now_ms() - clock.wall_ms()
 
 
-def test_one_leader_whose_clock_is_a_day_ahead_for_seconds_ends_nothing_and_leaves_nothing() -> (
-    None
-):
+def test_a_leader_whose_clock_is_briefly_a_day_ahead_ends_no_task_and_leaves_no_trace() -> None:
     async def script() -> None:
         cluster = await Cluster.of(1)
         async with opened(cluster=cluster, clock=LoopClock()) as broker:
@@ -259,7 +257,7 @@ class _History:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("served", [False, True])
-def test_whatever_the_clocks_of_leaders_show_good_clocks_heal_it(
+def test_good_clocks_correct_the_time_after_any_wrong_clock_of_a_leader(
     seed: int, served: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fired = _Fired(monkeypatch)

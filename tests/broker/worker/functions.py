@@ -133,7 +133,7 @@ def leave_a_child(note: str) -> None:
 
 @task
 def leave_children(note: str) -> None:
-    """Starts a process in its own group and one in a session of its own; says which they are."""
+    """Starts a process in its own group and one in its own session; returns their ids."""
     sleeping = [sys.executable, "-c", "import signal; signal.pause()"]
     near = subprocess.Popen(sleeping)
     far = subprocess.Popen(sleeping, start_new_session=True)

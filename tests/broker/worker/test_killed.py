@@ -1,4 +1,4 @@
-"""Workers that are killed: nothing of what their tasks started runs beside the next attempt."""
+"""Killed workers: no process that their tasks started runs at the same time as the next attempt."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ async def _worker(folder: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], 
                     os.kill(number, signal.SIGKILL)
 
 
-async def test_a_killed_worker_takes_everything_with_it_that_its_tasks_started(
+async def test_when_a_worker_is_killed_everything_that_its_tasks_started_ends(
     tmp_path: Path,
 ) -> None:
     async with _worker(tmp_path) as (worker, numbers):
@@ -58,14 +58,14 @@ async def test_children_of_a_killed_worker_end_without_its_watcher_too(tmp_path:
         assert worker.poll() == -signal.SIGKILL
 
 
-async def test_a_child_whose_worker_has_gone_before_it_looked_ends_at_once() -> None:
+async def test_a_child_whose_worker_has_already_ended_ends_at_once() -> None:
     command = (sys.executable, "-m", "broker.worker.child", "0", "0", "1")
     child = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
     async with asyncio.timeout(SOON_S):
         assert await child.wait() == 0
 
 
-async def test_what_a_task_started_in_a_session_of_its_own_ends_with_its_process(
+async def test_a_process_that_a_task_started_in_its_own_session_ends_with_the_child(
     tmp_path: Path,
 ) -> None:
     note = tmp_path / "numbers"
@@ -79,7 +79,7 @@ async def test_what_a_task_started_in_a_session_of_its_own_ends_with_its_process
         assert all(map(gone, numbers))
 
 
-async def test_what_a_task_leaves_on_purpose_lives_on(tmp_path: Path) -> None:
+async def test_a_process_that_a_task_leaves_on_purpose_keeps_running(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     async with running() as it:
         attempt = it.run("leave_on_purpose", note=str(note))
@@ -94,7 +94,7 @@ async def test_what_a_task_leaves_on_purpose_lives_on(tmp_path: Path) -> None:
             os.kill(left, signal.SIGKILL)
 
 
-async def test_a_worker_goes_on_without_its_watcher() -> None:
+async def test_a_worker_continues_without_its_watcher() -> None:
     async with running() as it:
         process = it.pool.watch._process
         assert process is not None

@@ -141,7 +141,7 @@ class CutStore(MemoryStore):
         return await super().create(key, value, ephemeral=ephemeral)
 
 
-async def test_a_rebuild_that_was_cut_short_shows_it_and_is_gone_on_with() -> None:
+async def test_an_interrupted_rebuild_is_marked_and_can_be_continued() -> None:
     folders = {"a": {number: remains_of(facts_of(number)) for number in (7, 8, 9)}}
     whole = [7, 8, 9]
     for writes in range(1, 4):

@@ -63,7 +63,7 @@ def while_it_writes(yard: Stable, meanwhile: Any) -> None:
     thread._work = once
 
 
-async def test_an_append_refused_late_takes_no_newer_ones_place() -> None:
+async def test_an_append_that_is_refused_late_does_not_replace_a_newer_one() -> None:
     yard = Stable(settings=BookieSettings(reserve_bytes=10_000, synced_mark_ms=60_000))
     full = FullDisk(yard, 1_000_000)
     service = await yard.start()
@@ -84,7 +84,7 @@ async def test_an_append_refused_late_takes_no_newer_ones_place() -> None:
     assert held.body == body_of(7, 1)
 
 
-async def test_what_an_answer_brings_while_others_are_refused_is_refused_with_them() -> None:
+async def test_appends_caused_by_an_answer_during_a_refusal_are_refused_too() -> None:
     settings = BookieSettings(
         reserve_bytes=10_000, synced_mark_ms=60_000, journal_batch_bytes_max=1_000
     )

@@ -204,7 +204,7 @@ async def test_a_bookie_stops_when_a_copy_of_its_folder_is_registered() -> None:
         await yard.start()
 
 
-async def test_a_bookie_that_did_not_hear_of_a_copy_stops_at_its_next_mark() -> None:
+async def test_a_bookie_that_did_not_see_a_copy_stops_at_its_next_mark() -> None:
     yard = Stable()
     original = await yard.start()
     await Bookies(yard.tree.session()).raise_age(original.bookie_id, FolderAge(2))

@@ -1,4 +1,4 @@
-"""Changes of a log's list whose callers are cancelled, over a store that goes on without them."""
+"""Changes of a log's list whose callers are cancelled, while the store continues without them."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -35,7 +35,7 @@ async def _swept(log: ReplicatedLog, writer: LogWriter) -> None:
 
 @pytest.mark.parametrize("step", [_rolled, _taken_over, _pinned, _truncated, _swept])
 @pytest.mark.parametrize("lands_before_the_next", [True, False])
-async def test_a_log_keeps_what_was_acknowledged_at_whatever_await_a_change_was_cancelled(
+async def test_a_log_keeps_acknowledged_entries_if_a_change_is_cancelled_at_any_await(
     step: Step, lands_before_the_next: bool
 ) -> None:
     place, cut = 0, True

@@ -1,4 +1,4 @@
-"""A log that is held stands still for a moment, and no longer."""
+"""A log that is held stops appending for a moment, and no longer."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ def test_a_log_that_is_held_sends_nothing_and_goes_on_when_it_is_released() -> N
     virtually(script())
 
 
-def test_what_was_sent_before_a_hold_is_acknowledged_during_it() -> None:
+def test_appends_sent_before_a_hold_are_acknowledged_during_it() -> None:
     async def script() -> None:
         bookies = await Cluster.of(3)
         leader = await led(bookies)
@@ -75,7 +75,7 @@ def test_a_log_is_held_no_longer_than_a_second_for_one_backup() -> None:
     virtually(script())
 
 
-def test_a_log_is_held_again_for_the_next_try_also_where_it_saw_no_end_of_the_last() -> None:
+def test_a_log_is_held_again_for_the_next_try_even_if_it_missed_the_end_of_the_last() -> None:
     async def script() -> None:
         bookies = await Cluster.of(3)
         leader = await led(bookies)
@@ -112,7 +112,7 @@ def test_a_log_that_is_to_end_does_not_wait_for_a_hold() -> None:
     virtually(script())
 
 
-def test_a_log_goes_on_where_the_metadata_store_cannot_say_whether_it_is_held() -> None:
+def test_a_log_continues_if_the_metadata_store_cannot_say_whether_it_is_held() -> None:
     async def script() -> None:
         bookies = await Cluster.of(3)
         store = bookies.tree.session()

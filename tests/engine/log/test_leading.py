@@ -214,7 +214,9 @@ async def test_the_epoch_is_raised_only_from_what_was_read_while_the_caller_held
     assert (await yard.log().list()).epoch == first.epoch + 1, "it is not raised once more"
 
 
-async def test_who_does_not_hold_the_lead_once_the_list_is_read_raises_nothing() -> None:
+async def test_a_candidate_that_lost_the_lead_by_the_time_it_read_the_list_raises_no_epoch() -> (
+    None
+):
     yard = await Yard.of(3)
     _, first = await led(yard)
     read: list[str] = []

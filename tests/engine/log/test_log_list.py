@@ -89,7 +89,7 @@ async def test_what_is_no_name_of_a_log_is_refused_at_once(name: str) -> None:
         ReplicatedLog(yard.client(), name)
 
 
-async def test_an_epoch_that_somebody_else_has_raised_meanwhile_is_not_raised_once_more() -> None:
+async def test_an_epoch_that_somebody_else_has_raised_is_not_raised_again() -> None:
     tree = MemoryTree("cluster")
     faulty = FaultyStore(tree.session())
     one = LogLists(faulty, "cows", random.Random(1))
@@ -108,7 +108,7 @@ async def test_an_epoch_that_somebody_else_has_raised_meanwhile_is_not_raised_on
         assert (await one.read()).list.epoch == epoch + 1
 
 
-async def test_an_epoch_is_raised_though_a_pin_was_put_meanwhile() -> None:
+async def test_an_epoch_is_raised_even_if_a_pin_was_added_meanwhile() -> None:
     tree = MemoryTree("cluster")
     faulty = FaultyStore(tree.session())
     one = LogLists(faulty, "cows", random.Random(1))

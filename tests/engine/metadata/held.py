@@ -33,7 +33,7 @@ class HeldSession(MemoryStore):
                 gate.shut()
 
     def let_go(self, *, requests: bool = True, replies: bool = True, notices: bool = True) -> None:
-        """Let what is held go on, and hold no more."""
+        """Release everything that is held, and hold nothing more."""
         for gate, wanted in self._gates(requests, replies, notices):
             if wanted:
                 gate.open()

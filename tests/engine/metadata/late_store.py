@@ -1,4 +1,4 @@
-"""Callers that are cancelled at one await after the other, and a store that goes on without them.
+"""Cancels callers at one await after another, while the store continues without them.
 
 Invariants:
 - A write whose caller was cancelled takes effect when the test says so, and no read waits for it:
@@ -20,7 +20,7 @@ _TURNS = 3
 
 
 class LateStore(FaultyStore):
-    """A session whose writes take some turns of the loop, also when nobody waits any more."""
+    """A session whose writes take some turns of the loop, even if nobody waits any more."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)

@@ -135,7 +135,7 @@ async def test_more_names_than_one_answer_holds_are_all_listed(
         await store.close()
 
 
-async def test_what_a_cancelled_write_did_to_a_folder_is_known_to_the_next_read(
+async def test_the_next_read_sees_the_outcome_of_a_cancelled_write_to_a_folder(
     tmp_path: Path,
 ) -> None:
     disk, path = SystemDisk(tmp_path / "metadata"), tmp_path / "store.sock"

@@ -1,4 +1,4 @@
-"""A snapshot whose caller is cancelled: whatever becomes of its writes, a replica can start."""
+"""A snapshot whose caller is cancelled: a replica can start, whatever happens to the writes."""
 
 from dataclasses import replace
 

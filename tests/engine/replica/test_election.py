@@ -165,7 +165,7 @@ def test_a_silent_holder_lost_its_lease_before_another_takes_the_key(speed: floa
 
 
 @pytest.mark.parametrize("removed", [False, True])
-def test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one(removed: bool) -> None:
+def test_a_candidate_with_a_short_lease_waits_for_a_longer_one_to_end(removed: bool) -> None:
     async def script(tree: MemoryTree) -> None:
         one = _Candidate(tree, "one", 1, lease_ms=5 * LEASE_MS)
         two = _Candidate(tree, "two", 2)
@@ -185,7 +185,7 @@ def test_who_has_a_short_lease_waits_for_the_end_of_a_longer_one(removed: bool) 
     _virtually(script)
 
 
-def test_a_key_that_is_not_there_is_waited_for_from_the_first_look_on() -> None:
+def test_a_missing_key_is_waited_for_from_the_first_look() -> None:
     async def script(tree: MemoryTree) -> None:
         one, late = _Candidate(tree, "one", 1), _Candidate(tree, "late", 2)
         await one.campaign(first_ever=True)
@@ -257,7 +257,7 @@ def test_a_holder_that_resigns_while_a_beat_is_under_way_is_followed_at_once() -
     _virtually(script)
 
 
-def test_a_beat_that_arrives_late_takes_the_key_from_nobody() -> None:
+def test_a_late_beat_does_not_take_the_key_from_its_holder() -> None:
     async def script(tree: MemoryTree) -> None:
         slow = HeldSession(tree, 1)
         one, two = _Candidate(tree, "one", 1, store=slow), _Candidate(tree, "two", 2)
@@ -278,7 +278,7 @@ def test_a_beat_that_arrives_late_takes_the_key_from_nobody() -> None:
     _virtually(script)
 
 
-def test_a_holder_that_comes_back_to_a_key_made_anew_does_not_take_it_for_its_own() -> None:
+def test_a_returning_holder_does_not_mistake_a_recreated_key_for_its_own() -> None:
     async def script(tree: MemoryTree) -> None:
         one, two = _Candidate(tree, "one", 1), _Candidate(tree, "two", 2)
         await one.campaign(first_ever=True)
@@ -298,7 +298,7 @@ def test_a_holder_that_comes_back_to_a_key_made_anew_does_not_take_it_for_its_ow
     _virtually(script)
 
 
-def test_two_who_draw_the_same_numbers_do_not_take_each_others_key_for_their_own() -> None:
+def test_two_candidates_with_the_same_random_numbers_do_not_confuse_their_keys() -> None:
     async def script(tree: MemoryTree) -> None:
         one, two = _Candidate(tree, "one", 7), _Candidate(tree, "two", 7)
         await one.election.campaign(first_ever=True)
@@ -307,7 +307,7 @@ def test_two_who_draw_the_same_numbers_do_not_take_each_others_key_for_their_own
     _virtually(script)
 
 
-def test_a_lease_ends_when_the_wall_clock_has_gone_further_than_the_monotonic_one() -> None:
+def test_a_lease_ends_when_the_wall_clock_is_ahead_of_the_monotonic_clock() -> None:
     async def script(tree: MemoryTree) -> None:
         one = _Candidate(tree, "one", 1)
         await one.campaign(first_ever=True)

@@ -111,9 +111,7 @@ def _value(replica: Replica) -> bytes | None:
 
 
 @pytest.mark.parametrize(("kind", "key"), [("sync", ""), ("get", LIST), ("create", LIST)])
-def test_who_was_elected_and_then_slow_deposes_nobody_and_no_read_is_stale(
-    kind: str, key: str
-) -> None:
+def test_a_candidate_that_is_slow_after_its_election_deposes_no_leader(kind: str, key: str) -> None:
     async def script(sea: _Sea) -> None:
         slow, elected = sea.session("one"), asyncio.Event()
 
@@ -168,7 +166,7 @@ def test_an_idle_leader_that_lost_the_store_alone_ends_its_term_when_another_lea
     at_sea(script)
 
 
-def test_writes_go_on_in_the_same_term_while_the_store_is_away_from_all() -> None:
+def test_writes_continue_in_the_same_term_while_nobody_reaches_the_store() -> None:
     async def script(sea: _Sea) -> None:
         one = await sea.leader("one")
         two = await sea.start("two")
@@ -194,7 +192,7 @@ def test_writes_go_on_in_the_same_term_while_the_store_is_away_from_all() -> Non
     at_sea(script)
 
 
-def test_a_leader_whose_key_is_gone_stops_though_its_epoch_stands() -> None:
+def test_a_leader_whose_key_is_deleted_stops_even_if_its_epoch_is_current() -> None:
     async def script(sea: _Sea) -> None:
         one = await sea.leader("one")
         term = one.term
@@ -207,7 +205,7 @@ def test_a_leader_whose_key_is_gone_stops_though_its_epoch_stands() -> None:
     at_sea(script)
 
 
-def test_alone_by_other_means_it_answers_at_once_and_needs_no_key() -> None:
+def test_a_replica_that_is_alone_by_other_means_answers_at_once_without_a_key() -> None:
     async def script(sea: _Sea) -> None:
         one = await sea.start("one", elect=False)
         assert await reached(one.may_answer) < 0.1

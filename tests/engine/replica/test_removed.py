@@ -93,7 +93,7 @@ async def test_a_snapshot_of_a_log_that_was_removed_is_never_named_nor_used_for_
         assert (_value(three), _value(three, b"b")) == (None, b"2")
 
 
-async def test_who_leads_the_next_log_of_a_name_waits_for_the_lease_of_the_one_before() -> None:
+async def test_the_leader_of_a_new_log_waits_for_the_lease_of_the_log_before_it() -> None:
     async with yard() as made:
         one = await made.leader(settings=replace(SETTINGS, lease_ms=60_000))
         await one.propose(b"a=1")

@@ -69,7 +69,7 @@ async def test_a_follower_looks_at_the_list_before_the_snapshot() -> None:
         await two.close()
 
 
-async def test_a_snapshot_is_named_when_all_of_it_is_durable() -> None:
+async def test_a_snapshot_is_named_only_after_all_of_it_is_durable() -> None:
     async with yard() as made:
         one = await made.leader()
         await one.propose(b"a=1")
@@ -121,7 +121,7 @@ async def test_a_name_whose_write_was_lost_is_settled(reply: bool) -> None:
         await one.close()
 
 
-async def test_what_a_sweep_deletes_nobody_names_any_more() -> None:
+async def test_a_swept_ledger_is_never_named_afterwards() -> None:
     """An older leader wakes up while its successor sweeps."""
     async with yard() as made:
         one = await made.leader("one")

@@ -18,7 +18,7 @@ def record(number: int) -> ManifestRecord:
     return ManifestRecord(number, Position(1, number), 1, 1, Locator(1, 0, 1, 0))
 
 
-async def test_a_pin_lasts_as_long_by_the_clock_of_whoever_asked_for_it() -> None:
+async def test_a_pin_lasts_as_long_as_requested_by_the_requesters_clock() -> None:
     store, ahead = MemoryTree("c").session(), HandClock(NOW_MS + CLOCK_DIFFERENCE_MS)
     mine = CheckpointList(store, "default", HandClock(NOW_MS))
     theirs = CheckpointList(store, "default", ahead)

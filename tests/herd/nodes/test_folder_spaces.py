@@ -70,7 +70,7 @@ async def test_a_drop_that_was_cut_short_ends_when_the_name_is_used_again(tmp_pa
 
 
 @pytest.mark.parametrize("open_herd", [embedded, through_socket])
-async def test_sessions_of_a_dropped_tablespace_write_nothing_into_a_new_one_of_its_name(
+async def test_sessions_of_a_dropped_tablespace_never_write_into_its_successor(
     open_herd: Callable[[Path], AbstractAsyncContextManager[Any]], tmp_path: Path
 ) -> None:
     async with open_herd(tmp_path) as opened:
@@ -96,7 +96,7 @@ async def test_sessions_of_a_dropped_tablespace_write_nothing_into_a_new_one_of_
 
 
 @pytest.mark.parametrize("open_herd", [embedded, through_socket])
-async def test_a_table_that_was_made_anew_gets_all_that_is_acknowledged_after_that(
+async def test_a_recreated_table_gets_everything_that_is_acknowledged_afterwards(
     open_herd: Callable[[Path], AbstractAsyncContextManager[Any]], tmp_path: Path
 ) -> None:
     async with open_herd(tmp_path) as opened:

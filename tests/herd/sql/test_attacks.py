@@ -183,7 +183,7 @@ def frames_of(trace: TracebackType | None) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("text", [LARGE, LATE])
-async def test_an_error_that_is_held_keeps_nothing_of_the_query(text: str) -> None:
+async def test_an_error_keeps_no_part_of_its_query_alive(text: str) -> None:
     async with asking() as on:
         error = await on.error(text)
         assert error.__cause__ is None and error.__context__ is None
@@ -192,7 +192,7 @@ async def test_an_error_that_is_held_keeps_nothing_of_the_query(text: str) -> No
         assert not results & {type(value).__name__ for value in kept}
 
 
-async def test_a_query_that_was_cancelled_leaves_its_connection_to_the_next() -> None:
+async def test_a_cancelled_query_leaves_its_connection_usable_for_the_next_query() -> None:
     async with asking() as on:
         slow = "SELECT count(*) FROM range(100000000) a JOIN range(1000) b ON a.range % 7 = b.range"
         for _ in range(5):
@@ -204,7 +204,7 @@ async def test_a_query_that_was_cancelled_leaves_its_connection_to_the_next() ->
             assert await on.rows("SELECT 1") == [(1,)]
 
 
-async def test_a_folder_for_temporary_files_that_is_missing_is_an_error_of_storage(
+async def test_a_missing_temporary_folder_is_a_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = functools.partial(QuerySettings, temporary=str(tmp_path / "missing"))
@@ -252,13 +252,13 @@ def test_a_column_of_texts_past_two_gibibytes_is_too_large() -> None:
         (KeyError("x"), herd.errors.InternalError),
     ],
 )
-def test_what_a_library_raises_has_a_meaning(raised: Exception, kind: type[Error]) -> None:
+def test_every_exception_of_a_library_is_translated(raised: Exception, kind: type[Error]) -> None:
     error = database_error(raised)
     assert type(error) is kind and error.message
     assert error.__cause__ is None and error.__context__ is None
 
 
-async def test_an_interval_that_the_wire_has_no_number_for_is_out_of_range(tmp_path: Path) -> None:
+async def test_an_interval_too_large_for_the_wire_is_out_of_range(tmp_path: Path) -> None:
     async with wiring.through_socket(tmp_path) as opened:
         session = await opened.session("default")
         with pytest.raises(herd.errors.ValueOutOfRange):

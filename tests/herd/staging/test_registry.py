@@ -149,7 +149,7 @@ async def test_a_name_whose_ledger_was_never_made_goes_too(tmp_path: Path) -> No
         assert await herd.client.store.children("/herd/staging/default") == ["readme"]
 
 
-async def test_a_ledger_that_is_made_after_its_run_was_dropped_is_swept(tmp_path: Path) -> None:
+async def test_a_ledger_created_after_its_run_was_dropped_is_swept(tmp_path: Path) -> None:
     async with open_folder(tmp_path) as herd:
         client, late = herd.client, 0
         deadlines = client.store

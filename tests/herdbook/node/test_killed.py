@@ -73,7 +73,7 @@ async def test_a_node_waits_for_the_ports_of_its_killed_processes_and_of_nobody_
         dying.close()
 
 
-def test_a_cluster_for_development_has_its_ports_again_when_its_processes_are_gone(
+def test_a_development_cluster_gets_its_ports_back_when_its_old_processes_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dying = Dying()
@@ -94,7 +94,7 @@ def test_a_cluster_for_development_has_its_ports_again_when_its_processes_are_go
         dying.close()
 
 
-def test_a_zookeeper_starts_when_the_one_that_was_killed_has_let_go_of_its_folder(
+def test_zookeeper_starts_after_a_killed_server_has_released_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ZooKeeperServer(tmp_path)
@@ -110,12 +110,12 @@ def test_a_zookeeper_starts_when_the_one_that_was_killed_has_let_go_of_its_folde
         assert held.closed
 
 
-def test_a_node_that_ended_before_the_machine_was_started_runs_no_more(tmp_path: Path) -> None:
+def test_a_node_that_ended_before_the_machine_restarted_is_not_running(tmp_path: Path) -> None:
     """Its number may be another process's by now; the machine's clock began anew."""
     with StatusFile(tmp_path, "", NodeSettings().supervisor) as status:
         status.write({"node": MemberState("serving")})
         assert read_status(tmp_path).pid == os.getpid()
         ahead_s = (tmp_path / FILE).stat().st_mtime + 1_000_000
         os.utime(tmp_path / FILE, (ahead_s, ahead_s))
-        with pytest.raises(Unavailable, match="ended without a word"):
+        with pytest.raises(Unavailable, match="ended unexpectedly"):
             read_status(tmp_path)

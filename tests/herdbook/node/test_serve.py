@@ -224,10 +224,10 @@ def test_a_folder_alone_is_served_in_one_process(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM cow").fetchone() == (0,)
 
 
-def test_a_folders_node_that_was_killed_is_started_again_by_the_same_command(
+def test_a_folders_killed_node_restarts_with_the_same_command(
     tmp_path: Path,
 ) -> None:
-    """Alone, and beside a program that has taken over what the node ran."""
+    """Both alone, and next to a program that has taken over from the node."""
     data, errors = tmp_path / "data", tmp_path / "errors"
     words = ["serve", "--data", str(data), "--set", f"http.listen={address()}"]
     words += ["--set", f"broker.listen={address()}", "--set", f"broker.grpc={address()}"]
