@@ -82,31 +82,20 @@ class TermMeasures:
         self._ran: dict[tuple[str, str], Histogram] = {}
         self._labels: dict[str, set[str]] = {"tenant": set(), "type": set()}
         self._counted: tuple[Term | None, int, _Waiting] = (None, 0, {})
-        self._ends: list[Callable[[], None]] = []
-        self._ends.append(
+        self._ends: list[Callable[[], None]] = [
             metrics.gauge(
                 "herdbook_broker_oldest_waiting_seconds",
                 "Since when the task waits that has waited longest.",
                 lambda: self._oldest_s("", ""),
-            )
-        )
-        for status in _SHOWN:
-            self._ends.append(
-                metrics.gauge(
-                    "herdbook_broker_tasks",
-                    "Tasks that have not ended, by their state.",
-                    partial(_count, term, status),
-                    state=status.name.lower(),
-                )
-            )
-        self._ends.append(_schedules_in_trouble(metrics, term))
-        self._ends.append(
+            ),
+            *(_tasks_in_state(metrics, term, status) for status in _SHOWN),
+            _schedules_in_trouble(metrics, term),
             metrics.gauge(
                 "herdbook_broker_workers",
                 "Workers with a session.",
                 lambda: _asked(term, lambda one: len(list(one.crew))),
-            )
-        )
+            ),
+        ]
 
     def came(self, tenant: str, type_: str) -> None:
         """Tasks of a tenant and a type wait."""
@@ -203,6 +192,17 @@ class TermMeasures:
 def newest(tasks: Iterable[Task]) -> dict[tuple[str, str], Task]:
     """Of each tenant and type the last one."""
     return {(task.tenant, task.type): task for task in tasks}
+
+
+def _tasks_in_state(
+    metrics: Metrics, term: "Callable[[], Term | None]", status: Status
+) -> Callable[[], None]:
+    return metrics.gauge(
+        "herdbook_broker_tasks",
+        "Tasks that have not ended, by their state.",
+        partial(_count, term, status),
+        state=status.name.lower(),
+    )
 
 
 def _schedules_in_trouble(

@@ -125,26 +125,31 @@ class Term:
         self.timers = Timers(self.time, later, self._ring)
         self.wrong = wrong
         self.proposing = Proposing(replica, self.time, wrong)
-        self.leases = Leases(clock, settings.lease_ms)
-        self.dispatching = Dispatching(
-            scheduler, self.proposing, measures, self._payload, later, replica.may_answer
-        )
-        self.completing = Completing(self.proposing, drawn, measures.completed)
-        self.crew = Crew(
-            *(self.proposing, self.completing, self.leases, self.dispatching),
-            *(drawn, replica.may_answer, wrong),
-        )
-        self.cluster_limits = ClusterLimits(scheduler)
-        self.firing = Firing(self.proposing, self.timers, self.events)
-        self.housekeeping = Housekeeping(self, replica, settings, measures, later)
+        self._measures = measures
+        self._make_duties(clock, later, settings)
         self.ended_lately: dict[tuple[str, str], Task] = {}
         """Of each tenant and type the newest task that finished since the measures looked."""
-        self._measures = measures
         self.held_back: set[int] = set()
         """What waits in no queue, because the time that its deadline has passed is in doubt."""
         self.incoming: dict[_PlainKey, list[int]] = {}
         """What came in this turn and is not in its queue yet."""
         self._under_way = self.dispatching.under_way_tasks
+
+    def _make_duties(self, clock: Clock, later: Later, settings: BrokerSettings) -> None:
+        """Make the parts that act on what is in memory."""
+        self.leases = Leases(clock, settings.lease_ms)
+        self.dispatching = Dispatching(
+            *(self.scheduler, self.proposing, self._measures, self._payload),
+            *(later, self._replica.may_answer),
+        )
+        self.completing = Completing(self.proposing, self.drawn, self._measures.completed)
+        self.crew = Crew(
+            *(self.proposing, self.completing, self.leases, self.dispatching),
+            *(self.drawn, self._replica.may_answer, self.wrong),
+        )
+        self.cluster_limits = ClusterLimits(self.scheduler)
+        self.firing = Firing(self.proposing, self.timers, self.events)
+        self.housekeeping = Housekeeping(self, self._replica, settings, self._measures, later)
 
     # The beginning and the end
 
