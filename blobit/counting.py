@@ -31,9 +31,9 @@ Room = tuple[float, float]
 """So many more objects and bytes."""
 NO_ROOM: Final[Room] = (0, 0)
 _DIMENSIONS: Final = (("objects", "objects_max"), ("size_bytes", "bytes_max"))
-_SHUT: Final = -1
-"""Stored in place of shares when the bucket was deleted. A quota is never negative, and a share is
-never -1 in both columns."""
+_SHUT: Final = -(1 << 62)
+"""Stored in place of shares when the bucket was deleted. A share is negative where a bucket holds
+more than its quota, but never by so much: a bucket holds fewer objects and bytes."""
 _OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})
 """Tables whose rows begin with a bucket's id, and that change only while the bucket exists."""
 

@@ -72,6 +72,11 @@ class Answering:
         """What this leader has in memory. Raises `NotLeader`."""
         raise AssertionError("the broker says")
 
+    @property
+    def standing_term(self) -> Term:
+        """What this leader has in memory, to propose commands. Raises `NotLeader`."""
+        raise AssertionError("the broker says")
+
     def read(self, look: Callable[[ReadRows], T]) -> T:
         """What `look` finds in the rows of the leader, at once. Raises `NotLeader`."""
         try:

@@ -94,8 +94,9 @@ class _Watcher:
             try:
                 data = os.read(self._descriptor, 65_536)
             except OSError:
-                break
+                data = b""
             if not data:
+                self._outlive()
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
@@ -103,6 +104,18 @@ class _Watcher:
                     return
                 self._hear(line)
         end(self._groups, self._token)
+
+    def _outlive(self) -> None:
+        """Wait until the worker has ended: it may have closed the socket and still be running."""
+        try:
+            gone = os.pidfd_open(self._parent)
+        except (AttributeError, OSError):
+            while os.getppid() == self._parent:
+                time.sleep(_PARENT_LOOK_S)  # noqa: TID251 (see above)
+            return
+        if os.getppid() == self._parent:
+            select.select((gone,), (), ())
+        os.close(gone)
 
     def _waited(self) -> bool:
         """Whether there is something to read; False if the worker has ended.

@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -21,6 +22,7 @@ from broker.worker.watcher import VARIABLE
 
 _log = logging.getLogger(__name__)
 _ANSWER_S: Final = 2.0
+_UNSENT_BYTES_MAX: Final = 1024 * 1024
 _SEPARATOR: Final = ":"
 
 
@@ -36,6 +38,7 @@ class Watch:
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: dict[bytes, asyncio.Future[None]] = {}
         self._rest = b""
+        self._unsent = bytearray()
 
     def start(self) -> None:
         """Start the process. If that fails, this is logged, and the worker works without it."""
@@ -100,22 +103,50 @@ class Watch:
     async def close(self) -> None:
         """The worker ends normally. May be called twice."""
         self._say(b".\n")
+        if self._unsent and self._socket is not None:
+            # The watcher is behind. Without this line it would take the end for a failure.
+            self._socket.settimeout(_ANSWER_S)
+            with contextlib.suppress(OSError):
+                await asyncio.get_running_loop().run_in_executor(
+                    None, self._socket.sendall, bytes(self._unsent)
+                )
         self._lose()
         process, self._process = self._process, None
         if process is not None:
-            await asyncio.get_running_loop().run_in_executor(None, process.wait)
+            await asyncio.get_running_loop().run_in_executor(None, _wait, process)
 
     def _say(self, line: bytes) -> None:
         if self._socket is not None:
-            try:
-                self._socket.send(line)
-            except OSError as error:
-                _log.warning("this worker's watcher has ended: %s: %s", _ON, error)
-                self._lose()
+            self._unsent += line
+            self._send()
+
+    def _send(self) -> None:
+        """Send what waits, as far as the watcher takes it. It may be busy for some seconds."""
+        assert self._socket is not None
+        try:
+            del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            _log.warning("this worker's watcher has ended: %s: %s", _ON, error)
+            self._lose()
+            return
+        if len(self._unsent) > _UNSENT_BYTES_MAX:
+            _log.warning("this worker's watcher does not answer: %s", _ON)
+            self._lose()
+            return
+        loop = asyncio.get_running_loop()
+        if self._unsent:
+            loop.add_writer(self._socket.fileno(), self._send)
+        else:
+            loop.remove_writer(self._socket.fileno())
 
     def _lose(self) -> None:
         if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._socket.fileno())
+            loop.remove_writer(self._socket.fileno())
+            self._unsent.clear()
             self._socket.close()
             self._socket = None
         for ended in self._waiting.values():
@@ -142,3 +173,12 @@ class Watch:
 
 
 _ON: Final = "processes that its tasks start in their own sessions keep running if it is killed"
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the watcher has ended. One that was not reached waits for this process's end."""
+    try:
+        process.wait(_ANSWER_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -117,24 +117,28 @@ class _Cutting:
         With very many logs, two reads may take longer than leaders wait. They are equal anyway if
         nothing is written.
         """
-        before: Cut | None = None
-        clock = self._workshop.clock
         try:
             async with logs_held(self._workshop.store, self._owner, number):
-                begun_s = clock.monotonic()
-                for looks in range(_LOOKS_MAX):
-                    if looks > 1 and clock.monotonic() - begun_s > hold_s:
-                        break
-                    cut = await self._look_or_moved()
-                    if cut is not None and before is not None:
-                        self.moved = _differences(before, cut)
-                        if not self.moved:
-                            return cut
-                    before = cut
-                    if looks:
-                        await asyncio.sleep(_PAUSE_S)
+                return await self._two_alike(hold_s)
         except KeyExists:
-            self.moved = "another backup is reading where they end"
+            # Another backup holds the logs, or one that was killed did. Nothing rests on a hold.
+            return await self._two_alike(hold_s)
+
+    async def _two_alike(self, hold_s: float) -> Cut | None:
+        before: Cut | None = None
+        clock = self._workshop.clock
+        begun_s = clock.monotonic()
+        for looks in range(_LOOKS_MAX):
+            if looks > 1 and clock.monotonic() - begun_s > hold_s:
+                break
+            cut = await self._look_or_moved()
+            if cut is not None and before is not None:
+                self.moved = _differences(before, cut)
+                if not self.moved:
+                    return cut
+            before = cut
+            if looks:
+                await asyncio.sleep(_PAUSE_S)
         return None
 
     async def _look_or_moved(self) -> Cut | None:

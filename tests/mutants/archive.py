@@ -483,16 +483,27 @@ ARCHIVE_MUTANTS: Final = (
         "two-looks-need-not-be-alike",
         "all logs of a cut end at one moment",
         "herdbook/archive/cut.py",
-        "                        if not self.moved:\n",
-        "                        if True:\n",
+        "                if not self.moved:\n",
+        "                if True:\n",
         by_test(_MOMENT, "test_a_move_between_two_logs_during_a_read_starts_another_read"),
+    ),
+    Mutant(
+        "a-backup-fails-while-another-one-holds-the-logs",
+        "a backup rests on two equal reads, not on the hold",
+        "herdbook/archive/cut.py",
+        "Nothing rests on a hold.\n            return await self._two_alike(hold_s)\n",
+        "Nothing rests on a hold.\n            return None\n",
+        by_test(
+            _MOMENT,
+            "test_a_hold_of_another_backup_does_not_keep_a_quiet_store_from_being_backed_up",
+        ),
     ),
     Mutant(
         "one-look-is-a-cut",
         "all logs of a cut end at one moment",
         "herdbook/archive/cut.py",
-        "                    if cut is not None and before is not None:\n",
-        "                    before = before or cut\n                    if cut is not None:\n",
+        "            if cut is not None and before is not None:\n",
+        "            before = before or cut\n            if cut is not None:\n",
         by_test(
             _MOMENT, "test_a_task_that_runs_while_a_backup_looks_neither_runs_again_nor_is_lost"
         ),

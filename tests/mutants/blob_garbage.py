@@ -283,6 +283,17 @@ BLOB_GARBAGE_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-full-bucket-looks-deleted",
+        "no share of a quota marks a deleted bucket",
+        "blobit/counting.py",
+        "_SHUT: Final = -(1 << 62)",
+        "_SHUT: Final = -1",
+        by_test(
+            "blobit/contract/test_quotas.py",
+            "TestEmbedded::test_a_bucket_that_holds_a_little_more_than_its_new_quota_stays_usable",
+        ),
+    ),
+    Mutant(
         "a-deleted-bucket-is-not-shut",
         "after a deletion has returned, nobody can change the bucket",
         "blobit/registry.py",

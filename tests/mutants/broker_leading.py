@@ -311,6 +311,25 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        "commands-need-the-lease",
+        "commands are accepted while the metadata store is away",
+        "broker/service.py",
+        "await self.standing_term.proposing.ask_encoded(encoded, level)",
+        "await self.term.proposing.ask_encoded(encoded, level)",
+        by_test(_LEASES, "test_commands_are_accepted_while_the_lease_has_expired"),
+    ),
+    Mutant(
+        "a-watcher-that-falls-behind-is-given-up",
+        "a busy watcher gets its messages later",
+        "broker/worker/watching.py",
+        "        except BlockingIOError:\n            pass\n        except OSError as error:",
+        "        except OSError as error:",
+        by_test(
+            "broker/worker/test_killed.py",
+            "test_a_watcher_that_falls_behind_ends_nothing_of_a_living_worker",
+        ),
+    ),
+    Mutant(
         "a-leader-without-a-lease-answers",
         "what is in memory is answered only while the lease holds",
         "broker/service.py",

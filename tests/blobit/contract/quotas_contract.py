@@ -52,6 +52,20 @@ class QuotasContract:
     def open(path: Path) -> AbstractAsyncContextManager[Store]:
         """A store in a new folder."""
 
+    async def test_a_bucket_that_holds_a_little_more_than_its_new_quota_stays_usable(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.open(tmp_path) as store:
+            bucket = await store.blobs.create_bucket("cows")
+            for number in range(10):
+                await bucket.put(f"cow {number}", b"m")
+            await store.blobs.set_quota("cows", quota_objects=9, quota_bytes=9)
+            with pytest.raises(QuotaExceeded):
+                await bucket.put("one more", b"m")
+            await bucket.delete("cow 0")
+            await store.blobs.set_quota("cows", quota_objects=0, quota_bytes=0)
+            await bucket.put("one more", b"m")
+
     async def test_a_put_over_the_quota_is_refused_before_a_byte_of_it_is_sent(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

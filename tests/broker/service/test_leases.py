@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.commands import Spec
+from broker.commands import Answer, Spec
 from broker.connection import Attempt, Completion, Done, Ended, Heartbeat, Hello, Run, WorkerLimits
 from broker.errors import BrokerUnavailable, NotLeader
 from broker.leading.link import LocalLink
@@ -314,6 +314,16 @@ async def test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renew
         [other] = await worker.until_runs(1)
         assert other.id == ids[1]
         await worker.beat()
+
+
+async def test_commands_are_accepted_while_the_lease_has_expired() -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        held.replica.leased = False
+        [task_id] = await broker.submit([Spec("a")])
+        assert isinstance(task_id, int)
+        assert await broker.cancel([task_id]) == [Answer.DONE]
+        assert await broker.set("resource", "db", Limit(1))
 
 
 async def test_an_assigned_task_is_not_sent_if_the_lease_expires_meanwhile() -> None:

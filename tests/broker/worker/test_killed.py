@@ -11,6 +11,7 @@ from pathlib import Path
 
 from broker.worker import watcher
 from broker.worker.watcher import VARIABLE
+from broker.worker.watching import Watch
 from tests.broker.worker.looking import alive, began, gone, until
 from tests.broker.worker.test_pool import running
 
@@ -103,6 +104,30 @@ async def test_a_worker_continues_without_its_watcher() -> None:
         assert (await it.result("add", left=2, right=3)).result == b"5"
         it.run("block")
         await it.pool.end_all()
+
+
+async def test_a_watcher_that_falls_behind_ends_nothing_of_a_living_worker() -> None:
+    watch = Watch()
+    watch.start()
+    assert watch._process is not None
+    variables, _ = watch.environment()
+    task = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "import signal; signal.pause()"),
+        env={**os.environ, **variables},
+        start_new_session=True,
+    )
+    try:
+        os.kill(watch._process.pid, signal.SIGSTOP)
+        for _ in range(100_000):
+            watch.began(task.pid)
+        assert watch._socket is not None, "it is not given up"
+        os.kill(watch._process.pid, signal.SIGCONT)
+        async with asyncio.timeout(SOON_S):
+            await watch.close()
+        assert not gone(task.pid)
+    finally:
+        task.kill()
+        await task.wait()
 
 
 async def test_a_watcher_leaves_others_alone_and_ends_by_itself() -> None:
