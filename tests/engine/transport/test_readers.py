@@ -16,6 +16,7 @@ from engine.access.shown import ShownToken
 from engine.access.tokens import READ, SESSION, Claims, sign
 from engine.connecting import Wire, make_transport
 from engine.errors import AccessRefused, BookieUnavailable
+from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
@@ -176,7 +177,10 @@ async def test_a_token_that_expires_reads_no_more(
         now_ms = CLOCK.wall_ms()
         bookie = await reach(made, reader(token(READ, now_ms + 60_000)))
         assert (await bookie.read(read(SHOP))).status is Status.OK
-        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: now_ms + 60_000)
+        over_ms = now_ms + 60_000 + CLOCK_DIFFERENCE_MS
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: over_ms - 1)
+        assert (await bookie.read(read(SHOP))).status is Status.OK
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: over_ms)
         try:
             assert (await bookie.read(read(SHOP))).status is not Status.OK
         except (AccessRefused, BookieUnavailable):
