@@ -13,8 +13,11 @@ from tests.engine.metadata.store_contract import StoreContract
 from tests.engine.ports.disk_contract import DiskContract
 from tests.engine.ports.workers_contract import Scenario, WorkersContract
 from tests.simulation.disk import PowerLoss, SimDisk
-from tests.simulation.loop import Deadlock, Process, RanTooLong, new_loop
+from tests.simulation.loop import Deadlock, Process, RanTooLong, SimLoop, new_loop
 from tests.simulation.metadata import MetadataFaults, SimStore
+from tests.simulation.network import Network, NetworkFaults
+from tests.simulation.nodes import World
+from tests.simulation.running import check_tasks
 from tests.simulation.trace import Trace
 from tests.simulation.workers import SimWorkers
 
@@ -193,3 +196,54 @@ def test_what_is_left_in_mid_air_ends_on_its_own_loop() -> None:
     assert seen == [loop]
     with pytest.raises(RuntimeError, match="no running event loop"):
         asyncio.get_running_loop()
+
+
+def test_a_failed_task_of_a_paused_process_is_judged_when_the_process_resumes() -> None:
+    loop = new_loop(1)
+    world = _world(loop)
+    process = world.process("node")
+
+    async def fail() -> None:
+        loop.pause(process)
+        raise ValueError("told to nobody")
+
+    async def main() -> None:
+        loop.spawn(process, fail(), "fails")
+        await asyncio.sleep(1.0)
+        check_tasks(world)
+        loop.resume(process)
+        with pytest.raises(ValueError, match="told to nobody"):
+            check_tasks(world)
+
+    loop.run(main(), until_s=60)
+
+
+def test_a_failure_that_a_paused_process_has_not_received_yet_fails_no_run() -> None:
+    loop = new_loop(1)
+    world = _world(loop)
+    process = world.process("node")
+
+    async def fail() -> None:
+        loop.pause(process)
+        raise ValueError("told to its caller")
+
+    async def hear() -> None:
+        with pytest.raises(ValueError, match="told to its caller"):
+            await asyncio.gather(fail())
+
+    async def main() -> None:
+        hearing = loop.spawn(process, hear(), "hears")
+        await asyncio.sleep(1.0)
+        check_tasks(world)
+        loop.resume(process)
+        await asyncio.sleep(1.0)
+        check_tasks(world)
+        assert hearing.done()
+
+    loop.run(main(), until_s=60)
+
+
+def _world(loop: SimLoop) -> World:
+    trace = Trace(loop)
+    network = Network(loop, random.Random(1), trace, NetworkFaults())
+    return World(loop, 1, trace, network, MemoryTree("cluster"), MetadataFaults())
