@@ -1,7 +1,7 @@
 """The auditor: one node that sees to it that every tablespace has the replicas that it should have.
 
-It makes replicas anew whose nodes are away for too long, takes surplus ones back, makes the first
-tablespace, gives restorations up whose makers are gone, and sweeps what was dropped.
+It replaces replicas whose nodes are away for too long, takes surplus ones back, gives up
+restorations whose makers are gone, and sweeps what was dropped.
 
 Invariants:
 - There is one auditor, as far as the metadata store can tell. Two of them for a moment change the
@@ -12,9 +12,7 @@ Invariants:
 """
 
 import logging
-import uuid
 from functools import partial
-from typing import Final
 
 from engine.errors import CannotRead, EngineError, FormatTooNew
 from engine.ledger.client import LedgerClient
@@ -29,7 +27,6 @@ from herd.nodes.placing import placed
 from herd.nodes.restoring import maker_of
 from herd.nodes.settings import NodeSettings
 
-_DEFAULT: Final = "default"
 _logger = logging.getLogger(__name__)
 
 
@@ -70,7 +67,6 @@ class SpaceAuditor:
                     _logger.info("this node is the auditor of tablespaces now")
                 self.elected = judged = True
                 self._judge_absences()
-                await self._make_default()
                 for name, fact in sorted(self._outlook.spaces.items()):
                     await self._judge(name, fact)
         finally:
@@ -109,18 +105,6 @@ class SpaceAuditor:
         if before_s is None:
             return 0.0
         return min(now_s - before_s, 1.5 * self._settings.look_ms / 1000)
-
-    async def _make_default(self) -> None:
-        replicas = self._settings.default_replicas
-        if replicas and _DEFAULT not in self._outlook.spaces:
-            rng, clock = self._client.rng, self._client.clock
-            identity = uuid.UUID(int=rng.getrandbits(128), version=4)
-            fact = SpaceFact(str(identity), clock.wall_ms(), replicas)
-            try:
-                self._outlook.spaces[_DEFAULT] = await self._directory.create(_DEFAULT, fact)
-            except (DatabaseError, CannotRead, FormatTooNew):
-                # There is one, whatever it is: that is what was wanted.
-                return
 
     async def _judge(self, name: str, fact: SpaceFact) -> None:
         try:

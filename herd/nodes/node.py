@@ -16,15 +16,17 @@ import asyncio
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from engine.errors import CannotRead, EngineError, FormatTooNew
 from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
 from engine.metadata.lost_logs import lost_logs
+from engine.metadata.restoring import restoration_under_way
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.workers import Workers
 from engine.replica.settings import ReplicaSettings
-from herd.errors import InterfaceError, LeaderUnavailable
+from herd.errors import DatabaseError, InterfaceError, LeaderUnavailable
 from herd.nodes.auditor import SpaceAuditor
 from herd.nodes.commands import SpaceCommands
 from herd.nodes.directory import Directory
@@ -107,7 +109,7 @@ class Node:
         self._running = asyncio.create_task(self._run(), name=f"node {self.node_id}")
 
     async def listed(self) -> None:
-        """Wait until it is among the nodes for the first time."""
+        """Wait until it is among the nodes for the first time, and there is a `default`."""
         await self._listed.wait()
 
     async def close(self) -> None:
@@ -248,9 +250,25 @@ class Node:
             self._tidied = True
             await self._wipe_left_behind()
         await self._publish()
+        await self._make_default()
         self._listed.set()
         await self.auditor.look()
         self._reconcile()
+
+    async def _make_default(self) -> None:
+        """Make the tablespace `default` if it is not there, unless the store is being restored.
+
+        Every node may, so that a node that serves always has it: the first one to write it wins.
+        """
+        replicas, store = self.settings.default_replicas, self.client.store
+        missing = replicas and DEFAULT not in self.outlook.spaces
+        if not missing or await restoration_under_way(store):
+            return
+        identity = UUID(int=self.client.rng.getrandbits(128), version=4)
+        fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas)
+        # Another node made it a moment ago, or it cannot be read: it is there either way.
+        with contextlib.suppress(DatabaseError, CannotRead, FormatTooNew):
+            self.outlook.spaces[DEFAULT] = await self.directory.create(DEFAULT, fact)
 
     async def _run(self) -> None:
         pause_s = self.settings.look_ms / 1000

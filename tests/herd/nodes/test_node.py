@@ -50,6 +50,18 @@ def test_who_waits_until_a_node_is_listed_finds_it_among_the_nodes() -> None:
     in_yard(script)
 
 
+def test_the_tablespace_default_is_there_once_a_node_is_listed() -> None:
+    async def script(yard: Yard) -> None:
+        settings = replace(SETTINGS, default_replicas=1)
+        await yard.own.store.create(AUDITOR, b"another node is the auditor")
+        for name in ("a", "b"):
+            machine = yard.machines[name] = Machine(yard, name, settings)
+            await machine.run(machine.node.listed())
+            assert await machine.run(machine.node.names()) == ["default"]
+
+    in_yard(script)
+
+
 def test_the_first_tablespace_is_made_and_grows_with_the_nodes() -> None:
     async def script(yard: Yard) -> None:
         settings = replace(SETTINGS, default_replicas=2)
