@@ -17,6 +17,7 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 
@@ -38,7 +39,7 @@ from engine.ledger.slot import LATEST_SHARE, Sent, Slot
 from engine.ledger.sparing import Sparing
 from engine.ledger.stragglers import Stragglers
 from engine.limits import ENTRY_BYTES_MAX
-from engine.run import Run
+from engine.run import NO_ENTRY, Run
 from engine.transport.contract import AppendReply, LedgerFacts, Status
 
 _REQUEST_BYTES_MAX = ENTRY_BYTES_MAX
@@ -157,6 +158,24 @@ class Replication:
             for slot in self.slots:
                 if slot.bookie is not None and slot.sent >= self.lac:
                     slot.bookie.confirm(self.ledger_id, self.lac)
+
+    async def announce_again(self) -> None:
+        """Tell the bookies a LAC that was announced: those that have restarted do not know it.
+
+        A bookie keeps the LAC in memory only. Best effort, and nothing if a run is to carry it.
+        """
+        lac = self.lac
+        if lac == NO_ENTRY or self.error is not None:
+            return
+        having = [slot.bookie_id for slot in self.slots if not slot.failed and slot.mark >= lac]
+        await asyncio.gather(*(self._confirm_at(bookie_id, lac) for bookie_id in having))
+
+    async def _confirm_at(self, bookie_id: str, lac: int) -> None:
+        with suppress(BookieUnavailable, TimeoutError):
+            async with asyncio.timeout(self._settings.append_timeout_ms / 1000):
+                # The connection that a slot has may be one to the process before.
+                bookie = await self._context.connect(bookie_id)
+            bookie.confirm(self.ledger_id, lac)
 
     def even_out(self) -> None:
         """Send every bookie what it was passed over with; pass nobody over for a while."""

@@ -449,6 +449,8 @@ class LedgerWriter:
             self._replication.suspect(ensemble - available)
         self._replication.revive()
         self._respreading.news()
+        if not self._bodies:
+            await self._replication.announce_again()
 
     # Closing
 

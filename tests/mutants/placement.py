@@ -56,6 +56,17 @@ PLACEMENT_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "restarted-bookies-are-not-sent-the-lac",
+        "bookies that restart learn the LAC of an idle ledger again",
+        "engine/ledger/writer.py",
+        "            await self._replication.announce_again()\n",
+        "            pass\n",
+        by_test(
+            "engine/ledger/test_coming_back.py",
+            "test_bookies_that_all_restart_learn_the_lac_of_an_idle_ledger_again",
+        ),
+    ),
+    Mutant(
         "hosts-do-not-matter",
         "issue 3 D: never two replicas of a write set on one host while another is available",
         _SPREADING,

@@ -68,6 +68,25 @@ async def test_three_bookies_restart_one_after_the_other_and_the_writer_goes_on(
     assert all(9 in bookie.entries[writer.ledger_id] for bookie in cluster.bookies)
 
 
+async def test_bookies_that_all_restart_learn_the_lac_of_an_idle_ledger_again() -> None:
+    cluster = await Cluster.of(3)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    for _ in range(3):
+        await writer.append(b"x")
+    await turns(10)
+    for bookie in cluster.bookies:
+        await stop(cluster, bookie)
+        bookie.lacs.clear()
+        await restart(cluster, bookie)
+    reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+    assert reader.last_add_confirmed < 2
+    following = asyncio.ensure_future(anext(reader.tail(2)))
+    await until(lambda: all(bookie.lacs == {writer.ledger_id: 2} for bookie in cluster.bookies))
+    async with asyncio.timeout(20):
+        assert (await following).entry_id == 2
+    await reader.close()
+
+
 def test_a_bookie_that_did_not_restart_is_taken_back_when_its_quarantine_is_over() -> None:
     async def script() -> None:
         cluster = await Cluster.of(3)
