@@ -118,9 +118,14 @@ class ZooKeeperServer:
     @property
     def pid(self) -> int:
         """The process id of the running server. Raises `ZooKeeperFailed` if it does not run."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self.runs:
             raise ZooKeeperFailed("the ZooKeeper server does not run")
         return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether the server was started here and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def log(self) -> Path:
@@ -133,7 +138,7 @@ class ZooKeeperServer:
         A member of an ensemble answers when a majority runs: `wait=False` returns before that.
         Raises `ZooKeeperMissing`, `ZooKeeperFailed`, `OSError`.
         """
-        if self._process is not None and self._process.poll() is None:
+        if self.runs:
             return
         command = _command(find_java(), find_jars(), self.folder)
         chosen = self._port

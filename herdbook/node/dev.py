@@ -37,7 +37,7 @@ from herdbook.node.settings import (
 )
 from herdbook.node.status import StatusFile, was_killed
 from herdbook.node.supervisor import Ending, Member, MemberState, Supervisor
-from herdbook.zookeeper_server import ZooKeeperServer, find_jars, find_java
+from herdbook.zookeeper_server import ZooKeeperFailed, ZooKeeperServer, find_jars, find_java
 
 HOST: Final = "127.0.0.1"
 NODES_MAX: Final = 9
@@ -50,7 +50,9 @@ _ZOOKEEPER_PORT: Final = 2181
 _BOOKIES_MIN: Final = 3
 _ONCE_BITS: Final = 256
 _LOOK_S: Final = 0.1
-_ALIVE_S: Final = 1.0
+_ALIVE_S: Final = 0.5
+_STEADY_S: Final = 5.0
+"""A ZooKeeper that ends sooner after its start is not started again."""
 _READY_S: Final = 60.0
 
 
@@ -172,7 +174,8 @@ async def run_dev(
         supervisor = Supervisor(members, first.supervisor, SystemClock(), say=copy, changed=changed)
         cluster = _cluster(members, folder, ports, supervisor)
         told = _tell(supervisor, cluster, ready)
-        async with _beside(ending, _watch_zookeeper(server), status.beat(), told):
+        kept = _keep_zookeeper(server, shown.pass_on)
+        async with _beside(ending, kept, status.beat(), told):
             await supervisor.run(ending)
 
 
@@ -268,11 +271,19 @@ async def _beside(ending: Ending, *works: Awaitable[None]) -> AsyncIterator[None
         raise failures[0]
 
 
-async def _watch_zookeeper(server: ZooKeeperServer) -> None:
-    """Raise `ZooKeeperFailed` when it is gone."""
+async def _keep_zookeeper(server: ZooKeeperServer, tell: Callable[[str], None]) -> None:
+    """Start ZooKeeper again when it ends. Raises `ZooKeeperFailed` if it ends at once again."""
+    clock = SystemClock()
+    started_s = clock.monotonic()
     while True:
-        assert server.pid
         await asyncio.sleep(_ALIVE_S)
+        if server.runs:
+            continue
+        if clock.monotonic() - started_s < _STEADY_S:
+            raise ZooKeeperFailed(f"ZooKeeper ended twice in a few seconds: see {server.log}")
+        tell(f"ZooKeeper died. It is started again; see {server.log}")
+        server.start(wait=False)
+        started_s = clock.monotonic()
 
 
 async def _tell(supervisor: Supervisor, cluster: DevCluster, ready: Ready) -> None:

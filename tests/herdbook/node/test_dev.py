@@ -62,7 +62,9 @@ def test_it_is_used_by_every_way_in_and_is_there_again_with_the_same_data(tmp_pa
                 pass
     with running(tmp_path / "errors", "dev", "--data", data, "--json") as command:
         facts = facts_of(command)
+        os.kill(zookeeper_of(data), signal.SIGKILL)
         read_it_all(facts["url"])
+        assert f"see {data}/zookeeper/zookeeper.log" in command.errors()
         # A second signal, in the middle of ending, leaves nothing either.
         pids = [*facts["pids"].values(), zookeeper_of(data)]
         command.process.send_signal(signal.SIGTERM)
