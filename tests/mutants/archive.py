@@ -544,11 +544,44 @@ ARCHIVE_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-restore-that-fails-leaves-files-open",
+        "a restore closes each file that it reads, on every path",
+        "herdbook/archive/restore.py",
+        "            async with aclosing(_batches(workers, folder, kept)) as batches:\n",
+        "            if batches := _batches(workers, folder, kept):\n",
+        by_test(
+            "herdbook/test_archive_restoring.py",
+            "test_a_restore_that_fails_closes_the_files_that_it_reads",
+        ),
+    ),
+    Mutant(
+        "a-cancelled-restore-leaves-a-file-open",
+        "a file that a thread reads is closed when the thread has read",
+        "herdbook/archive/restore.py",
+        "            reading.add_done_callback(lambda _: blocks.close())\n",
+        "            _KEPT.append(blocks)\n\n\n_KEPT: list[object] = []\n",
+        by_test(
+            "herdbook/test_archive_restoring.py",
+            "test_a_restore_cancelled_while_a_thread_reads_closes_the_file_afterwards",
+        ),
+    ),
+    Mutant(
+        "a-rebuild-drops-the-mark-of-a-restore",
+        "a rebuild puts back the mark that it finds",
+        "engine/metadata/restoring.py",
+        "    if before:\n",
+        "    if not wanted:\n",
+        by_test(
+            "engine/bookie/test_rebuild.py",
+            "test_a_rebuild_keeps_the_mark_of_a_restore_by_an_earlier_program",
+        ),
+    ),
+    Mutant(
         "a-part-of-the-metadata-looks-whole",
         "an interrupted rebuild is marked",
         "engine/metadata/restoring.py",
-        "    await mark_restoration(store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
-        "    _ = (store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way",
+        "    await mark_restoration(store, wanted)\n    yield\n",
+        "    yield\n",
         by_test(
             "engine/bookie/test_rebuild.py",
             "test_an_interrupted_rebuild_is_marked_and_can_be_continued",
