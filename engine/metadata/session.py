@@ -139,7 +139,7 @@ class TreeSession:
         if ephemeral:
             self._tree.make(change, self._owner)
         else:
-            await self._write(key, change)
+            await self._make_durable(key, change)
         return 0
 
     async def set(self, key: str, value: bytes, version: int) -> int:
@@ -181,7 +181,7 @@ class TreeSession:
                     numbers.given[counter] = given + 1
                     return given + 1
                 change = Count(counter, reached + numbers.waiting[counter])
-                await self._write(name, change)
+                await self._make_durable(name, change)
         finally:
             numbers.waiting[counter] -= 1
 
@@ -228,7 +228,7 @@ class TreeSession:
 
     async def _change(self, key: str, change: Change) -> None:
         if self._tree.owner(key) is None:
-            await self._write(key, change)
+            await self._make_durable(key, change)
         else:
             self._tree.make(change)
 
@@ -237,7 +237,7 @@ class TreeSession:
         await self._shared.turn(name)
         self._check_open()
 
-    async def _write(self, name: str, change: Change) -> None:
+    async def _make_durable(self, name: str, change: Change) -> None:
         writing = self._shared.write(name, change)
         try:
             await asyncio.shield(writing)
