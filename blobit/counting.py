@@ -34,6 +34,9 @@ _DIMENSIONS: Final = (("objects", "objects_max"), ("size_bytes", "bytes_max"))
 _SHUT: Final = -(1 << 62)
 """Stored in place of shares when the bucket was deleted. A share is negative where a bucket holds
 more than its quota, but never by so much: a bucket holds fewer objects and bytes."""
+_SHUT_FROM: Final = _SHUT // (2 * SHARES)
+"""This and less shows that a bucket was deleted. A program that does not know shut counts takes
+`_SHUT` for a quota, and may divide it among all shares."""
 _OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})
 """Tables whose rows begin with a bucket's id, and that change only while the bucket exists."""
 
@@ -89,7 +92,9 @@ def shut(bucket_id: int, number: int, row: Row | None) -> Row:
 
 def is_shut(row: Mapping[str, Any] | None) -> bool:
     """Whether a count shows that its bucket was deleted."""
-    return row is not None and row["objects_max"] == _SHUT and row["bytes_max"] == _SHUT
+    return row is not None and all(
+        row[most] is not None and row[most] <= _SHUT_FROM for _, most in _DIMENSIONS
+    )
 
 
 def use_of(rows: Iterable[Row]) -> BucketUse:

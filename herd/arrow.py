@@ -29,11 +29,16 @@ from herd.schema import Column, Table
 from herd.types import ColumnType, Kind, Stored
 
 KIND: Final = b"herd:kind"
-"""The key in a field's metadata; its value is the name of a type: HUGEINT, UHUGEINT, UUID, JSON."""
+"""The key in a field's metadata; its value is the name of a type: HUGEINT, UUID, JSON.
+
+Clients of earlier versions fail on any other name, so nothing else is sent under this key.
+"""
+UNSIGNED: Final = b"herd:unsigned"
+"""The key that a UHUGEINT has besides `KIND`, which is HUGEINT; its value is `true`. Clients that
+do not know the key read values below 2^127 right, and higher ones as negative numbers."""
 KEY: Final = "_key"
 POSITION: Final = "_position"
 _HUGE: Final = b"HUGEINT"
-_UNSIGNED_HUGE: Final = b"UHUGEINT"
 _ROWS_AT_ONCE: Final = 2_000
 
 _PLAIN: Final[dict[Kind, pa.DataType]] = {
@@ -54,6 +59,8 @@ _PLAIN: Final[dict[Kind, pa.DataType]] = {
     Kind.JSON: pa.json_(),
     Kind.FLOATS: pa.list_(pa.float32()),
 }
+
+_NAMED: Final = {each.value.encode(): ColumnType(each) for each in (Kind.UUID, Kind.JSON)}
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
@@ -129,13 +136,12 @@ def _wide(values: Sequence[Any], wanted: pa.DataType) -> pa.Array:
 
 def column_type_of(field: pa.Field) -> ColumnType | None:
     """The type of a result's column; None where no type of a table's column tells it."""
-    named = (field.metadata or {}).get(KIND, b"")
+    facts = field.metadata or {}
+    named = facts.get(KIND, b"")
     if named == _HUGE:
-        return ColumnType(Kind.DECIMAL, 38, 0)
-    if named == _UNSIGNED_HUGE:
-        return None
+        return None if UNSIGNED in facts else ColumnType(Kind.DECIMAL, 38, 0)
     if named:
-        return ColumnType(Kind(named.decode()))
+        return _NAMED.get(named)
     found = field.type
     if pa.types.is_decimal(found):
         return ColumnType(Kind.DECIMAL, found.precision, found.scale)
@@ -182,12 +188,11 @@ def _python_values(field: pa.Field, column: pa.Array) -> list[Any]:
 
 
 def _converter(field: pa.Field) -> Callable[[Any], Any] | None:
-    named = (field.metadata or {}).get(KIND, b"")
+    facts = field.metadata or {}
+    named = facts.get(KIND, b"")
     if named == _HUGE:
-        return int
-    if named == _UNSIGNED_HUGE:
-        # The upper half of the range arrives as negative numbers.
-        return lambda value: int(value) % 2**128
+        # The upper half of the unsigned range arrives as negative numbers.
+        return (lambda value: int(value) % 2**128) if UNSIGNED in facts else int
     if named == b"UUID":
         return uuid.UUID
     if pa.types.is_timestamp(field.type) and field.type.tz is not None:
@@ -216,6 +221,8 @@ def described(table: pa.Table, types: Sequence[str]) -> pa.Table:
     for place, name in enumerate(types):
         if name in _NOT_IN_RESULTS:
             raise NotSupportedError(f"{name} in a result", hint="CAST it to VARCHAR")
-        if name in ("HUGEINT", "UHUGEINT", "UUID", "JSON"):
+        if name == "UHUGEINT":
+            fields[place] = fields[place].with_metadata({KIND: _HUGE, UNSIGNED: b"true"})
+        elif name in ("HUGEINT", "UUID", "JSON"):
             fields[place] = fields[place].with_metadata({KIND: name.encode()})
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))

@@ -1,7 +1,8 @@
 """What several openers on one event loop share: it is opened by the first and closed by the last.
 
 Invariants:
-- On one loop there is at most one of a name open at a time.
+- On one loop there is at most one of a name open at a time: who comes while the last one closes it
+  waits until it is closed, and opens it again. Only what was forgotten may still be open beside it.
 - An opening that fails is told to who wanted it; the next one tries again.
 """
 
@@ -45,10 +46,16 @@ class Sharing(Generic[T]):
         finally:
             shared.holders -= 1
             if not shared.holders:
-                if self._open.get(key) is shared:
+                await self._close(key, shared)
+
+    async def _close(self, key: tuple[int, str], shared: _Shared[T]) -> None:
+        async with shared.changing:
+            shared.opened = None
+            try:
+                await shared.stack.aclose()
+            finally:
+                if not shared.holders and self._open.get(key) is shared:
                     del self._open[key]
-                async with shared.changing:
-                    await shared.stack.aclose()
 
     def forget(self, name: str) -> None:
         """Who opens it from now on opens another one; those who have it keep it."""

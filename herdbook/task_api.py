@@ -11,7 +11,8 @@ Invariants:
   no password and no secret crosses the wire.
 - The file that names a server is readable by its owner alone: it holds a password.
 - That file is valid only while its server holds a lock (`flock`) on it: a file that a killed server
-  left behind is ignored, even if another program now listens at its port.
+  left behind is ignored, even if another program now listens at its port. Servers of earlier
+  versions hold no lock, and their files do not say so: one counts only if it accepts its password.
 """
 
 import fcntl
@@ -63,6 +64,8 @@ class TaskServerFact(msgspec.Struct, frozen=True):
     password: str = ""
     certificate: str = ""
     """The file of the server's own certificate, if it speaks TLS."""
+    locked: bool = False
+    """Whether the server holds a lock on the file; those of earlier versions do not."""
 
 
 class TaskApi:
@@ -133,17 +136,23 @@ async def open_tasks(
     served = read_server(folder)
     if served is not None:
         async with _over_http(served, configuration) as api:
-            if await _answers(api):
+            if await _answers(api, served):
                 yield api
                 return
     async with _here(folder) as api:
         yield api
 
 
-def check_unserved(folder: Path) -> None:
+async def check_unserved(folder: Path) -> None:
     """Raise `InvalidRequest` for a folder whose tasks a server answers for already."""
     served = read_server(folder)
-    if served is not None:
+    if served is None:
+        return
+    running = served.locked
+    if not running:
+        async with _over_http(served, read_configured()) as api:
+            running = await _answers(api, served)
+    if running:
         raise InvalidRequest(
             f"the tasks of {folder} are already served at {served.url}: use that server, or stop "
             "it first"
@@ -157,7 +166,10 @@ def read_configured() -> Configuration:
 
 
 def read_server(folder: Path) -> TaskServerFact | None:
-    """The running server of a folder, as it described itself; None if there is none."""
+    """The running server of a folder, as it described itself; None if there is none.
+
+    One of an earlier version, which is not `locked`, may have been killed: it has to be asked.
+    """
     try:
         with (folder / SERVER_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -165,8 +177,9 @@ def read_server(folder: Path) -> TaskServerFact | None:
         return _decoded(folder)
     except OSError:
         return None
-    # Nobody holds the lock: its server was killed.
-    return None
+    found = _decoded(folder)
+    # Nobody holds the lock: a server that locks its file was killed.
+    return None if found is None or found.locked else found
 
 
 def _decoded(folder: Path) -> TaskServerFact | None:
@@ -176,14 +189,15 @@ def _decoded(folder: Path) -> TaskServerFact | None:
         return None
 
 
-async def _answers(api: TaskApi) -> bool:
-    """Whether a server is running: it may have ended a moment ago."""
+async def _answers(api: TaskApi, served: TaskServerFact) -> bool:
+    """Whether a server is running: it may have ended a moment ago.
+
+    Another one may be at the address of one that does not lock its file, and refuse the password.
+    """
     try:
         await api.ask("GET", "/status")
-    except BrokerUnavailable as error:
-        return error.code != BrokerUnavailable.code
-    except BrokerError:
-        pass
+    except BrokerError as error:
+        return served.locked and error.code != BrokerUnavailable.code
     return True
 
 

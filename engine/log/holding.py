@@ -10,13 +10,16 @@ Invariants:
 - Safety does not depend on a hold: a backup reads twice to check that nothing changed. If a leader
   sees the key late, or not at all, the backup just reads again.
 - A leader waits at most `HOLD_MS` each time the key is created, whatever happens to its creator and
-  to the metadata store. A leader that is about to end its log does not wait.
+  to the metadata store. Each creation has its own value, and no value holds a leader twice.
+- A leader that is about to end its log does not wait.
+- The logs that use one session of a store share one watch, and one read of the key a change.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Final
+from weakref import WeakValueDictionary
 
 from engine.errors import EngineError, KeyExists
 from engine.metadata.contract import MetadataStore
@@ -51,23 +54,48 @@ async def logs_held(store: MetadataStore, owner: str, number: int) -> AsyncItera
 
 
 class Hold:
-    """Whether one log's leader is asked to append nothing now."""
+    """Whether one log's leader is asked to append nothing now. Logs of one store share a watch."""
 
     def __init__(self, store: MetadataStore, released: Callable[[], None]) -> None:
+        shared = _holds.get(id(store))
+        if shared is None:
+            shared = _holds[id(store)] = StoreHold(store)
+        self._shared: StoreHold | None = shared
+        shared.released[self] = released
+
+    @property
+    def on(self) -> bool:
+        """Whether the logs are held."""
+        return self._shared is not None and self._shared.on
+
+    def close(self) -> None:
+        """Stop watching. `released` is not called. May be called twice."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.leave(self)
+
+
+class StoreHold:
+    """Whether the logs that use one session of a store are held."""
+
+    def __init__(self, store: MetadataStore) -> None:
         self.on = False
+        self.released: dict[Hold, Callable[[], None]] = {}
         self._store = store
-        self._released = released
         self._loop = asyncio.get_running_loop()
-        self._seen: bytes | None = None
+        self._seen = b""
         self._again = False
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unwatch = store.watch(HOLD, self._changed)
 
-    def close(self) -> None:
-        """Stop watching. `released` is not called."""
+    def leave(self, hold: Hold) -> None:
+        """One log fewer; the last one ends the watch."""
+        del self.released[hold]
+        if self.released:
+            return
+        del _holds[id(self._store)]
         self._unwatch()
-        self.on = False
         for each in (self._looking, self._timer):
             if each is not None:
                 each.cancel()
@@ -90,16 +118,16 @@ class Hold:
             self._looking = None
 
     def _learn(self, value: bytes | None) -> None:
-        if value == self._seen:
-            return
-        self._seen = value
         if value is None:
+            # Either there is no key, or nobody can say. `_seen` stays: a key that is seen again
+            # after a failed read holds nobody a second time.
             self._release()
-            return
-        self.on = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(HOLD_MS / 1000, self._release)
+        elif value != self._seen:
+            self._seen = value
+            self.on = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(HOLD_MS / 1000, self._release)
 
     def _release(self) -> None:
         if self._timer is not None:
@@ -107,4 +135,9 @@ class Hold:
             self._timer = None
         if self.on:
             self.on = False
-            self._released()
+            for released in list(self.released.values()):
+                released()
+
+
+_holds: WeakValueDictionary[int, StoreHold] = WeakValueDictionary()
+"""By the identity of their store, which each of them keeps alive."""

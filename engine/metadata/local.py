@@ -5,7 +5,7 @@ Invariants:
 - Writes that come while a batch is in the disk make the next batch: one sync for all of them.
 - After a failed sync the store writes nothing more; what it knows to be durable stays readable.
   When a batch cannot be written (a full disk), only its callers are refused.
-- A write whose caller was cancelled continues, and reads wait for its outcome.
+- A write whose caller was cancelled continues.
 - A rewrite begins only while nothing is in the disk: the tree is then what the log says.
 """
 
@@ -105,7 +105,6 @@ class LocalTree:
         self._batcher = workers.batcher("metadata-log", partial(_commit, log), self._done)
         self._sessions = 0
         self._writes: dict[str, asyncio.Future[None]] = {}
-        self._abandoned: set[asyncio.Future[None]] = set()
         self._held: deque[_Write] = deque()
         self._in_disk = 0
         self._rewrite_due = True
@@ -131,11 +130,8 @@ class LocalTree:
                 return
             await asyncio.wait([blocker])
 
-    async def write(self, name: str, change: Change) -> None:
-        """Make a change durable, then visible. Raises `MetadataUnavailable`.
-
-        Cancelling the wait abandons the answer, never the write: see `settled`.
-        """
+    def write(self, name: str, change: Change) -> "asyncio.Future[None]":
+        """Begin to make a change durable, then visible. Raises `MetadataUnavailable`."""
         self._check_running()
         assert name not in self._writes, name
         job = _Write(name, change, self._loop.create_future())
@@ -146,18 +142,7 @@ class LocalTree:
             self._rewrite_if_quiet()
         else:
             self._put(job)
-        try:
-            await asyncio.shield(job.answer)
-        except asyncio.CancelledError:
-            if not job.answer.done():
-                self._abandoned.add(job.answer)
-                job.answer.add_done_callback(self._abandoned.discard)
-            raise
-
-    async def settled(self) -> None:
-        """Wait for all writes whose callers were cancelled."""
-        if self._abandoned:
-            await asyncio.wait(list(self._abandoned))
+        return job.answer
 
     async def close(self) -> None:
         """Finish what is on its way, mark the log's end and close it. May be called twice."""

@@ -5,6 +5,7 @@ Invariants:
 - A `FaultyStore` does exactly the faults it was told of, each once, in their order.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -44,12 +45,12 @@ class MemoryTree:
     async def turn(self, name: str) -> None:
         """Return at once: a write is never under way."""
 
-    async def write(self, name: str, change: Change) -> None:
-        """Make the change."""
+    def write(self, name: str, change: Change) -> "asyncio.Future[None]":
+        """Make the change at once."""
         self.tree.make(change)
-
-    async def settled(self) -> None:
-        """Return at once: a write is never under way."""
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        made.set_result(None)
+        return made
 
 
 class MemoryStore(TreeSession):

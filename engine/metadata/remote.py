@@ -3,8 +3,9 @@
 Invariants:
 - The session ends with its connection, and its ephemeral keys with it. The next connection is a
   new session; ephemeral keys are not made again by themselves, and who watches the session is told.
-- A read waits for the answers to writes whose callers were cancelled, as long as the connection of
-  those writes lasts.
+- A read waits for the answers to writes of the same key, or of keys under it, whose callers were
+  cancelled, as long as the connection of those writes lasts. If one takes longer than the request
+  timeout, the read raises `MetadataUnavailable`.
 - A call whose connection is lost raises `MetadataUnavailable`: a write may have happened.
 - Watches outlive a connection. Each fires once after a new session begins, since anything may have
   changed in between.
@@ -15,6 +16,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from engine.errors import (
@@ -30,6 +32,7 @@ from engine.errors import (
 from engine.metadata import remote_messages as messages
 from engine.metadata.contract import Versioned
 from engine.metadata.losses import Losses
+from engine.metadata.session import AbandonedWrites
 from engine.metadata.tree import check_key, check_value
 from engine.ports.clock import Clock
 from engine.transport.framed_client import ClientConnection
@@ -78,7 +81,7 @@ class RemoteStore:
         self._watches: dict[int, tuple[str, Callable[[], None]]] = {}
         self._due: set[int] = set()
         self._losses = Losses()
-        self._unanswered: set[asyncio.Future[Frame]] = set()
+        self._abandoned = AbandonedWrites[Frame]()
         self._next_watch = 1
         self._closed = False
 
@@ -127,7 +130,7 @@ class RemoteStore:
 
     async def get(self, key: str) -> Versioned | None:
         """The value, or None if the key is positively absent."""
-        await self._settled()
+        await self._settled(key)
         answer = await self._call(messages.Get(key))
         if answer.value is None:
             return None
@@ -137,23 +140,23 @@ class RemoteStore:
         """Make a key; returns its version."""
         check_key(key)
         check_value(value)
-        return _number(await self._call(messages.Create(key, value, ephemeral), writes=True))
+        return _number(await self._call(messages.Create(key, value, ephemeral), writes=key))
 
     async def set(self, key: str, value: bytes, version: int) -> int:
         """Compare-and-set; returns the new version."""
         check_key(key)
         check_value(value)
-        return _number(await self._call(messages.Set(key, value, version), writes=True))
+        return _number(await self._call(messages.Set(key, value, version), writes=key))
 
     async def delete(self, key: str, version: int | None = None) -> None:
         """Remove a key; an absent one is a success."""
         check_key(key)
-        await self._call(messages.Delete(key, version), writes=True)
+        await self._call(messages.Delete(key, version), writes=key)
 
     async def children(self, prefix: str) -> list[str]:
         """The names directly under `prefix`, sorted."""
         names: list[str] = []
-        await self._settled()
+        await self._settled(f"{prefix.rstrip('/')}/")
         while True:
             above = names[-1] if names else ""
             answer = await self._call(messages.Children(prefix, above))
@@ -201,17 +204,18 @@ class RemoteStore:
             connection.close()
             await ended
 
-    async def _settled(self) -> None:
-        if self._unanswered:
-            await asyncio.wait(list(self._unanswered))
+    async def _settled(self, path: str) -> None:
+        await self._abandoned.settled(path, self._settings.request_timeout_ms / 1000)
 
-    async def _call(self, call: messages.Call, *, writes: bool = False) -> messages.Answer:
+    async def _call(self, call: messages.Call, *, writes: str = "") -> messages.Answer:
         connection = self._connection
         if connection is None or connection.over:
             raise MetadataUnavailable("the session with the metadata store has ended")
         try:
             if writes:
-                frame = await connection.call_through(Kind.METADATA, encode(call), self._unanswered)
+                frame = await connection.call_through(
+                    Kind.METADATA, encode(call), partial(self._abandoned.add, writes)
+                )
             else:
                 frame = await connection.call(Kind.METADATA, encode(call))
             return decode(frame.head, messages.Answer)

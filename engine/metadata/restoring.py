@@ -3,7 +3,8 @@
 Invariants:
 - While this runs, and after it was interrupted, nobody leads a log of the store, creates a
   tablespace in it, or treats a ledger as garbage: the names of the ledgers are written last.
-- Only the command that set the mark removes it. Running the same command again continues it.
+- Only the command that set the mark removes it. Running the same command again continues it. A
+  rebuild puts back the mark that it finds: an earlier program's restore may still need it.
 """
 
 from collections.abc import AsyncIterator
@@ -23,13 +24,15 @@ class Restoration(msgspec.Struct, frozen=True, omit_defaults=True):
     """The backup that a store is restored from, and whether the restore is still under way.
 
     Backups are numbered from 1; 0 stands for metadata that are rebuilt from bookies' folders. A
-    value of a program without `under_way` reads as a finished restore.
+    value of a program without `under_way` reads as a finished restore. `before` is the value that a
+    rebuild of metadata found, and puts back at its end.
     """
 
     cluster_id: str
     number: int
     cut_ms: int
     under_way: bool = False
+    before: bytes = b""
 
     def of_same_backup(self, other: "Restoration") -> bool:
         """Whether both restore the same backup."""
@@ -72,7 +75,11 @@ async def check_not_under_way(store: MetadataStore) -> None:
 
 async def mark_restoration(store: MetadataStore, wanted: Restoration) -> None:
     """Write the mark. Raises `VersionConflict`, `KeyExists`, `MetadataUnavailable`."""
-    found, value = await store.get(MARK), _encode(wanted)
+    await _put(store, _encode(wanted))
+
+
+async def _put(store: MetadataStore, value: bytes) -> None:
+    found = await store.get(MARK)
     if found is None:
         await store.create(MARK, value)
     elif found.value != value:
@@ -83,16 +90,24 @@ async def mark_restoration(store: MetadataStore, wanted: Restoration) -> None:
 async def metadata_made_anew(store: MetadataStore) -> AsyncIterator[None]:
     """Mark a store as incomplete until the block ends without an error.
 
-    If a restore is already under way there, its mark is kept. Raises `CannotRead`,
-    `MetadataUnavailable`.
+    If a restore is already under way there, its mark is kept. Any other mark is there again at the
+    end. Raises `CannotRead`, `MetadataUnavailable`.
     """
-    found = await restoration_in(store)
-    if found is not None and found.under_way and found.number != _NO_BACKUP:
+    found = await store.get(MARK)
+    mark = None if found is None else _decoded(found)
+    if mark is not None and mark.under_way and mark.number != _NO_BACKUP:
         yield
         return
-    await mark_restoration(store, Restoration(store.cluster_id, _NO_BACKUP, 0, under_way=True))
+    before = b""
+    if found is not None and mark is not None:
+        before = mark.before if mark.number == _NO_BACKUP else found.value
+    wanted = Restoration(store.cluster_id, _NO_BACKUP, 0, under_way=True, before=before)
+    await mark_restoration(store, wanted)
     yield
-    await store.delete(MARK)
+    if before:
+        await _put(store, before)
+    else:
+        await store.delete(MARK)
 
 
 def _decoded(found: Versioned) -> Restoration:

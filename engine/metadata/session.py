@@ -5,18 +5,21 @@ Invariants:
   nobody, a loser of a compare-and-set included, is told anything that is not durable.
 - An ephemeral key is made and goes without a trace in the log.
 - A number of a counter is given out only when it is durably used up.
-- A read waits for writes whose callers were cancelled, so it never returns the state before them.
+- A read waits for the writes of its own session whose callers were cancelled and that it could
+  show, so it never returns the state before them. Nobody else waits for them.
 - After `close()` a session answers nothing.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from engine.errors import MetadataUnavailable
 from engine.metadata.contract import Versioned
 from engine.metadata.losses import Losses
 from engine.metadata.tree import Change, Count, Drop, Put, Tree, Watcher, check_key, check_value
+
+T = TypeVar("T")
 
 
 class SharedTree(Protocol):
@@ -50,12 +53,12 @@ class SharedTree(Protocol):
         """
         ...
 
-    async def write(self, name: str, change: Change) -> None:
-        """Make a change durable, then make it in the tree. Raises `MetadataUnavailable`."""
-        ...
+    def write(self, name: str, change: Change) -> "asyncio.Future[None]":
+        """Begin to make a change durable, and then to make it in the tree.
 
-    async def settled(self) -> None:
-        """Wait for all writes whose callers were cancelled."""
+        The future ends when that is done; it must not be cancelled. Both it and the call raise
+        `MetadataUnavailable`.
+        """
         ...
 
 
@@ -65,6 +68,43 @@ class Numbers:
     def __init__(self) -> None:
         self.given: dict[str, int] = {}
         self.waiting: dict[str, int] = {}
+
+
+class AbandonedWrites(Generic[T]):
+    """The writes of one session that continue though their callers were cancelled."""
+
+    def __init__(self) -> None:
+        self._names: dict[asyncio.Future[T], str] = {}
+
+    def add(self, name: str, writing: "asyncio.Future[T]") -> None:
+        """Remember the write of a key until it ends, however it ends."""
+        if not writing.done():
+            self._names[writing] = name
+            writing.add_done_callback(self._forget)
+
+    async def settled(self, path: str, timeout_s: float | None = None) -> None:
+        """Wait for those of a key, or of all keys under a path that ends in a slash.
+
+        Raises `MetadataUnavailable` if one takes longer than the timeout.
+        """
+        writes = [writing for writing, name in self._names.items() if _within(name, path)]
+        if writes:
+            _, missing = await asyncio.wait(writes, timeout=timeout_s)
+            if missing:
+                raise MetadataUnavailable(
+                    f"a write of {self._names[missing.pop()]} was cancelled and has not ended yet, "
+                    "so its outcome is unknown"
+                )
+
+    def _forget(self, writing: "asyncio.Future[T]") -> None:
+        del self._names[writing]
+        if not writing.cancelled():
+            # Nobody waits for it any more.
+            writing.exception()
+
+
+def _within(name: str, path: str) -> bool:
+    return name == path or (path.endswith("/") and name.startswith(path))
 
 
 class TreeSession:
@@ -77,6 +117,7 @@ class TreeSession:
         self._open = True
         self._watches: dict[object, Callable[[], None]] = {}
         self._losses = Losses()
+        self._abandoned = AbandonedWrites[None]()
 
     @property
     def cluster_id(self) -> str:
@@ -85,7 +126,7 @@ class TreeSession:
 
     async def get(self, key: str) -> Versioned | None:
         """The value, or None if the key is positively absent."""
-        await self._settled()
+        await self._settled(key)
         return self._tree.get(key)
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
@@ -98,7 +139,7 @@ class TreeSession:
         if ephemeral:
             self._tree.make(change, self._owner)
         else:
-            await self._shared.write(key, change)
+            await self._make_durable(key, change)
         return 0
 
     async def set(self, key: str, value: bytes, version: int) -> int:
@@ -122,7 +163,7 @@ class TreeSession:
 
     async def children(self, prefix: str) -> list[str]:
         """The names directly under `prefix`, sorted."""
-        await self._settled()
+        await self._settled(f"{prefix.rstrip('/')}/")
         return self._tree.children(prefix)
 
     async def next_id(self, counter: str) -> int:
@@ -140,7 +181,7 @@ class TreeSession:
                     numbers.given[counter] = given + 1
                     return given + 1
                 change = Count(counter, reached + numbers.waiting[counter])
-                await self._shared.write(name, change)
+                await self._make_durable(name, change)
         finally:
             numbers.waiting[counter] -= 1
 
@@ -187,7 +228,7 @@ class TreeSession:
 
     async def _change(self, key: str, change: Change) -> None:
         if self._tree.owner(key) is None:
-            await self._shared.write(key, change)
+            await self._make_durable(key, change)
         else:
             self._tree.make(change)
 
@@ -196,9 +237,17 @@ class TreeSession:
         await self._shared.turn(name)
         self._check_open()
 
-    async def _settled(self) -> None:
+    async def _make_durable(self, name: str, change: Change) -> None:
+        writing = self._shared.write(name, change)
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            self._abandoned.add(name, writing)
+            raise
+
+    async def _settled(self, path: str) -> None:
         self._check_open()
-        await self._shared.settled()
+        await self._abandoned.settled(path)
         self._check_open()
 
     def _check_open(self) -> None:

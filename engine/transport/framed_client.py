@@ -79,11 +79,15 @@ class PendingAppend(msgspec.Struct, eq=False):
 class PendingCall:
     """A request that waits for one frame."""
 
-    __slots__ = ("deadline", "reply")
+    __slots__ = ("abandoned", "deadline", "lasts", "reply")
 
     def __init__(self, reply: "asyncio.Future[Frame]", deadline: float) -> None:
         self.reply = reply
         self.deadline = deadline
+        self.lasts = False
+        """Whether the answer is still expected when it is late."""
+        self.abandoned = False
+        """Whether the caller was cancelled, so that nobody can be told that it is late."""
 
     def answer(self, frame: Frame) -> None:
         """Hand the frame to the caller, who may have gone."""
@@ -187,27 +191,33 @@ class ClientConnection:
 
         Raises `BookieUnavailable`, or what the other side answered.
         """
-        request, reply = self._ask(kind, head, target, patience_ms)
+        request, pending = self._ask(kind, head, target, patience_ms)
         try:
-            frame = await reply
+            frame = await pending.reply
         finally:
             self._pending.pop(request, None)
         return self._answered(frame)
 
     async def call_through(
-        self, kind: Kind, head: bytes, unanswered: "set[asyncio.Future[Frame]]"
+        self, kind: Kind, head: bytes, abandon: "Callable[[asyncio.Future[Frame]], None]"
     ) -> Frame:
-        """As `call`; if the caller is cancelled, the pending answer stays in `unanswered`.
+        """As `call`; if the caller is cancelled, `abandon` is called with the pending answer.
 
-        It leaves the set when the answer has arrived, or can no longer arrive.
+        That ends only when the answer has arrived, or can no longer arrive: it is never late.
         """
-        _, reply = self._ask(kind, head)
+        request, pending = self._ask(kind, head)
+        pending.lasts = True
         try:
-            frame = await asyncio.shield(reply)
+            frame = await pending.reply
         except asyncio.CancelledError:
-            if not reply.done():
-                unanswered.add(reply)
-                reply.add_done_callback(partial(_heard, unanswered))
+            if request in self._pending:
+                # The future that was cancelled, or has just been given up as late, cannot be used.
+                pending.reply = self._loop.create_future()
+                pending.abandoned = True
+                abandon(pending.reply)
+            raise
+        except EngineError:
+            self._pending.pop(request, None)
             raise
         return self._answered(frame)
 
@@ -246,16 +256,16 @@ class ClientConnection:
 
     def _ask(
         self, kind: Kind, head: bytes, target: int = 0, patience_ms: int = 0
-    ) -> "tuple[int, asyncio.Future[Frame]]":
-        """Send a request. Returns its number and a future of its answer."""
+    ) -> tuple[int, PendingCall]:
+        """Send a request. Returns its number, and what waits for its answer."""
         if self.over:
             raise BookieUnavailable(f"the connection to {self.address} is lost")
         if self.full:
             raise Overloaded(f"the send queue to {self.address} is full")
-        reply: asyncio.Future[Frame] = self._loop.create_future()
-        request = self._register(PendingCall(reply, self._deadline(patience_ms)))
+        pending = PendingCall(self._loop.create_future(), self._deadline(patience_ms))
+        request = self._register(pending)
         self.wire.send(kind, head, target=target, request=request)
-        return request, reply
+        return request, pending
 
     def _answered(self, frame: Frame) -> Frame:
         if frame.kind == Kind.ERROR:
@@ -375,17 +385,19 @@ class ClientConnection:
                 self.wire.abort(BookieUnavailable("no answer in time"))
                 return
             for number in late:
-                waits = self._pending.pop(number)
-                waits.give_up(BookieUnavailable(f"{self.address} did not answer in time"))
+                self._give_up_late(number, now)
         self._heard_frames = self.wire.received_frames
         if self._pending:
             self._arm()
 
-
-def _heard(unanswered: "set[asyncio.Future[Frame]]", reply: "asyncio.Future[Frame]") -> None:
-    unanswered.discard(reply)
-    if not reply.cancelled():
-        reply.exception()
+    def _give_up_late(self, number: int, now: float) -> None:
+        waits = self._pending[number]
+        if isinstance(waits, PendingCall) and waits.abandoned:
+            waits.deadline = now + self._patience_s
+            return
+        if not isinstance(waits, PendingCall) or not waits.lasts:
+            del self._pending[number]
+        waits.give_up(BookieUnavailable(f"{self.address} did not answer in time"))
 
 
 def refuse(pending: PendingAppend, status: Status) -> None:

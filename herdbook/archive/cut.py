@@ -7,6 +7,9 @@ Invariants:
 - Nothing else is needed for that: no leader's reply, no clock, no epoch. Leaders hold their logs
   meanwhile (`engine.log.holding`) only so that two reads can be equal in a busy store.
 - The ends of logs only grow: an end is what a recovery would find now.
+- A log is in the cut if a ledger names it. Ledgers may be many, so they are listed before the logs
+  are held and again after that, never meanwhile: if that shows a log that is not in the two reads,
+  everything is read again.
 - A log's list, its snapshot and its end belong together: the log is kept from the snapshot on.
 - What is being filled, or was dropped, is not there.
 """
@@ -80,7 +83,7 @@ async def take_cut(workshop: Workshop, found: Iterable[LedgerMetadata] = ()) -> 
         # Before the logs are held: there may be many ledgers that have not been read yet.
         await cutting.learn_logs()
         cut = await cutting.within(hold_s, number)
-        if cut is not None:
+        if cut is not None and not await cutting.learn_logs():
             return cut
         await asyncio.sleep(hold_s)
         hold_s = min(2 * hold_s, HOLD_MS / 1000)
@@ -148,14 +151,21 @@ class _Cutting:
             self.moved = str(error) or "a snapshot or a log's list changed"
             return None
 
-    async def learn_logs(self) -> set[str]:
-        """The names of all logs: a log's ledgers name it, and they exist before their entries."""
+    async def learn_logs(self) -> bool:
+        """Find all logs, and whether there are new ones.
+
+        A log's ledgers name it, and they exist before their entries.
+        """
+        before = len(self._logs)
+        await self._workshop.store.sync()
         new = [each for each in await self._workshop.ledgers.ids() if each not in self._known]
         size = self._workshop.settings.ledgers_a_page
         for start in range(0, len(new), size):
             for metadata in await read_many(self._workshop, new[start : start + size]):
                 self._learn(metadata)
-        return self._logs
+        if len(self._logs) > before:
+            self.moved = "a log began"
+        return len(self._logs) > before
 
     def _learn(self, metadata: LedgerMetadata) -> None:
         self._known.add(metadata.ledger_id)
@@ -179,7 +189,7 @@ class _Cutting:
             if found is not None:
                 keys[f"{name}/{_CHECKPOINTS}"] = found.value
         # The log of a tablespace that is being filled, or was dropped, is left out as well.
-        others = {name for name in await self.learn_logs() if not name.startswith(HERD_LOGS)}
+        others = {name for name in self._logs if not name.startswith(HERD_LOGS)}
         names = sorted(others | {log_of(key.removeprefix(f"{SPACES}/")) for key in spaces})
         ends: dict[int, int] = {}
         logs: set[int] = set()

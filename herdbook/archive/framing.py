@@ -10,7 +10,7 @@ Invariants:
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
@@ -66,7 +66,7 @@ class FrameWriter:
             self._part.replace(self._path)
 
 
-def read_frames(path: Path, magic: bytes, major: int) -> Iterator[tuple[bytes, bytes]]:
+def read_frames(path: Path, magic: bytes, major: int) -> Generator[tuple[bytes, bytes], None, None]:
     """The frames of a file, `END` among them, each checked. Blocks.
 
     Raises `CannotRead` for what is damaged, cut short, or no such file, `FormatTooNew`, `OSError`.

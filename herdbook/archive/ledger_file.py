@@ -12,7 +12,8 @@ Invariants:
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import accumulate, pairwise
 from pathlib import Path
 from types import TracebackType
@@ -84,13 +85,24 @@ class LedgerFileWriter:
 
 def read_blocks(
     path: Path, ledger_id: int, last: int, length: int | None = None
-) -> Iterator[list[bytes]]:
+) -> Generator[list[bytes], None, None]:
     """A ledger's entries, some at a time, checked to be all of those wanted. Blocks.
 
-    Raises `CannotRead`, `FormatTooNew`, `OSError`.
+    `close()` closes the file. Raises `CannotRead`, `FormatTooNew`, `OSError`.
     """
+    with closing(read_frames(path, MAGIC, FORMAT_MAJOR)) as frames:
+        yield from _blocks_of(path, frames, ledger_id, last, length)
+
+
+def _blocks_of(
+    path: Path,
+    frames: Iterator[tuple[bytes, bytes]],
+    ledger_id: int,
+    last: int,
+    length: int | None,
+) -> Iterator[list[bytes]]:
     seen, seen_bytes = NO_ENTRY, 0
-    for number, (kind, blob) in enumerate(read_frames(path, MAGIC, FORMAT_MAJOR)):
+    for number, (kind, blob) in enumerate(frames):
         if (number == 0) != (kind == _HEAD):
             raise CannotRead(f"{path} is damaged: its frames are in no order")
         if kind == _HEAD:

@@ -20,7 +20,8 @@ Invariants:
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -242,8 +243,8 @@ async def _write_all(
     async def work() -> None:
         nonlocal done, written, length
         for kept in queue:
-            batches = _batches(workers, folder, kept)
-            new = await write_back(workshop, client.settings, bookies, kept, batches)
+            async with aclosing(_batches(workers, folder, kept)) as batches:
+                new = await write_back(workshop, client.settings, bookies, kept, batches)
             written += new
             done += 1
             length += kept.length
@@ -261,11 +262,24 @@ async def _write_all(
 
 async def _batches(
     workers: Workers, folder: BackupFolder, kept: KeptLedger
-) -> AsyncIterator[list[bytes]]:
+) -> AsyncGenerator[list[bytes], None]:
+    """The entries of a ledger's file, which is closed when this ends, however it ends."""
     path = folder.ledger(kept.ledger_id, kept.last)
     blocks = read_blocks(path, kept.ledger_id, kept.last, kept.length)
-    while (bodies := await workers.run(partial(next, blocks, None))) is not None:
-        yield bodies
+    reading: asyncio.Future[list[bytes] | None] | None = None
+    try:
+        while True:
+            reading = asyncio.ensure_future(workers.run(partial(next, blocks, None)))
+            bodies = await asyncio.shield(reading)
+            if bodies is None:
+                return
+            yield bodies
+    finally:
+        if reading is None or reading.done():
+            blocks.close()
+        else:
+            # The caller was cancelled. Until the thread has read, the file cannot be closed.
+            reading.add_done_callback(lambda _: blocks.close())
 
 
 def _in_order(manifest: StoreManifest, replicas: int) -> Iterator[tuple[str, bytes]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from herd.arrow import KEY, POSITION, batch_of, column_type_of, python_rows
+from herd.arrow import KEY, KIND, POSITION, batch_of, column_type_of, described, python_rows
 from herd.errors import ValueInvalid, ValueOutOfRange
 from herd.rows import POSITION_BYTES, encode_row
 from herd.schema import Column, Table
@@ -75,3 +75,18 @@ def test_a_decimal_of_38_digits_keeps_them_all() -> None:
         accepting(kind)(Decimal("0.00001"))
     with pytest.raises(ValueOutOfRange):
         accepting(kind)(Decimal("1e999999"))
+
+
+def test_clients_of_earlier_versions_know_every_type_name_that_is_sent() -> None:
+    """They know HUGEINT, UUID and JSON, and fail on any other name."""
+    halves = pa.table({"a": pa.array([Decimal(7), Decimal(-1)], pa.decimal128(38, 0))})
+    for name in ("HUGEINT", "UHUGEINT"):
+        field = described(halves, [name]).schema.field("a")
+        assert field.metadata[KIND] == b"HUGEINT"
+    assert python_rows(described(halves, ["HUGEINT"])) == [(7,), (-1,)]
+    assert python_rows(described(halves, ["UHUGEINT"])) == [(7,), (2**128 - 1,)]
+    assert column_type_of(described(halves, ["UHUGEINT"]).schema.field("a")) is None
+
+
+def test_a_type_name_of_a_later_version_is_no_type_of_a_column() -> None:
+    assert column_type_of(pa.field("a", pa.string(), metadata={KIND: b"GEOMETRY"})) is None

@@ -16,8 +16,9 @@ from broker.task import Mode, Status
 from engine.errors import EngineError, Unavailable
 from engine.ledger.client import LedgerClient
 from engine.log import START, LogWriter, ReplicatedLog
-from engine.log.holding import HOLD, Hold
+from engine.log.holding import HOLD, StoreHold
 from engine.log.log_list import LOGS, LogList, decode_list
+from engine.metadata.ledgers import LEDGERS
 from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
 from herdbook.archive import BackupFolder, back_up, restore_folder
@@ -206,7 +207,7 @@ async def test_a_move_between_two_logs_during_a_read_starts_another_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody holds a log here: that two looks are alike is enough."""
-    monkeypatch.setattr(Hold, "_changed", lambda _: None)
+    monkeypatch.setattr(StoreHold, "_changed", lambda _: None)
     bookies = await Cluster.of(3)
     herds = Herds(bookies.client(), random.Random(1))
     await herds.begin()
@@ -236,7 +237,7 @@ def test_a_backup_fails_and_names_a_log_whose_leader_never_stops_appending(
     """As one of an earlier version does."""
 
     async def script() -> None:
-        monkeypatch.setattr(Hold, "_changed", lambda _: None)
+        monkeypatch.setattr(StoreHold, "_changed", lambda _: None)
         late = Late(1)
         bookies = await Cluster.of(3)
         bookies.client_clock = LoopClock()
@@ -285,6 +286,22 @@ async def test_a_log_that_begins_while_the_cut_is_taken_is_in_it(
     monkeypatch.setattr(cutting, "_take_log", taken)
     cut = await take_cut(workshop_of(client))
     assert cut.ends[begun[0].ledger] == 0 and f"{LOGS}/new/list" in cut.keys
+
+
+async def test_ledgers_are_not_listed_while_the_logs_are_held() -> None:
+    bookies = await Cluster.of(3)
+    client, other = bookies.client(), bookies.tree.session()
+    await (await ReplicatedLog(client, "mine").lead()).append(b"moo")
+    children, held = client.store.children, list[bool]()
+
+    async def listed(prefix: str) -> list[str]:
+        if prefix == LEDGERS:
+            held.append(await other.get(HOLD) is not None)
+        return await children(prefix)
+
+    client.store.children = listed  # type: ignore[method-assign]
+    await take_cut(workshop_of(client))
+    assert held == [False, False]
 
 
 # Tasks and tables

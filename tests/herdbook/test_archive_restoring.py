@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from herd.errors import OperationalError
 from herd.nodes.directory import Directory
 from herd.nodes.facts import SPACES, SpaceFact, encode_fact
 from herdbook.archive import BackupFolder, StoreManifest, back_up, restore_cluster
+from herdbook.archive.ledger_file import read_blocks
 from herdbook.archive.manifest import KeptLedger
 from herdbook.archive.writing_back import write_back
 from tests.engine.ledger.scripted import QUICK, turns
@@ -355,6 +357,66 @@ async def test_a_restore_interrupted_at_any_step_can_be_continued_and_completes(
         await whole(yard, manifest)
     assert cuts > 40
     await workers.close()
+
+
+class Opened:
+    """Counts the files of ledgers that are open; the thread that reads one can be made to wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files, self.asked = 0, threading.Event()
+        self.free = threading.Event()
+        self.free.set()
+        monkeypatch.setattr("herdbook.archive.restore.read_blocks", self.read)
+
+    def read(self, *of: Any) -> Iterator[list[bytes]]:
+        self.files += 1
+        try:
+            self.asked.set()
+            self.free.wait()
+            yield from read_blocks(*of)
+        finally:
+            self.files -= 1
+
+
+async def test_a_restore_that_fails_closes_the_files_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*of: Any) -> bool:
+        async for _ in of[-1]:
+            break
+        raise Unavailable("all bookies are away")
+
+    workers, yard = ThreadWorkers(asyncio.get_running_loop()), await Yard.of(3)
+    await backed_up(yard, tmp_path / "backups", workers)
+    opened = Opened(monkeypatch)
+    monkeypatch.setattr("herdbook.archive.restore.write_back", failing)
+    client = (await Yard.of(3)).client()
+    with pytest.raises(Unavailable) as failure:
+        await restore_cluster(client, workers, tmp_path / "backups", replicas=1)
+    # What failed is still at hand, so nothing was closed by being thrown away.
+    assert failure.value.__cause__ is not None and opened.files == 0
+    await workers.close()
+
+
+async def test_a_restore_cancelled_while_a_thread_reads_closes_the_file_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers, yard = ThreadWorkers(asyncio.get_running_loop()), await Yard.of(3)
+    await backed_up(yard, tmp_path / "backups", workers)
+    opened = Opened(monkeypatch)
+    opened.free.clear()
+    client = (await Yard.of(3)).client()
+    restore = asyncio.ensure_future(
+        restore_cluster(client, workers, tmp_path / "backups", replicas=1)
+    )
+    await asyncio.to_thread(opened.asked.wait)
+    restore.cancel()
+    await asyncio.wait([restore])
+    assert restore.cancelled() and opened.files
+    opened.free.set()
+    await workers.close()
+    await turns()
+    assert opened.files == 0
 
 
 def test_a_check_of_a_store_that_is_being_restored_says_so(tmp_path: Path) -> None:

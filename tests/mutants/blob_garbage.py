@@ -294,6 +294,17 @@ BLOB_GARBAGE_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "an-earlier-program-opens-a-deleted-bucket",
+        "counts stay shut if a program that does not know that divides the quota",
+        "blobit/counting.py",
+        "        row[most] is not None and row[most] <= _SHUT_FROM for",
+        "        row[most] is not None and row[most] == _SHUT for",
+        by_test(
+            "blobit/test_counting.py",
+            "test_a_deleted_bucket_stays_shut_if_an_earlier_program_divides_its_quota",
+        ),
+    ),
+    Mutant(
         "a-deleted-bucket-is-not-shut",
         "after a deletion has returned, nobody can change the bucket",
         "blobit/registry.py",

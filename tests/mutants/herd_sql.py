@@ -131,8 +131,8 @@ HERD_SQL_MUTANTS: Final = (
         "the-upper-half-of-a-type-is-negative",
         "a result has the values of the query",
         "herd/arrow.py",
-        "        return lambda value: int(value) % 2**128",
-        "        return int",
+        "        return (lambda value: int(value) % 2**128) if UNSIGNED in facts else int\n",
+        "        return int\n",
         by_test(_ATTACKS, "test_every_statement_ends_and_the_next_of_anybody_works"),
     ),
     Mutant(

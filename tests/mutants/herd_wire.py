@@ -17,6 +17,17 @@ _GUEST_TESTS: Final = "herd/wire/test_guest.py"
 
 HERD_WIRE_MUTANTS: Final = (
     Mutant(
+        "a-type-name-is-sent-that-earlier-clients-do-not-know",
+        "clients of earlier versions can read every result",
+        "herd/arrow.py",
+        "with_metadata({KIND: _HUGE, UNSIGNED",
+        "with_metadata({KIND: name.encode(), UNSIGNED",
+        by_test(
+            "herd/test_arrow.py",
+            "test_clients_of_earlier_versions_know_every_type_name_that_is_sent",
+        ),
+    ),
+    Mutant(
         "a-restoration-goes-past-the-owner-of-a-folder",
         "only its owner opens a folder's tablespaces",
         "herd/store.py",

@@ -475,11 +475,33 @@ KEEPING_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-hold-counts-again-after-a-failed-read",
+        "a leader waits at most HOLD_MS each time the key is created",
+        "engine/log/holding.py",
+        "            self._release()\n        elif",
+        '            self._release()\n            self._seen = b""\n        elif',
+        by_test(
+            "engine/log/test_holding.py",
+            "test_a_hold_that_could_not_be_read_meanwhile_does_not_hold_a_log_twice",
+        ),
+    ),
+    Mutant(
+        "each-log-watches-the-hold-by-itself",
+        "the logs of one session share a watch of the hold",
+        "engine/log/holding.py",
+        "        shared = _holds.get(id(store))\n",
+        "        shared = None\n",
+        by_test(
+            "engine/log/test_holding.py",
+            "test_the_logs_of_one_session_read_the_hold_once_and_share_a_watch",
+        ),
+    ),
+    Mutant(
         "a-second-hold-is-not-seen",
         "each try of a backup holds the log again",
         "engine/log/holding.py",
-        "        if value == self._seen:\n",
-        "        if value and self._seen:\n",
+        "        elif value != self._seen:\n",
+        "        elif not self._seen:\n",
         by_test(
             "engine/log/test_holding.py",
             "test_a_log_is_held_again_for_the_next_try_even_if_it_missed_the_end_of_the_last",

@@ -147,9 +147,9 @@ METADATA_MUTANTS: Final = (
     Mutant(
         "a-read-passes-a-cancelled-write-of-a-folder",
         "a read waits for a write whose caller was cancelled",
-        "engine/metadata/local.py",
-        "        if self._abandoned:\n",
-        "        if self.closed and self._abandoned:\n",
+        "engine/metadata/session.py",
+        "            self._abandoned.add(name, writing)\n",
+        "",
         by_test(
             "engine/metadata/test_local.py::TestLocalStore",
             "test_a_write_that_was_cancelled_is_seen_by_the_next_read_or_never_happens",
@@ -159,11 +159,44 @@ METADATA_MUTANTS: Final = (
         "a-read-passes-a-cancelled-write-on-a-connection",
         "a read waits for a write whose caller was cancelled",
         "engine/metadata/remote.py",
-        "        if self._unanswered:\n",
-        "        if self._closed and self._unanswered:\n",
+        "        await self._abandoned.settled(path, self._settings.request_timeout_ms / 1000)\n",
+        "        return\n",
         by_test(
             "engine/metadata/test_remote.py",
             "test_the_next_read_sees_the_outcome_of_a_cancelled_write_to_a_folder",
+        ),
+    ),
+    Mutant(
+        "a-cancelled-write-holds-all-reads-of-its-session",
+        "a cancelled write holds only reads of its key, and of the names above it",
+        "engine/metadata/session.py",
+        '    return name == path or (path.endswith("/") and name.startswith(path))\n',
+        "    return True\n",
+        by_test(
+            _LOCAL_TESTS,
+            "test_a_stuck_cancelled_write_holds_only_reads_of_its_key_in_its_session",
+        ),
+    ),
+    Mutant(
+        "a-read-waits-for-ever-for-a-cancelled-write",
+        "a read waits for a cancelled write for at most the request timeout",
+        "engine/metadata/session.py",
+        "            if missing:\n",
+        "            if missing and timeout_s is None:\n",
+        by_test(
+            _LOCAL_TESTS,
+            "test_a_read_does_not_wait_for_a_cancelled_write_longer_than_its_timeout",
+        ),
+    ),
+    Mutant(
+        "a-cancelled-write-that-is-late-is-forgotten",
+        "a cancelled write on a connection holds reads until its answer can no longer arrive",
+        "engine/transport/framed_client.py",
+        "        if isinstance(waits, PendingCall) and waits.abandoned:\n",
+        "        if isinstance(waits, PendingCall) and waits.abandoned and not waits.lasts:\n",
+        by_test(
+            "engine/metadata/test_remote.py",
+            "test_a_cancelled_write_that_is_late_still_holds_the_reads_of_its_key",
         ),
     ),
     Mutant(

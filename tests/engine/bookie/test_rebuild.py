@@ -15,7 +15,7 @@ from engine.log.sweeping import PURPOSE_LOG, marks_of
 from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers, State
 from engine.metadata.lost_logs import forget_lost, lost_logs
 from engine.metadata.memory import MemoryStore, MemoryTree
-from engine.metadata.restoring import check_not_under_way
+from engine.metadata.restoring import MARK, check_not_under_way
 from engine.transport.contract import LedgerFacts
 
 ABC = ("a", "b", "c")
@@ -156,6 +156,26 @@ async def test_an_interrupted_rebuild_is_marked_and_can_be_continued() -> None:
         again = await rebuild_metadata(folders, tree.session(), random.Random(2))
         assert [*again.kept, *again.restored] == whole
         await check_not_under_way(tree.session())
+
+
+async def test_a_rebuild_keeps_the_mark_of_a_restore_by_an_earlier_program() -> None:
+    folders = {"a": {number: remains_of(facts_of(number)) for number in (7, 8)}}
+    tree = MemoryTree("meadow")
+    other = tree.session()
+    # That program has no `under_way`, and goes on with its restore only if the mark is there.
+    value = msgspec.msgpack.encode({"cluster_id": "old", "number": 4, "cut_ms": 5})
+    await other.create(MARK, value)
+    store = CutStore(tree, 9)
+    store.left = 1
+    with pytest.raises(MetadataUnavailable):
+        await rebuild_metadata(folders, store, random.Random(1))
+    with pytest.raises(Unavailable, match="rebuild-metadata"):
+        await check_not_under_way(other)
+    await rebuild_metadata(folders, other, random.Random(2))
+    found = await other.get(MARK)
+    assert found is not None and msgspec.msgpack.decode(found.value) == msgspec.msgpack.decode(
+        value
+    )
 
 
 def log_facts(ledger_id: int, name: str) -> LedgerFacts:

@@ -1,6 +1,7 @@
 """A log that is held stops appending for a moment, and no longer."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -132,6 +133,71 @@ def test_a_log_continues_if_the_metadata_store_cannot_say_whether_it_is_held() -
         await leader.close()
 
     virtually(script())
+
+
+def test_a_hold_that_could_not_be_read_meanwhile_does_not_hold_a_log_twice() -> None:
+    async def script() -> None:
+        bookies = await Cluster.of(3)
+        store = bookies.tree.session()
+        bookies.client_clock = LoopClock()
+        notices, watch, get = list[Callable[[], None]](), store.watch, store.get
+
+        async def lost(key: str) -> Versioned | None:
+            raise MetadataUnavailable("it is away")
+
+        def watched(key: str, changed: Callable[[], None]) -> Callable[[], None]:
+            notices.append(changed)
+            return watch(key, changed)
+
+        store.watch = watched  # type: ignore[method-assign]
+        leader = await ReplicatedLog(bookies.client(store=store), "mine").lead()
+        async with logs_held(bookies.tree.session(), "a backup", 1):
+            await turns()
+            waiting = leader.append(b"moo")
+            await elapse(HOLD_MS / 2_000)
+            assert not waiting.done()
+            for found in (lost, get):
+                # A watch may fire without a change, as after each new connection.
+                store.get = found  # type: ignore[method-assign]
+                for changed in notices:
+                    changed()
+                await turns()
+            again = leader.append(b"moo")
+            await turns()
+            assert waiting.done() and again.done()
+        await leader.close()
+
+    virtually(script())
+
+
+async def test_the_logs_of_one_session_read_the_hold_once_and_share_a_watch() -> None:
+    bookies = await Cluster.of(3)
+    store = bookies.tree.session()
+    reads, watches, get, watch = list[str](), list[str](), store.get, store.watch
+
+    async def counted(key: str) -> Versioned | None:
+        reads.append(key)
+        return await get(key)
+
+    def watched(key: str, changed: Callable[[], None]) -> Callable[[], None]:
+        watches.append(key)
+        return watch(key, changed)
+
+    store.watch, store.get = watched, counted  # type: ignore[method-assign]
+    client = bookies.client(store=store)
+    leaders = [await ReplicatedLog(client, f"log-{number}").lead() for number in range(5)]
+    reads.clear()
+    async with logs_held(bookies.tree.session(), "a backup", 1):
+        await turns()
+        waiting = [leader.append(b"moo") for leader in leaders]
+        await turns()
+        assert not any(each.done() for each in waiting)
+        assert (reads.count(HOLD), watches.count(HOLD)) == (1, 1)
+        await leaders.pop().close()
+        assert not waiting[0].done()
+    await asyncio.gather(*waiting)
+    for leader in leaders:
+        await leader.close()
 
 
 async def test_one_backup_at_a_time_holds_the_logs_and_finds_its_own_hold_again() -> None:

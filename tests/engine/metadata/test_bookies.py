@@ -75,6 +75,28 @@ async def test_an_age_that_was_reached_is_remembered() -> None:
     assert await bookies.known() == ["a", "b"]
 
 
+async def test_a_registration_that_was_cut_off_is_absent_or_whole_and_can_be_made_again() -> None:
+    old, new = (Registration("a", boot, address=f"unix:/{boot}") for boot in (1, 2))
+    left = [old, None, new]
+    for write in range(2):
+        for done in (False, True):
+            tree = MemoryTree("meadow")
+            await Bookies(tree.session()).register(old)
+            store = FaultyStore(tree.session())
+            if write:
+                store.before_write(store.sync)
+            if done:
+                store.lose_reply()
+            else:
+                store.lose_request()
+            bookies = Bookies(store)
+            with pytest.raises(MetadataUnavailable):
+                await bookies.register(new)
+            assert await bookies.registration("a") == left[write + done]
+            await bookies.register(new)
+            assert await bookies.registration("a") == new
+
+
 async def test_a_folder_that_was_put_back_is_refused() -> None:
     bookies = Bookies(MemoryTree("cluster").session())
     await bookies.raise_age("a", FolderAge(2, 10))

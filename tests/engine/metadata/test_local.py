@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from engine.errors import (
 from engine.metadata import facts_format, facts_log
 from engine.metadata.contract import MetadataStore
 from engine.metadata.local import LocalStore
-from engine.metadata.session import TreeSession
+from engine.metadata.session import AbandonedWrites, TreeSession
 from engine.metadata.tree import Put
 from engine.ports.disk import AppendFile, Disk
 from engine.ports.system_disk import SystemDisk
@@ -59,6 +60,31 @@ class TestLocalStore(StoreContract):
     async def expire(self, store: MetadataStore) -> None:
         assert isinstance(store, TreeSession)
         store.expire()
+
+
+class StuckDisk(SystemDisk):
+    """A disk whose syncs wait, once `free` is cleared, until it is set again."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.free = threading.Event()
+        self.free.set()
+
+    def open_append(self, name: str, *, create: bool) -> AppendFile:  # type: ignore[override]
+        file = super().open_append(name, create=create)
+        sync = file.sync
+
+        def wait_and_sync() -> None:
+            self.free.wait()
+            sync()
+
+        return _Replaced(file, wait_and_sync)
+
+
+class _Replaced:
+    def __init__(self, file: AppendFile, sync: Callable[[], None]) -> None:
+        self.write, self.trim, self.close = file.write, file.trim, file.close
+        self.begin_sync, self.sync = file.begin_sync, sync
 
 
 class CountingDisk(SystemDisk):
@@ -258,6 +284,52 @@ async def test_a_cancelled_write_is_abandoned_not_undone(tmp_path: Path) -> None
         assert await beside == 0
         with pytest.raises(KeyExists):
             await store.create("/cow", b"")
+
+
+async def test_a_stuck_cancelled_write_holds_only_reads_of_its_key_in_its_session(
+    tmp_path: Path,
+) -> None:
+    disk = StuckDisk(tmp_path)
+    async with opened(disk) as store:
+        writer, other = store.session(), store.session()
+        await writer.create("/cows/alma", b"")
+        disk.free.clear()
+        try:
+            writing = asyncio.ensure_future(writer.create("/cows/berta", b""))
+            await asyncio.sleep(0)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            free = [
+                asyncio.ensure_future(read)
+                for read in (
+                    other.get("/cows/berta"),
+                    other.children("/cows"),
+                    writer.get("/cows/alma"),
+                    writer.children("/bulls"),
+                )
+            ]
+            held = [
+                asyncio.ensure_future(read)
+                for read in (writer.get("/cows/berta"), writer.children("/cows"))
+            ]
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert all(read.done() for read in free)
+            assert not any(read.done() for read in held)
+        finally:
+            disk.free.set()
+        assert await asyncio.gather(*free) == [None, ["alma"], (b"", 0), []]
+        assert await asyncio.gather(*held) == [(b"", 0), ["alma", "berta"]]
+
+
+async def test_a_read_does_not_wait_for_a_cancelled_write_longer_than_its_timeout() -> None:
+    abandoned = AbandonedWrites[None]()
+    writing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    abandoned.add("/cow", writing)
+    with pytest.raises(MetadataUnavailable, match="/cow was cancelled"):
+        await abandoned.settled("/cow", timeout_s=0)
+    writing.set_exception(MetadataUnavailable("lost"))
+    await abandoned.settled("/cow")
 
 
 async def test_close_finishes_the_writes_on_their_way_and_ends_every_session(

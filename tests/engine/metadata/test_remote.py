@@ -11,11 +11,12 @@ import pytest
 from engine.errors import BookieUnavailable, MetadataUnavailable
 from engine.metadata.contract import MetadataStore
 from engine.metadata.local import LocalStore
-from engine.metadata.memory import MemoryTree
+from engine.metadata.memory import MemoryStore, MemoryTree
 from engine.metadata.remote import RemoteStore
-from engine.ports.clock import SystemClock
+from engine.ports.clock import Clock, SystemClock
 from engine.ports.system_disk import SystemDisk
 from engine.transport.framed_server import FramedServer
+from engine.transport.framed_settings import FramedSettings
 from tests.engine.metadata.store_contract import Scenario, StoreContract, cancel_and_look
 from tests.engine.metadata.test_local import opened
 
@@ -44,8 +45,8 @@ class Served:
             raise BookieUnavailable("the store is down")
         return f"unix:{self.path}"
 
-    async def open(self) -> RemoteStore:
-        return await RemoteStore.open(self.find, clock=SystemClock(), rng=random.Random(1))
+    async def open(self, clock: Clock | None = None) -> RemoteStore:
+        return await RemoteStore.open(self.find, clock=clock or SystemClock(), rng=random.Random(1))
 
 
 @asynccontextmanager
@@ -144,4 +145,58 @@ async def test_the_next_read_sees_the_outcome_of_a_cancelled_write_to_a_folder(
         await store.create("/cow", b"")
         for turns in range(4):
             assert await cancel_and_look(store, turns), turns
+        await store.close()
+
+
+class SteppedClock:
+    """A clock that stands until the test moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+
+class StuckSession(MemoryStore):
+    """A session whose creations wait until `free` is set."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree, 1)
+        self.asked, self.free = asyncio.Event(), asyncio.Event()
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        self.asked.set()
+        await self.free.wait()
+        return await super().create(key, value, ephemeral=ephemeral)
+
+
+async def test_a_cancelled_write_that_is_late_still_holds_the_reads_of_its_key(
+    tmp_path: Path,
+) -> None:
+    tree, clock = MemoryTree("cluster"), SteppedClock()
+    session = StuckSession(tree)
+    tree.session = lambda: session  # type: ignore[method-assign]
+    async with served(tmp_path / "s", tree) as made:
+        store = await made.open(clock)
+        assert store.connection is not None
+        writing = asyncio.ensure_future(store.create("/cow", b"berta"))
+        await session.asked.wait()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        try:
+            for _ in range(8):
+                # Other answers arrive, so the connection itself is not given up.
+                await store.get("/bull")
+                clock.now_s += FramedSettings().request_timeout_ms / 4000
+                store.connection._tick()
+            reading = asyncio.ensure_future(store.get("/cow"))
+            await store.get("/bull")
+            assert not reading.done()
+        finally:
+            session.free.set()
+        assert await reading == (b"berta", 0)
         await store.close()
