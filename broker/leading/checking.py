@@ -8,7 +8,7 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from broker.leading.term import Term
 
 LOOKED_TASKS: Final = 100
-"""So many rows are compared in one look."""
+"""At most this many rows are compared in one look."""
 LOOKED_IDS_MAX: Final = 100_000
-"""A queue that is longer is not searched for single tasks in a look, only counted."""
+"""At most this many ids are searched in one look, in all queues together.
+
+A single queue that is longer is never searched for tasks. It only counts in the totals.
+"""
 _ALL: Final = 1 << 31
 _WAITING: Final = Status.WAITING
 
@@ -48,7 +51,7 @@ def differences(term: "Term") -> list[str]:
 
 
 class Checking:
-    """Looks at a part now and then, from the first active task to the last and from there anew."""
+    """Compares some tasks at each look, from the first active task to the last, then again."""
 
     def __init__(self, term: "Term") -> None:
         self._term = term
@@ -58,20 +61,37 @@ class Checking:
         """What differs in the next part, in words."""
         term = self._term
         try:
-            tasks = term.look(lambda rows: _stored(rows, self._above, LOOKED_TASKS))
-            held = [term.look(partial(_of_holds, task)) for task in tasks]
+            page = term.look(lambda rows: _stored(rows, self._above, LOOKED_TASKS))
+            searched, tasks = self._within_bounds(page)
+            holds = [text for task in tasks for text in term.look(partial(_of_holds, task))]
         except EngineError:
-            # The term is over; its end is told by others.
+            # The term is over; others report that.
             return []
-        self._above = tasks[-1].id if len(tasks) == LOOKED_TASKS else 0
-        wanted = {key_of(task) for task in tasks if task.status is _WAITING}
-        index = term.scheduler.index
-        short = [key for key in wanted if index.length(key) <= LOOKED_IDS_MAX]
-        queued = _queued(term, short)
-        found = [*_totals(term), *(text for texts in held for text in texts)]
+        at_end = len(page) < LOOKED_TASKS and len(tasks) == len(page)
+        self._above = 0 if at_end else tasks[-1].id
+        ids = {task.id for task in tasks}
+        queued = {key: _times_in(term, key, ids) for key in searched}
+        found = [*_totals(term), *holds]
         for task in tasks:
             found += _of_task(term, task, queued)
         return found
+
+    def _within_bounds(self, tasks: list[Task]) -> tuple[set[QueueKey], list[Task]]:
+        """The queues to search in this look, and the first tasks, whose queues these are."""
+        searched: set[QueueKey] = set()
+        room = LOOKED_IDS_MAX
+        for number, task in enumerate(tasks):
+            key = key_of(task)
+            if task.status is not _WAITING or key in searched:
+                continue
+            length = self._term.scheduler.index.length(key) + len(self._term.incoming.get(key, ()))
+            if length > LOOKED_IDS_MAX:
+                continue
+            if length > room:
+                return searched, tasks[:number]
+            room -= length
+            searched.add(key)
+        return searched, tasks
 
 
 def _stored(rows: ReadRows, above: int, limit: int) -> list[Task]:
@@ -91,14 +111,20 @@ _Queued = dict[QueueKey, Counter[int]]
 """Of each queue that was looked at how often each id is in it."""
 
 
-def _queued(term: "Term", wanted: Iterable[QueueKey] | None = None) -> _Queued:
+def _queued(term: "Term") -> _Queued:
+    """All queues."""
     index = term.scheduler.index
-    asked = [*index.known_keys(), *map(QueueKey._make, term.incoming)]
     found: _Queued = {}
-    for key in asked if wanted is None else wanted:
+    for key in (*index.known_keys(), *map(QueueKey._make, term.incoming)):
         found[key] = Counter(index.ids(key))
-        # The same by value, though it is a plain tuple there.
         found[key].update(term.incoming.get(key, ()))
+    return found
+
+
+def _times_in(term: "Term", key: QueueKey, ids: set[int]) -> Counter[int]:
+    """How often each of these ids is in a queue."""
+    found = Counter(filter(ids.__contains__, term.scheduler.index.ids(key)))
+    found.update(filter(ids.__contains__, term.incoming.get(key, ())))
     return found
 
 

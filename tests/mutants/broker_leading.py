@@ -519,4 +519,15 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
             "test_what_was_wrong_ends_with_the_term_and_a_follower_builds_nothing",
         ),
     ),
+    Mutant(
+        "a-look-searches-100-queues",
+        "one look of the checker searches a bounded number of ids",
+        "broker/leading/checking.py",
+        "            room -= length\n",
+        "",
+        by_test(
+            _MENDING,
+            "test_one_look_searches_a_bounded_number_of_ids_in_all_queues_together",
+        ),
+    ),
 )
