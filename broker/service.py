@@ -646,7 +646,7 @@ class Broker(RollingOut):
         """See `WorkerPort`: a worker's link. Refused in words where another replica leads."""
         self._check_open()
         try:
-            link = await self.term.crew.connect(hello)
+            link = await self.standing_term.crew.connect(hello)
             link.code = self.code
             return link
         except NotLeader as error:

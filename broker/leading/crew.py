@@ -7,18 +7,19 @@ Invariants:
 - A place is free again when the worker tells that the attempt has ended, or when its session has:
   nothing is assigned to it before.
 - A heartbeat renews a lease, and is acknowledged, only if the worker takes in what was sent to it
-  before the last one, and only by a leader that nobody can have replaced: see `leases`.
+  before the last one, and only if no other leader's term had begun when it came: see `leases`.
 - A worker is waited for as long as the longest lease that it may still go by.
 - Who hands back what it is given, again and again, is given nothing for a growing while.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
-from broker.commands import Lost, Running, Session, decode_session
+from broker.commands import Forget, Lost, Running, Session, decode_session
 from broker.connection import (
     VERSION,
     Acked,
@@ -163,6 +164,9 @@ class Crew:
         self._places = places
         self._drawn = drawn
         self._members: dict[str, Member] = {}
+        self._unconfirmed: list[tuple[Member, LocalLink, int]] = []
+        """Heartbeats, by their sequence numbers, to be acknowledged once the log has accepted."""
+        self._confirming = False
         self._draining = False
 
     def __iter__(self) -> Iterator[Member]:
@@ -284,9 +288,6 @@ class Crew:
         if member.session > session:
             link.end("the worker has connected again")
             return
-        if not self._may_grant():
-            link.end("the leader's lease has run out")
-            return
         if member.link is not None:
             member.link.end("the worker has connected again")
         self._members[hello.worker_id] = member
@@ -361,9 +362,36 @@ class Crew:
             member.heard = True
             member.known = msgspec.structs.replace(member.known, lease_ms=self._leases.lease_ms)
         if taken_in and self._may_grant():
-            self._leases.grant(member.worker_id, self._leases.lease_ms)
-            # The worker counts its lease from this: without one there is no word of it.
-            link.say(Acked(beat.sequence))
+            self._acknowledge(member, link, beat.sequence)
+        elif taken_in:
+            self._unconfirmed.append((member, link, beat.sequence))
+            self._confirm()
+
+    def _acknowledge(self, member: Member, link: LocalLink, sequence: int) -> None:
+        self._leases.grant(member.worker_id, self._leases.lease_ms)
+        # The worker counts its lease from this: without one there is no word of it.
+        link.say(Acked(sequence))
+
+    def _confirm(self) -> None:
+        """Acknowledge the heartbeats that came while the lease has expired, if the log accepts.
+
+        One append answers for all that came before it was sent. The next one waits for its answer.
+        """
+        if self._confirming or not self._unconfirmed:
+            return
+        self._confirming = True
+        beats, self._unconfirmed = self._unconfirmed, []
+
+        def heard(told: bytes | BrokerError) -> None:
+            self._confirming = False
+            if not isinstance(told, BrokerError):
+                for member, link, sequence in beats:
+                    if member.link is link:
+                        self._acknowledge(member, link, sequence)
+            asyncio.get_running_loop().call_soon(self._confirm)
+
+        # A command that changes nothing.
+        self._proposing.send(Forget([], self._proposing.time.now_ms()), heard)
 
     def _handed_back(self, member: Member, told: Sequence[Told]) -> None:
         """Let a worker rest that begins nothing of what it is given: each time is two log entries.

@@ -3,14 +3,19 @@
 A lease counts by the leader's monotonic clock and is in no log: a new leader grants each worker a
 whole one. Only the verdict, that a session is lost, is a command.
 
-Why no task runs on two workers: a leader acknowledges a heartbeat only while its replica's lease
-holds, so no other leader's term had begun when the heartbeat was sent. The worker counts from the
-moment before that sending, and ends its processes when half its lease has passed since then. A new
-leader grants every session a whole lease from the beginning of its own term, which is later, so it
-gives a task to another worker only after the first one has ended it. This holds however the
-workers' lease and the replicas' lease compare, and the half that is left over pays for clocks that
-run at different speeds and for the time that ending takes. The length of the lease that a session
-may go by is logged with it, and the longer one counts where a new leader has another setting.
+Why no task runs on two workers: a leader acknowledges a heartbeat only if no other leader's term
+had begun when the heartbeat was sent. It knows that in one of two ways. Its replica's lease holds,
+or the log has accepted an entry that was proposed after the heartbeat arrived: a new leader's term
+begins only after it has closed the old log to such entries. So tasks keep running while the
+metadata store is away. Opening a session is such an entry, so welcomes need no lease either.
+
+The worker counts from the moment before it sent the heartbeat, and ends its processes when half its
+lease has passed since then. A new leader grants every session a whole lease from the beginning of
+its own term, which is later. So it gives a task to another worker only after the first worker has
+ended it. This holds whatever the ratio of the workers' lease to the replicas' lease. The other half
+of the lease covers clocks that run at different speeds and the time that ending takes. The length
+of the lease that a session may go by is logged with it, and the longer one counts where a new
+leader has another setting.
 
 Invariants:
 - A session is found expired only after a whole lease without a word of it.
