@@ -243,6 +243,8 @@ class CodePool(msgspec.Struct, array_like=True):
     """How many tasks that have not ended name it."""
     by: str = ""
     parts_stored: int = 0
+    schedule: str = ""
+    """A schedule that named it when it had expired. It may have changed since."""
 
 
 class ClockFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):

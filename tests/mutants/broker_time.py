@@ -145,6 +145,17 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(_SCHEDULES, "test_a_code_pool_that_a_schedule_names_is_kept_after_it_expires"),
     ),
     Mutant(
+        "each-purge-reads-all-schedules",
+        "a purge looks only at the schedule that named an expired pool before",
+        "broker/pools.py",
+        "            if _is_named(step, pool):\n",
+        "            if False:\n",
+        by_test(
+            "broker/machine/test_operating.py",
+            "test_a_purge_reads_all_schedules_only_once_for_a_pool_that_one_of_them_names",
+        ),
+    ),
+    Mutant(
         "a-commit-is-seen-in-parts",
         "a commit of many tasks becomes visible as a whole at one position",
         "broker/transactions.py",
