@@ -183,6 +183,17 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        "an-operators-limit-is-removed",
+        "only the limit that an older version stored is removed",
+        "broker/rollouts/coordinator.py",
+        "            if limits.get(resource) == rollout.document.limit:\n",
+        "            if resource in limits:\n",
+        by_test(
+            _COORDINATOR,
+            "test_only_the_limit_that_an_older_version_stored_is_removed_and_no_operators_limit",
+        ),
+    ),
+    Mutant(
         "a-new-leader-forgets-the-limit-of-a-roll-out",
         "the next leader keeps to the limit of a roll-out",
         "broker/leading/term.py",
