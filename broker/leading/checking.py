@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from broker import keys
 from broker.leading.place import Place, place_of
 from broker.leading.quotas import NOT_BEGUN, size_of
-from broker.leading.timers import Kind, waits_since_ms
+from broker.leading.timers import Kind
 from broker.scheduling import QueueKey
-from broker.task import Status, Task, decode_task, decode_transaction
+from broker.task import Status, Task, decode_task, decode_transaction, waits_since_ms
 from engine.errors import EngineError
 from engine.replica import ReadRows
 

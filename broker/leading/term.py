@@ -49,7 +49,7 @@ from broker.leading.measures import Ended, TermMeasures, newest
 from broker.leading.place import Place, place_of
 from broker.leading.proposing import Proposing
 from broker.leading.quotas import NOT_BEGUN, Quotas, size_of
-from broker.leading.timers import Handle, Key, Kind, Later, Timers, waits_since_ms
+from broker.leading.timers import Handle, Key, Kind, Later, Timers
 from broker.leading.waits import Waits
 from broker.replicating import Replicated
 from broker.scheduling import Pick, QueueKey, Scheduler
@@ -62,6 +62,7 @@ from broker.task import (
     decode_task,
     decode_transaction,
     decode_worker,
+    waits_since_ms,
 )
 from broker.task import decode_setting as decode_setting_row
 from engine.ports.clock import Clock
@@ -248,7 +249,7 @@ class Term:
             self.quotas.count(task.tenant, 1, size_of(task))
         if status is Status.DELAYED:
             self.timers.set(Kind.DUE, task.id, task.due_ms, waits_since_ms(task))
-            if task.events and task.events[-1][0] > self.time.now_ms():
+            if waits_since_ms(task) > self.time.now_ms():
                 self.redated[0].append(task.id)
         elif status is Status.RUNNING:
             if self._occupy(task):

@@ -12,13 +12,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.leading.clock import BrokerTime
-from broker.task import EventKind, Task
 
 Key = int | str
 _STALE_KEPT: Final = 1_000
 _RING_MAX: Final = 1_000
-_DATED: Final = frozenset((EventKind.COMMITTED, EventKind.RELEASED))
-"""After these a task waits for the date that its submitter gave, not for a length of time."""
 
 
 class Kind(enum.IntEnum):
@@ -144,10 +141,3 @@ class Timers:
                 for key, at_ms in moments.items()
             ]
             heapq.heapify(self._heap)
-
-
-def waits_since_ms(task: Task) -> int:
-    """When a delayed task began to wait for a length of time; 0: it waits for a date."""
-    if not task.events or task.events[-1][1] in _DATED:
-        return 0
-    return task.events[-1][0]

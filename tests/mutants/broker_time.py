@@ -86,6 +86,17 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(_KEEPING, "test_tasks_that_end_after_the_time_was_set_back_are_purged_on_time"),
     ),
     Mutant(
+        "the-date-of-a-task-moves",
+        "a task that waits for a date keeps it when the time is set back",
+        "broker/task.py",
+        "    if not task.events or task.events[-1][1] in _DATED:\n",
+        "    if not task.events:\n",
+        by_test(
+            _KEEPING,
+            "test_the_date_of_a_task_does_not_move_if_its_commit_was_at_a_time_that_is_set_back",
+        ),
+    ),
+    Mutant(
         "a-retry-waits-for-the-wrong-time",
         "a wait that began in a time that was set back starts again",
         "broker/leading/term.py",
