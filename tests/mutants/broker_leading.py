@@ -397,7 +397,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "                pass\n",
         by_test(
             _LEASES,
-            "test_the_previous_lease_applies_to_a_worker_that_missed_its_welcome",
+            "test_the_longer_lease_applies_if_two_leaders_have_different_ones",
         ),
     ),
     Mutant(

@@ -2,6 +2,8 @@
 
 import random
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -117,13 +119,20 @@ def test_a_clock_that_is_corrected_while_its_machine_leads_is_followed_after_ten
     virtually(script())
 
 
+@asynccontextmanager
+async def _an_hour_behind() -> AsyncIterator[Broker]:
+    """A leader whose clock is an hour behind the clock of the leader before it."""
+    cluster = await Cluster.of(1)
+    async with opened(cluster=cluster, clock=LoopClock(WALL_MS + HOUR_MS)) as broker:
+        await submitted(broker, Spec("x"))
+        await elapse(2)
+    async with opened(cluster=cluster, clock=LoopClock()) as broker:
+        yield broker
+
+
 def test_a_task_that_comes_to_its_deadline_in_a_queue_is_not_ended_while_that_is_in_doubt() -> None:
     async def script() -> None:
-        cluster = await Cluster.of(1)
-        async with opened(cluster=cluster, clock=LoopClock(WALL_MS + HOUR_MS)) as broker:
-            await submitted(broker, Spec("x"))
-            await elapse(2)
-        async with opened(cluster=cluster, clock=LoopClock()) as broker:
+        async with _an_hour_behind() as broker:
             now_ms = broker.term.time.now_ms()
             specs = [Spec("y", deadline_ms=now_ms + after_ms) for after_ms in (5_000, 60_000)]
             late, other = await submitted(broker, *specs)
@@ -141,11 +150,7 @@ def test_a_task_that_comes_to_its_deadline_in_a_queue_is_not_ended_while_that_is
 
 def test_a_leader_whose_clock_is_an_hour_behind_retries_as_soon_as_any_other() -> None:
     async def script() -> None:
-        cluster = await Cluster.of(1)
-        async with opened(cluster=cluster, clock=LoopClock(WALL_MS + HOUR_MS)) as broker:
-            await submitted(broker, Spec("x"))
-            await elapse(2)
-        async with opened(cluster=cluster, clock=LoopClock()) as broker:
+        async with _an_hour_behind() as broker:
             assert broker.term.time.doubtful
             worker = await FakeWorker.connected(broker, types=("retried",))
             backoff = Backoff(1_000, jitter_percent=0)
