@@ -119,7 +119,7 @@ class Broker(RollingOut):
         self._wrong = asyncio.Event()
         self._mends = 0
         """How often in this term of the replica the memory was built anew."""
-        machine.deafened = lambda: self._distrust("a listener of the log failed")
+        machine.on_listener_failure = lambda: self._distrust("a listener of the log failed")
         self._keeping: asyncio.Task[None] | None = None
         self._retiming: asyncio.Task[None] | None = None
         self._closed = False
@@ -389,13 +389,13 @@ class Broker(RollingOut):
 
         Also while the replica's lease has expired: another replica may lead by now.
         """
-        term = self.standing_term
+        term = self.term_without_lease
         if not self.replica.may_answer():
             raise NotLeader(LEASE_OVER)
         return term
 
     @property
-    def standing_term(self) -> Term:
+    def term_without_lease(self) -> Term:
         """What this leader has in memory, to propose commands. Raises `NotLeader`.
 
         Proposals need no lease: if another replica leads by now, the log refuses them. So they
@@ -485,7 +485,7 @@ class Broker(RollingOut):
         """
         if not specs:
             return []
-        quotas, as_one = self.standing_term.quotas, atomic or related
+        quotas, as_one = self.term_without_lease.quotas, atomic or related
 
         def send(some: Sequence[bytes]) -> Awaitable[list[int | Refusal]]:
             return self._send(some, transaction, atomic, related, owner)
@@ -495,7 +495,7 @@ class Broker(RollingOut):
     async def _send(
         self, specs: Sequence[bytes], transaction: int, atomic: bool, related: bool, owner: str
     ) -> list[int | Refusal]:
-        proposing = self.standing_term.proposing
+        proposing = self.term_without_lease.proposing
         if transaction or atomic or related:
             if len(specs) > ITEMS_MAX:
                 raise TooLarge(f"{len(specs)} tasks at once; {ITEMS_MAX} fit")
@@ -503,7 +503,7 @@ class Broker(RollingOut):
                 raise UnknownTransaction(f"there is no transaction {transaction}")
             raw = [msgspec.Raw(spec) for spec in specs]
             command = EncodedSubmit(
-                raw, self.standing_term.time.now_ms(), transaction, atomic, owner
+                raw, self.term_without_lease.time.now_ms(), transaction, atomic, owner
             )
             return decode_items(_known(await proposing.ask_encoded(encode(command))))
         if not is_full(specs):
@@ -512,7 +512,7 @@ class Broker(RollingOut):
 
     async def begin(self, owner: str = "", ttl_ms: int | None = None) -> int:
         """Open a transaction of submits; its number."""
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         ttl_ms = self.settings.transaction_ttl_ms if ttl_ms is None else ttl_ms
         return await self._number(commands.Begin(now_ms + ttl_ms, now_ms, owner))
 
@@ -521,12 +521,12 @@ class Broker(RollingOut):
 
         Everybody sees all of them go at the same moment.
         """
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         return await self._number(commands.Commit(transaction, now_ms, owner, self._newest))
 
     async def rollback(self, transaction: int, owner: str = "") -> int:
         """Forget a transaction and its tasks; how many. Raises `UnknownTransaction`."""
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         return await self._number(commands.Rollback(transaction, now_ms, owner, self._newest))
 
     @property
@@ -551,19 +551,19 @@ class Broker(RollingOut):
 
     async def cancel(self, task_ids: Sequence[int], by: str = "") -> list[Answer]:
         """End tasks: at once, or ask their workers to. Raises `TooLarge`, `NotLeader`."""
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         answers = await self._items(commands.Cancel(bounded(task_ids), by, now_ms))
         return [Answer(answer) for answer in answers if isinstance(answer, int)]
 
     async def retry(self, task_ids: Sequence[int], by: str = "") -> list[Answer | Refusal]:
         """Begin ended tasks anew, or say what another task holds. Raises `TooLarge`."""
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         answers = await self._items(commands.Retry(bounded(task_ids), by, now_ms))
         return [Answer(answer) if isinstance(answer, int) else answer for answer in answers]
 
     async def delete(self, task_ids: Sequence[int]) -> list[Answer]:
         """Remove ended tasks and their results now. Raises `TooLarge`."""
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         answers = await self._items(commands.Delete(bounded(task_ids), now_ms))
         return [Answer(answer) for answer in answers if isinstance(answer, int)]
 
@@ -577,7 +577,7 @@ class Broker(RollingOut):
         if setting is not None:
             check_setting(kind, name, setting)
         value = None if setting is None else encode_setting(setting)
-        command = commands.Set(kind, name, value, by, self.standing_term.time.now_ms())
+        command = commands.Set(kind, name, value, by, self.term_without_lease.time.now_ms())
         return bool(await self._number(command))
 
     async def set_schedule(self, schedule: Schedule, by: str = "") -> None:
@@ -586,7 +586,7 @@ class Broker(RollingOut):
         check_zone(schedule.zone)
         if schedule.cron:
             check_cron(schedule.cron, schedule.zone)
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         if not schedule.next_due_ms:
             due_ms = next_due_ms(schedule, now_ms) if schedule.cron or schedule.interval_ms else 0
             schedule = msgspec.structs.replace(schedule, next_due_ms=due_ms)
@@ -594,19 +594,19 @@ class Broker(RollingOut):
 
     async def delete_schedule(self, name: str) -> None:
         """Remove a schedule. Raises `UnknownSchedule`."""
-        await self._number(commands.ScheduleDelete(name, self.standing_term.time.now_ms()))
+        await self._number(commands.ScheduleDelete(name, self.term_without_lease.time.now_ms()))
 
     async def pause_schedule(self, name: str, *, paused: bool = True, by: str = "") -> None:
         """Stop a schedule, or let it go on. What it missed meanwhile follows its `catch_up`.
 
         One that is not paused does not change when it is let go on. Raises `UnknownSchedule`.
         """
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         if self._newest:
             await self._number(commands.SchedulePause(name, paused, 0, by, now_ms, keep_due=True))
             return
         # Some replicas know only the older command, which sets the due time.
-        known = self.standing_term.firing.schedules.get(name)
+        known = self.term_without_lease.firing.schedules.get(name)
         if known is not None and known.paused is paused:
             return
         due_ms = 0 if known is None else known.next_due_ms
@@ -625,7 +625,7 @@ class Broker(RollingOut):
         starts = range(0, max(1, len(archive)), size_bytes)
         if len(starts) > commands.POOL_PARTS_MAX:
             raise TooLarge(f"{len(archive)} bytes of code; {commands.POOL_PARTS_MAX} MiB fit")
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         digest = sha256(archive).digest()
         expires_ms = 0 if ttl_ms is None else now_ms + ttl_ms
         for part, start in enumerate(starts):
@@ -637,7 +637,7 @@ class Broker(RollingOut):
     async def delete_code(self, name: str) -> None:
         """See `Calls`."""
         await self._number(
-            commands.PoolDelete(name, self.standing_term.time.now_ms(), self._newest)
+            commands.PoolDelete(name, self.term_without_lease.time.now_ms(), self._newest)
         )
 
     # Workers
@@ -646,7 +646,7 @@ class Broker(RollingOut):
         """See `WorkerPort`: a worker's link. Refused in words where another replica leads."""
         self._check_open()
         try:
-            link = await self.standing_term.crew.connect(hello)
+            link = await self.term_without_lease.crew.connect(hello)
             link.code = self.code
             return link
         except NotLeader as error:
@@ -666,7 +666,7 @@ class Broker(RollingOut):
             kind = type(command).__name__.lower()
             raise InvalidTask(f"that cannot be asked for ({kind}): {error}") from error
         level = commands.level_of(command)
-        return _known(await self.standing_term.proposing.ask_encoded(encoded, level))
+        return _known(await self.term_without_lease.proposing.ask_encoded(encoded, level))
 
     async def _items(self, command: Command) -> list[int | Refusal]:
         return decode_items(await self.ask(command))

@@ -10,7 +10,7 @@ Invariants:
 """
 
 from broker.applying import Step, TransactionChanged
-from broker.commands import Redate, SetTime
+from broker.commands import RestartWaits, SetTime
 from broker.keys import CLOCK, TRANSACTION, numbered
 from broker.task import (
     ClockFacts,
@@ -40,13 +40,13 @@ def set_time(step: Step, wanted: SetTime) -> bytes:
     return encode(1)
 
 
-def redate(step: Step, wanted: Redate) -> bytes:
+def restart_waits(step: Step, wanted: RestartWaits) -> bytes:
     """Answers how many tasks and transactions now wait from the current time."""
-    tasks = sum(_redate_task(step, task_id) for task_id in wanted.ids)
-    return encode(tasks + sum(_redate_transaction(step, each) for each in wanted.transactions))
+    tasks = sum(_restart_task(step, task_id) for task_id in wanted.ids)
+    return encode(tasks + sum(_restart_transaction(step, each) for each in wanted.transactions))
 
 
-def _redate_task(step: Step, task_id: int) -> bool:
+def _restart_task(step: Step, task_id: int) -> bool:
     task = step.active(task_id)
     if task is None or task.status is not Status.DELAYED:
         return False
@@ -60,7 +60,7 @@ def _redate_task(step: Step, task_id: int) -> bool:
     return True
 
 
-def _redate_transaction(step: Step, transaction_id: int) -> bool:
+def _restart_transaction(step: Step, transaction_id: int) -> bool:
     key = numbered(TRANSACTION, transaction_id)
     row = step.get(key)
     if row is None:

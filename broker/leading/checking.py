@@ -133,7 +133,7 @@ def _totals(term: "Term") -> Iterator[str]:
     under_way = term.dispatching.under_way_tasks.values()
     taken = sum(task is None or task.status is _WAITING for task in under_way)
     coming = sum(map(len, term.incoming.values()))
-    queued = term.scheduler.waiting + coming + len(term.held_back)
+    queued = term.scheduler.waiting + coming + len(term.withheld)
     waiting = term.counts[_WAITING]
     if queued + taken != waiting:
         yield f"{queued} tasks are queued and {taken} are under way, of {waiting} that wait"
@@ -144,7 +144,7 @@ def _of_task(term: "Term", task: Task, queued: _Queued) -> Iterator[str]:
     place = place_of(task.status, under_way)
     key = key_of(task)
     times = queued[key][task.id] if key in queued else None
-    expected = place is Place.QUEUED and task.id not in term.held_back
+    expected = place is Place.QUEUED and task.id not in term.withheld
     if times is not None and times != expected:
         yield f"task {task.id} is {place.name} and {times} times in its queue"
     pick = term.scheduler.running_pick(task.id)
@@ -197,10 +197,10 @@ def _of_queues(term: "Term", tasks: list[Task], queued: _Queued) -> Iterator[str
             task = known.get(task_id)
             if task is None or key_of(task) != key or task.status is not _WAITING:
                 yield f"task {task_id} is in the queue {tuple(key)} and does not wait there"
-    for task_id in term.held_back:
+    for task_id in term.withheld:
         task = known.get(task_id)
         if task is None or task.status is not _WAITING:
-            yield f"task {task_id} is held back and does not wait"
+            yield f"task {task_id} is withheld and does not wait"
     for gate in term.scheduler.index.gates():
         if gate.parked and gate.has_room() and gate.bucket is None:
             if not term.scheduler.opens_soon(gate):

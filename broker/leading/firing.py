@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from broker.commands import LEVEL, Fire, Reckon, Schedule
+from broker.commands import LEVEL, CorrectDue, Fire, Schedule
 from broker.errors import BrokerError, InvalidTask
 from broker.leading.cron import missed, next_cron_ms, next_interval_ms
 from broker.leading.events import Events
@@ -104,7 +104,7 @@ class Firing:
             )
         self._timers.set(Kind.SCHEDULE, name, self._proposing.time.now_ms() + TROUBLE_MS)
 
-    def reckon(self, ahead_ms: int = 0) -> None:
+    def correct_due_times(self, ahead_ms: int = 0) -> None:
         """Correct due times that are too late, if all replicas know the command for it.
 
         An older version ended a schedule that it did not understand. A leader whose clock was ahead
@@ -125,7 +125,7 @@ class Firing:
             except InvalidTask:
                 continue
             if expected_ms < due_ms:
-                self._proposing.send(Reckon(name, due_ms, expected_ms, now_ms), _unheard)
+                self._proposing.send(CorrectDue(name, due_ms, expected_ms, now_ms), _unheard)
 
 
 def _expected_ms(schedule: Schedule, now_ms: int) -> int:

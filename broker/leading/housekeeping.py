@@ -19,7 +19,7 @@ from broker.commands import (
     Forget,
     Lost,
     Purge,
-    Redate,
+    RestartWaits,
     SetTime,
     Settle,
     decode_one,
@@ -167,13 +167,13 @@ class Housekeeping:
         Each leader does so again as long as there is something to correct.
         """
         term = self._term
-        term.firing.reckon(term.clock_facts.ahead_ms)
-        ids, term.redated = term.redated, ([], [])
+        term.firing.correct_due_times(term.clock_facts.ahead_ms)
+        ids, term.waits_to_restart = term.waits_to_restart, ([], [])
         if term.proposing.level >= LEVEL:
             now_ms = term.time.now_ms()
             for at in range(0, max(map(len, ids)), ITEMS_MAX):
                 tasks, transactions = (some[at : at + ITEMS_MAX] for some in ids)
-                term.proposing.send(Redate(now_ms, tasks, transactions), _unheard)
+                term.proposing.send(RestartWaits(now_ms, tasks, transactions), _unheard)
         self._after(CORRECT_S, "correct", self._correct)
 
     def _hint(self) -> None:

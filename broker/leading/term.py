@@ -120,7 +120,7 @@ class Term:
         logged_ms, self.clock_facts = replica.stale_read(reading.time_of)[0]
         self.time = time or BrokerTime(clock, logged_ms)
         self.retime = retime
-        self.redated: tuple[list[int], list[int]] = [], []
+        self.waits_to_restart: tuple[list[int], list[int]] = [], []
         """Tasks, and transactions, that wait from a moment that is still to come."""
         self.events = Events(self.time, self.number)
         self.timers = Timers(self.time, later, self._ring)
@@ -130,7 +130,7 @@ class Term:
         self._make_duties(clock, later, settings)
         self.ended_lately: dict[tuple[str, str], Task] = {}
         """Of each tenant and type the newest task that finished since the measures looked."""
-        self.held_back: set[int] = set()
+        self.withheld: set[int] = set()
         """What waits in no queue, because the time that its deadline has passed is in doubt."""
         self.incoming: dict[_PlainKey, list[int]] = {}
         """What came in this turn and is not in its queue yet."""
@@ -174,7 +174,7 @@ class Term:
             since_ms = transaction.created_ms
             self.timers.set(Kind.TRANSACTION, transaction.id, transaction.expires_ms, since_ms)
             if transaction.created_ms > now_ms:
-                self.redated[1].append(transaction.id)
+                self.waits_to_restart[1].append(transaction.id)
         for _, row in await self._all(keys.SCHEDULE):
             schedule = decode_schedule(row)
             self.firing.changed(schedule.name, schedule)
@@ -250,7 +250,7 @@ class Term:
         if status is Status.DELAYED:
             self.timers.set(Kind.DUE, task.id, task.due_ms, waits_since_ms(task))
             if waits_since_ms(task) > self.time.now_ms():
-                self.redated[0].append(task.id)
+                self.waits_to_restart[0].append(task.id)
         elif status is Status.RUNNING:
             if self._occupy(task):
                 if task.cancel_asked:
@@ -401,7 +401,7 @@ class Term:
             return False
         held = self._in_doubt(task)
         if held:
-            self.held_back.add(task.id)
+            self.withheld.add(task.id)
         elif self.time.ring_ms(deadline_ms) > deadline_ms > self.time.now_ms():
             self._hold_at(task.id, deadline_ms)
         return held
@@ -420,9 +420,9 @@ class Term:
             if task_id in self._under_way:
                 # It goes back to its queue if the assignment comes to nothing.
                 self._hold_at(task_id, self.time.now_ms() + _HELD_LOOK_MS)
-            elif task is not None and task_id not in self.held_back and self._in_doubt(task):
+            elif task is not None and task_id not in self.withheld and self._in_doubt(task):
                 self._remove(task)
-                self.held_back.add(task_id)
+                self.withheld.add(task_id)
 
     # Where tasks stand
 
@@ -503,8 +503,8 @@ class Term:
             incoming += ids
 
     def _remove(self, task: Task) -> None:
-        if task.id in self.held_back:
-            self.held_back.remove(task.id)
+        if task.id in self.withheld:
+            self.withheld.remove(task.id)
             return
         key = _plain_key(task)
         if key in self.incoming:

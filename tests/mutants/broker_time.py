@@ -100,7 +100,7 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a-retry-waits-for-the-wrong-time",
         "a wait that began in a time that was set back starts again",
         "broker/leading/term.py",
-        "                self.redated[0].append(task.id)\n",
+        "                self.waits_to_restart[0].append(task.id)\n",
         "                pass\n",
         by_test(
             _CLOCKS,

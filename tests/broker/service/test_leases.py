@@ -403,7 +403,7 @@ def test_an_outage_of_the_metadata_store_ends_no_task() -> None:
                     store.cut = True
                 await elapse(10)
                 assert not leader.serving and len(places) == 1
-                member = leader.standing_term.crew.get("one")
+                member = leader.term_without_lease.crew.get("one")
                 assert member is not None and member.link is not None
                 # Its connection breaks, too.
                 member.link.end("cut off")

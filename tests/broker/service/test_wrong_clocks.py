@@ -44,7 +44,7 @@ def test_a_leader_whose_clock_is_briefly_a_day_ahead_ends_no_task_and_leaves_no_
             await submitted(broker, Spec("x"))
             assert broker.get(later).status is Status.DELAYED
             assert broker.get(dead).status is Status.WAITING
-            assert broker.term.held_back == {dead} and broker.check_memory() == []
+            assert broker.term.withheld == {dead} and broker.check_memory() == []
             assert [run.type for run in await worker.until_runs(1)] == ["x"]
         for _ in range(3):
             clock = LoopClock()
@@ -137,13 +137,13 @@ def test_a_task_that_comes_to_its_deadline_in_a_queue_is_not_ended_while_that_is
             specs = [Spec("y", deadline_ms=now_ms + after_ms) for after_ms in (5_000, 60_000)]
             late, other = await submitted(broker, *specs)
             await elapse(10)
-            assert broker.term.held_back == {late} and broker.check_memory() == []
+            assert broker.term.withheld == {late} and broker.check_memory() == []
             worker = await FakeWorker.connected(broker, types=("y",))
             assert [run.id for run in await worker.until_runs(1)] == [other]
             await elapse(1)
             assert broker.get(late).status is Status.WAITING
             assert [int(answer) for answer in await broker.cancel([late])] == [1]
-            assert not broker.term.held_back and broker.check_memory() == []
+            assert not broker.term.withheld and broker.check_memory() == []
 
     virtually(script())
 
