@@ -41,7 +41,7 @@ def set_time(step: Step, wanted: SetTime) -> bytes:
 
 
 def restart_waits(step: Step, wanted: RestartWaits) -> bytes:
-    """Answers how many tasks and transactions now wait from the current time."""
+    """Answers how many waits were restarted, of tasks and of transactions."""
     tasks = sum(_restart_task(step, task_id) for task_id in wanted.ids)
     return encode(tasks + sum(_restart_transaction(step, each) for each in wanted.transactions))
 

@@ -1,10 +1,10 @@
-"""Compares what a leader has in memory with its rows: the rows are right.
+"""Compares a leader's memory with its rows. If they differ, the memory is wrong.
 
 Invariants:
-- `differences` may be asked between any two turns of the event loop, whatever is under way: what is
-  in memory follows from the rows and from what is under way at every moment, not only at rest.
-- A look of `Checking` has bounded work, however many tasks there are.
-- Nothing here changes anything: who finds a difference builds the memory anew.
+- `differences` may be called at any time on the event loop: the memory always follows from the rows
+  and from the commands under way.
+- The work of one `Checking.look` is bounded, however many tasks there are.
+- Nothing here changes anything. The caller rebuilds the memory if there is a difference.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ _WAITING: Final = Status.WAITING
 
 
 def differences(term: "Term") -> list[str]:
-    """Everything in which memory and rows differ, in words. It looks at every active task."""
+    """Describe all differences between memory and rows. This reads every active task."""
     found = [*_totals(term)]
     tasks = term.look(lambda rows: _stored(rows, 0, _ALL))
     queued = _queued(term)
@@ -58,7 +58,7 @@ class Checking:
         self._above = 0
 
     def look(self) -> list[str]:
-        """What differs in the next part, in words."""
+        """Describe the differences of the next tasks."""
         term = self._term
         try:
             page = term.look(lambda rows: _stored(rows, self._above, LOOKED_TASKS))
@@ -95,7 +95,7 @@ class Checking:
 
 
 def _stored(rows: ReadRows, above: int, limit: int) -> list[Task]:
-    """Active tasks as their rows are. What a large commit does to them readers see before that."""
+    """Active tasks, as in their rows: these may be behind the view of readers in a large commit."""
     page = rows.scan(keys.numbered(keys.ACTIVE, above + 1), keys.end_of(keys.ACTIVE), limit)
     return [decode_task(row) for _, row in page]
 
@@ -108,7 +108,7 @@ def key_of(task: Task) -> QueueKey:
 
 
 _Queued = dict[QueueKey, Counter[int]]
-"""Of each queue that was looked at how often each id is in it."""
+"""For each queue that was searched, how often each id is in it."""
 
 
 def _queued(term: "Term") -> _Queued:
@@ -129,7 +129,7 @@ def _times_in(term: "Term", key: QueueKey, ids: set[int]) -> Counter[int]:
 
 
 def _totals(term: "Term") -> Iterator[str]:
-    """What costs nothing to compare: how many wait, by rows and by queues."""
+    """Compare the number of waiting tasks in the rows and in the queues, which is cheap."""
     under_way = term.dispatching.under_way_tasks.values()
     taken = sum(task is None or task.status is _WAITING for task in under_way)
     coming = sum(map(len, term.incoming.values()))
@@ -153,7 +153,7 @@ def _of_task(term: "Term", task: Task, queued: _Queued) -> Iterator[str]:
             yield f"task {task.id} is {task.status.name} and counts for {pick.worker_id}"
     elif under_way:
         if pick is None:
-            yield f"task {task.id} is under way and counts for nobody"
+            yield f"task {task.id} is under way and takes no place of a worker"
     else:
         yield from _of_running(term, task)
 
@@ -166,10 +166,10 @@ def _of_running(term: "Term", task: Task) -> Iterator[str]:
         if not back and pick is not None:
             yield f"task {task.id} counts for {pick.worker_id}, whose session has ended"
         if not back and term.proposing.idle:
-            yield f"task {task.id} runs in a session that has ended, and nobody ends it"
+            yield f"task {task.id} runs in a session that has ended, and was not ended"
     elif task.id in member.told:
         if pick is not None:
-            yield f"task {task.id} counts for {pick.worker_id}, which has told its end"
+            yield f"task {task.id} counts for {pick.worker_id}, which has reported its end"
     elif pick is None or pick.worker_id != task.worker_id:
         yield f"task {task.id} runs and does not count for {task.worker_id}"
     elif not back and member.attempts.get(task.id) != task.attempt:
@@ -177,7 +177,7 @@ def _of_running(term: "Term", task: Task) -> Iterator[str]:
 
 
 def _of_holds(task: Task, rows: ReadRows) -> list[str]:
-    """Slots and unique keys are rows, too: each names the task that holds it."""
+    """Slots and unique keys have rows of their own: each names the task that holds it."""
     names = [(f"slot {task.slot}", keys.named(keys.SLOT, task.slot))] if task.slot else []
     if task.unique_key:
         unique = keys.unique_key(task.tenant, task.unique_key)
@@ -218,7 +218,7 @@ def _of_workers(term: "Term", tasks: list[Task]) -> Iterator[str]:
         for task_id, attempt in (*member.attempts.items(), *member.told.items()):
             task = running.get(task_id)
             if task is None or (task.worker_id, task.attempt) != (member.worker_id, attempt):
-                yield f"task {task_id} does not run with {member.worker_id}, which is to have it"
+                yield f"task {task_id} does not run with {member.worker_id}, which should run it"
     used = Counter(("worker", pick.worker_id) for pick in picks)
     used.update(("tenant", pick.tenant) for pick in picks)
     used.update(("type", pick.type) for pick in picks)
@@ -248,7 +248,7 @@ def _of_counts(term: "Term", tasks: list[Task]) -> Iterator[str]:
 
 
 def _of_moments(term: "Term", tasks: list[Task]) -> Iterator[str]:
-    """What has rung is on its way to the log: only moments to come are compared."""
+    """Compare only timers in the future: for those that have fired, a command is under way."""
     ring_ms = term.time.ring_ms
     due = {
         task.id: ring_ms(task.due_ms, waits_since_ms(task))
@@ -275,4 +275,4 @@ def _of_kind(
     for key in sorted({*rows, *(key for key in timers if isinstance(key, int))}):
         there, rings = rows.get(key), timers.get(key)
         if there != rings and ((rings is not None) or (there is not None and ahead(there))):
-            yield f"{kind.name} of {key} is to ring at {there} by its row and at {rings} in memory"
+            yield f"{kind.name} of {key} is due at {there} by its row and at {rings} in memory"
