@@ -73,7 +73,7 @@ class Answering:
         raise AssertionError("the broker says")
 
     @property
-    def standing_term(self) -> Term:
+    def term_without_lease(self) -> Term:
         """What this leader has in memory, to propose commands. Raises `NotLeader`."""
         raise AssertionError("the broker says")
 

@@ -415,7 +415,7 @@ class SetTime(msgspec.Struct, frozen=True, array_like=True, tag=27):
     doubtful: bool = False
 
 
-class Redate(msgspec.Struct, frozen=True, array_like=True, tag=28):
+class RestartWaits(msgspec.Struct, frozen=True, array_like=True, tag=28):
     """Restart waits that began at a time that is now in the future. Level 2.
 
     These are tasks that are delayed after an attempt, and open transactions. Answers how many.
@@ -426,7 +426,7 @@ class Redate(msgspec.Struct, frozen=True, array_like=True, tag=28):
     transactions: Ids = ()
 
 
-class Reckon(msgspec.Struct, frozen=True, array_like=True, tag=29):
+class CorrectDue(msgspec.Struct, frozen=True, array_like=True, tag=29):
     """Change a schedule's next due time, if it is still the one given. Level 2.
 
     Answers 1, 0 if the next due time is another one, or a `Refusal`.
@@ -466,14 +466,14 @@ Command = (
     | RolloutPut
     | RolloutRemove
     | SetTime
-    | Redate
-    | Reckon
+    | RestartWaits
+    | CorrectDue
 )
 
 
 def level_of(command: Command) -> int:
     """The level that every replica must support before the command is logged."""
-    if isinstance(command, SetTime | Redate | Reckon):
+    if isinstance(command, SetTime | RestartWaits | CorrectDue):
         return LEVEL
     if isinstance(command, Commit | Rollback | ExpireTransactions):
         return LEVEL if command.whole else 1

@@ -4,7 +4,8 @@ Invariants:
 - `apply` looks at the command and the rows, at nothing else, and always ends with an answer.
 - Bytes that are no command are answered and change nothing.
 - A listener is told after the fact, in order, and changes nothing here.
-- An exception in a listener fails nothing here: it gets no more changes, and `deafened` is called.
+- An exception in a listener does not fail the machine. The listener gets no more changes, and
+  `on_listener_failure` is called.
 """
 
 import logging
@@ -66,8 +67,8 @@ _APPLY: Final[dict[type, _Apply]] = {
     rollout_commands.RolloutPut: rollout_rows.put,
     rollout_commands.RolloutRemove: rollout_rows.remove,
     commands.SetTime: timekeeping.set_time,
-    commands.Redate: timekeeping.redate,
-    commands.Reckon: schedules_rows.reckon,
+    commands.RestartWaits: timekeeping.restart_waits,
+    commands.CorrectDue: schedules_rows.correct_due,
 }
 
 
@@ -78,7 +79,7 @@ class BrokerMachine:
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
-        self.deafened: Callable[[], None] = _nobody
+        self.on_listener_failure: Callable[[], None] = _nobody
         """Called after a listener has raised, and so no longer knows the rows."""
 
     def apply(self, rows: Rows, command: bytes, position: Position) -> bytes:
@@ -105,7 +106,7 @@ class BrokerMachine:
             # The rows are right. Only the listener's view of them is wrong, so it is rebuilt.
             _logger.exception("the leader's memory no longer matches its log; rebuilding it")
             self.listener = None
-            self.deafened()
+            self.on_listener_failure()
 
 
 def _nobody() -> None:

@@ -77,10 +77,21 @@ def purge(step: Step, *, keep_scheduled: bool) -> None:
         if pool.tasks or not 0 < expires_ms <= step.now_ms:
             continue
         if keep_scheduled and whole:
+            if _is_named(step, pool):
+                continue
             scheduled = _scheduled(step) if scheduled is None else scheduled
             if pool.name in scheduled:
+                # The next purge only looks whether this schedule still names it.
+                pool.schedule = scheduled[pool.name]
+                step.put(named(POOL, pool.name), encode(pool))
                 continue
         _erase(step, pool)
+
+
+def _is_named(step: Step, pool: CodePool) -> bool:
+    """Whether the schedule that named a pool before still does."""
+    row = step.get(named(SCHEDULE, pool.schedule)) if pool.schedule else None
+    return row is not None and decode_schedule(row).spec.codepool == pool.name
 
 
 def _scheduled(step: Step) -> dict[str, str]:

@@ -33,14 +33,14 @@ class RollingOut(Answering):
             decode_change(encode_row(change))
         except (msgspec.MsgspecError, OverflowError, TypeError, ValueError) as error:
             raise InvalidTask(f"the roll-out cannot be stored: {error}") from error
-        put = RolloutPut(change, by, self.standing_term.time.now_ms())
+        put = RolloutPut(change, by, self.term_without_lease.time.now_ms())
         return (await self._rollout_answer(put)).taken()
 
     async def remove_rollout(self, name: str, version: int) -> None:
         """See `Calls`."""
         again = True
         while again:
-            remove = RolloutRemove(name, version, self.standing_term.time.now_ms())
+            remove = RolloutRemove(name, version, self.term_without_lease.time.now_ms())
             answer = await self._rollout_answer(remove)
             answer.taken()
             again = answer.again

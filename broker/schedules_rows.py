@@ -12,8 +12,8 @@ import msgspec
 
 from broker.applying import ScheduleChanged, Step
 from broker.commands import (
+    CorrectDue,
     Fire,
-    Reckon,
     Refusal,
     Schedule,
     ScheduleDelete,
@@ -99,7 +99,7 @@ def fire(step: Step, wanted: Fire) -> bytes:
     return encode(answer)
 
 
-def reckon(step: Step, wanted: Reckon) -> bytes:
+def correct_due(step: Step, wanted: CorrectDue) -> bytes:
     """Answers 1, 0 if the next due time has changed meanwhile, or a refusal."""
     schedule = _schedule(step, wanted.name)
     if schedule is None:

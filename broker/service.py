@@ -1,4 +1,4 @@
-"""The broker: one replica of its state machine, and what the one that leads does for all.
+"""The broker: one replica of its state machine, and the work of the leader.
 
     broker = await Broker.open(client, state, elect=False)
     [task_id] = await broker.submit([Spec("resize", payload=b"...")])
@@ -6,10 +6,10 @@
 
 Invariants:
 - What a call acknowledged is durable in the log and applied here.
-- Only the leader serves, while its replica's lease holds, and only when all that it holds in memory
-  is built; the others say who leads.
-- What a leader has in memory can be wrong, by a defect, and never the rows: then it is built anew
-  from them, which workers and callers see as a change of the leader.
+- Only the leader serves: while its replica's lease holds, and once its memory is built from the
+  rows. The other replicas answer who leads.
+- A bug can make the leader's memory wrong, but not the rows. The leader then rebuilds its memory
+  from the rows. To workers and callers this looks like a change of leader.
 - A call that raises `NotLeader` or `Overloaded` changed nothing; one that raises `OutcomeUnknown`
   may have.
 """
@@ -98,9 +98,9 @@ class Broker(RollingOut):
         later: Later | None = None,
         server_ms: Callable[[], Awaitable[int | None]] | None = None,
     ) -> None:
-        """`later` is what calls at a moment; without it the event loop does.
+        """`later` schedules calls, by default the event loop's `call_later`.
 
-        `server_ms` asks another machine for its wall clock; None: there is none to ask.
+        `server_ms` asks another machine for its wall clock. Without it, no other clock is asked.
         """
         self.settings = settings
         self.replica: Replicated
@@ -118,8 +118,8 @@ class Broker(RollingOut):
         """Held while a term begins or ends."""
         self._wrong = asyncio.Event()
         self._mends = 0
-        """How often in this term of the replica the memory was built anew."""
-        machine.deafened = lambda: self._distrust("a listener of the log failed")
+        """How often the memory was rebuilt in this term of the replica."""
+        machine.on_listener_failure = lambda: self._distrust("a listener of the log failed")
         self._keeping: asyncio.Task[None] | None = None
         self._retiming: asyncio.Task[None] | None = None
         self._closed = False
@@ -140,10 +140,10 @@ class Broker(RollingOut):
         log_settings: LogSettings | None = None,
         metrics: Metrics = NO_METRICS,
     ) -> "Broker":
-        """Start a replica of a broker on a state, which it closes in the end.
+        """Start a replica of a broker. It owns `state` and closes it.
 
-        `elect=False` is for the only replica there is: it serves when this returns. `mapping` says
-        where tenants' tasks run. Raises `BrokerUnavailable`, `NotLeader`.
+        `elect=False` is for a broker with a single replica: it serves when this returns. `mapping`
+        decides where tenants' tasks run. Raises `BrokerUnavailable`, `NotLeader`.
         """
         machine = BrokerMachine()
         settings = settings or BrokerSettings()
@@ -190,10 +190,10 @@ class Broker(RollingOut):
             await self.replica.close()
 
     async def give_way(self, patience_ms: int = 10_000) -> None:
-        """Let another replica lead: nothing more is assigned, what is under way is answered.
+        """Let another replica lead. Assigns no more tasks, and answers the calls under way.
 
-        Workers keep what they run and connect to the next leader. Does nothing unless this one
-        leads; with no other replica there it will lead again.
+        Workers keep running their tasks and connect to the next leader. Does nothing if this
+        replica does not lead. If there is no other replica, this one will lead again.
         """
         term = self._term
         if term is not None:
@@ -222,11 +222,11 @@ class Broker(RollingOut):
                 if self.replica.failure is not None or self._closed:
                     return
                 _logger.info("broker %s: %s", self.replica.name, error)
-                # A term that could not begin, and still stands, is begun again.
+                # If the replica still leads, try again to begin the term.
                 number = 0
                 await asyncio.sleep(_RETRY_PAUSE_S)
             except Exception:
-                # A defect: who leads and does not serve must let others lead.
+                # A bug. A leader that cannot serve must let another replica lead.
                 _logger.exception("broker %s cannot serve", self.replica.name)
                 await self._end_term("it cannot serve")
                 await self.replica.give_way(0)
@@ -234,31 +234,31 @@ class Broker(RollingOut):
                 await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _until_news(self, number: int) -> int:
-        """Wait for another term, or until the memory of this one is wrong; the term's number."""
+        """Wait for another term, or until the memory is known to be wrong; the term's number."""
         other = asyncio.create_task(self.replica.until_other_term(number))
         wrong = asyncio.create_task(self._wrong.wait())
         try:
             await asyncio.wait((other, wrong), return_when=asyncio.FIRST_COMPLETED)
             return other.result() if other.done() else self.replica.term
         finally:
-            # Nothing is awaited here: this may be the end of the event loop.
+            # Do not await anything here: the event loop may be closing.
             other.cancel()
             wrong.cancel()
 
     def _distrust(self, why: str) -> None:
-        """What this leader has in memory is not what the rows say, or not known to be."""
+        """Note that the leader's memory may not match the rows, and must be rebuilt."""
         if self._term is not None and not self._wrong.is_set():
-            _logger.error("broker %s builds its memory anew: %s", self.replica.name, why)
+            _logger.error("broker %s rebuilds its memory: %s", self.replica.name, why)
             self._measures.mended.add()
             self._wrong.set()
 
     async def _mend(self) -> None:
-        """Build what is in memory anew, as the next leader would."""
+        """Rebuild the memory from the rows, as a new leader would."""
         async with self._turning:
             term = self._term
-            await self._end_term("the leader builds its memory anew")
+            await self._end_term("the leader rebuilds its memory")
             if term is not None:
-                # What is on its way still changes rows: nothing may change while they are read.
+                # Commands under way change rows, which must not change while they are read.
                 await term.proposing.quiet()
             await asyncio.sleep(min(_RETRY_PAUSE_S * 2**self._mends, _MEND_PAUSE_S_MAX))
             self._mends = min(self._mends + 1, 20)
@@ -271,7 +271,7 @@ class Broker(RollingOut):
         rng = self._rng
 
         def wrong(why: str) -> None:
-            # A term that is over may hear of its commands later than the next one begins.
+            # A term that has ended may still get answers when the next one has begun.
             if self._term is term:
                 self._distrust(why)
 
@@ -298,7 +298,7 @@ class Broker(RollingOut):
             self._serving.notify_all()
 
     async def _start_time(self, settled: bool) -> tuple[int, ClockFacts, Start]:
-        """What the log says of the time, and where a term begins that begins now."""
+        """The logged time, past changes of it, and the start time of a term that begins now."""
         clock = self._clock
         logged_ms, facts = self.replica.stale_read(reading.time_of)[0]
         if self._term is not None:
@@ -313,7 +313,7 @@ class Broker(RollingOut):
         return logged_ms, facts, judge(facts, logged_ms, clock.wall_ms(), server_ms, settled)
 
     async def _term_time(self, settled: bool) -> BrokerTime:
-        """The time of a term that begins now. A move that others must know of is logged first."""
+        """The time of a term that begins now. Logs first if the time jumps or is set back."""
         logged_ms, facts, start = await self._start_time(settled)
         known = self.replica.command_level >= commands.LEVEL
         if start.back and not known:
@@ -335,12 +335,12 @@ class Broker(RollingOut):
         return time
 
     def _retime(self) -> None:
-        """The wall clock has settled away from the time of the term."""
+        """The wall clock has been away from the term's time for long enough to follow it."""
         if self._retiming is None or self._retiming.done():
             self._retiming = asyncio.create_task(self._begin_anew(), name="broker's time")
 
     async def _begin_anew(self) -> None:
-        """Begin the term anew, with another time, unless other clocks are against it."""
+        """Begin the term again with another time, unless other clocks disagree."""
         async with self._turning:
             term = self._term
             if term is None or self.replica.term != term.number:
@@ -351,18 +351,18 @@ class Broker(RollingOut):
                 known = self.replica.command_level >= commands.LEVEL
                 if away_ms <= JUMP_ALARM_MS or (start.back and not known):
                     return
-                await self._end_term("the broker's time is set anew")
+                await self._end_term("the broker's time is set again")
                 await term.proposing.quiet()
                 await self._begin_term(settled=True)
             except (EngineError, BrokerError) as error:
                 _logger.warning("the time of broker %s stays: %s", self.replica.name, error)
                 if self._term is None:
-                    # Who leads and does not serve must let others lead.
+                    # A leader that does not serve must let another replica lead.
                     await self.replica.give_way(0)
 
     async def _end_term(self, why: str) -> None:
         term, self._term = self._term, None
-        # What was wrong has ended with it: a follower has nothing to build anew.
+        # The wrong memory is gone with the term: a follower has nothing to rebuild.
         self._wrong.clear()
         if term is not None:
             self.machine.listener = None
@@ -380,26 +380,26 @@ class Broker(RollingOut):
 
     @property
     def leader(self) -> str:
-        """The address of who leads as far as is known, "" if nobody does."""
+        """The leader's address, as far as this replica knows; "" if there is no leader."""
         return self.replica.leader
 
     @property
     def term(self) -> Term:
-        """What this leader has in memory, to answer or grant something. Raises `NotLeader`.
+        """The leader's memory, to answer a call or to grant something. Raises `NotLeader`.
 
-        Also while the replica's lease has expired: another replica may lead by now.
+        Also raises it while the replica's lease has expired: another replica may lead by now.
         """
-        term = self.standing_term
+        term = self.term_without_lease
         if not self.replica.may_answer():
             raise NotLeader(LEASE_OVER)
         return term
 
     @property
-    def standing_term(self) -> Term:
-        """What this leader has in memory, to propose commands. Raises `NotLeader`.
+    def term_without_lease(self) -> Term:
+        """The leader's memory, to propose commands. Raises `NotLeader`, but checks no lease.
 
         Proposals need no lease: if another replica leads by now, the log refuses them. So they
-        are accepted while the metadata store is away.
+        are accepted during an outage of the metadata store.
         """
         self._check_open()
         term = self._term
@@ -410,10 +410,10 @@ class Broker(RollingOut):
         return term
 
     def check_memory(self) -> list[str]:
-        """How what this leader has in memory differs from its rows, in words; nothing: it does not.
+        """Describe how the leader's memory differs from its rows; empty if it does not.
 
-        For tests: it looks at every task that has not ended. May be called between any two turns of
-        the event loop, whatever is under way; a broker that does not serve has no differences.
+        For tests: it reads every task that has not ended. It may be called at any time on the event
+        loop, whatever is under way. A broker that does not serve has no differences.
         """
         return [] if self._term is None else differences(self._term)
 
@@ -454,12 +454,12 @@ class Broker(RollingOut):
         atomic: bool = False,
         owner: str = "",
     ) -> list[int | Refusal]:
-        """Take tasks; for each its id, or why it was not taken, in their order.
+        """Submit tasks. Returns for each, in order, its id or why it was refused.
 
-        `atomic`: all or none; `transaction`: they go when it is committed, which must be that of
-        `owner` if one is named. A batch of more than a
-        thousand is taken in parts. Raises `InvalidTask` (nothing is taken), `TooLarge`,
-        `NotLeader`, `Overloaded`, `OutcomeUnknown`.
+        `atomic`: all or none. `transaction`: the tasks may begin once it is committed; if `owner`
+        is given, it must be theirs. A batch of more than a thousand is submitted in parts. Raises
+        `InvalidTask` (nothing is submitted), `TooLarge`, `NotLeader`, `Overloaded`,
+        `OutcomeUnknown`.
         """
         encoded = encode_specs(specs)
         return await self.submit_encoded(
@@ -479,13 +479,13 @@ class Broker(RollingOut):
         related: bool = False,
         owner: str = "",
     ) -> list[int | Refusal]:
-        """As `submit`, for specs that are encoded and checked.
+        """Like `submit`, for specs that are already encoded and checked.
 
-        `related`: some have parents, perhaps in the same batch.
+        `related`: some tasks have parents, which may be in the same batch.
         """
         if not specs:
             return []
-        quotas, as_one = self.standing_term.quotas, atomic or related
+        quotas, as_one = self.term_without_lease.quotas, atomic or related
 
         def send(some: Sequence[bytes]) -> Awaitable[list[int | Refusal]]:
             return self._send(some, transaction, atomic, related, owner)
@@ -495,15 +495,15 @@ class Broker(RollingOut):
     async def _send(
         self, specs: Sequence[bytes], transaction: int, atomic: bool, related: bool, owner: str
     ) -> list[int | Refusal]:
-        proposing = self.standing_term.proposing
+        proposing = self.term_without_lease.proposing
         if transaction or atomic or related:
             if len(specs) > ITEMS_MAX:
-                raise TooLarge(f"{len(specs)} tasks at once; {ITEMS_MAX} fit")
+                raise TooLarge(f"too many tasks in one request: {len(specs)} (limit {ITEMS_MAX})")
             if not 0 <= transaction <= ID_MAX:
                 raise UnknownTransaction(f"there is no transaction {transaction}")
             raw = [msgspec.Raw(spec) for spec in specs]
             command = EncodedSubmit(
-                raw, self.standing_term.time.now_ms(), transaction, atomic, owner
+                raw, self.term_without_lease.time.now_ms(), transaction, atomic, owner
             )
             return decode_items(_known(await proposing.ask_encoded(encode(command))))
         if not is_full(specs):
@@ -511,33 +511,33 @@ class Broker(RollingOut):
         return await proposing.submit_parts(parts_of(specs))
 
     async def begin(self, owner: str = "", ttl_ms: int | None = None) -> int:
-        """Open a transaction of submits; its number."""
-        now_ms = self.standing_term.time.now_ms()
+        """Open a transaction for submits. Returns its number."""
+        now_ms = self.term_without_lease.time.now_ms()
         ttl_ms = self.settings.transaction_ttl_ms if ttl_ms is None else ttl_ms
         return await self._number(commands.Begin(now_ms + ttl_ms, now_ms, owner))
 
     async def commit(self, transaction: int, owner: str = "") -> int:
-        """Let all tasks of a transaction go; how many. Raises `UnknownTransaction`.
+        """Commit a transaction. Returns how many tasks it has. Raises `UnknownTransaction`.
 
-        Everybody sees all of them go at the same moment.
+        All of its tasks become visible at the same moment.
         """
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         return await self._number(commands.Commit(transaction, now_ms, owner, self._newest))
 
     async def rollback(self, transaction: int, owner: str = "") -> int:
-        """Forget a transaction and its tasks; how many. Raises `UnknownTransaction`."""
-        now_ms = self.standing_term.time.now_ms()
+        """Discard a transaction and its tasks. Returns how many. Raises `UnknownTransaction`."""
+        now_ms = self.term_without_lease.time.now_ms()
         return await self._number(commands.Rollback(transaction, now_ms, owner, self._newest))
 
     @property
     def _newest(self) -> bool:
-        """Whether every replica knows the commands of the newest level."""
+        """Whether every replica supports the commands of the newest level."""
         return self.replica.command_level >= commands.LEVEL
 
     # Tasks
 
     async def wait(self, task_id: int, timeout_ms: int | None = None) -> Task:
-        """A task when it has ended. Raises `UnknownTask`, `WaitTimedOut`, `NotLeader`."""
+        """Wait until a task has ended. Raises `UnknownTask`, `WaitTimedOut`, `NotLeader`."""
         term = self.term
         task = self.get(task_id)
         if task.status in FINAL_STATES:
@@ -550,34 +550,34 @@ class Broker(RollingOut):
             raise WaitTimedOut(text, task_id=task_id) from None
 
     async def cancel(self, task_ids: Sequence[int], by: str = "") -> list[Answer]:
-        """End tasks: at once, or ask their workers to. Raises `TooLarge`, `NotLeader`."""
-        now_ms = self.standing_term.time.now_ms()
+        """Cancel tasks: at once, or by asking their workers. Raises `TooLarge`, `NotLeader`."""
+        now_ms = self.term_without_lease.time.now_ms()
         answers = await self._items(commands.Cancel(bounded(task_ids), by, now_ms))
         return [Answer(answer) for answer in answers if isinstance(answer, int)]
 
     async def retry(self, task_ids: Sequence[int], by: str = "") -> list[Answer | Refusal]:
-        """Begin ended tasks anew, or say what another task holds. Raises `TooLarge`."""
-        now_ms = self.standing_term.time.now_ms()
+        """Run ended tasks again, or return why not. Raises `TooLarge`, `NotLeader`."""
+        now_ms = self.term_without_lease.time.now_ms()
         answers = await self._items(commands.Retry(bounded(task_ids), by, now_ms))
         return [Answer(answer) if isinstance(answer, int) else answer for answer in answers]
 
     async def delete(self, task_ids: Sequence[int]) -> list[Answer]:
         """Remove ended tasks and their results now. Raises `TooLarge`."""
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         answers = await self._items(commands.Delete(bounded(task_ids), now_ms))
         return [Answer(answer) for answer in answers if isinstance(answer, int)]
 
     # Settings and schedules
 
     async def set(self, kind: str, name: str, setting: Setting | None, by: str = "") -> bool:
-        """Change a setting; None takes it away. Counts from the next assignment on.
+        """Change a setting; None removes it. Takes effect at the next assignment.
 
-        Whether that changed anything. Raises `InvalidSetting`.
+        Returns whether it changed. Raises `InvalidSetting`.
         """
         if setting is not None:
             check_setting(kind, name, setting)
         value = None if setting is None else encode_setting(setting)
-        command = commands.Set(kind, name, value, by, self.standing_term.time.now_ms())
+        command = commands.Set(kind, name, value, by, self.term_without_lease.time.now_ms())
         return bool(await self._number(command))
 
     async def set_schedule(self, schedule: Schedule, by: str = "") -> None:
@@ -586,7 +586,7 @@ class Broker(RollingOut):
         check_zone(schedule.zone)
         if schedule.cron:
             check_cron(schedule.cron, schedule.zone)
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         if not schedule.next_due_ms:
             due_ms = next_due_ms(schedule, now_ms) if schedule.cron or schedule.interval_ms else 0
             schedule = msgspec.structs.replace(schedule, next_due_ms=due_ms)
@@ -594,19 +594,19 @@ class Broker(RollingOut):
 
     async def delete_schedule(self, name: str) -> None:
         """Remove a schedule. Raises `UnknownSchedule`."""
-        await self._number(commands.ScheduleDelete(name, self.standing_term.time.now_ms()))
+        await self._number(commands.ScheduleDelete(name, self.term_without_lease.time.now_ms()))
 
     async def pause_schedule(self, name: str, *, paused: bool = True, by: str = "") -> None:
-        """Stop a schedule, or let it go on. What it missed meanwhile follows its `catch_up`.
+        """Pause or resume a schedule. Its `catch_up` decides about the times that it missed.
 
-        One that is not paused does not change when it is let go on. Raises `UnknownSchedule`.
+        Resuming a schedule that is not paused changes nothing. Raises `UnknownSchedule`.
         """
-        now_ms = self.standing_term.time.now_ms()
+        now_ms = self.term_without_lease.time.now_ms()
         if self._newest:
             await self._number(commands.SchedulePause(name, paused, 0, by, now_ms, keep_due=True))
             return
         # Some replicas know only the older command, which sets the due time.
-        known = self.standing_term.firing.schedules.get(name)
+        known = self.term_without_lease.firing.schedules.get(name)
         if known is not None and known.paused is paused:
             return
         due_ms = 0 if known is None else known.next_due_ms
@@ -624,8 +624,10 @@ class Broker(RollingOut):
         size_bytes = commands.POOL_PART_BYTES_MAX
         starts = range(0, max(1, len(archive)), size_bytes)
         if len(starts) > commands.POOL_PARTS_MAX:
-            raise TooLarge(f"{len(archive)} bytes of code; {commands.POOL_PARTS_MAX} MiB fit")
-        now_ms = self.standing_term.time.now_ms()
+            raise TooLarge(
+                f"the code has {len(archive)} bytes (limit {commands.POOL_PARTS_MAX} MiB)"
+            )
+        now_ms = self.term_without_lease.time.now_ms()
         digest = sha256(archive).digest()
         expires_ms = 0 if ttl_ms is None else now_ms + ttl_ms
         for part, start in enumerate(starts):
@@ -637,16 +639,16 @@ class Broker(RollingOut):
     async def delete_code(self, name: str) -> None:
         """See `Calls`."""
         await self._number(
-            commands.PoolDelete(name, self.standing_term.time.now_ms(), self._newest)
+            commands.PoolDelete(name, self.term_without_lease.time.now_ms(), self._newest)
         )
 
     # Workers
 
     async def connect(self, hello: Hello) -> LocalLink:
-        """See `WorkerPort`: a worker's link. Refused in words where another replica leads."""
+        """See `WorkerPort`. If another replica leads, the link only tells the worker who it is."""
         self._check_open()
         try:
-            link = await self.term.crew.connect(hello)
+            link = await self.term_without_lease.crew.connect(hello)
             link.code = self.code
             return link
         except NotLeader as error:
@@ -658,15 +660,15 @@ class Broker(RollingOut):
     # Asking
 
     async def ask(self, command: Command) -> bytes:
-        """Put any command into the log; its answer. Raises `InvalidTask` for one that is none."""
+        """Propose a command and return its answer. Raises `InvalidTask` if it is malformed."""
         encoded = encode(command)
         try:
             commands.decode_command(encoded)
         except msgspec.MsgspecError as error:
             kind = type(command).__name__.lower()
-            raise InvalidTask(f"that cannot be asked for ({kind}): {error}") from error
+            raise InvalidTask(f"invalid request ({kind}): {error}") from error
         level = commands.level_of(command)
-        return _known(await self.standing_term.proposing.ask_encoded(encoded, level))
+        return _known(await self.term_without_lease.proposing.ask_encoded(encoded, level))
 
     async def _items(self, command: Command) -> list[int | Refusal]:
         return decode_items(await self.ask(command))
@@ -680,5 +682,5 @@ class Broker(RollingOut):
 
 def _known(answer: bytes) -> bytes:
     if answer == commands.UNKNOWN_COMMAND:
-        raise CommandUnknown("the state machine does not know the command")
+        raise CommandUnknown("the replicas do not support this command")
     return answer

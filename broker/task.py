@@ -92,6 +92,10 @@ Event = tuple[int, int, int, str, str]
 """at_ms, `EventKind`, attempt, who, detail."""
 
 
+_DATED: Final = frozenset((EventKind.COMMITTED, EventKind.RELEASED))
+"""After these a task waits for the date that its submitter gave, not for a length of time."""
+
+
 class Backoff(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How long a task waits before it is tried again: whole numbers, so that all replicas agree.
 
@@ -243,6 +247,8 @@ class CodePool(msgspec.Struct, array_like=True):
     """How many tasks that have not ended name it."""
     by: str = ""
     parts_stored: int = 0
+    schedule: str = ""
+    """A schedule that named it when it had expired. It may have changed since."""
 
 
 class ClockFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -287,3 +293,10 @@ def note(task: Task, at_ms: int, kind: int, who: str = "", detail: str = "") -> 
     events.append((at_ms, int(kind), task.attempt, who, detail))
     if len(events) > EVENTS_MAX:
         del events[1]
+
+
+def waits_since_ms(task: Task) -> int:
+    """When a delayed task began to wait for a length of time; 0: it waits for a date."""
+    if not task.events or task.events[-1][1] in _DATED:
+        return 0
+    return task.events[-1][0]

@@ -5,13 +5,21 @@ this module sets it back, so every replica has the same time at the same positio
 
 Invariants:
 - After the time was set back, nothing is removed before its retention has passed.
-- A wait that began at a time that is now in the future starts again from now.
+- A wait that began at a time that is now in the future starts again from now. A task that waits for
+  a date keeps the date.
 """
 
 from broker.applying import Step, TransactionChanged
-from broker.commands import Redate, SetTime
+from broker.commands import RestartWaits, SetTime
 from broker.keys import CLOCK, TRANSACTION, numbered
-from broker.task import ClockFacts, Status, decode_clock_facts, decode_transaction, encode
+from broker.task import (
+    ClockFacts,
+    Status,
+    decode_clock_facts,
+    decode_transaction,
+    encode,
+    waits_since_ms,
+)
 
 
 def set_time(step: Step, wanted: SetTime) -> bytes:
@@ -32,26 +40,27 @@ def set_time(step: Step, wanted: SetTime) -> bytes:
     return encode(1)
 
 
-def redate(step: Step, wanted: Redate) -> bytes:
-    """Answers how many tasks and transactions now wait from the current time."""
-    tasks = sum(_redate_task(step, task_id) for task_id in wanted.ids)
-    return encode(tasks + sum(_redate_transaction(step, each) for each in wanted.transactions))
+def restart_waits(step: Step, wanted: RestartWaits) -> bytes:
+    """Answers how many waits were restarted, of tasks and of transactions."""
+    tasks = sum(_restart_task(step, task_id) for task_id in wanted.ids)
+    return encode(tasks + sum(_restart_transaction(step, each) for each in wanted.transactions))
 
 
-def _redate_task(step: Step, task_id: int) -> bool:
+def _restart_task(step: Step, task_id: int) -> bool:
     task = step.active(task_id)
-    if task is None or task.status is not Status.DELAYED or not task.events:
+    if task is None or task.status is not Status.DELAYED:
         return False
-    at_ms, kind, attempt, who, detail = task.events[-1]
-    if at_ms <= step.now_ms:
+    since_ms = waits_since_ms(task)
+    if since_ms <= step.now_ms:
         return False
-    task.due_ms = step.now_ms + max(0, task.due_ms - at_ms)
+    _, kind, attempt, who, detail = task.events[-1]
+    task.due_ms = step.now_ms + max(0, task.due_ms - since_ms)
     task.events[-1] = (step.now_ms, kind, attempt, who, detail)
     step.store(Status.DELAYED, task)
     return True
 
 
-def _redate_transaction(step: Step, transaction_id: int) -> bool:
+def _restart_transaction(step: Step, transaction_id: int) -> bool:
     key = numbered(TRANSACTION, transaction_id)
     row = step.get(key)
     if row is None:

@@ -1,1 +1,1 @@
-"""What only the broker that leads has: in memory, for one term."""
+"""The leader's part of a broker: its memory and duties for one term."""

@@ -1,23 +1,23 @@
-"""Compares what a leader has in memory with its rows: the rows are right.
+"""Compares a leader's memory with its rows. If they differ, the memory is wrong.
 
 Invariants:
-- `differences` may be asked between any two turns of the event loop, whatever is under way: what is
-  in memory follows from the rows and from what is under way at every moment, not only at rest.
-- A look of `Checking` has bounded work, however many tasks there are.
-- Nothing here changes anything: who finds a difference builds the memory anew.
+- `differences` may be called at any time on the event loop: the memory always follows from the rows
+  and from the commands under way.
+- The work of one `Checking.look` is bounded, however many tasks there are.
+- Nothing here changes anything. The caller rebuilds the memory if there is a difference.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker import keys
 from broker.leading.place import Place, place_of
 from broker.leading.quotas import NOT_BEGUN, size_of
-from broker.leading.timers import Kind, waits_since_ms
+from broker.leading.timers import Kind
 from broker.scheduling import QueueKey
-from broker.task import Status, Task, decode_task, decode_transaction
+from broker.task import Status, Task, decode_task, decode_transaction, waits_since_ms
 from engine.errors import EngineError
 from engine.replica import ReadRows
 
@@ -25,15 +25,18 @@ if TYPE_CHECKING:
     from broker.leading.term import Term
 
 LOOKED_TASKS: Final = 100
-"""So many rows are compared in one look."""
+"""At most this many rows are compared in one look."""
 LOOKED_IDS_MAX: Final = 100_000
-"""A queue that is longer is not searched for single tasks in a look, only counted."""
+"""At most this many ids are searched in one look, in all queues together.
+
+A single queue that is longer is never searched for tasks. It only counts in the totals.
+"""
 _ALL: Final = 1 << 31
 _WAITING: Final = Status.WAITING
 
 
 def differences(term: "Term") -> list[str]:
-    """Everything in which memory and rows differ, in words. It looks at every active task."""
+    """Describe all differences between memory and rows. This reads every active task."""
     found = [*_totals(term)]
     tasks = term.look(lambda rows: _stored(rows, 0, _ALL))
     queued = _queued(term)
@@ -48,34 +51,51 @@ def differences(term: "Term") -> list[str]:
 
 
 class Checking:
-    """Looks at a part now and then, from the first active task to the last and from there anew."""
+    """Compares some tasks at each look, from the first active task to the last, then again."""
 
     def __init__(self, term: "Term") -> None:
         self._term = term
         self._above = 0
 
     def look(self) -> list[str]:
-        """What differs in the next part, in words."""
+        """Describe the differences of the next tasks."""
         term = self._term
         try:
-            tasks = term.look(lambda rows: _stored(rows, self._above, LOOKED_TASKS))
-            held = [term.look(partial(_of_holds, task)) for task in tasks]
+            page = term.look(lambda rows: _stored(rows, self._above, LOOKED_TASKS))
+            searched, tasks = self._within_bounds(page)
+            holds = [text for task in tasks for text in term.look(partial(_of_holds, task))]
         except EngineError:
-            # The term is over; its end is told by others.
+            # The term is over; others report that.
             return []
-        self._above = tasks[-1].id if len(tasks) == LOOKED_TASKS else 0
-        wanted = {key_of(task) for task in tasks if task.status is _WAITING}
-        index = term.scheduler.index
-        short = [key for key in wanted if index.length(key) <= LOOKED_IDS_MAX]
-        queued = _queued(term, short)
-        found = [*_totals(term), *(text for texts in held for text in texts)]
+        at_end = len(page) < LOOKED_TASKS and len(tasks) == len(page)
+        self._above = 0 if at_end else tasks[-1].id
+        ids = {task.id for task in tasks}
+        queued = {key: _times_in(term, key, ids) for key in searched}
+        found = [*_totals(term), *holds]
         for task in tasks:
             found += _of_task(term, task, queued)
         return found
 
+    def _within_bounds(self, tasks: list[Task]) -> tuple[set[QueueKey], list[Task]]:
+        """The queues to search in this look, and the first tasks, whose queues these are."""
+        searched: set[QueueKey] = set()
+        room = LOOKED_IDS_MAX
+        for number, task in enumerate(tasks):
+            key = key_of(task)
+            if task.status is not _WAITING or key in searched:
+                continue
+            length = self._term.scheduler.index.length(key) + len(self._term.incoming.get(key, ()))
+            if length > LOOKED_IDS_MAX:
+                continue
+            if length > room:
+                return searched, tasks[:number]
+            room -= length
+            searched.add(key)
+        return searched, tasks
+
 
 def _stored(rows: ReadRows, above: int, limit: int) -> list[Task]:
-    """Active tasks as their rows are. What a large commit does to them readers see before that."""
+    """Active tasks, as in their rows: these may be behind the view of readers in a large commit."""
     page = rows.scan(keys.numbered(keys.ACTIVE, above + 1), keys.end_of(keys.ACTIVE), limit)
     return [decode_task(row) for _, row in page]
 
@@ -88,26 +108,32 @@ def key_of(task: Task) -> QueueKey:
 
 
 _Queued = dict[QueueKey, Counter[int]]
-"""Of each queue that was looked at how often each id is in it."""
+"""For each queue that was searched, how often each id is in it."""
 
 
-def _queued(term: "Term", wanted: Iterable[QueueKey] | None = None) -> _Queued:
+def _queued(term: "Term") -> _Queued:
+    """All queues."""
     index = term.scheduler.index
-    asked = [*index.known_keys(), *map(QueueKey._make, term.incoming)]
     found: _Queued = {}
-    for key in asked if wanted is None else wanted:
+    for key in (*index.known_keys(), *map(QueueKey._make, term.incoming)):
         found[key] = Counter(index.ids(key))
-        # The same by value, though it is a plain tuple there.
         found[key].update(term.incoming.get(key, ()))
     return found
 
 
+def _times_in(term: "Term", key: QueueKey, ids: set[int]) -> Counter[int]:
+    """How often each of these ids is in a queue."""
+    found = Counter(filter(ids.__contains__, term.scheduler.index.ids(key)))
+    found.update(filter(ids.__contains__, term.incoming.get(key, ())))
+    return found
+
+
 def _totals(term: "Term") -> Iterator[str]:
-    """What costs nothing to compare: how many wait, by rows and by queues."""
+    """Compare the number of waiting tasks in the rows and in the queues, which is cheap."""
     under_way = term.dispatching.under_way_tasks.values()
     taken = sum(task is None or task.status is _WAITING for task in under_way)
     coming = sum(map(len, term.incoming.values()))
-    queued = term.scheduler.waiting + coming + len(term.held_back)
+    queued = term.scheduler.waiting + coming + len(term.withheld)
     waiting = term.counts[_WAITING]
     if queued + taken != waiting:
         yield f"{queued} tasks are queued and {taken} are under way, of {waiting} that wait"
@@ -118,7 +144,7 @@ def _of_task(term: "Term", task: Task, queued: _Queued) -> Iterator[str]:
     place = place_of(task.status, under_way)
     key = key_of(task)
     times = queued[key][task.id] if key in queued else None
-    expected = place is Place.QUEUED and task.id not in term.held_back
+    expected = place is Place.QUEUED and task.id not in term.withheld
     if times is not None and times != expected:
         yield f"task {task.id} is {place.name} and {times} times in its queue"
     pick = term.scheduler.running_pick(task.id)
@@ -127,7 +153,7 @@ def _of_task(term: "Term", task: Task, queued: _Queued) -> Iterator[str]:
             yield f"task {task.id} is {task.status.name} and counts for {pick.worker_id}"
     elif under_way:
         if pick is None:
-            yield f"task {task.id} is under way and counts for nobody"
+            yield f"task {task.id} is under way and takes no place of a worker"
     else:
         yield from _of_running(term, task)
 
@@ -140,10 +166,10 @@ def _of_running(term: "Term", task: Task) -> Iterator[str]:
         if not back and pick is not None:
             yield f"task {task.id} counts for {pick.worker_id}, whose session has ended"
         if not back and term.proposing.idle:
-            yield f"task {task.id} runs in a session that has ended, and nobody ends it"
+            yield f"task {task.id} runs in a session that has ended, and was not ended"
     elif task.id in member.told:
         if pick is not None:
-            yield f"task {task.id} counts for {pick.worker_id}, which has told its end"
+            yield f"task {task.id} counts for {pick.worker_id}, which has reported its end"
     elif pick is None or pick.worker_id != task.worker_id:
         yield f"task {task.id} runs and does not count for {task.worker_id}"
     elif not back and member.attempts.get(task.id) != task.attempt:
@@ -151,7 +177,7 @@ def _of_running(term: "Term", task: Task) -> Iterator[str]:
 
 
 def _of_holds(task: Task, rows: ReadRows) -> list[str]:
-    """Slots and unique keys are rows, too: each names the task that holds it."""
+    """Slots and unique keys have rows of their own: each names the task that holds it."""
     names = [(f"slot {task.slot}", keys.named(keys.SLOT, task.slot))] if task.slot else []
     if task.unique_key:
         unique = keys.unique_key(task.tenant, task.unique_key)
@@ -171,10 +197,10 @@ def _of_queues(term: "Term", tasks: list[Task], queued: _Queued) -> Iterator[str
             task = known.get(task_id)
             if task is None or key_of(task) != key or task.status is not _WAITING:
                 yield f"task {task_id} is in the queue {tuple(key)} and does not wait there"
-    for task_id in term.held_back:
+    for task_id in term.withheld:
         task = known.get(task_id)
         if task is None or task.status is not _WAITING:
-            yield f"task {task_id} is held back and does not wait"
+            yield f"task {task_id} is withheld and does not wait"
     for gate in term.scheduler.index.gates():
         if gate.parked and gate.has_room() and gate.bucket is None:
             if not term.scheduler.opens_soon(gate):
@@ -192,7 +218,7 @@ def _of_workers(term: "Term", tasks: list[Task]) -> Iterator[str]:
         for task_id, attempt in (*member.attempts.items(), *member.told.items()):
             task = running.get(task_id)
             if task is None or (task.worker_id, task.attempt) != (member.worker_id, attempt):
-                yield f"task {task_id} does not run with {member.worker_id}, which is to have it"
+                yield f"task {task_id} does not run with {member.worker_id}, which should run it"
     used = Counter(("worker", pick.worker_id) for pick in picks)
     used.update(("tenant", pick.tenant) for pick in picks)
     used.update(("type", pick.type) for pick in picks)
@@ -222,7 +248,7 @@ def _of_counts(term: "Term", tasks: list[Task]) -> Iterator[str]:
 
 
 def _of_moments(term: "Term", tasks: list[Task]) -> Iterator[str]:
-    """What has rung is on its way to the log: only moments to come are compared."""
+    """Compare only timers in the future: for those that have fired, a command is under way."""
     ring_ms = term.time.ring_ms
     due = {
         task.id: ring_ms(task.due_ms, waits_since_ms(task))
@@ -249,4 +275,4 @@ def _of_kind(
     for key in sorted({*rows, *(key for key in timers if isinstance(key, int))}):
         there, rings = rows.get(key), timers.get(key)
         if there != rings and ((rings is not None) or (there is not None and ahead(there))):
-            yield f"{kind.name} of {key} is to ring at {there} by its row and at {rings} in memory"
+            yield f"{kind.name} of {key} is due at {there} by its row and at {rings} in memory"

@@ -1,25 +1,25 @@
-"""The broker's time: what every command of a term is stamped with.
+"""The broker's time: the timestamp of every command of a term.
 
-A term's time begins at a moment that `judge` finds, and goes on from there as the monotonic clock
-does. A wall clock that is set while a leader leads moves nothing at once.
+`judge` decides at which time a term begins. From there, time advances with the monotonic clock. If
+the wall clock is set while a leader leads, this has no effect at once.
 
 Order and time are different things. Commands happen in the order of the log. Their time is for
-people and for delays, deadlines, schedules and retention. It goes forward from command to command,
-so that `apply` can rely on it, and it goes back only by a command of its own (`SetTime`).
+people and for delays, deadlines, schedules and retention. It never decreases from command to
+command, so `apply` can rely on it. Only a dedicated command (`SetTime`) sets it back.
 
 Why not simply the leader's wall clock? One leader whose clock is a day ahead would end tasks by
 their deadlines and remove results, and all later leaders would go on from its time. So:
 
 - A leader that finds the log's time far away from its clock asks the server of the metadata store
-  for its time, where that has one. If the two clocks differ, the log decides: it refutes the one
-  that is behind it, and of two that are ahead the nearer one counts.
-- A leader that must go forward a long way by its own clock alone writes that into the log, and for
-  a minute does nothing to what the jump has passed over: no deadline ends a task, nothing delayed
-  begins, no schedule fires, nothing is purged.
+  for its time, if it has a clock. If the two clocks differ, the log decides: a clock that is far
+  behind the log is wrong, and if both are ahead, the nearer one counts.
+- A leader that jumps far ahead by its own clock alone logs the jump. For a minute it does not act
+  on times that the jump has passed: no deadline ends a task, no delayed task begins, no schedule
+  fires, nothing is purged.
 - A later leader whose clock is behind the log, but not behind the time before such a jump, sets the
   time back at once. So does one whose clock the server confirms.
-- Otherwise a clock that is away from the time for ten minutes, without moving, is followed. Until
-  then the time goes on alone, and operators are warned.
+- Otherwise, a clock that differs from the time by the same amount for ten minutes is followed.
+  Until then, time advances without it, and a warning is logged.
 
 Invariants:
 - Within a term the time never goes back.
@@ -36,9 +36,9 @@ JUMP_ALARM_MS: Final = 60_000
 PASSED_OVER_MS: Final = 600_000
 """A jump by more than this is suspected, unless another clock confirms it."""
 DOUBT_MS: Final = 60_000
-"""For so long after a suspected jump nothing happens to what it passed over."""
+"""For this long after a suspected jump, the leader does not act on times that it has passed."""
 SETTLED_S: Final = 600.0
-"""A wall clock that is away from the time for so long, and does not move, is followed."""
+"""A wall clock that differs from the time by the same amount for this long is followed."""
 BACK_MAX_MS: Final = 400 * 86_400_000
 """A clock that is behind by more than this was reset, and is never followed."""
 
@@ -48,19 +48,19 @@ class Start(NamedTuple):
 
     at_ms: int
     back: bool = False
-    """The time goes back: this is to be logged before anything else."""
+    """The time is set back: log this first."""
     doubtful: bool = False
-    """It goes forward by far more than can be confirmed, or did so in the last terms."""
+    """It jumps far ahead without confirmation, or did so in a recent term."""
     confirmed: bool = False
-    """Another clock, or the log, says so too: the leader's clock need not agree."""
+    """Another clock, or the log, agrees. The leader's own clock may differ."""
 
 
 def judge(
     facts: ClockFacts, logged_ms: int, wall_ms: int, server_ms: int | None, settled: bool = False
 ) -> Start:
-    """Where a term begins, by the log, the leader's clock, and a server's if there is one.
+    """When a term begins, by the log, the leader's clock and the server's clock, if any.
 
-    `settled`: the wall clock has shown this for ten minutes.
+    `settled`: the wall clock has differed by the same amount for ten minutes.
 
     >>> judge(ClockFacts(), 1_000, 5_000, None)
     Start(at_ms=5000, back=False, doubtful=False, confirmed=False)
@@ -71,7 +71,7 @@ def judge(
     if server_ms is not None:
         agreed = abs(wall_ms - server_ms) <= JUMP_ALARM_MS
         if not agreed:
-            # The log refutes a clock that is far behind it.
+            # A clock that is far behind the log is wrong.
             clocks = wall_ms, server_ms
             later = [each for each in clocks if each >= logged_ms - PASSED_OVER_MS]
             present_ms = min(later) if later else max(clocks)
@@ -97,7 +97,7 @@ class BrokerTime:
     """One term's time, in milliseconds since 1970-01-01 UTC."""
 
     def __init__(self, clock: Clock, last_logged_ms: int, start: Start | None = None) -> None:
-        """`last_logged_ms`: up to then what is due is due, even if the start is doubtful."""
+        """`last_logged_ms`: times up to then have passed, even if the start is doubtful."""
         self._clock = clock
         self._start_s = clock.monotonic()
         wall_ms = clock.wall_ms()
@@ -105,22 +105,22 @@ class BrokerTime:
             start = Start(max(last_logged_ms, wall_ms))
         self._start_ms = start.at_ms
         self._sure_ms = start.at_ms
-        """What was due up to this moment is due by every clock."""
+        """By every clock, this time has passed."""
         self._behind_ms = 0
         """By how much the wall clock is behind this time."""
         self._doubt_ms = 0
-        """Until then not everything is sure; 0: everything is."""
+        """Until then, some times are in doubt; 0: none is."""
         behind_ms = start.at_ms - wall_ms
         if start.doubtful:
             self._sure_ms, self._doubt_ms = last_logged_ms, start.at_ms + DOUBT_MS
         elif JUMP_ALARM_MS < behind_ms <= BACK_MAX_MS and not start.confirmed:
             self._sure_ms, self._behind_ms = wall_ms, behind_ms
             self._doubt_ms = start.at_ms + int(SETTLED_S * 1000) + DOUBT_MS
-        # A last logged time far ahead of this clock is told at the first look: one is wrong.
+        # If the logged time is far ahead of this clock, the first check warns.
         self._jump_told_ms = 0
         self._away: tuple[int, float] | None = None
         self.jumps = 0
-        """How often the wall clock was found somewhere else than before."""
+        """How often the wall clock was found to have jumped."""
 
     def now_ms(self) -> int:
         """The time now."""
@@ -132,10 +132,10 @@ class BrokerTime:
         return bool(self._doubt_ms) and self.now_ms() < self._doubt_ms
 
     def ring_ms(self, at_ms: int, since_ms: int = 0) -> int:
-        """When to act on a moment: when it is over by every clock, or the doubt is.
+        """When to act on a time: when it has passed by every clock, or the doubt is over.
 
-        `since_ms`: when a wait of some length began; 0: the moment is a date. A wait that began in
-        this term is measured by its monotonic clock, so there is no doubt about it.
+        `since_ms`: when the wait for it began; 0: the time is a date. A wait that began in this
+        term is measured by the monotonic clock, so it is not in doubt.
         """
         if not self._doubt_ms or at_ms <= self._sure_ms or since_ms >= self._start_ms:
             return at_ms
@@ -144,9 +144,9 @@ class BrokerTime:
         return self._doubt_ms if at_ms <= self._start_ms else at_ms
 
     def jump_ms(self) -> int:
-        """By how much the wall clock has moved against this time since it was last asked.
+        """How far the wall clock has jumped, relative to this time, since the last call.
 
-        0 unless that is more than a minute. Positive: the wall clock was set forward.
+        0 if by at most a minute. Positive: the wall clock was set forward.
         """
         ahead_ms = self.now_ms() - self._clock.wall_ms()
         jump_ms = self._jump_told_ms - ahead_ms
@@ -157,9 +157,9 @@ class BrokerTime:
         return jump_ms
 
     def settled_away(self) -> bool:
-        """Whether the wall clock has been somewhere else for ten minutes, always as far away.
+        """Whether the wall clock has differed by the same amount for ten minutes.
 
-        True once, then again after as long. Called every now and then.
+        Returns True once every ten minutes. To be called regularly.
         """
         ahead_ms, now_s = self._clock.wall_ms() - self.now_ms(), self._clock.monotonic()
         if abs(ahead_ms) <= JUMP_ALARM_MS:

@@ -1,11 +1,11 @@
-"""Ends of attempts on their way to the log: what is told while the disk is busy is one command.
+"""Logs the ends of attempts: those reported while a command is under way share the next one.
 
 Invariants:
-- A message of a worker is acknowledged when all that it tells is applied, never before.
-- What a worker tells keeps its order.
-- While a command of ends is on its way the next one gathers, unless it is full: it could not be
-  durable any sooner, and would cost every hop as much as a large one.
-- A command holds at most so many ends and so many bytes, whoever told them.
+- A worker's message is acknowledged only when everything in it is applied.
+- The reports of a worker keep their order.
+- While a command is under way, the next one is gathered, unless it is full: it could not become
+  durable any sooner, and a small command costs as much as a large one.
+- The number of ends and of bytes in a command is bounded.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Completing:
         self._under_way = 0
 
     def take(self, link: LocalLink, done: Done) -> None:
-        """Hear of ends; acknowledged over the link once they are durable."""
+        """Log reported ends, and acknowledge them over the link once they are durable."""
         if not (self._gathered or self._acks or self._under_way):
             self._loop.call_soon(self.flush)
         items: list[Ended] = []
@@ -79,7 +79,7 @@ class Completing:
             self._gathered.append(Completion(link.worker_id, session, items))
 
     def flush(self) -> None:
-        """Log what was told by now."""
+        """Log everything that was reported so far."""
         gathered, self._gathered = self._gathered, []
         acks, self._acks = self._acks, []
         count, self._count = self._count, 0
@@ -89,7 +89,7 @@ class Completing:
             self._under_way -= 1
             if (self._gathered or self._acks) and not self._under_way:
                 self._loop.call_soon(self.flush)
-            # Without an answer the worker tells it again, to whoever leads then.
+            # Without an acknowledgement, the worker reports it again to the next leader.
             if told == UNKNOWN_COMMAND:
                 _logger.error("the ends of %d attempts cannot be logged", count)
             elif not isinstance(told, BrokerError):
@@ -106,7 +106,7 @@ class Completing:
 
 
 def _ended(told: Told) -> Ended:
-    """The same, as the log has it. What is too long for it is a failure in words."""
+    """The same in the format of the log. A result that is too long becomes a failure."""
     if told.ended is How.FINISHED and len(told.result) <= PAYLOAD_BYTES_MAX:
         if told.result_object:
             where = told.result_object[:OBJECT_NAME_MAX]
@@ -115,7 +115,7 @@ def _ended(told: Told) -> Ended:
     outcome, result, error = _OUTCOMES[told.ended], told.result, told.error
     if len(result) > PAYLOAD_BYTES_MAX:
         outcome, result = Outcome.FAILED, b""
-        error = f"its result has {len(told.result)} bytes, {PAYLOAD_BYTES_MAX} fit"
+        error = f"its result has {len(told.result)} bytes (limit {PAYLOAD_BYTES_MAX})"
     return Ended(
         told.id,
         told.attempt,

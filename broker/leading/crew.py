@@ -1,24 +1,24 @@
-"""The workers of a term: their links, their sessions and what each of them runs.
+"""The workers of a term: their links, their sessions, and what each of them runs.
 
 Invariants:
-- A worker has one session and at most one link; a second process under its name is refused until
-  the first one has said farewell or its lease is over: what it runs may still run until then.
-- What is heard over a link counts for the link's session alone.
-- A place is free again when the worker tells that the attempt has ended, or when its session has:
-  nothing is assigned to it before.
+- A worker has one session and at most one link. A second process with the same name is refused
+  until the first one has left or its lease has expired: its tasks may run until then.
+- Messages of a link apply only to the session of that link.
+- A place becomes free when the worker reports the end of the attempt, or when its session ends.
 - A heartbeat renews a lease, and is acknowledged, only if the worker takes in what was sent to it
-  before the last one, and only by a leader that nobody can have replaced: see `leases`.
-- A worker is waited for as long as the longest lease that it may still go by.
-- Who hands back what it is given, again and again, is given nothing for a growing while.
+  before the last one, and only if no other leader's term had begun when it came: see `leases`.
+- The leader waits for a worker for as long as the longest lease that the worker may be using.
+- A worker that keeps handing back all its tasks gets none for a pause, which grows each time.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
-from broker.commands import Lost, Running, Session, decode_session
+from broker.commands import Forget, Lost, Running, Session, decode_session
 from broker.connection import (
     VERSION,
     Acked,
@@ -46,7 +46,7 @@ from broker.task import SessionState, Task, WorkerSession
 
 HELD_PART: Final = 1_000
 BACKS_MAX: Final = 3
-"""So often in a row a worker may hand back all that it tells of, before it has to rest."""
+"""How often in a row a worker may hand back everything that it reports, before it has to rest."""
 REST_MS: Final = 100
 REST_MS_MAX: Final = 10_000
 _HANDED_BACK: Final = Ended.HANDED_BACK
@@ -54,12 +54,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Known(msgspec.Struct, array_like=True):
-    """What is kept of a worker's greeting with its session, for the next leader."""
+    """The part of a worker's `Hello` that is stored with its session, for the next leader."""
 
     types: tuple[str, ...]
     limits: WorkerLimits
     lease_ms: int = 0
-    """The longest lease that it may go by; 0: not known."""
+    """The longest lease that it may be using; 0: not known."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -97,39 +97,39 @@ class Member:
         self.since_ms = 0
         self.known = Known((), WorkerLimits(0))
         self.heard = False
-        """Whether it has beaten in this session, and so knows of the lease that it was told."""
+        """Whether a heartbeat has come in this session: then the worker knows its lease."""
         self.link: LocalLink | None = None
-        """None: nobody can be told anything at the moment."""
+        """None: it cannot be reached at the moment."""
         self.leaving = False
         self.backs = 0
-        """How often in a row it has handed back all that it told of."""
+        """How often in a row it has handed back everything that it reported."""
         self.resting = False
         self.attempts: dict[int, int] = {}
-        """What it runs: the number of each task's attempt."""
+        """The tasks that it runs, and the number of each attempt."""
         self.told: dict[int, int] = {}
-        """Attempts whose end it has told and the log has not: their places are free."""
+        """Attempts whose end it has reported, and is not logged yet: their places are free."""
         self.asked: dict[int, str] = {}
-        """Which of them it was asked to end, and why."""
+        """The tasks that it was asked to end, and why."""
         self.sent_total = 0
         self.beaten_total = 0
-        """How much had been sent when it was last heard of."""
+        """The value of `sent_total` at its last heartbeat."""
         self.taken_total = 0
 
     @property
     def assignable(self) -> bool:
-        """Whether it takes work."""
+        """Whether tasks may be assigned to it."""
         return self.link is not None and not self.leaving and not self.resting
 
 
 class Places(Protocol):
-    """Who must hear when a worker's places change: the scheduler's side of a member."""
+    """Is called when a worker's places change. This is the scheduler's side of a member."""
 
     def came(self, member: Member) -> None:
-        """A worker is there, or has other limits."""
+        """A worker has connected, or has changed its limits."""
         ...
 
     def went(self, member: Member) -> None:
-        """A worker's session is over."""
+        """A worker's session has ended."""
         ...
 
     def freed(self, task_ids: Iterable[int]) -> None:
@@ -137,7 +137,7 @@ class Places(Protocol):
         ...
 
     def rests(self, member: Member, rest_ms: int) -> None:
-        """A worker is given nothing for so long."""
+        """A worker gets no tasks for this long."""
         ...
 
 
@@ -154,7 +154,7 @@ class Crew:
         may_grant: Callable[[], bool],
         wrong: Callable[[str], None],
     ) -> None:
-        """`may_grant`: see `Replicated.may_answer`; `wrong` is told what failed in here."""
+        """`may_grant`: see `Replicated.may_answer`. `wrong` is called if something here fails."""
         self.wrong = wrong
         self._may_grant = may_grant
         self._proposing = proposing
@@ -163,6 +163,9 @@ class Crew:
         self._places = places
         self._drawn = drawn
         self._members: dict[str, Member] = {}
+        self._unconfirmed: list[tuple[Member, LocalLink, int]] = []
+        """Heartbeats, by their sequence numbers, to be acknowledged once the log has accepted."""
+        self._confirming = False
         self._draining = False
 
     def __iter__(self) -> Iterator[Member]:
@@ -175,14 +178,14 @@ class Crew:
     # The beginning of a term
 
     def restore(self, row: WorkerSession) -> None:
-        """A session that an earlier leader opened; the worker has a whole lease to come back."""
+        """Restore a session of an earlier leader. Its worker gets a whole lease to reconnect."""
         if row.state is not SessionState.CONNECTED:
             return
         member = self._members[row.worker_id] = Member(row.worker_id)
         self._know(member, row)
 
     def session_began(self, row: WorkerSession) -> None:
-        """The log has it that a worker has a session, whether or not its link comes about."""
+        """A worker's session was logged, even if its link fails afterwards."""
         member = self._members.get(row.worker_id)
         if member is None:
             member = self._members[row.worker_id] = Member(row.worker_id)
@@ -198,7 +201,7 @@ class Crew:
         try:
             member.known = decode_known(row.limits)
         except msgspec.MsgspecError:
-            # Of another version: it tells them again when it comes back.
+            # Another version wrote them. The worker sends them again when it reconnects.
             _logger.info("the limits of worker %s are not understood", row.worker_id)
         member.heard = False
         self._leases.grant(row.worker_id, member.known.lease_ms)
@@ -215,12 +218,12 @@ class Crew:
             link.end(refusal.reason)
             return link
         before = self._members.get(hello.worker_id)
-        # What is under way was never sent: it is handed back when its assignment is answered.
+        # Tasks under way were never sent: they are handed back when the log answers.
         held: list[int] = []
         lease_ms = self._leases.lease_ms
         if before is not None:
             if not before.heard:
-                # Until it beats in a session it may go by the lease of the one before.
+                # Until its first heartbeat, it may be using the lease of the session before.
                 lease_ms = max(lease_ms, before.known.lease_ms)
             held = [*before.attempts, *before.told]
             if before.link is not None:
@@ -244,8 +247,8 @@ class Crew:
     def _refusal(self, hello: Hello) -> Refused | None:
         if hello.version > VERSION:
             return Refused(
-                f"the worker speaks version {hello.version}, the broker {VERSION}: upgrade the "
-                "broker first",
+                f"the worker has protocol version {hello.version}, the broker {VERSION}: upgrade "
+                "the broker first",
                 final=True,
             )
         if not 0 < len(hello.worker_id) <= NAME_LENGTH_MAX:
@@ -258,23 +261,23 @@ class Crew:
         if len(_encode(Known(hello.types, hello.limits))) > SETTING_BYTES_MAX:
             return Refused("the worker names too many types or limits", final=True)
         if self._draining:
-            return Refused("this leader gives way to another one")
+            return Refused("this leader is about to be replaced by another one")
         known = self._members.get(hello.worker_id)
         if known is not None and known.process_id != hello.process_id:
             return self._taken(known)
         return None
 
     def _taken(self, known: Member) -> Refused:
-        """Another process has the name: what it runs must not begin a second time beside it."""
+        """Refuse a second process with the same name: the first may still run its tasks."""
         if known.link is not None:
             return Refused(
-                f"worker {known.worker_id} is connected already, from {known.location}: "
-                "give this one a name of its own, or end that one"
+                f"worker {known.worker_id} is already connected from {known.location}: "
+                "give this worker another name, or stop the other one"
             )
         left_ms = self._leases.left_ms(known.worker_id)
         return Refused(
-            f"worker {known.worker_id} ran as another process at {known.location}, which did not "
-            f"say farewell: its id comes free in {left_ms:,} ms"
+            f"worker {known.worker_id} was another process at {known.location}, which did not shut "
+            f"down cleanly: its id becomes free in {left_ms:,} ms"
         )
 
     def _welcome(
@@ -283,9 +286,6 @@ class Crew:
         member = self._members.get(hello.worker_id) or Member(hello.worker_id)
         if member.session > session:
             link.end("the worker has connected again")
-            return
-        if not self._may_grant():
-            link.end("the leader's lease has run out")
             return
         if member.link is not None:
             member.link.end("the worker has connected again")
@@ -334,7 +334,7 @@ class Crew:
 
     def _done(self, member: Member, link: LocalLink, done: Done) -> None:
         if done.session == member.session:
-            # What ends was taken in: as good as a heartbeat.
+            # It works on its tasks, so this is as good as a heartbeat.
             self._leases.grant(member.worker_id, member.known.lease_ms)
             attempts, asked = member.attempts, member.asked
             ended = [one.id for one in done.completions if attempts.get(one.id) == one.attempt]
@@ -344,7 +344,7 @@ class Crew:
                     member.told[task_id] = attempt
                 if asked:
                     asked.pop(task_id, None)
-            # The functions have ended: their places are free, whenever the results are durable.
+            # The functions have ended, so their places are free before the results are durable.
             self._places.freed(ended)
             if done.completions:
                 self._handed_back(member, done.completions)
@@ -357,18 +357,45 @@ class Crew:
         member.taken_total = beat.taken_total
         member.beaten_total = member.sent_total
         if not member.heard:
-            # It has its welcome, so from now on it goes by the lease of that.
+            # It has received its welcome, so from now on it uses the lease in that.
             member.heard = True
             member.known = msgspec.structs.replace(member.known, lease_ms=self._leases.lease_ms)
         if taken_in and self._may_grant():
-            self._leases.grant(member.worker_id, self._leases.lease_ms)
-            # The worker counts its lease from this: without one there is no word of it.
-            link.say(Acked(beat.sequence))
+            self._acknowledge(member, link, beat.sequence)
+        elif taken_in:
+            self._unconfirmed.append((member, link, beat.sequence))
+            self._confirm()
+
+    def _acknowledge(self, member: Member, link: LocalLink, sequence: int) -> None:
+        self._leases.grant(member.worker_id, self._leases.lease_ms)
+        # The worker renews its lease when it gets this.
+        link.say(Acked(sequence))
+
+    def _confirm(self) -> None:
+        """Acknowledge the heartbeats that came while the lease has expired, if the log accepts.
+
+        One append answers for all that came before it was sent. The next one waits for its answer.
+        """
+        if self._confirming or not self._unconfirmed:
+            return
+        self._confirming = True
+        beats, self._unconfirmed = self._unconfirmed, []
+
+        def heard(told: bytes | BrokerError) -> None:
+            self._confirming = False
+            if not isinstance(told, BrokerError):
+                for member, link, sequence in beats:
+                    if member.link is link:
+                        self._acknowledge(member, link, sequence)
+            asyncio.get_running_loop().call_soon(self._confirm)
+
+        # A command that changes nothing.
+        self._proposing.send(Forget([], self._proposing.time.now_ms()), heard)
 
     def _handed_back(self, member: Member, told: Sequence[Told]) -> None:
-        """Let a worker rest that begins nothing of what it is given: each time is two log entries.
+        """Pause a worker that begins none of its tasks: each round costs two log entries.
 
-        A code pool that it cannot fetch, processes that do not start.
+        Causes are, for example, a code pool that it cannot fetch, or processes that do not start.
         """
         if not all(one.ended is _HANDED_BACK for one in told):
             member.backs = 0
@@ -377,8 +404,8 @@ class Crew:
         if member.backs >= BACKS_MAX and not member.resting and not member.leaving:
             rest_ms = min(REST_MS << min(member.backs - BACKS_MAX, 20), REST_MS_MAX)
             _logger.warning(
-                "worker %s at %s hands back all that it is given, %d times by now: it gets "
-                "nothing for %d ms; see to its log",
+                "worker %s at %s has handed back all its tasks %d times in a row: it gets no "
+                "tasks for %d ms; see the worker's log",
                 *(member.worker_id, member.location, member.backs, rest_ms),
             )
             self._places.rests(member, rest_ms)
@@ -404,7 +431,7 @@ class Crew:
     # Running
 
     def interrupt(self, task_id: int, worker_id: str, reason: str) -> None:
-        """Ask a worker to end a task's attempt; again, should it connect anew."""
+        """Ask a worker to end a task's attempt, and again if it reconnects."""
         member = self._members.get(worker_id)
         attempt = member.attempts.get(task_id) if member is not None else None
         if member is None or attempt is None or task_id in member.asked:
@@ -414,7 +441,7 @@ class Crew:
             member.link.say(Interrupt(member.session, [(task_id, attempt)], reason))
 
     def forget(self, tasks: Iterable[Task]) -> None:
-        """The log has it that these run no more where they ran."""
+        """These tasks no longer run on their workers, as logged."""
         members = self._members
         for task in tasks:
             member = members.get(task.worker_id)
@@ -424,12 +451,12 @@ class Crew:
                     member.asked.pop(task.id, None)
 
     def look(self) -> None:
-        """End the sessions whose lease has run out. Called several times a lease."""
+        """End sessions whose lease has expired. To be called several times per lease."""
         for worker_id in self._leases.expired():
             member = self._members.get(worker_id)
             if member is not None:
                 _logger.warning(
-                    "worker %s at %s was not heard of for %d ms: its %d tasks are taken back",
+                    "worker %s at %s sent nothing for %d ms: its %d tasks are taken back",
                     worker_id,
                     member.location,
                     max(self._leases.lease_ms, member.known.lease_ms),
@@ -441,7 +468,7 @@ class Crew:
         self, member: Member, *, left: bool, heard: Callable[[bytes | BrokerError], None]
     ) -> None:
         if not left and member.link is not None:
-            member.link.end("the session's lease has run out")
+            member.link.end("the session's lease has expired")
         held = [*member.attempts, *member.told]
         now_ms = self._proposing.time.now_ms()
         parts = [held[at : at + HELD_PART] for at in range(0, len(held), HELD_PART)] or [[]]
@@ -451,7 +478,7 @@ class Crew:
             self._proposing.send(lost, heard if last else _unheard)
 
     def session_ended(self, worker_id: str, session: int) -> None:
-        """The log has it that a session is over."""
+        """The end of a session was logged."""
         member = self._members.get(worker_id)
         if member is not None and member.session == session:
             if member.link is not None and not member.leaving:
@@ -464,11 +491,11 @@ class Crew:
     # The end of a term
 
     def drain(self) -> None:
-        """Take no more workers."""
+        """Accept no more workers."""
         self._draining = True
 
     def end(self, refusal: Refused) -> None:
-        """Close all links; the workers ask who leads now."""
+        """Close all links. The workers then look for the next leader."""
         self._draining = True
         for member in list(self._members.values()):
             if member.link is not None:
@@ -477,4 +504,4 @@ class Crew:
 
 
 def _unheard(told: bytes | BrokerError) -> None:
-    """Nobody waits for it."""
+    """Ignore the answer."""

@@ -1,12 +1,12 @@
-"""From free places to running tasks: take, log, send; once a turn of the loop for all workers.
+"""Assigns tasks to free places: pick, log, send; once per turn of the event loop for all workers.
 
 Invariants:
-- A task is sent to its worker after its assignment is durable, never before.
-- What was taken counts for its worker until the attempt has ended or the assignment was refused.
-- Nothing is taken, and nothing is sent, by a leader that another one may have replaced.
-- One turn of the loop makes one command of assignments, whoever the tasks are for; while it is on
-  its way the next one gathers, which could not be durable any sooner.
-- Workers are served in turns: who was first in one round is last in the next.
+- A task is sent to its worker only after its assignment is durable.
+- A picked task takes a place of its worker until its attempt ends or the assignment is refused.
+- A leader that may have been replaced picks and sends nothing.
+- One turn of the event loop makes one command for all workers. While it is under way, the next
+  command is gathered: it could not become durable any sooner.
+- Workers take turns: the first one in a round is the last one in the next round.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ from broker.task import Status, Task
 from engine.slow import SLOW, waited_longest
 
 TAKEN_A_ROUND: Final = ITEMS_MAX
-"""At most so many tasks are taken in one turn, so that the loop stays free."""
+"""At most this many tasks are picked in one turn, to keep the event loop free."""
 _logger = logging.getLogger(__name__)
 CANCELLED: Final = "cancelled"
 OVERDUE: Final = "deadline_expired"
 LEASE_LOOK_S: Final = 0.1
-"""So often a leader whose lease has run out looks whether it holds again."""
+"""How often a leader whose lease has expired checks whether it was renewed."""
 _Taken = list[tuple[Member, int, list[Pick]]]
-"""Whose, in which session, what."""
+"""Worker, session, and the tasks that were picked for it."""
 Answered = Callable[[list[int], list[Task], bool], int]
-"""Told of tasks that are under way no more; how many wait again, untouched: see `Term`."""
+"""Called with tasks that are no longer under way; returns how many wait again: see `Term`."""
 
 
 class Dispatching:
@@ -63,7 +63,7 @@ class Dispatching:
         later: Later,
         may_grant: Callable[[], bool],
     ) -> None:
-        """`payload` finds what is not in a task's row; `may_grant`: see `Replicated.may_answer`."""
+        """`payload` reads a payload outside a task's row. `may_grant`: `Replicated.may_answer`."""
         self._scheduler = scheduler
         self._proposing = proposing
         self._measures = measures
@@ -75,23 +75,23 @@ class Dispatching:
         self._answered: Answered
         self._scheduled = False
         self._logging = 0
-        """Commands of assignments that are not answered yet."""
+        """How many commands of assignments are not answered yet."""
         self._stopped = True
         self._call_later = later
         self._later: Handle | None = None
         self.under_way_tasks: dict[int, Task | None] = {}
-        """Tasks that were taken and not yet sent: each as the log has told it since, if it has.
+        """Tasks that were picked and not sent yet, each as it is in the log by now.
 
-        None: it waits as it did when it was taken.
+        None: its row has not changed since it was picked.
         """
         self.handing_back: set[int] = set()
-        """Tasks whose attempt was assigned and never sent: the log does not know that yet."""
+        """Tasks whose attempt was assigned but never sent, until this is logged."""
         self._turn = 0
         self._began_s = 0.0
         """When the newest round began, by the loop."""
 
     def start(self, crew: Crew, gather: Callable[[], None], answered: Answered) -> None:
-        """Hand out from now on. `gather` is called before each round: what came goes to queues."""
+        """Begin to assign tasks. `gather` is called before each round, to fill the queues."""
         self._crew = crew
         self._gather = gather
         self._answered = answered
@@ -99,19 +99,19 @@ class Dispatching:
         self.wake()
 
     def stop(self) -> None:
-        """Hand out nothing more; what is on its way still goes."""
+        """Assign no more tasks. Assignments under way are still sent."""
         self._stopped = True
         if self._later is not None:
             self._later.cancel()
             self._later = None
 
     def wake(self) -> None:
-        """Something may be handed out: a task came, a place was freed, a limit was changed."""
+        """Begin a round: a task has come, a place is free, or a limit was changed."""
         if not (self._scheduled or self._logging or self._stopped):
             self._scheduled = True
             self._loop.call_soon(self._begin)
 
-    # What the crew tells
+    # Calls of the crew
 
     def came(self, member: Member) -> None:
         """See `Places`."""
@@ -139,11 +139,11 @@ class Dispatching:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is on its way and no round is to come."""
+        """Whether nothing is under way and no round is scheduled."""
         return not (self._scheduled or self.under_way_tasks or self.handing_back)
 
     def worker_of(self, task_id: int) -> str:
-        """Whom a task counts for; empty: nobody."""
+        """The worker whose place a task takes; "" if none."""
         pick = self._scheduler.running_pick(task_id)
         return "" if pick is None else pick.worker_id
 
@@ -159,7 +159,7 @@ class Dispatching:
             self._crew.wrong("a round of assignments failed")
 
     def _round(self) -> None:
-        """Take for every worker that has free places, and log what was taken."""
+        """Pick tasks for all workers with free places, and log the assignments."""
         self._began_s = self._loop.time()
         self._gather()
         now_ms = self._proposing.time.now_ms()
@@ -189,7 +189,7 @@ class Dispatching:
     def _shared(
         self, members: list[Member], left: int, now_ms: int
     ) -> Iterator[tuple[Member, list[Pick]]]:
-        """What each takes: at first no more than its share, so that a burst goes to all of them."""
+        """Pick for each worker, at first at most its share: so a burst is spread over all."""
         scheduler = self._scheduler
         while members and left:
             share = max(1, -(-min(left, scheduler.waiting) // len(members)))
@@ -204,12 +204,12 @@ class Dispatching:
             members = again
 
     def _wake_later(self, now_ms: int) -> None:
-        """Where a rate holds tasks back only time lets them go."""
+        """Begin the next round when a rate limit allows the next task."""
         next_ms = self._scheduler.wake_ms()
         self._wake_in(None if next_ms is None else max(1, next_ms - now_ms) / 1000)
 
     def _wake_in(self, seconds: float | None) -> None:
-        """Begin the next round then, at the latest; None: when something wakes it."""
+        """Begin the next round after this time at the latest; None: only when woken."""
         if self._later is not None:
             self._later.cancel()
         self._later = None if seconds is None else self._call_later(seconds, self.wake)
@@ -247,21 +247,21 @@ class Dispatching:
             _logger.error("assignments cannot be logged: %s", error)
         known = isinstance(answers, list)
         if answers is None:
-            _logger.info("assignments came to nothing: %s", told)
+            _logger.info("assignments were not logged: %s", told)
             answers = [[0] * len(picks) for _, _, picks in taken]
         for (member, session, picks), attempts in zip(taken, answers, strict=True):
             runs, tasks, back = self._arrived(picks, attempts, known)
             if runs:
                 self._send(member, session, runs, tasks)
             elif back == len(picks) and member.link is not None and member.session == session:
-                # The log knows of another session than this: the worker has to connect anew.
+                # The log has another session of this worker, so it has to reconnect.
                 member.link.end("the session is over")
         self.wake()
 
     def _arrived(
         self, picks: list[Pick], attempts: list[int], known: bool
     ) -> tuple[list[Run], list[Task], int]:
-        """What is to be sent of what was taken; and how much of it waits again, untouched.
+        """What to send of the picked tasks, and how many of them wait again, unchanged.
 
         `known`: the state machine has answered.
         """
@@ -278,7 +278,7 @@ class Dispatching:
                 tasks.append(task)
                 runs.append(self._run(task))
             else:
-                # It has gone another way meanwhile.
+                # It was cancelled, for example, in the meantime.
                 others.append(task)
         back = self._answered(untold, others, known) if untold or others else 0
         return runs, tasks, back
@@ -299,7 +299,7 @@ class Dispatching:
         self._interrupt_late(tasks)
 
     def _interrupt_late(self, tasks: list[Task]) -> None:
-        """End at once what was cancelled, or passed its deadline, on its way to the worker."""
+        """Interrupt tasks that were cancelled, or passed their deadline, before they were sent."""
         time = self._proposing.time
         now_ms = time.now_ms()
         for task in tasks:
@@ -309,7 +309,7 @@ class Dispatching:
                 self._crew.interrupt(task.id, task.worker_id, OVERDUE)
 
     def _hand_back(self, worker_id: str, session: int, runs: list[Run]) -> None:
-        """What was assigned is not sent: the attempts never began, and the log is told so."""
+        """Log that assigned tasks are not sent, so their attempts never began."""
         ended = [Ended(run.id, run.attempt, Outcome.HANDED_BACK) for run in runs]
         self.handing_back.update(run.id for run in runs)
 

@@ -1,11 +1,11 @@
-"""What happened to a broker, for whoever looks for it later: a line of JSON each.
+"""Logs events of a broker, one line of JSON each.
 
 They go to the logger `broker.events`, level INFO: `{"event": "worker_lost", "at_ms": ..., ...}`.
 
 Invariants:
-- Nothing is told once a task: dead letters are counted, and told of together.
+- There are no events per task: dead letters are counted and reported together.
 - An event has a name, a time of the broker's clock, and plain values.
-- At most so many tenants and types are told apart before the next telling.
+- The number of tenants and types that are counted separately is bounded.
 """
 
 import logging
@@ -28,7 +28,7 @@ _STATES: Final = {
 
 
 class Events:
-    """Those of one term."""
+    """The events of one term."""
 
     def __init__(self, time: BrokerTime, term: int) -> None:
         self._time = time
@@ -36,12 +36,12 @@ class Events:
         self._dead: dict[tuple[str, str], tuple[int, Task]] = {}
 
     def tell(self, event: str, **values: str | int) -> None:
-        """Something has happened."""
+        """Log an event."""
         if _logger.isEnabledFor(logging.INFO):
             told: dict[str, str | int] = {"event": event, "at_ms": self._time.now_ms()}
             told["term"] = self._term
             for name, value in values.items():
-                # Words of an error may hold a file's name that is no text.
+                # An error message may contain a file name that is not valid Unicode.
                 told[name] = _text(value) if isinstance(value, str) else value
             _logger.info("%s", msgspec.json.encode(told).decode())
 
@@ -55,14 +55,14 @@ class Events:
         )
 
     def dead(self, task: Task) -> None:
-        """A task failed for good: told with others of its kind."""
+        """Count a task that failed for good."""
         kind = task.tenant, task.type
         if kind not in self._dead and len(self._dead) >= KINDS_MAX:
             kind = _OTHER
         self._dead[kind] = self._dead.get(kind, (0, task))[0] + 1, task
 
     def flush(self) -> None:
-        """Tell what was counted. Called from time to time."""
+        """Log what was counted. To be called regularly."""
         dead, self._dead = self._dead, {}
         for (tenant, type_), (count, newest) in dead.items():
             self.tell(

@@ -1,11 +1,12 @@
 """Schedules: when each is due next, and the command that fires it.
 
 Invariants:
-- A due time is fired by its name and that time; the state machine takes it once, whoever sends it.
-- What was due while nobody led is made up for by one task, or by none if the schedule says so.
+- A firing names the schedule and its due time. The state machine accepts it once.
+- If times were due while there was no leader, one task makes up for all of them, or none if the
+  schedule says so.
 - A schedule that this process does not understand (a time zone that the machine does not have, an
   expression of a newer version) stays due. A leader that understands it fires it.
-- In one turn of the loop only so many are fired: what each has missed is reckoned there.
+- In one turn of the event loop only a few fire: the missed times of each are counted there.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from broker.commands import LEVEL, Fire, Reckon, Schedule
+from broker.commands import LEVEL, CorrectDue, Fire, Schedule
 from broker.errors import BrokerError, InvalidTask
 from broker.leading.cron import missed, next_cron_ms, next_interval_ms
 from broker.leading.events import Events
@@ -21,12 +22,12 @@ from broker.leading.proposing import Proposing
 from broker.leading.timers import Kind, Timers
 
 MISSED_AFTER_MS: Final = 60_000
-"""Later than that a due time was missed, and not just heard of late."""
+"""A firing that is later than this was missed, and not just delayed."""
 NEVER_MS: Final = 2**59
 """Next due time of a schedule that is never due again."""
 FIRED_A_TURN: Final = 4
 TROUBLE_MS: Final = 60_000
-"""So often a schedule that is not understood is tried again: its time zone may be there now."""
+"""How often a schedule is tried again that failed: its time zone may be installed by now."""
 _logger = logging.getLogger(__name__)
 
 
@@ -45,14 +46,14 @@ class Firing:
     def __init__(self, proposing: Proposing, timers: Timers, events: Events) -> None:
         self.schedules: dict[str, Schedule] = {}
         self.troubles: dict[str, str] = {}
-        """Schedules that are due and not understood by this process, and why."""
+        """Schedules that are due and that this process cannot evaluate, and why."""
         self._proposing = proposing
         self._events = events
         self._timers = timers
         self._loop = asyncio.get_running_loop()
 
     def changed(self, name: str, schedule: Schedule | None) -> None:
-        """A schedule is as the log has it now; None: it has gone."""
+        """A schedule was changed or fired; None: it was removed."""
         self.troubles.pop(name, None)
         if schedule is None:
             self.schedules.pop(name, None)
@@ -65,14 +66,14 @@ class Firing:
             self._timers.set(Kind.SCHEDULE, name, schedule.next_due_ms)
 
     def fire_all(self, names: Sequence[str]) -> None:
-        """The time of these has come."""
+        """Fire the schedules that are due."""
         for name in names[:FIRED_A_TURN]:
             self.fire(name)
         if len(names) > FIRED_A_TURN:
             self._loop.call_soon(self.fire_all, names[FIRED_A_TURN:])
 
     def fire(self, name: str) -> None:
-        """A schedule's time has come."""
+        """Fire one schedule that is due."""
         schedule = self.schedules.get(name)
         if schedule is None or schedule.paused:
             return
@@ -92,7 +93,7 @@ class Firing:
         self._proposing.send(fire, _unheard)
 
     def _set_aside(self, name: str, why: str) -> None:
-        """Leave a schedule due, tell the operator once, and try it again later."""
+        """Leave a schedule due, log a warning once, and try it again later."""
         if self.troubles.get(name) != why:
             self.troubles[name] = why
             self._events.tell("schedule_not_understood", name=name, why=why)
@@ -104,19 +105,19 @@ class Firing:
             )
         self._timers.set(Kind.SCHEDULE, name, self._proposing.time.now_ms() + TROUBLE_MS)
 
-    def reckon(self, ahead_ms: int = 0) -> None:
-        """Correct due times that are too late, if all replicas know the command for it.
+    def correct_due_times(self, ahead_ms: int = 0) -> None:
+        """Correct due times that are too late, if all replicas support the command for it.
 
-        An older version ended a schedule that it did not understand. A leader whose clock was ahead
-        reckoned from its time: `ahead_ms` is the newest time that was logged before the time was
-        set back, 0 if that is over.
+        An older version ended a schedule that it could not evaluate. A leader whose clock was ahead
+        computed due times from its clock: `ahead_ms` is the newest time that was logged before the
+        time was set back, 0 if the broker's time has passed it.
         """
         if self._proposing.level < LEVEL:
             return
         now_ms = self._proposing.time.now_ms()
         for name, schedule in self.schedules.items():
             due_ms = schedule.next_due_ms
-            # One that never fired may have been told to begin late.
+            # A schedule that has never fired may have been configured to begin late.
             late = due_ms >= NEVER_MS or (now_ms < ahead_ms and schedule.last_due_ms)
             if not late or schedule.paused or not (schedule.cron or schedule.interval_ms):
                 continue
@@ -125,7 +126,7 @@ class Firing:
             except InvalidTask:
                 continue
             if expected_ms < due_ms:
-                self._proposing.send(Reckon(name, due_ms, expected_ms, now_ms), _unheard)
+                self._proposing.send(CorrectDue(name, due_ms, expected_ms, now_ms), _unheard)
 
 
 def _expected_ms(schedule: Schedule, now_ms: int) -> int:
@@ -144,4 +145,4 @@ def _expected_ms(schedule: Schedule, now_ms: int) -> int:
 
 
 def _unheard(told: bytes | BrokerError) -> None:
-    """What came of it is told by changes."""
+    """Ignore the answer: the listener hears of the changes."""

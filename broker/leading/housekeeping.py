@@ -1,8 +1,8 @@
-"""What a leader does from time to time: leases, purging, children to be told, hints.
+"""What a leader does regularly: leases, purging, settling child tasks, hints for operators.
 
 Invariants:
-- Each look is short; what has more to do goes on in a later turn of the loop.
-- Nothing is proposed when there is nothing to do: an idle broker writes no log.
+- Each step is short. Longer work continues in a later turn of the event loop.
+- Nothing is proposed if there is nothing to do: an idle broker does not write to its log.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from broker.commands import (
     Forget,
     Lost,
     Purge,
-    Redate,
+    RestartWaits,
     SetTime,
     Settle,
     decode_one,
@@ -44,9 +44,9 @@ CORRECT_S: Final = 60.0
 CHECK_LOOK_S: Final = 5.0
 LEASE_OVER: Final = "this broker leads, but its replica's lease has run out: ask again"
 SWEEP_MS: Final = 60_000
-"""Code pools go when a purge meets them: so often one is proposed, where there are any."""
+"""Purges also remove expired code pools: if there are any, one is proposed this often."""
 FORGET_WORKERS_MS: Final = 3_600_000
-"""For so long a worker that has gone is still listed."""
+"""For how long a disconnected worker is still listed."""
 _HELD_PART: Final = 1_000
 _logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Housekeeping:
         self._later = later
         self._orphans: dict[tuple[str, int], list[int]] = {}
         self._ended: dict[str, int] = {}
-        """Workers whose session is over, since when."""
+        """Workers whose session has ended, and when it ended."""
         self._settling = True
         self._hints = Hints(term.scheduler, settings.hint_after_ms)
         self._checking = Checking(term)
@@ -79,7 +79,7 @@ class Housekeeping:
         self._stopped = True
 
     def restore(self, orphans: dict[tuple[str, int], list[int]]) -> None:
-        """Tasks that run in sessions that are over: whoever led before did not come to them."""
+        """Tasks of sessions that have ended, which the previous leader did not take back."""
         self._orphans = orphans
 
     def start(self) -> None:
@@ -100,7 +100,7 @@ class Housekeeping:
         self._after(CHECK_LOOK_S, "check", self._check)
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """Stop all duties."""
         self._stopped = True
         for handle in self._handles.values():
             handle.cancel()
@@ -115,7 +115,7 @@ class Housekeeping:
                 self._measures.lost.add()
 
     def settle(self) -> None:
-        """Children wait to be told of their parents' end."""
+        """Some child tasks must be updated because their parents have ended."""
         if not self._settling and not self._stopped:
             self._settling = True
             self._soon("settle", self._settle)
@@ -144,15 +144,15 @@ class Housekeeping:
         if jump_ms:
             self._measures.jumps.add()
             _logger.warning(
-                "the wall clock has jumped by %d s; the broker's time goes on without it, and "
-                "follows it if it stays there for ten minutes: check the clock of this machine",
+                "the wall clock has jumped by %d s; the broker's time ignores this for ten "
+                "minutes, then follows the clock if it stays there: check this machine's clock",
                 jump_ms // 1000,
             )
         self._watch_clock()
         self._after(term.leases.look_s, "look", self._look)
 
     def _watch_clock(self) -> None:
-        """Follow the wall clock where it has settled; settle a jump that it confirms."""
+        """Follow a wall clock that has settled, and confirm an earlier jump if it agrees."""
         term = self._term
         if term.time.settled_away():
             term.retime()
@@ -162,39 +162,39 @@ class Housekeeping:
                 term.proposing.send(SetTime(term.time.now_ms()), _unheard)
 
     def _correct(self) -> None:
-        """Correct what an earlier leader reckoned from a time that was set back since.
+        """Correct due times that an earlier leader computed before the time was set back.
 
-        Each leader does so again as long as there is something to correct.
+        Each leader repeats this as long as there is something to correct.
         """
         term = self._term
-        term.firing.reckon(term.clock_facts.ahead_ms)
-        ids, term.redated = term.redated, ([], [])
+        term.firing.correct_due_times(term.clock_facts.ahead_ms)
+        ids, term.waits_to_restart = term.waits_to_restart, ([], [])
         if term.proposing.level >= LEVEL:
             now_ms = term.time.now_ms()
             for at in range(0, max(map(len, ids)), ITEMS_MAX):
                 tasks, transactions = (some[at : at + ITEMS_MAX] for some in ids)
-                term.proposing.send(Redate(now_ms, tasks, transactions), _unheard)
+                term.proposing.send(RestartWaits(now_ms, tasks, transactions), _unheard)
         self._after(CORRECT_S, "correct", self._correct)
 
     def _hint(self) -> None:
-        """Tell the operator what no limit explains."""
+        """Warn about tasks that wait although no limit explains it."""
         for hint in self._hints.look(self._term.time.now_ms()):
             _logger.warning("%s", hint.text)
         failure = self._term.scheduler.index.mapping.failure
         if failure and failure != self._told:
-            _logger.warning("where tasks run is not as wished: %s", failure)
+            _logger.warning("the mapping of tasks to groups failed: %s", failure)
         self._told = failure
         self._after(HINT_LOOK_S, "hint", self._hint)
 
     def _check(self) -> None:
-        """Compare a part of what is in memory with the rows."""
+        """Compare a part of the memory with the rows."""
         found = self._checking.look()
         if found:
             self._term.wrong(found[0])
         self._after(CHECK_LOOK_S, "check", self._check)
 
     def _purge(self) -> None:
-        """Remove what was kept long enough, if anything was."""
+        """Remove tasks whose retention has passed, if there are any."""
         now_ms = self._term.time.now_ms()
         if self._term.time.doubtful:
             self._after(PURGE_LOOK_S, "purge", self._purge)
@@ -219,7 +219,7 @@ class Housekeeping:
         try:
             return self._replica.stale_read(look)[0]
         except EngineError:
-            # The term is over; its end is told by others.
+            # The term is over; others report that.
             return False
 
     def _soon(self, name: str, call: Callable[[], None]) -> None:
@@ -246,4 +246,4 @@ def _number(told: bytes | BrokerError) -> int:
 
 
 def _unheard(told: bytes | BrokerError) -> None:
-    """What came of it is told by changes."""
+    """Ignore the answer: the listener hears of the changes."""

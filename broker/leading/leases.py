@@ -1,21 +1,26 @@
-"""How long the leader waits for a worker that is not heard of.
+"""How long the leader waits for a silent worker.
 
-A lease counts by the leader's monotonic clock and is in no log: a new leader grants each worker a
-whole one. Only the verdict, that a session is lost, is a command.
+A lease is measured by the leader's monotonic clock and is not logged: a new leader grants each
+worker a whole lease. Only its end is logged: a command says that the session is lost.
 
-Why no task runs on two workers: a leader acknowledges a heartbeat only while its replica's lease
-holds, so no other leader's term had begun when the heartbeat was sent. The worker counts from the
-moment before that sending, and ends its processes when half its lease has passed since then. A new
-leader grants every session a whole lease from the beginning of its own term, which is later, so it
-gives a task to another worker only after the first one has ended it. This holds however the
-workers' lease and the replicas' lease compare, and the half that is left over pays for clocks that
-run at different speeds and for the time that ending takes. The length of the lease that a session
-may go by is logged with it, and the longer one counts where a new leader has another setting.
+Why no task runs on two workers: a leader acknowledges a heartbeat only if no other leader's term
+had begun when the heartbeat was sent. It knows that in one of two ways. Its replica's lease holds,
+or the log has accepted an entry that was proposed after the heartbeat arrived: a new leader's term
+begins only after it has closed the old log to such entries. So tasks keep running while the
+metadata store is away. Opening a session is such an entry, so welcomes need no lease either.
+
+The worker counts from the moment before it sent the heartbeat, and ends its processes when half its
+lease has passed since then. A new leader grants every session a whole lease from the beginning of
+its own term, which is later. So it gives a task to another worker only after the first worker has
+ended it. This holds whatever the ratio of the workers' lease to the replicas' lease. The other half
+of the lease covers clocks that run at different speeds and the time that ending takes. The length
+of the lease that a session may go by is logged with it, and the longer one counts where a new
+leader has another setting.
 
 Invariants:
-- A session is found expired only after a whole lease without a word of it.
-- A look that comes late, because the event loop was busy, blames nobody: words may wait unread
-  behind it, so all leases last longer by as much.
+- A session expires only after a whole lease without a message from its worker.
+- If the event loop was busy and the check is late, messages may be waiting unread. So all leases
+  are extended by the delay.
 """
 
 from typing import Final
@@ -40,21 +45,21 @@ class Leases:
         return self.lease_ms / 1000 / LOOKS_A_LEASE
 
     def grant(self, worker_id: str, lease_ms: int = 0) -> None:
-        """A whole lease from now on: the worker was heard of. `lease_ms`: one that it may go by."""
+        """Start a whole lease: the worker sent a message. `lease_ms`: one that it may be using."""
         lease_s = max(self.lease_ms, lease_ms) / 1000
         self._ends_s[worker_id] = self._clock.monotonic() + lease_s
 
     def left_ms(self, worker_id: str) -> int:
-        """How much longer a worker that is not heard of is waited for; 0: its time is up."""
+        """For how long a silent worker is still waited for; 0: its lease has expired."""
         left_s = self._ends_s.get(worker_id, 0.0) - self._clock.monotonic()
         return max(0, int(left_s * 1000))
 
     def end(self, worker_id: str) -> None:
-        """Nobody waits for this worker any more."""
+        """Do not wait for this worker any more."""
         self._ends_s.pop(worker_id, None)
 
     def expired(self) -> list[str]:
-        """The workers whose lease has run out, each told once."""
+        """The workers whose lease has expired. Each is returned once."""
         now_s = self._clock.monotonic()
         late_s = now_s - self._looked_s - 2 * self.look_s
         self._looked_s = now_s

@@ -1,10 +1,10 @@
-"""One worker's link, seen from the leader: what is said gathers here until the worker takes it.
+"""One worker's link, on the leader's side: messages are kept here until the worker reads them.
 
 Invariants:
-- Messages arrive in the order in which they were said.
-- What waits for a worker is bounded: nothing is assigned that it has no place for, and who lets
-  more than `SAID_MAX` messages lie has a broken link.
-- After the end of a link nothing is said over it and nothing is heard from it.
+- Messages arrive in the order in which they were sent.
+- The messages that wait for a worker are bounded: it gets only tasks that it has places for, and
+  more than `SAID_MAX` unread messages end the link.
+- After the end of a link, nothing is sent over it or received from it.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class LocalLink:
         return self.take()
 
     def take(self) -> list[FromBroker]:
-        """What has been said by now, if anything."""
+        """The messages that wait, if any."""
         said, self._said = self._said, []
         return said
 
@@ -67,15 +67,15 @@ class LocalLink:
         self.end("the link was closed")
 
     def say(self, message: FromBroker) -> None:
-        """Say something to the worker, if it still listens."""
+        """Send a message to the worker, if the link is open."""
         if self.open:
             self._said.append(message)
             if len(self._said) > SAID_MAX:
-                self.end("the worker does not read what it is told")
+                self.end("the worker does not read its messages")
             self._wake()
 
     def end(self, reason: str) -> None:
-        """Say nothing more; what was said is still taken."""
+        """Close the link. Messages that were sent can still be read."""
         if self.open:
             self.open = False
             self._reason = reason

@@ -1,11 +1,11 @@
-"""The numbers of a leader, for whoever watches it.
+"""The metrics of a leader.
 
 Invariants:
-- Nothing is counted once a task but dead letters: counters hear of batches, gauges are asked.
-- Latencies are samples: of each batch that is sent one task a tenant and type, of ends the newest
-  one of each whenever it is looked at.
-- At most so many tenants, and so many types, have numbers of their own; all later ones share one.
-- Queues are counted at most once a second, however many numbers of them are asked for.
+- Counters count batches and gauges are read on demand: only dead letters cost something per task.
+- Latencies are sampled: one task per tenant and type of each batch sent, and the newest ended task
+  of each at every look.
+- The number of tenants and of types with metrics of their own is bounded. All others share one.
+- Queues are counted at most once a second, however many metrics are read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,15 +28,15 @@ _SHOWN: Final = (
 
 
 LABELS_MAX: Final = 50
-"""So many tenants, and so many types; so latencies have at most the square of this and a few."""
+"""For tenants and for types each, so latencies have at most about the square of this."""
 OTHER: Final = "other"
 _FRESH_MS: Final = 1_000
 _Waiting = dict[tuple[str, str], tuple[int, int]]
-"""How many wait of a tenant or a type, and since when the first one does."""
+"""How many tasks of a tenant or type wait, and since when the first one has waited."""
 
 
 class Ended:
-    """How many tasks of each tenant have ended. All later tenants past a thousand share one."""
+    """How many tasks of each tenant have ended. Tenants after the first thousand share a count."""
 
     TENANTS_MAX: Final = 1_000
 
@@ -44,7 +44,7 @@ class Ended:
         self.by_tenant: dict[str, int] = {}
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """These have."""
+        """Count tasks that have ended."""
         known = self.by_tenant
         for task in tasks:
             tenant = task.tenant
@@ -54,7 +54,7 @@ class Ended:
 
 
 class TermMeasures:
-    """Counters that last as long as the broker, and gauges of whatever term it has."""
+    """Counters of a broker, and gauges of its current term."""
 
     def __init__(self, metrics: Metrics, term: "Callable[[], Term | None]") -> None:
         self.dispatched = metrics.counter(
@@ -98,7 +98,7 @@ class TermMeasures:
         ]
 
     def came(self, tenant: str, type_: str) -> None:
-        """Tasks of a tenant and a type wait."""
+        """Tasks of a tenant and a type have arrived."""
         if tenant not in self._labels["tenant"]:
             self._label("tenant", tenant)
         if type_ not in self._labels["type"]:
@@ -116,7 +116,7 @@ class TermMeasures:
             ).observe(waited_ms / 1000)
 
     def ran(self, tasks: Iterable[Task]) -> None:
-        """These ended lately."""
+        """Measure how long these tasks ran."""
         for task in tasks:
             self._histogram(
                 self._ran,
@@ -137,7 +137,7 @@ class TermMeasures:
         return found
 
     def _label(self, kind: str, name: str) -> str:
-        """The name, while there are few; gauges of its queues begin with the first look."""
+        """The name to report under. Adds gauges for a new name, while there are few names."""
         known = self._labels[kind]
         if name in known:
             return name
@@ -162,7 +162,7 @@ class TermMeasures:
         return name
 
     def _waiting(self) -> _Waiting:
-        """What waits, as it was counted within the last second; ("", ""): everything."""
+        """The waiting tasks, counted at most a second ago; the key ("", "") is for all."""
         term = self._term()
         if term is None:
             return {}
@@ -184,13 +184,13 @@ class TermMeasures:
         return (term.time.now_ms() - since_ms) / 1000 if since_ms and term is not None else 0.0
 
     def end(self) -> None:
-        """Answer nobody any more."""
+        """Remove the gauges."""
         for end in self._ends:
             end()
 
 
 def newest(tasks: Iterable[Task]) -> dict[tuple[str, str], Task]:
-    """Of each tenant and type the last one."""
+    """The last task of each tenant and type."""
     return {(task.tenant, task.type): task for task in tasks}
 
 

@@ -1,8 +1,8 @@
-"""Where a task stands in a leader's memory.
+"""Where a task is in a leader's memory.
 
 Invariants:
-- The place follows from the status in the task's row and from whether its assignment is under way.
-  Nothing else decides it, so the order in which changes come cannot matter.
+- The place depends only on the status in the task's row and on whether its assignment is under way.
+  So it does not matter in which order changes arrive.
 """
 
 import enum
@@ -20,15 +20,15 @@ class Place(enum.Enum):
     NOWHERE = 0
     """The scheduler does not know it: it has ended, or it may not begin yet."""
     QUEUED = 1
-    """It is once in the queue of its kind, for any worker."""
+    """It is once in its queue, for any worker."""
     TAKEN = 2
-    """It counts for one worker: for its places, its tenant, its type and its resources."""
+    """It takes one place of a worker, and units of its tenant, its type and its resources."""
 
 
 def place_of(status: Status | None, under_way: bool) -> Place:
-    """The place of a task of this status (None: there is no row).
+    """The place of a task with this status (None: it has no row).
 
-    `under_way`: it was taken for a worker, and the log has not answered the assignment yet.
+    `under_way`: it is being assigned to a worker, and the log has not answered yet.
 
     >>> place_of(Status.CANCELLED, True), place_of(Status.WAITING, False)
     (<Place.TAKEN: 2>, <Place.QUEUED: 1>)

@@ -1,13 +1,14 @@
-"""The leader's way to the log: what gathers in one turn of the loop is one command.
+"""Proposes the leader's commands: those of one turn of the event loop are gathered into one.
 
 Invariants:
-- Submits, assignments and completions of a turn become one command each, however many asked.
-- Who asked is answered when the command is applied, in the order of the asking.
-- Commands keep their order of a kind; what finds no room in the log waits here, within bounds.
-- A batch that is atomic, part of a transaction, or has children of its own is a command by itself.
-- Whoever hears what became of a command and raises keeps the others from hearing nothing.
-- Who is told that nothing was taken may submit again: of a batch in parts that is said only if it
-  is so of every part.
+- The submits, assignments and completions of a turn become one command each, for all callers.
+- Callers are answered when their command is applied, in the order of their calls.
+- Commands of a kind keep their order. If the log has no room, they wait here, within bounds.
+- A batch that is atomic, belongs to a transaction, or has tasks with parents in it, is a command by
+  itself.
+- A callback that raises does not keep other callbacks from being called.
+- A caller who is told that nothing was submitted may submit again. For a batch in parts, this is
+  said only if it is true of every part.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Waiter:
-    """Hears what became of one command."""
+    """Receives the outcome of one command."""
 
     __slots__ = ("_heard", "_open", "_tell")
 
@@ -54,7 +55,7 @@ class _Waiter:
         self._open = True
 
     def done(self) -> bool:
-        """Whether it has heard."""
+        """Whether the outcome is known."""
         return not self._open
 
     def set_result(self, result: bytes, /) -> None:
@@ -72,11 +73,11 @@ class Proposing:
     """Commands of one term."""
 
     def __init__(self, replica: Replicated, time: BrokerTime, wrong: Callable[[str], None]) -> None:
-        """`wrong` is told when somebody who heard of a command has failed."""
+        """`wrong` is called if a callback for an outcome fails."""
         self.time = time
         self._wrong = wrong
         self._sent = 0
-        """Commands that are in the log, or on their way there, and not answered."""
+        """How many commands were proposed and are not answered yet."""
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._replica = replica
@@ -90,7 +91,7 @@ class Proposing:
         self._ended: BrokerError | None = None
 
     def end(self, error: BrokerError) -> None:
-        """Propose nothing more; who waits for room is told."""
+        """Propose nothing more. Commands that wait for room fail with this error."""
         if self._ended is None:
             self._ended = error
             late, self._late = self._late, []
@@ -104,19 +105,19 @@ class Proposing:
 
     @property
     def idle(self) -> bool:
-        """Whether no command is on its way."""
+        """Whether no command is under way."""
         return not (self._sent or self._late or self._gathered)
 
     def send(self, command: Command, heard: Heard) -> None:
-        """Propose a command of the leader's own; `heard` is told what became of it.
+        """Propose a command of the leader itself. `heard` is called with the outcome.
 
-        It may be told at once, and must not propose anything in that call.
+        It may be called at once, and must not propose anything in that call.
         """
         self._send(encode(command), heard, level_of(command))
 
     @property
     def level(self) -> int:
-        """The newest level of commands that every replica knows."""
+        """The newest level of commands that every replica supports."""
         return self._replica.command_level
 
     def ask(self, command: Command) -> Awaitable[bytes]:
@@ -124,7 +125,7 @@ class Proposing:
         return self.ask_encoded(encode(command), level_of(command))
 
     def ask_encoded(self, command: bytes, level: int = 1) -> Awaitable[bytes]:
-        """As `ask`, for bytes."""
+        """Like `ask`, for an encoded command."""
         future: asyncio.Future[bytes] = self._loop.create_future()
         if self._late_bytes > GATHERED_BYTES_MAX:
             raise Overloaded(f"{self._late_bytes} bytes of commands wait for room in the log")
@@ -132,22 +133,22 @@ class Proposing:
         return future
 
     def submit(self, specs: Sequence[bytes]) -> "asyncio.Future[Answers]":
-        """Take tasks, each encoded and checked; those of one turn share a command.
+        """Submit tasks that are encoded and checked. Those of one turn share a command.
 
-        Raises `Overloaded`, with nothing taken.
+        Raises `Overloaded`: then nothing was submitted.
         """
         self._check_room(0)
         return self._gather(specs)
 
     async def submit_parts(self, parts: Sequence[Sequence[bytes]]) -> Answers:
-        """As `submit`, of a batch that takes several commands, which may be taken in part.
+        """Like `submit`, for a batch that needs several commands. It may be submitted in part.
 
-        Raises `TooLarge`, `Overloaded`, `NotLeader` with nothing taken, `OutcomeUnknown` where
-        that is not so, or not known, of every part.
+        Raises `TooLarge`, `Overloaded`, `NotLeader` if nothing was submitted, and `OutcomeUnknown`
+        if some parts were, or may have been.
         """
         size_bytes = sum(sum(map(len, part)) for part in parts)
         if size_bytes > GATHERED_BYTES_MAX:
-            raise TooLarge(f"{size_bytes:,} bytes at once; {GATHERED_BYTES_MAX:,} fit")
+            raise TooLarge(f"the batch has {size_bytes:,} bytes (limit {GATHERED_BYTES_MAX:,})")
         self._check_room(size_bytes)
         asked = [self._gather(part) for part in parts]
         told = await asyncio.gather(*asked, return_exceptions=True)
@@ -159,7 +160,7 @@ class Proposing:
             if all(isinstance(one, BrokerUnavailable) for one in failed):
                 raise failed[0]
         count = sum(map(len, parts))
-        known = f"{len(answers):,} of {count:,} tasks were answered; of the others it is not known"
+        known = f"{len(answers):,} of {count:,} tasks were answered, the others may be submitted"
         raise OutcomeUnknown(f"{known}: {failed[0]}") from failed[0]
 
     def _check_room(self, size_bytes: int) -> None:
@@ -182,7 +183,7 @@ class Proposing:
         return future
 
     def flush(self) -> None:
-        """Send what was submitted in this turn."""
+        """Propose the tasks that were submitted in this turn."""
         specs, self._gathered = self._gathered, []
         asked, self._asked = self._asked, []
         self._gathered_bytes = 0
@@ -200,7 +201,7 @@ class Proposing:
             self._loop.call_later(_ROOM_PAUSE_S, self._again)
 
     def _proposed(self, command: bytes, level: int, heard: Heard) -> bool:
-        """Whether the log had room. What else goes wrong is told."""
+        """Whether the log had room. Other errors go to `heard`."""
         if self._replica.term != self._term:
             heard(NotLeader("the leader's term is over", leader=self._replica.leader))
             return True
@@ -222,8 +223,8 @@ class Proposing:
         try:
             heard(told)
         except Exception:
-            _logger.exception("an answer of the log could not be taken in")
-            self._wrong("an answer of the log could not be taken in")
+            _logger.exception("a callback for an answer of the log failed")
+            self._wrong("a callback for an answer of the log failed")
 
     def _wait(self, command: bytes, level: int, heard: Heard) -> None:
         self._late.append((command, level, heard))
@@ -249,13 +250,13 @@ def _tell(future: "asyncio.Future[bytes]", told: bytes | BrokerError) -> None:
 
 
 def _share(asked: list[tuple[int, "asyncio.Future[Answers]"]], told: bytes | BrokerError) -> None:
-    """Give each who asked in a turn its part of the answer."""
+    """Give each caller of a turn its part of the answer."""
     answers: Answers = []
     if not isinstance(told, BrokerError):
         try:
             answers = decode_items(told)
         except msgspec.MsgspecError:
-            told = CommandUnknown(f"tasks were not taken: {told!r:.100}")
+            told = CommandUnknown(f"tasks were not submitted: {told!r:.100}")
     start = 0
     for count, future in asked:
         if not future.done():

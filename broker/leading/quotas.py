@@ -1,12 +1,12 @@
 """Quotas: how many tasks of a tenant may wait to begin, and how many bytes their payloads have.
 
-The leader counts, from the rows when its term begins and then as the log tells. A batch takes its
-room before it goes to the log, and gives it back when it is answered: by then the log has told.
+The leader counts: from the rows when its term begins, then by the changes in the log. A batch
+reserves its room before it is proposed, and releases it when it is answered: by then it is counted.
 
 Invariants:
-- Who submits is refused what would be above a quota; what is on its way to the log counts.
-- What the broker submits by itself counts and is never refused: schedules, retries, roll-outs.
-- A quota that is set below what waits takes nothing away.
+- Submitted tasks above a quota are refused. Tasks on their way to the log count, too.
+- Tasks of the broker itself (schedules, retries, roll-outs) count and are never refused.
+- Setting a quota below the current use removes no task.
 - A batch costs nothing here as long as no quota is set.
 """
 
@@ -28,7 +28,7 @@ EVERY_OTHER: Final = ""
 
 
 class Wanted(NamedTuple):
-    """A task that is to be taken: whose, and the bytes of its payload."""
+    """A task to be submitted: its tenant, and the bytes of its payload."""
 
     tenant: str
     size_bytes: int
@@ -44,7 +44,7 @@ class Use(NamedTuple):
 
 
 class _Room:
-    """What one tenant has waiting, and on its way to the log."""
+    """What one tenant has waiting, and what is on its way to the log."""
 
     __slots__ = ("size_bytes", "taken", "taken_bytes", "tasks")
 
@@ -70,14 +70,14 @@ class Quotas:
         return bool(self._quotas)
 
     def set(self, tenant: str, quota: Quota | None) -> None:
-        """A quota counts from the next batch on; None takes it away."""
+        """Set a quota from the next batch on; None removes it."""
         if quota is None:
             self._quotas.pop(tenant, None)
         else:
             self._quotas[tenant] = quota
 
     def count(self, tenant: str, tasks: int, size_bytes: int) -> None:
-        """So many tasks wait from now on; a negative number: no more."""
+        """Add waiting tasks; negative numbers remove them."""
         room = self._rooms.get(tenant)
         if room is None:
             room = self._rooms[tenant] = _Room()
@@ -95,7 +95,7 @@ class Quotas:
         }
 
     def uses(self) -> Iterator[Use]:
-        """What tenants use that have a quota, their own or that of all others."""
+        """The use of each tenant with a quota: its own, or the one of all others."""
         others = self._quotas.get(EVERY_OTHER)
         names = {*self._quotas, *(self._rooms if others is not None else ())} - {EVERY_OTHER}
         for tenant in sorted(names):
@@ -106,7 +106,7 @@ class Quotas:
 
     @contextmanager
     def taking(self, wanted: Sequence[Wanted]) -> Iterator[list[Refusal | None]]:
-        """Room for each task of a batch as long as the block lasts, or why there is none."""
+        """Reserve room for the tasks of a batch during the block; for each, None or a refusal."""
         taken: list[Wanted] = []
         try:
             yield [self._take(one, taken) for one in wanted]
@@ -138,7 +138,7 @@ async def sent_within(
     as_one: bool,
     send: Callable[[Sequence[bytes]], Awaitable[Answers]],
 ) -> Answers:
-    """Send those of a batch for which there is room; what became of each, in their order.
+    """Send those tasks of a batch for which there is room. Returns the answers in order.
 
     `as_one`: all are refused if one is.
     """
@@ -163,7 +163,7 @@ def size_of(task: Task) -> int:
 def _above(quota: Quota, room: _Room, one: Wanted) -> str:
     tasks = room.tasks + room.taken
     if quota.tasks is not None and tasks >= quota.tasks:
-        return f"tenant {one.tenant} has {tasks:,} tasks waiting, and may have {quota.tasks:,}"
+        return f"tenant {one.tenant} has {tasks:,} tasks waiting (limit {quota.tasks:,})"
     size_bytes = room.size_bytes + room.taken_bytes
     if quota.payload_bytes is not None and size_bytes + one.size_bytes > quota.payload_bytes:
         return (

@@ -1,16 +1,17 @@
-"""One term of a leader: all that it holds in memory, kept as the log tells.
+"""One term of a leader: its memory, which follows the log.
 
-Nothing here is durable. When a term begins it is built from the rows, before anybody is served;
-from then on each change of a row is heard in the turn in which it is applied.
+Nothing here is durable. When a term begins, the memory is built from the rows before any call is
+served. From then on, it is updated by each change of a row, in the turn of the event loop in which
+the change is applied.
 
 Invariants:
-- What is in memory follows from the rows and from what this leader has under way, nothing else.
-- A change is heard once, in the order of the log; hearing it proposes nothing in the same call.
-- A running task counts for its worker from the moment it is taken until its attempt has ended.
-- Where a task stands is what `place_of` says. One function moves it, on every change of its row and
-  when an assignment that was under way is answered.
-- What raises in here ends this view of the rows, never the state machine: the broker builds another
-  one (`wrong` is called).
+- The memory depends only on the rows and on the commands that this leader has under way.
+- Changes arrive once, in the order of the log. Handling one proposes nothing in the same call.
+- A task takes a place of its worker from when it is picked until its attempt has ended.
+- `place_of` decides where a task is. One function moves it: on every change of its row, and when
+  the log has answered its assignment.
+- An exception in here does not fail the state machine. `wrong` is called, and the broker builds a
+  new memory from the rows.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ from broker.leading.measures import Ended, TermMeasures, newest
 from broker.leading.place import Place, place_of
 from broker.leading.proposing import Proposing
 from broker.leading.quotas import NOT_BEGUN, Quotas, size_of
-from broker.leading.timers import Handle, Key, Kind, Later, Timers, waits_since_ms
+from broker.leading.timers import Handle, Key, Kind, Later, Timers
 from broker.leading.waits import Waits
 from broker.replicating import Replicated
 from broker.scheduling import Pick, QueueKey, Scheduler
@@ -62,6 +63,7 @@ from broker.task import (
     decode_task,
     decode_transaction,
     decode_worker,
+    waits_since_ms,
 )
 from broker.task import decode_setting as decode_setting_row
 from engine.ports.clock import Clock
@@ -76,16 +78,16 @@ _FINISHED: Final = Status.FINISHED
 _PlainKey = tuple[str, str, int, int, tuple[str, ...]]
 """What a `QueueKey` is made of."""
 Wrong = Callable[[str], None]
-"""Called with a reason when what a term has in memory is not to be trusted any more."""
+"""Called with a reason when the memory of a term may be wrong."""
 _logger = logging.getLogger(__name__)
 
 
 def unmended(why: str) -> None:
-    """Nobody builds this term anew."""
+    """The default callback: do nothing."""
 
 
 class Term:
-    """What a leader knows and does. Made by the broker when its replica leads."""
+    """A leader's memory and duties. Made by the broker when its replica leads."""
 
     def __init__(
         self,
@@ -100,10 +102,10 @@ class Term:
         retime: Callable[[], None] = lambda: None,
         wrong: Wrong = unmended,
     ) -> None:
-        """`time` is the term's time, by default the later of log and clock.
+        """`time` is the term's time, by default the later one of the log and the clock.
 
-        `retime` is called when the wall clock has settled somewhere else, `wrong` when what is in
-        memory is not what the rows say.
+        `retime` is called when the wall clock has settled at another time, `wrong` when the memory
+        does not match the rows.
         """
         later = _guarded(later, wrong)
         self.number = replica.term
@@ -111,7 +113,7 @@ class Term:
         self.waits = Waits()
         self.quotas = Quotas()
         self.counts = [0] * (max(Status) + 1)
-        """How many tasks are in each state, by its number; of those that ended, in this term."""
+        """How many tasks are in each state, by its number. Ended tasks: only those of this term."""
         self.ended = Ended()
         """How many tasks have ended in this term."""
         self._replica = replica
@@ -119,8 +121,8 @@ class Term:
         logged_ms, self.clock_facts = replica.stale_read(reading.time_of)[0]
         self.time = time or BrokerTime(clock, logged_ms)
         self.retime = retime
-        self.redated: tuple[list[int], list[int]] = [], []
-        """Tasks, and transactions, that wait from a moment that is still to come."""
+        self.waits_to_restart: tuple[list[int], list[int]] = [], []
+        """Tasks and transactions whose wait began at a time that is now in the future."""
         self.events = Events(self.time, self.number)
         self.timers = Timers(self.time, later, self._ring)
         self.wrong = wrong
@@ -128,15 +130,15 @@ class Term:
         self._measures = measures
         self._make_duties(clock, later, settings)
         self.ended_lately: dict[tuple[str, str], Task] = {}
-        """Of each tenant and type the newest task that finished since the measures looked."""
-        self.held_back: set[int] = set()
-        """What waits in no queue, because the time that its deadline has passed is in doubt."""
+        """For each tenant and type, the newest task that finished since the metrics last looked."""
+        self.withheld: set[int] = set()
+        """Waiting tasks in no queue: it is in doubt whether their deadline has passed."""
         self.incoming: dict[_PlainKey, list[int]] = {}
-        """What came in this turn and is not in its queue yet."""
+        """Tasks that arrived in this turn of the event loop and are not in their queue yet."""
         self._under_way = self.dispatching.under_way_tasks
 
     def _make_duties(self, clock: Clock, later: Later, settings: BrokerSettings) -> None:
-        """Make the parts that act on what is in memory."""
+        """Make the parts that act on the memory."""
         self.leases = Leases(clock, settings.lease_ms)
         self.dispatching = Dispatching(
             *(self.scheduler, self.proposing, self._measures, self._payload),
@@ -154,7 +156,7 @@ class Term:
     # The beginning and the end
 
     async def build(self) -> None:
-        """Read what there is, in pages. Raises `EngineError` if the replica leads no more."""
+        """Read the rows, in pages. Raises `EngineError` if the replica does not lead any more."""
         now_ms = self.time.now_ms()
         for key, row in await self._all(keys.SETTING):
             kind, name = keys.split_setting(key)
@@ -173,7 +175,7 @@ class Term:
             since_ms = transaction.created_ms
             self.timers.set(Kind.TRANSACTION, transaction.id, transaction.expires_ms, since_ms)
             if transaction.created_ms > now_ms:
-                self.redated[1].append(transaction.id)
+                self.waits_to_restart[1].append(transaction.id)
         for _, row in await self._all(keys.SCHEDULE):
             schedule = decode_schedule(row)
             self.firing.changed(schedule.name, schedule)
@@ -183,7 +185,7 @@ class Term:
             for _, row in page:
                 task = decode_task(row)
                 if task.status is _WAITING and not self._held(task):
-                    # It has waited since its last event, whoever led then.
+                    # It has waited since its last event, which another leader may have logged.
                     since_ms = min(task.events[-1][0] if task.events else task.created_ms, now_ms)
                     waiting.setdefault((_plain_key(task), since_ms), []).append(task.id)
                 self._adopt(task, orphans)
@@ -193,7 +195,7 @@ class Term:
         self.housekeeping.restore(orphans)
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Begin to serve."""
         self.timers.start()
         self.dispatching.start(self.crew, self._flush_incoming, self._answered)
         self.housekeeping.start()
@@ -205,18 +207,18 @@ class Term:
         )
 
     def drain(self) -> None:
-        """Assign nothing more and take no more workers: another replica is to lead."""
+        """Assign no more tasks and accept no more workers: another replica is to lead."""
         self.dispatching.stop()
         self.crew.drain()
         self.completing.flush()
         self.proposing.flush()
 
     def deny(self, error: BrokerError) -> None:
-        """The replica's lease has run out: who waits is told, and may ask whoever leads."""
+        """The replica's lease has expired: end all waits with this error."""
         self.waits.deny(error)
 
     def end(self, error: BrokerError) -> None:
-        """Another replica leads, or soon will."""
+        """End the term: another replica leads, or soon will."""
         self.events.flush()
         self.events.tell("term_ended", why=error.message, leader=error.leader)
         self.housekeeping.stop()
@@ -248,8 +250,8 @@ class Term:
             self.quotas.count(task.tenant, 1, size_of(task))
         if status is Status.DELAYED:
             self.timers.set(Kind.DUE, task.id, task.due_ms, waits_since_ms(task))
-            if task.events and task.events[-1][0] > self.time.now_ms():
-                self.redated[0].append(task.id)
+            if waits_since_ms(task) > self.time.now_ms():
+                self.waits_to_restart[0].append(task.id)
         elif status is Status.RUNNING:
             if self._occupy(task):
                 if task.cancel_asked:
@@ -262,7 +264,7 @@ class Term:
     # What the log tells
 
     def changed(self, change: Change) -> None:
-        """Hear of a change; the state machine's listener."""
+        """Handle a change. This is the state machine's listener."""
         if type(change) is not TaskChanged:
             self._other_changed(change)
             return
@@ -350,13 +352,13 @@ class Term:
         if begins:
             self.quotas.count(task.tenant, begins, begins * size_of(task))
         if before is not None and (counts[before] or before not in FINAL_STATES):
-            # Those that ended under another leader were not counted.
+            # Tasks that ended under another leader were not counted.
             counts[before] -= 1
         if after is not None:
             counts[after] += 1
         under_way = task.id in self._under_way
         if under_way and (before is not after or self._under_way[task.id] is not None):
-            # Without a mark it waits as it did when it was taken, and goes back to that place.
+            # If this stays None, the task is unchanged and goes back to its old place in the queue.
             self._under_way[task.id] = task
         self._settle(task, place_of(before, under_way), place_of(after, under_way))
         if before is _RUNNING and after is not _RUNNING:
@@ -377,7 +379,7 @@ class Term:
                 self.events.dead(task)
 
     def _set_moments(self, before: Status | None, after: Status | None, task: Task) -> None:
-        """What is to ring for a task."""
+        """Set the timers of a task."""
         if after is Status.DELAYED:
             self.timers.set(Kind.DUE, task.id, task.due_ms, waits_since_ms(task))
         elif before is Status.DELAYED:
@@ -390,43 +392,43 @@ class Term:
             self.timers.set(Kind.DEADLINE, task.id, task.deadline_ms)
 
     def _held(self, task: Task) -> bool:
-        """Keep a task out of the queues if it is past its deadline only by a time in doubt.
+        """Withhold a task from the queues if it is in doubt whether its deadline has passed.
 
-        To assign it would end it. Its deadline rings when the doubt is over. One that comes to its
-        deadline in a queue is taken out of that then.
+        Assigning the task would end it. The timer of its deadline fires when the doubt is over. A
+        task that reaches its deadline in a queue is removed from the queue then.
         """
         deadline_ms = task.deadline_ms
         if not deadline_ms or not self.time.doubtful:
             return False
         held = self._in_doubt(task)
         if held:
-            self.held_back.add(task.id)
+            self.withheld.add(task.id)
         elif self.time.ring_ms(deadline_ms) > deadline_ms > self.time.now_ms():
             self._hold_at(task.id, deadline_ms)
         return held
 
     def _in_doubt(self, task: Task) -> bool:
-        """Whether a task's deadline is over by this time and perhaps not by others."""
+        """Whether a task's deadline has passed by this time, but not by every clock."""
         return task.deadline_ms <= self.time.now_ms() < self.time.ring_ms(task.deadline_ms)
 
     def _hold_at(self, task_id: int, at_ms: int) -> None:
         self.timers.set(Kind.HOLD, task_id, at_ms, since_ms=at_ms)
 
     def _hold(self, task_ids: list[int]) -> None:
-        """The deadlines of tasks are over by this time, and are in doubt."""
+        """Withhold tasks whose deadlines have passed by this time, and are in doubt."""
         for task_id in task_ids:
             task = self._waiting(task_id)
             if task_id in self._under_way:
                 # It goes back to its queue if the assignment comes to nothing.
                 self._hold_at(task_id, self.time.now_ms() + _HELD_LOOK_MS)
-            elif task is not None and task_id not in self.held_back and self._in_doubt(task):
+            elif task is not None and task_id not in self.withheld and self._in_doubt(task):
                 self._remove(task)
-                self.held_back.add(task_id)
+                self.withheld.add(task_id)
 
-    # Where tasks stand
+    # Where tasks are
 
     def _settle(self, task: Task, was: Place, now: Place) -> None:
-        """Bring a task from one place to another: the only function that does."""
+        """Move a task from one place to another. This is the only function that does."""
         if was is now:
             return
         if was is Place.QUEUED:
@@ -439,10 +441,11 @@ class Term:
             self.wrong(f"task {task.id} runs in a session that has ended")
 
     def _answered(self, untold: list[int], told: list[Task], refused: bool) -> int:
-        """Assignments are under way no more, and their tasks are not sent; how many wait again.
+        """Put back tasks whose assignment was answered, but that are not sent.
 
-        `told`: as the log has told them since they were taken. Of `untold` it has told nothing, so
-        they wait; where the state machine `refused` them, their rows must say the same.
+        `told`: tasks whose rows have changed since they were picked, as they are now. The rows of
+        `untold` have not changed, so these wait. If the state machine `refused` them, this is
+        checked. Returns how many wait.
         """
         for task in told:
             self._settle(task, Place.TAKEN, place_of(task.status, False))
@@ -456,17 +459,17 @@ class Term:
         return len(untold)
 
     def _waiting(self, task_id: int) -> Task | None:
-        """The task as its row is, if it waits."""
+        """The task, if its row says that it waits."""
         key = keys.numbered(keys.ACTIVE, task_id)
         row = self._replica.stale_read(lambda rows: rows.get(key))[0]
         task = None if row is None else decode_task(row)
         return task if task is not None and task.status is _WAITING else None
 
     def _occupy(self, task: Task) -> bool:
-        """Count a task that runs for its worker; whether the worker's session is that of the task.
+        """Let a running task take a place of its worker. False if the task's session has ended.
 
-        May be called again. A place that was freed, because the worker has told the end of the
-        attempt, stays free.
+        May be called twice. If the worker has reported the end of the attempt, its place stays
+        free.
         """
         member = self.crew.get(task.worker_id)
         if member is None or member.session != task.session:
@@ -488,8 +491,9 @@ class Term:
         return True
 
     def _push(self, task: Task, ids: Sequence[int] = ()) -> None:
-        """It waits from now on, or `ids` that are alike: each kind goes into its queue at once,
-        once a turn."""
+        """Queue a task, or all of `ids`, which are alike.
+
+        They enter their queue together with all others of this turn of the event loop."""
         if self._held(task):
             return
         key = _plain_key(task)
@@ -502,8 +506,8 @@ class Term:
             incoming += ids
 
     def _remove(self, task: Task) -> None:
-        if task.id in self.held_back:
-            self.held_back.remove(task.id)
+        if task.id in self.withheld:
+            self.withheld.remove(task.id)
             return
         key = _plain_key(task)
         if key in self.incoming:
@@ -522,8 +526,8 @@ class Term:
         try:
             setting = None if value is None else decode_setting(kind, name, value)
         except InvalidSetting as error:
-            # Written by a newer version: better none than a term that cannot begin.
-            _logger.error("a setting was left out: %s", error)
+            # A newer version wrote it. Without this, the term could not begin.
+            _logger.error("a setting was ignored: %s", error)
             return
         if kind == "quota":
             assert setting is None or isinstance(setting, Quota)
@@ -536,11 +540,11 @@ class Term:
         self.scheduler.configure(kind, name, setting)
 
     def look(self, look: Callable[[ReadRows], T]) -> T:
-        """What is found in the rows. Raises `EngineError` when the term is over."""
+        """Read the rows. Raises `EngineError` when the term is over."""
         return self._replica.stale_read(look)[0]
 
     def _payload(self, task: Task) -> bytes:
-        """The payload that has a row of its own."""
+        """A payload that is stored in a row of its own."""
         key = keys.numbered(keys.PAYLOAD, task.id)
         return self._replica.stale_read(lambda rows: rows.get(key))[0] or b""
 
@@ -571,7 +575,7 @@ class Term:
 
 
 def _guarded(later: Later, wrong: Wrong) -> Later:
-    """The same, for calls that may raise: a duty that ends in silence would never come again."""
+    """The same, but a call that raises is logged and reported, so that no duty silently stops."""
 
     def guarded(seconds: float, call: Callable[[], None]) -> Handle:
         def made() -> None:
@@ -587,7 +591,7 @@ def _guarded(later: Later, wrong: Wrong) -> Later:
 
 
 def unheard(told: bytes | BrokerError) -> None:
-    """What came of it is told by changes."""
+    """Ignore the answer: the listener hears of the changes."""
 
 
 def _page(first: bytes, end: bytes, rows: ReadRows) -> list[tuple[bytes, bytes]]:
@@ -595,7 +599,7 @@ def _page(first: bytes, end: bytes, rows: ReadRows) -> list[tuple[bytes, bytes]]
 
 
 def _plain_key(task: Task) -> _PlainKey:
-    """The queue of a task; as a plain tuple, which costs a tenth of a named one."""
+    """The key of a task's queue, as a plain tuple: ten times cheaper than a named one."""
     if task.fixed:
         return (task.tenant, task.type, task.priority, task.group, task.resources)
     return (task.tenant, task.type, task.priority, 0, ())

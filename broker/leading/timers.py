@@ -1,9 +1,9 @@
-"""What a leader has to do at some moment: one heap, woken once for all that is due together.
+"""A leader's timers: one heap, which wakes once for all timers that are due together.
 
 Invariants:
-- A key has at most one moment of a kind; a later call moves it.
-- What was removed or moved costs memory for a while and never rings.
-- Entries that ring no more are at most as many as those that will, and a thousand.
+- A key has at most one timer of a kind. Setting it again moves it.
+- A timer that was removed or moved stays in the heap for a while and never fires.
+- The heap has at most as many of these as of live timers, plus a thousand.
 """
 
 import enum
@@ -12,17 +12,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.leading.clock import BrokerTime
-from broker.task import EventKind, Task
 
 Key = int | str
 _STALE_KEPT: Final = 1_000
 _RING_MAX: Final = 1_000
-_DATED: Final = frozenset((EventKind.COMMITTED, EventKind.RELEASED))
-"""After these a task waits for the date that its submitter gave, not for a length of time."""
 
 
 class Kind(enum.IntEnum):
-    """What happens at a moment."""
+    """What a timer is for."""
 
     DUE = 0
     DEADLINE = 1
@@ -34,10 +31,10 @@ class Kind(enum.IntEnum):
 
 
 class Handle(Protocol):
-    """A call to come, which may be cancelled."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Let it not come."""
+        """Cancel the call."""
         ...
 
 
@@ -46,7 +43,7 @@ Later = Callable[[float, Callable[[], None]], Handle]
 
 
 class Timers:
-    """Moments of a term. `ring(kind, keys)` is called with all that is due, in order of moments."""
+    """The timers of a term. `ring(kind, keys)` is called with all that are due, in order."""
 
     def __init__(
         self, time: BrokerTime, later: Later, ring: Callable[[Kind, list[Key]], None]
@@ -65,9 +62,9 @@ class Timers:
         return self._count
 
     def set(self, kind: Kind, key: Key, at_ms: int, since_ms: int = 0) -> None:
-        """Ring for a key at a moment, and at no other that was set for it.
+        """Set the timer of a key. This replaces an earlier time.
 
-        Later than that, while it is not sure that the moment is over: see `BrokerTime.ring_ms`.
+        It fires later while the broker's time is in doubt: see `BrokerTime.ring_ms`.
         """
         at_ms = self._time.ring_ms(at_ms, since_ms)
         moments = self._moments[kind]
@@ -83,25 +80,25 @@ class Timers:
             self._wake()
 
     def remove(self, kind: Kind, key: Key) -> None:
-        """Ring no more for a key, if that was to come."""
+        """Remove the timer of a key, if it has one."""
         if self._moments[kind].pop(key, None) is not None:
             self._count -= 1
 
     def moment(self, kind: Kind, key: Key) -> int | None:
-        """When it rings for a key, if it will."""
+        """When the timer of a key fires, if it has one."""
         return self._moments[kind].get(key)
 
     def moments(self, kind: Kind) -> dict[Key, int]:
-        """When it rings for each key of a kind."""
+        """When the timer of each key of a kind fires."""
         return dict(self._moments[kind])
 
     def start(self) -> None:
-        """Ring from now on; until then moments only gather."""
+        """Begin to fire. Until then, timers are only collected."""
         self._paused = False
         self._wake()
 
     def stop(self) -> None:
-        """Never ring again."""
+        """Stop for good."""
         self._paused = True
         if self._handle is not None:
             self._handle.cancel()
@@ -121,7 +118,7 @@ class Timers:
         now_ms = self._time.now_ms()
         due: dict[Kind, list[Key]] = {}
         taken = 0
-        # Only so many at a time: the rest is due at once again, after what else waits.
+        # Bounded, so that other work on the event loop gets its turn before the rest.
         while self._heap and self._heap[0][0] <= now_ms and taken < _RING_MAX:
             at_ms, kind, key = heapq.heappop(self._heap)
             moments = self._moments[kind]
@@ -144,10 +141,3 @@ class Timers:
                 for key, at_ms in moments.items()
             ]
             heapq.heapify(self._heap)
-
-
-def waits_since_ms(task: Task) -> int:
-    """When a delayed task began to wait for a length of time; 0: it waits for a date."""
-    if not task.events or task.events[-1][1] in _DATED:
-        return 0
-    return task.events[-1][0]

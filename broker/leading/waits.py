@@ -1,8 +1,8 @@
-"""Who waits for the end of a task.
+"""Callers that wait for the end of a task.
 
 Invariants:
-- Only a task that somebody waits for has a future; all others cost nothing here.
-- Who gave up waiting leaves nothing behind. When the term ends, everybody is told.
+- Only tasks with a waiting caller have a future. All others cost nothing here.
+- A caller that gives up leaves nothing behind. When the term ends, all waits end with an error.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Waits:
         return task_id in self._futures
 
     async def until_final(self, task_id: int) -> Task:
-        """The task, when it has ended: it has not yet. Raises `BrokerError` when the term ends."""
+        """Wait for the end of a task that runs. Raises `BrokerError` when the term ends."""
         if self._over is not None:
             raise self._over
         future: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
@@ -40,7 +40,7 @@ class Waits:
                     del self._futures[task_id]
 
     def ended(self, task: Task) -> None:
-        """A task has ended: tell who waits for it, if anybody does."""
+        """A task has ended: end the waits for it."""
         futures = self._futures.pop(task.id, None)
         if futures is not None:
             for future in futures:
@@ -48,7 +48,7 @@ class Waits:
                     future.set_result(task)
 
     def gone(self, task_id: int, error: BrokerError) -> None:
-        """A task is no longer there."""
+        """A task was removed: end the waits for it with an error."""
         for future in self._futures.pop(task_id, ()):
             if not future.done():
                 future.set_exception(error)
@@ -59,6 +59,6 @@ class Waits:
         self.deny(error)
 
     def deny(self, error: BrokerError) -> None:
-        """Nobody waits here any more; who asks again may."""
+        """End all waits with an error. New waits are allowed."""
         for task_id in list(self._futures):
             self.gone(task_id, error)

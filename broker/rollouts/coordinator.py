@@ -191,7 +191,7 @@ class Coordinator:
         if rollout.state in ENDED:
             return set()
         before = encode_rollout(rollout)
-        await self._uncap(rollout)
+        await self._uncap(rollout, limits)
         now_ms = await calls.now_ms()
         ends, unbegun = await self._ends(rollout)
         nodes, why = self._discover(rollout, now_ms)
@@ -228,14 +228,17 @@ class Coordinator:
         for alarm in plan.alarms:
             self._alarms.tell(alarm)
 
-    async def _uncap(self, rollout: Rollout) -> None:
+    async def _uncap(self, rollout: Rollout, limits: dict[str, int]) -> None:
         """Remove the setting that an older version made of the roll-out's limit.
 
-        The record forgets it afterwards, so this is repeated until both have happened.
+        If the limit is another one by now, an operator has set it, and it stays. The record forgets
+        the setting afterwards, so this is repeated until both have happened.
         """
         if rollout.capped:
             resource = cluster_resource(rollout.document.cluster_name)
-            await self._calls.set("resource", resource, None, BY)
+            if limits.get(resource) == rollout.document.limit:
+                await self._calls.set("resource", resource, None, BY)
+                del limits[resource]
             rollout.capped = False
 
     async def _ends(self, rollout: Rollout) -> tuple[dict[int, End], frozenset[int]]:

@@ -29,7 +29,7 @@ from broker.errors import (
     UnknownTask,
     WaitTimedOut,
 )
-from broker.task import FINAL_STATES
+from broker.task import FINAL_STATES, Task
 from broker.tenant_calls import as_seen_by, check_works
 from broker.wire.ask_server import AskStreams
 from broker.wire.asking import METHODS, READS, WAIT_MS_MAX
@@ -43,6 +43,8 @@ from engine.errors import AccessRefused, EngineError
 SERVICE: Final = "herdbook.broker.v1.Broker"
 _WAITS_MAX: Final = 1_000
 _REPLY_BYTES: Final = 4 * 1024 * 1024
+_READ_AT_ONCE: Final = 16
+"""The payloads and results of this many tasks are read at the same time."""
 _ANSWER_BYTES: Final = 7 * 1024 * 1024
 Act = Callable[[Asking, Any, Any], Awaitable[None]]
 
@@ -182,37 +184,48 @@ class BrokerCalls:
     # Looking and acting
 
     async def _tasks(self, who: Asking, said: Any, reply: Any) -> None:
-        ids = [each for each in _bounded(said.ids) if await self._shows(who, each)]
+        ids = _bounded(said.ids)
         if said.wait_ms:
-            await self._until_one_ended(ids, min(said.wait_ms, WAIT_MS_MAX))
+            shown = ids if who.everywhere else [task.id for task in await self._shown(who, ids)]
+            await self._until_one_ended(shown, min(said.wait_ms, WAIT_MS_MAX))
+        tasks = await self._shown(who, ids)
         size_bytes = 0
-        for task_id in ids:
-            try:
-                task = await self._broker.task(task_id)
-            except UnknownTask:
-                continue
-            if size_bytes > _REPLY_BYTES:
-                reply.more = True
-                return
-            to = reply.tasks.add()
-            info_to(to, task)
-            try:
-                if said.with_payload:
-                    to.payload = await self._broker.payload(task)
-                if said.with_result and task.status in FINAL_STATES:
-                    to.result = await self._broker.result(task)
-            except PayloadMissing:
-                # It was purged just now: as if it had been before.
-                del reply.tasks[-1]
-                continue
-            size_bytes += len(to.payload) + len(to.result) + len(to.error)
+        for at in range(0, len(tasks), _READ_AT_ONCE):
+            part = tasks[at : at + _READ_AT_ONCE]
+            found = await asyncio.gather(*(self._contents(said, task) for task in part))
+            for task, contents in zip(part, found, strict=True):
+                if contents is None:
+                    continue
+                if size_bytes > _REPLY_BYTES:
+                    reply.more = True
+                    return
+                to = reply.tasks.add()
+                info_to(to, task)
+                to.payload, to.result = contents
+                size_bytes += len(to.payload) + len(to.result) + len(to.error)
 
-    async def _shows(self, who: Asking, task_id: int) -> bool:
-        """Whether there is such a task that who asks may see."""
+    async def _shown(self, who: Asking, ids: list[int]) -> list[Task]:
+        """Those tasks that who asks may see. All are asked for at once: they may be far away."""
+        found = await asyncio.gather(*map(self._known, ids))
+        return [task for task in found if task and (who.everywhere or who.sees(task.tenant))]
+
+    async def _known(self, task_id: int) -> Task | None:
         try:
-            return who.everywhere or who.sees((await self._broker.task(task_id)).tenant)
+            return await self._broker.task(task_id)
         except UnknownTask:
-            return False
+            return None
+
+    async def _contents(self, said: Any, task: Task) -> tuple[bytes, bytes] | None:
+        """The payload and the result, if they were asked for; None if they were just purged."""
+        payload, result = b"", b""
+        try:
+            if said.with_payload:
+                payload = await self._broker.payload(task) if task.payload_bytes else task.payload
+            if said.with_result and task.status in FINAL_STATES:
+                result = await self._broker.result(task) if task.result_bytes else task.result
+        except PayloadMissing:
+            return None
+        return payload, result
 
     async def _until_one_ended(self, ids: list[int], wait_ms: int) -> None:
         waits = [asyncio.create_task(self._broker.wait(each, wait_ms)) for each in ids]

@@ -1,7 +1,8 @@
 """One child process, seen from its worker: starting it, talking to it, ending it.
 
 Invariants:
-- `over` is set when the process is gone and reaped, never before: only then are its places free.
+- `over` is set when the process is gone and reaped, and nothing that it left runs any more. Its
+  places are free only then.
 - What it said before its end is heard before `over` is set.
 - It leads its own process group: processes that its tasks started end with it. Processes that they
   started in other groups also end with it, if it was ended, or ended by itself, while tasks ran.
@@ -53,9 +54,11 @@ class Child(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self.types: tuple[str, ...] = ()
         self.coroutines: frozenset[str] = frozenset()
+        self.exited = asyncio.Event()
+        """Set when the process itself is gone: what its tasks started may still run."""
         self.over = asyncio.Event()
         self.status = 0
-        """Its exit status, negative: the number of a signal. Known when it is over."""
+        """Its exit status, negative: the number of a signal. Known when it has exited."""
         self.killed = False
         self.idle = False
         """Whether its tasks have ended: what they left in other groups is then intended."""
@@ -129,6 +132,11 @@ class Child(asyncio.Protocol):
         if self._process is not None and not self.over.is_set():
             _kill_group(self._process)
 
+    def abandon(self) -> None:
+        """Wait no longer for what it left running."""
+        if self._reaping is not None:
+            self._reaping.cancel()
+
     def memory_bytes(self) -> int:
         """What it has in memory; 0 where the system does not tell."""
         try:
@@ -177,6 +185,7 @@ class Child(asyncio.Protocol):
 
     async def _reap(self, process: "subprocess.Popen[bytes]") -> None:
         self.status = await _status_of(process)
+        self.exited.set()
         # What it started may outlive it otherwise.
         _kill_group(process)
         if not self.idle:

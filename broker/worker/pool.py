@@ -1,12 +1,14 @@
 """The places of a worker: child processes, what runs in them, and how it ends.
 
 Invariants:
-- An attempt is completed once; when its process is ended, not before that is really gone.
+- An attempt is completed once. If its process is ended, that is after the process is gone, and
+  after everything that its tasks started is gone, too, however long that takes.
 - Who is to blame for the end of a process fails or is interrupted; the others in it are told apart:
   they go back uncounted.
 - What never began is handed back, however its process ended: the process marks what begins in
   memory that outlives it.
-- Nothing waits for a process that does not start: it is handed back.
+- Nothing waits for a process that does not start, or for a seat whose last process left something
+  that does not end: it is handed back.
 - Each seat has at most one process, so there are never more of them than settings allow.
 """
 
@@ -14,6 +16,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +33,8 @@ _MARKS_A_PLACE: Final = 4
 """So many attempts a place may wait in a process and still be known not to have begun."""
 _RESPAWN_MIN_S: Final = 0.05
 _RESPAWN_MAX_S: Final = 10.0
+_SLOW_END_S: Final = 2.0
+_CLOSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class _Seat:
         self.limits: dict[Attempt, asyncio.TimerHandle] = {}
         """Of those that have: what ends them."""
         self.down = False
-        """Its last process did not start."""
+        """Its last process did not start, or left something that does not end."""
 
     def __len__(self) -> int:
         return len(self.sent) + len(self.waiting)
@@ -194,7 +199,10 @@ class Pool:
         await self._empty.wait()
 
     async def close(self) -> None:
-        """End everything, and the processes. May be called twice."""
+        """End everything, and the processes. May be called twice.
+
+        Gives up after ten seconds if something does not end: then its attempts are not completed.
+        """
         self._closing = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -204,13 +212,19 @@ class Pool:
                 children.append(seat.child)
                 seat.child.idle = not seat.sent
                 seat.child.kill()
-        for child in children:
-            await child.over.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                for child in children:
+                    await child.over.wait()
         for keeping in self._keeping:
             keeping.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
         for seat in self._seats:
-            self._settle(seat)
+            if seat.child is not None and not seat.child.over.is_set():
+                _log.error("processes that tasks started still run, and are left alone")
+                seat.child.abandon()
+            else:
+                self._settle(seat)
         if not self._shares_watch:
             await self.watch.close()
 
@@ -320,15 +334,31 @@ class Pool:
             waiting, seat.waiting = list(seat.waiting.values()), {}
             if waiting:
                 self._send(seat, waiting)
-            await child.over.wait()
+            await self._until_over(seat, child)
             if not child.killed:
                 _log.warning("a child process of the worker ended: %s", ending_of(child.status))
             self._settle(seat)
             if asyncio.get_running_loop().time() - started_s > _RESPAWN_MAX_S or child.killed:
                 wait_s = 0.0
 
+    async def _until_over(self, seat: _Seat, child: Child) -> None:
+        """Wait until a process and what its tasks started are gone."""
+        await child.exited.wait()
+        try:
+            async with asyncio.timeout(_SLOW_END_S):
+                await child.over.wait()
+        except TimeoutError:
+            _log.warning(
+                "processes that tasks of child process %d started do not end: until they do, its "
+                "%d tasks count as running, and no other process takes its place",
+                *(child.process_id, len(seat.sent)),
+            )
+            self._stand(seat, down=True)
+            await child.over.wait()
+            self._stand(seat, down=False)
+
     def _stand(self, seat: _Seat, *, down: bool) -> None:
-        """Note whether a seat can have a process; nothing waits for one that cannot."""
+        """Note whether a seat can have a process. If not, hand back what waits for it."""
         if seat.down != down:
             seat.down = down
             self._news.set()
@@ -341,6 +371,12 @@ class Pool:
         await self._news.wait()
         self._news.clear()
         return sum(not seat.down for seat in self._seats) / len(self._seats)
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether something runs whose process is gone."""
+        children = [seat.child for seat in self._seats]
+        return any(child and child.exited.is_set() for child in children)
 
     async def _spawn(self) -> Child:
         return await Child.spawn(self._start, self._hear, self._marks, self.watch)

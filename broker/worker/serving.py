@@ -105,12 +105,14 @@ async def _run(worker: Worker, pool: Pool, places: Places) -> bool:
 async def _watch(worker: Worker, pool: Pool) -> None:
     """Take no more than the processes that stand can run; without any, leave.
 
-    Raises `BrokerUnavailable` when none has stood for `STANDING_S`.
+    Raises `BrokerUnavailable` when none has stood for `STANDING_S`. Stays if that is because
+    something does not end: without the worker the broker would take it for ended.
     """
     share = 1.0
     while True:
         try:
-            async with asyncio.timeout(STANDING_S if not share else None):
+            leaves = not share and not pool.has_leftovers
+            async with asyncio.timeout(STANDING_S if leaves else None):
                 share = await pool.until_other_standing()
         except TimeoutError:
             worker.drain()

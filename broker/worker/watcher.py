@@ -5,14 +5,14 @@ library, so it is cheap and starts quickly. It receives these messages over the 
 
     +NUMBER         a child process leads the process group NUMBER
     -NUMBER         that group has ended
-    *NUMBER MARK    end that group, and processes with MARK in their environment; reply `*NUMBER`
     .               the worker has ended normally: leave everything alone, and exit
 
 Invariants:
 - When the worker's process has ended for any reason, the watcher ends every group that the worker
   has reported, and every process with the worker's token in its environment, in any session.
-- It repeats this until passes find no such process: the next pass finds what was forked meanwhile.
+- It repeats this until it finds no such process: each pass also finds what was forked meanwhile.
 - It gives up and exits after `LAST_S` at the latest.
+- A group that was found empty is never signalled again: its number may belong to others by then.
 """
 
 import os
@@ -25,59 +25,79 @@ from collections.abc import Callable
 VARIABLE = "HERDBOOK_WORKER_PROCESS"
 """The environment variable by which a worker's descendants are found."""
 LAST_S = 10.0
-_LOOK_S = 0.005
+LOOK_S = 0.005
 _EMPTY_LOOKS = 3
-"""Only so many looks in a row say that nothing is left: what loads a program shows no environment
-for a moment."""
+"""Nothing is left after this many passes in a row have found nothing: a process that is loading a
+program has no environment for a moment."""
 _PARENT_LOOK_S = 0.25
 _PROC = "/proc"
 
 
-def marked(mark: bytes) -> list[int]:
-    """The processes, except this one, that started with a mark in their environment.
+class Leftover:
+    """The processes of some groups, and all processes with a mark in their environment."""
 
-    None if the system has no `/proc`.
-    """
-    found = []
-    try:
-        names = os.listdir(_PROC)
-    except OSError:
-        return []
-    own = os.getpid()
-    for name in names:
-        if name.isdigit() and int(name) != own:
-            try:
-                with open(f"{_PROC}/{name}/environ", "rb") as file:
-                    environment = file.read()
-            except OSError:
-                # It has ended, or belongs to another user.
-                continue
-            if mark in environment:
-                found.append(int(name))
-    return found
+    def __init__(self, groups: "set[int]", mark: bytes) -> None:
+        """Without a mark, only the groups."""
+        self._groups = set(groups)
+        self._mark = mark
+        self._empty_looks = 0
 
+    @property
+    def gone(self) -> bool:
+        """Whether none of them is left."""
+        return self._empty_looks >= _EMPTY_LOOKS
 
-def end(groups: "set[int]", mark: bytes) -> None:
-    """End process groups and every process with a mark; return when none of them is left."""
-    last_s = time.monotonic() + LAST_S  # noqa: TID251 (a process of its own, without an engine)
-    empty = 0
-    while time.monotonic() < last_s:  # noqa: TID251 (see above)
-        for group in groups:
-            _kill(os.killpg, group)
-        processes = marked(mark)
-        for process in processes:
+    def end(self) -> None:
+        """Kill those that run at this moment. Repeat this until they are gone."""
+        for group in list(self._groups):
+            if not _kill(os.killpg, group):
+                self._groups.discard(group)
+        found = self.found()
+        for process in found:
             _kill(os.kill, process)
-        empty = 0 if processes else empty + 1
-        if empty == _EMPTY_LOOKS:
-            return
-        time.sleep(_LOOK_S)  # noqa: TID251 (see above)
+        self._empty_looks = 0 if found else self._empty_looks + 1
+
+    def found(self) -> "list[int]":
+        """The processes that run at this moment, except this one.
+
+        If the system has no `/proc`, the groups that are not known to be empty.
+        """
+        try:
+            names = os.listdir(_PROC)
+        except OSError:
+            return list(self._groups)
+        own = str(os.getpid())
+        return [
+            int(name) for name in names if name.isdigit() and name != own and self._has(int(name))
+        ]
+
+    def _has(self, process: int) -> bool:
+        if self._groups:
+            fields = _read(process, "stat").rpartition(b") ")[2].split()
+            if fields and fields[0] not in b"ZX" and int(fields[2]) in self._groups:
+                return True
+        return bool(self._mark) and self._mark in _read(process, "environ")
 
 
-def _kill(how: Callable[[int, int], None], number: int) -> None:
+def _read(process: int, name: str) -> bytes:
+    try:
+        with open(f"{_PROC}/{process}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        # It has ended, or belongs to another user.
+        return b""
+
+
+def _kill(how: Callable[[int, int], None], number: int) -> bool:
+    """Whether there is such a process or group."""
     try:
         how(number, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        # Without /proc, the processes of a group that have ended answer this, too.
+        return os.path.isdir(_PROC)
+    return True
 
 
 class _Watcher:
@@ -103,7 +123,14 @@ class _Watcher:
                 if line == b".":
                     return
                 self._hear(line)
-        end(self._groups, self._token)
+        self._end_all()
+
+    def _end_all(self) -> None:
+        left = Leftover(self._groups, self._token)
+        last_s = time.monotonic() + LAST_S  # noqa: TID251 (a process of its own, without an engine)
+        while not left.gone and time.monotonic() < last_s:  # noqa: TID251 (see above)
+            left.end()
+            time.sleep(LOOK_S)  # noqa: TID251 (see above)
 
     def _outlive(self) -> None:
         """Wait until the worker has ended: it may have closed the socket and still be running."""
@@ -142,14 +169,10 @@ class _Watcher:
                 os.close(gone)
 
     def _hear(self, line: bytes) -> None:
-        number, _, mark = line[1:].partition(b" ")
         if line[:1] == b"+":
-            self._groups.add(int(number))
+            self._groups.add(int(line[1:]))
         elif line[:1] == b"-":
-            self._groups.discard(int(number))
-        elif line[:1] == b"*":
-            end({int(number)}, mark)
-            os.write(self._descriptor, b"*" + number + b"\n")  # noqa: TID251 (it is a socket)
+            self._groups.discard(int(line[1:]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """The worker's side of its watcher: see `watcher`.
 
+The watcher acts only when the worker dies. A worker that lives ends leftover processes itself.
+
 Invariants:
-- Nothing waits for a watcher that is missing: without one, a child's process group still ends.
+- `Watch.end` returns when nothing is left, however long that takes. A slow one delays no other.
+- A missing watcher delays nothing.
 - Every process that a child's tasks start has the child's mark in its environment, unless the task
   removes it.
 """
@@ -18,10 +21,11 @@ from typing import Final
 from uuid import uuid4  # noqa: TID251 (it only names processes to the system)
 
 from broker.worker import watcher
-from broker.worker.watcher import VARIABLE
+from broker.worker.watcher import LOOK_S, VARIABLE, Leftover
 
 _log = logging.getLogger(__name__)
-_ANSWER_S: Final = 2.0
+_CLOSE_S: Final = 2.0
+_PAUSE_S_MAX: Final = 0.25
 _UNSENT_BYTES_MAX: Final = 1024 * 1024
 _SEPARATOR: Final = ":"
 
@@ -36,8 +40,6 @@ class Watch:
         self._number = 0
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._waiting: dict[bytes, asyncio.Future[None]] = {}
-        self._rest = b""
         self._unsent = bytearray()
 
     def start(self) -> None:
@@ -87,25 +89,21 @@ class Watch:
 
     async def end(self, process_id: int, mark: str) -> None:
         """End what a child has left running, by its group or mark; return when all have ended."""
-        if self._socket is None or not mark:
-            return
-        name = b"%d" % process_id
-        ended = self._waiting[name] = asyncio.get_running_loop().create_future()
-        self._say(b"*%s %s\n" % (name, mark.encode()))
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                await ended
-        except TimeoutError:
-            _log.warning("some processes that a child process started did not end in time")
-        finally:
-            self._waiting.pop(name, None)
+        loop = asyncio.get_running_loop()
+        left, pause_s = Leftover({process_id}, mark.encode()), LOOK_S
+        while True:
+            await loop.run_in_executor(None, left.end)
+            if left.gone:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def close(self) -> None:
         """The worker ends normally. May be called twice."""
         self._say(b".\n")
         if self._unsent and self._socket is not None:
             # The watcher is behind. Without this line it would take the end for a failure.
-            self._socket.settimeout(_ANSWER_S)
+            self._socket.settimeout(_CLOSE_S)
             with contextlib.suppress(OSError):
                 await asyncio.get_running_loop().run_in_executor(
                     None, self._socket.sendall, bytes(self._unsent)
@@ -149,27 +147,18 @@ class Watch:
             self._unsent.clear()
             self._socket.close()
             self._socket = None
-        for ended in self._waiting.values():
-            if not ended.done():
-                ended.set_result(None)
 
     def _read(self) -> None:
+        """The watcher sends nothing: there is something to read when it has ended."""
         assert self._socket is not None
         try:
-            data = self._socket.recv(65_536)
+            self._socket.recv(1)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
-            _log.warning("this worker's watcher has ended: %s", _ON)
-            self._lose()
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            ended = self._waiting.get(line[1:])
-            if ended is not None and not ended.done():
-                ended.set_result(None)
+            pass
+        _log.warning("this worker's watcher has ended: %s", _ON)
+        self._lose()
 
 
 _ON: Final = "processes that its tasks start in their own sessions keep running if it is killed"
@@ -178,7 +167,7 @@ _ON: Final = "processes that its tasks start in their own sessions keep running 
 def _wait(process: subprocess.Popen[bytes]) -> None:
     """Wait until the watcher has ended. One that was not reached waits for this process's end."""
     try:
-        process.wait(_ANSWER_S)
+        process.wait(_CLOSE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

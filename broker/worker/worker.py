@@ -220,8 +220,12 @@ class Worker:
         self._places.give_back()
         whole = await self._in_time(self._places.idle(), settings.drain_ms, self._hurried)
         if not whole:
-            _log.warning("%d tasks are ended, for the drain is over", len(self._places))
-            await self._places.end_all()
+            _log.warning("the drain is over: %d tasks are ended", len(self._places))
+            limit_ms = settings.farewell_ms
+            if not await self._in_time(self._places.end_all(), limit_ms, self._abandoned):
+                # To leave would say that they have ended. The broker waits for the lease instead.
+                _log.error("%d tasks did not end in time", len(self._places))
+                return False
         told = await self._in_time(self._told(), settings.farewell_ms, self._abandoned)
         if self._ended and not told:
             _log.warning("the ends of %d tasks were not acknowledged", len(self._ended))

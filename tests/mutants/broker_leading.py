@@ -274,19 +274,46 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "if taken_in:",
         by_test(
             _LEASES,
-            "test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store",
+            "test_heartbeats_without_the_lease_are_acknowledged_once_a_later_append_is",
         ),
     ),
     Mutant(
-        "a-leader-without-a-lease-welcomes-workers",
-        "a worker is welcomed only while the lease holds",
+        "an-outage-of-the-metadata-store-ends-tasks",
+        "heartbeats are acknowledged without the lease if the log accepts a later append",
         "broker/leading/crew.py",
-        '        if not self._may_grant():\n            link.end("the leader',
-        '        if False:\n            link.end("the leader',
+        "        elif taken_in:\n",
+        "        elif False:\n",
+        by_test(_LEASES, "test_an_outage_of_the_metadata_store_ends_no_task"),
+    ),
+    Mutant(
+        "a-heartbeat-shares-an-earlier-append",
+        "an append confirms only the heartbeats that came before it was sent",
+        "broker/leading/crew.py",
+        "        beats, self._unconfirmed = self._unconfirmed, []\n",
+        "        beats = self._unconfirmed\n",
         by_test(
             _LEASES,
-            "test_a_worker_is_not_welcomed_if_the_lease_expires_meanwhile",
+            "test_heartbeats_without_the_lease_are_acknowledged_once_a_later_append_is",
         ),
+    ),
+    Mutant(
+        "a-refused-append-confirms-heartbeats",
+        "a heartbeat is not acknowledged if the log refuses the append",
+        "broker/leading/crew.py",
+        "            if not isinstance(told, BrokerError):\n                for member",
+        "            if True:\n                for member",
+        by_test(
+            _LEASES,
+            "test_a_heartbeat_is_not_acknowledged_if_the_log_refuses_the_append",
+        ),
+    ),
+    Mutant(
+        "a-welcome-needs-the-lease",
+        "a worker is welcomed if the log accepts its session",
+        "broker/service.py",
+        "await self.term_without_lease.crew.connect(hello)",
+        "await self.term.crew.connect(hello)",
+        by_test(_LEASES, "test_a_worker_is_welcomed_if_the_log_accepts_its_session"),
     ),
     Mutant(
         "a-leader-without-a-lease-takes-tasks",
@@ -314,7 +341,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "commands-need-the-lease",
         "commands are accepted while the metadata store is away",
         "broker/service.py",
-        "await self.standing_term.proposing.ask_encoded(encoded, level)",
+        "await self.term_without_lease.proposing.ask_encoded(encoded, level)",
         "await self.term.proposing.ask_encoded(encoded, level)",
         by_test(_LEASES, "test_commands_are_accepted_while_the_lease_has_expired"),
     ),
@@ -370,7 +397,7 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "                pass\n",
         by_test(
             _LEASES,
-            "test_the_previous_lease_applies_to_a_worker_that_missed_its_welcome",
+            "test_the_longer_lease_applies_if_two_leaders_have_different_ones",
         ),
     ),
     Mutant(
@@ -517,6 +544,17 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(
             _MENDING,
             "test_what_was_wrong_ends_with_the_term_and_a_follower_builds_nothing",
+        ),
+    ),
+    Mutant(
+        "a-look-searches-100-queues",
+        "one look of the checker searches a bounded number of ids",
+        "broker/leading/checking.py",
+        "            room -= length\n",
+        "",
+        by_test(
+            _MENDING,
+            "test_one_look_searches_a_bounded_number_of_ids_in_all_queues_together",
         ),
     ),
 )

@@ -86,10 +86,21 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(_KEEPING, "test_tasks_that_end_after_the_time_was_set_back_are_purged_on_time"),
     ),
     Mutant(
+        "the-date-of-a-task-moves",
+        "a task that waits for a date keeps it when the time is set back",
+        "broker/task.py",
+        "    if not task.events or task.events[-1][1] in _DATED:\n",
+        "    if not task.events:\n",
+        by_test(
+            _KEEPING,
+            "test_the_date_of_a_task_does_not_move_if_its_commit_was_at_a_time_that_is_set_back",
+        ),
+    ),
+    Mutant(
         "a-retry-waits-for-the-wrong-time",
         "a wait that began in a time that was set back starts again",
         "broker/leading/term.py",
-        "                self.redated[0].append(task.id)\n",
+        "                self.waits_to_restart[0].append(task.id)\n",
         "                pass\n",
         by_test(
             _CLOCKS,
@@ -145,6 +156,17 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(_SCHEDULES, "test_a_code_pool_that_a_schedule_names_is_kept_after_it_expires"),
     ),
     Mutant(
+        "each-purge-reads-all-schedules",
+        "a purge looks only at the schedule that named an expired pool before",
+        "broker/pools.py",
+        "            if _is_named(step, pool):\n",
+        "            if False:\n",
+        by_test(
+            "broker/machine/test_operating.py",
+            "test_a_purge_reads_all_schedules_only_once_for_a_pool_that_one_of_them_names",
+        ),
+    ),
+    Mutant(
         "a-commit-is-seen-in-parts",
         "a commit of many tasks becomes visible as a whole at one position",
         "broker/transactions.py",
@@ -169,6 +191,17 @@ BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(
             _COORDINATOR,
             "test_the_limit_of_a_roll_out_ends_with_it_even_if_an_operator_changes_it_at_any_time",
+        ),
+    ),
+    Mutant(
+        "an-operators-limit-is-removed",
+        "only the limit that an older version stored is removed",
+        "broker/rollouts/coordinator.py",
+        "            if limits.get(resource) == rollout.document.limit:\n",
+        "            if resource in limits:\n",
+        by_test(
+            _COORDINATOR,
+            "test_only_the_limit_that_an_older_version_stored_is_removed_and_no_operators_limit",
         ),
     ),
     Mutant(

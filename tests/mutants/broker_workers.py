@@ -210,7 +210,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "what-tasks-started-outlives-a-killed-worker",
         "processes that tasks started end with the worker, in any session",
         "broker/worker/watcher.py",
-        "        end(self._groups, self._token)\n",
+        "        self._end_all()\n",
         "        pass\n",
         by_test(
             _KILLED,
@@ -226,6 +226,51 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(
             _KILLED,
             "test_a_process_that_a_task_started_in_its_own_session_ends_with_the_child",
+        ),
+    ),
+    Mutant(
+        "an-end-is-told-after-one-pass",
+        "an attempt has not ended while a process that it started runs",
+        "broker/worker/watching.py",
+        "            if left.gone:\n                return\n",
+        "            return\n",
+        by_test(
+            _KILLED,
+            "test_an_attempt_has_not_ended_while_a_process_that_it_started_runs",
+        ),
+    ),
+    Mutant(
+        "only-marked-processes-are-waited-for",
+        "a process group is waited for, too",
+        "broker/worker/watcher.py",
+        "int(fields[2]) in self._groups:\n",
+        "int(fields[2]) < 0:\n",
+        by_test(
+            _KILLED,
+            "test_processes_without_a_mark_are_waited_for_by_their_group",
+        ),
+    ),
+    Mutant(
+        "a-closed-pool-completes-what-runs",
+        "what still runs when a pool is closed is not completed",
+        "broker/worker/pool.py",
+        "            if seat.child is not None and not seat.child.over.is_set():\n",
+        "            if False:\n",
+        by_test(
+            _KILLED,
+            "test_a_pool_that_is_closed_does_not_complete_what_still_runs",
+        ),
+    ),
+    Mutant(
+        "a-worker-leaves-what-still-runs",
+        "a worker does not leave its session while something does not end",
+        "broker/worker/worker.py",
+        '                _log.error("%d tasks did not end in time", len(self._places))\n'
+        "                return False\n",
+        "                pass\n",
+        by_test(
+            "broker/worker/test_worker.py",
+            "test_a_worker_does_not_leave_its_session_while_something_does_not_end",
         ),
     ),
 )

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from broker import keys, reading
+from broker import keys, pools, reading
 from broker.applying import ScheduleChanged, SettingChanged
 from broker.commands import (
     Begin,
@@ -23,6 +23,7 @@ from broker.commands import (
     Set,
     Settle,
     Spec,
+    decode_schedule,
 )
 from broker.errors import PayloadMissing
 from broker.reading import Tally, TaskFilter
@@ -244,6 +245,33 @@ def test_code_pools_go_when_they_have_expired_and_nobody_needs_them() -> None:
     driver.now_ms += HOUR_MS
     driver.one(Purge(driver.now_ms))
     assert [pool.name for pool in reading.list_pools(driver.rows)] == ["needed"]
+
+
+def test_a_purge_reads_all_schedules_only_once_for_a_pool_that_one_of_them_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver()
+    expires_ms = driver.now_ms + 10
+    for name in ("one", "other"):
+        driver.one(PoolPut(name, 0, 1, b"code", b"d", expires_ms, "ann", driver.now_ms))
+    for name, pool in (("a", ""), ("b", "one"), ("c", "other")):
+        schedule = Schedule(name, Spec("a", codepool=pool), interval_ms=HOUR_MS)
+        driver.one(ScheduleSet(schedule, "ann", driver.now_ms))
+    decoded = []
+
+    def counted(row: bytes) -> Schedule:
+        decoded.append(row)
+        return decode_schedule(row)
+
+    monkeypatch.setattr(pools, "decode_schedule", counted)
+    driver.now_ms += 10
+    for reads in (3, 2, 2):
+        decoded.clear()
+        driver.one(Purge(driver.now_ms, keep_code=True))
+        assert len(decoded) == reads
+    driver.one(ScheduleSet(Schedule("c", Spec("a"), interval_ms=HOUR_MS), "ann", driver.now_ms))
+    driver.one(Purge(driver.now_ms, keep_code=True))
+    assert [pool.name for pool in reading.list_pools(driver.rows)] == ["one"]
 
 
 async def test_a_snapshot_carries_code_pools_modes_and_all_that_tasks_are() -> None:

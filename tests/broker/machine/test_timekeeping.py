@@ -3,14 +3,16 @@
 from broker import keys, reading
 from broker.commands import (
     Begin,
+    Commit,
+    CorrectDue,
     Ended,
     ExpireTransactions,
     Fire,
     Outcome,
+    Parent,
     Purge,
-    Reckon,
-    Redate,
     Refusal,
+    RestartWaits,
     Schedule,
     ScheduleSet,
     SetTime,
@@ -82,23 +84,41 @@ def test_a_wait_starts_again_if_the_time_in_which_it_began_is_set_back() -> None
     driver.now_ms = START_MS + 50
     driver.one(SetTime(driver.now_ms))
     before = {each: driver.task(each).due_ms for each in (failed, later)}
-    redate = Redate(driver.now_ms, [failed, ahead, later, 99], [number, 99])
-    assert driver.one(redate) == 2
+    restart = RestartWaits(driver.now_ms, [failed, ahead, later, 99], [number, 99])
+    assert driver.one(restart) == 2
     assert driver.task(ahead).due_ms == driver.now_ms + 700
     assert driver.task(ahead).status is Status.DELAYED
     assert {each: driver.task(each).due_ms for each in (failed, later)} == before
-    assert driver.one(redate) == 0, "once is enough"
+    assert driver.one(restart) == 0, "once is enough"
     driver.now_ms += 300
     assert driver.one(ExpireTransactions(driver.now_ms)) == 1
+
+
+def test_the_date_of_a_task_does_not_move_if_its_commit_was_at_a_time_that_is_set_back() -> None:
+    driver = Driver()
+    date_ms = START_MS + 2 * DAY_MS
+    driver.now_ms += DAY_MS
+    number = driver.one(Begin(driver.now_ms + 300, driver.now_ms))
+    (committed,) = driver.taken(Spec("a", due_ms=date_ms), transaction=number)
+    driver.one(Commit(number, driver.now_ms))
+    (parent,) = driver.taken(Spec("a"))
+    (released,) = driver.taken(Spec("a", due_ms=date_ms, parents=(Parent(parent),)))
+    driver.run(driver.connect().session, parent, Outcome.FINISHED)
+    driver.now_ms = START_MS + 50
+    driver.one(SetTime(driver.now_ms))
+    for task_id in (committed, released):
+        assert driver.task(task_id).status is Status.DELAYED
+    assert driver.one(RestartWaits(driver.now_ms, [committed, released])) == 0
+    assert [driver.task(each).due_ms for each in (committed, released)] == [date_ms] * 2
 
 
 def test_a_due_time_is_corrected_only_if_it_is_still_the_next_one() -> None:
     driver = Driver()
     schedule = Schedule("n", Spec("a"), interval_ms=100, next_due_ms=START_MS + DAY_MS)
     driver.one(ScheduleSet(schedule, "ann", driver.now_ms))
-    assert driver.one(Reckon("n", START_MS, START_MS + 50, driver.now_ms)) == 0
-    assert driver.one(Reckon("n", START_MS + DAY_MS, START_MS + 50, driver.now_ms)) == 1
-    missing = driver.one(Reckon("x", 1, 2, driver.now_ms))
+    assert driver.one(CorrectDue("n", START_MS, START_MS + 50, driver.now_ms)) == 0
+    assert driver.one(CorrectDue("n", START_MS + DAY_MS, START_MS + 50, driver.now_ms)) == 1
+    missing = driver.one(CorrectDue("x", 1, 2, driver.now_ms))
     assert isinstance(missing, Refusal) and missing.code == "unknown_schedule"
     driver.now_ms += 50
     fire = Fire("n", START_MS + 50, START_MS + 150, driver.now_ms)

@@ -9,14 +9,25 @@ from typing import Any
 import pytest
 
 from broker.commands import Answer, Spec
-from broker.connection import Attempt, Completion, Done, Ended, Heartbeat, Hello, Run, WorkerLimits
+from broker.connection import (
+    Acked,
+    Attempt,
+    Completion,
+    Done,
+    Ended,
+    Heartbeat,
+    Hello,
+    Run,
+    Welcome,
+    WorkerLimits,
+)
 from broker.errors import BrokerUnavailable, NotLeader
 from broker.leading.link import LocalLink
 from broker.service import Broker
 from broker.settings import BrokerSettings, Limit
 from broker.task import Mode, Status
 from broker.worker.worker import Worker, WorkerSettings
-from engine.errors import MetadataUnavailable
+from engine.errors import Deposed, MetadataUnavailable
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.replica.settings import ReplicaSettings
@@ -212,7 +223,10 @@ def test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store(lease_ms
     virtually(script())
 
 
-def test_the_longer_lease_applies_if_two_leaders_have_different_ones() -> None:
+@pytest.mark.parametrize("missed_welcome", [False, True])
+def test_the_longer_lease_applies_if_two_leaders_have_different_ones(
+    missed_welcome: bool,
+) -> None:
     async def script() -> None:
         async with _brokers(20_000, 2_000) as (made, clock):
             old, ran = await made.leader(), _Ran(clock)
@@ -224,30 +238,13 @@ def test_the_longer_lease_applies_if_two_leaders_have_different_ones() -> None:
                 port.cut = True
                 await old.close()
                 new = await made.leader(old)
+                if missed_welcome:
+                    # Its new session is logged, and it never hears of that.
+                    hello = Hello("one", "one", "", (), WorkerLimits(5), tuple(first.running))
+                    await (await new.connect(hello)).close()
                 async with _working(_Port(new), "two", ran) as second:
                     await elapse(25)
                     assert not len(first) and len(second) == 1
-                    assert ran.most_at_once(task_id) == 1
-
-    virtually(script())
-
-
-def test_the_previous_lease_applies_to_a_worker_that_missed_its_welcome() -> None:
-    async def script() -> None:
-        async with _brokers(20_000, 2_000) as (made, clock):
-            old, ran = await made.leader(), _Ran(clock)
-            port = _Port(old)
-            async with _working(port, "one", ran) as first:
-                [task_id] = await submitted(old, Spec("a", attempts_max=0))
-                await elapse(0.5)
-                port.cut = True
-                await old.close()
-                new = await made.leader(old)
-                # Its new session is logged, and it never hears of that.
-                hello = Hello("one", "one", "", (), WorkerLimits(5), tuple(first.running))
-                await (await new.connect(hello)).close()
-                async with _working(_Port(new), "two", ran):
-                    await elapse(25)
                     assert ran.most_at_once(task_id) == 1
 
     virtually(script())
@@ -290,7 +287,6 @@ async def test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renew
         waiting = asyncio.create_task(broker.wait(ids[0]))
         await held.turns()
         held.replica.leased = False
-        await worker.link.send([Heartbeat(worker.next(), worker.session, 1, 1)])
         await held.advance(400)
         with pytest.raises(NotLeader) as caught:
             await waiting
@@ -301,8 +297,6 @@ async def test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renew
                 await asked()
         with pytest.raises(NotLeader):
             await broker.wait(ids[0])
-        refused = await FakeWorker.connected(broker, "other")
-        assert refused.refused is not None and not refused.refused.final
         proposed = held.replica.proposed
         ended = Completion(run.id, run.attempt, Ended.FINISHED)
         await worker.link.send([Done(worker.next(), worker.session, [ended])])
@@ -350,13 +344,74 @@ async def test_an_assigned_task_is_not_sent_if_the_lease_expires_meanwhile() -> 
         assert (run.id, run.attempt) == (task_id, 2)
 
 
-async def test_a_worker_is_not_welcomed_if_the_lease_expires_meanwhile() -> None:
+async def test_a_worker_is_welcomed_if_the_log_accepts_its_session() -> None:
     async with held_broker() as held:
+        held.replica.leased = False
         held.replica.held = True
         hello = Hello("w", "first", "here", (), WorkerLimits(5))
         connecting = asyncio.create_task(held.broker.connect(hello))
         await held.turns()
-        held.replica.leased = False
+        assert not connecting.done()
         held.replica.release()
         link = await connecting
-        assert not link.open and link.take() == []
+        assert link.open and [type(message) for message in link.take()] == [Welcome]
+
+
+async def test_heartbeats_without_the_lease_are_acknowledged_once_a_later_append_is() -> None:
+    async with held_broker() as held:
+        one = await FakeWorker.connected(held.broker, "one")
+        two = await FakeWorker.connected(held.broker, "two")
+        held.replica.leased = False
+        held.replica.held = True
+        before = held.replica.proposed
+        await one.link.send([Heartbeat(1, one.session, 0, 0)])
+        # These come too late for the append that is under way, and share the next one.
+        await one.link.send([Heartbeat(2, one.session, 0, 0)])
+        await two.link.send([Heartbeat(1, two.session, 0, 0)])
+        await held.turns()
+        assert one.link.take() == two.link.take() == [] and held.replica.proposed == before + 1
+        held.replica.apply(1)
+        await held.turns()
+        assert one.link.take() == [Acked(1)] and two.link.take() == []
+        assert held.replica.proposed == before + 2
+        held.replica.apply(1)
+        await held.turns()
+        assert one.link.take() == [Acked(2)] and two.link.take() == [Acked(1)]
+
+
+async def test_a_heartbeat_is_not_acknowledged_if_the_log_refuses_the_append() -> None:
+    async with held_broker() as held:
+        worker = await FakeWorker.connected(held.broker)
+        held.replica.leased = False
+        held.replica.held = True
+        await worker.link.send([Heartbeat(1, worker.session, 0, 0)])
+        [(_, waiter)] = held.replica.waiting
+        held.replica.waiting.clear()
+        waiter.set_exception(Deposed("another leader has closed the log"))
+        await held.turns()
+        assert worker.link.take() == []
+
+
+def test_an_outage_of_the_metadata_store_ends_no_task() -> None:
+    async def script() -> None:
+        async with _brokers(2_000, 2_000) as (made, clock):
+            leader, ran = await made.leader(), _Ran(clock)
+            async with _working(_Port(leader), "one", ran) as places:
+                [task_id] = await submitted(leader, Spec("a"))
+                await elapse(0.5)
+                for store in made.stores.values():
+                    store.cut = True
+                await elapse(10)
+                assert not leader.serving and len(places) == 1
+                member = leader.term_without_lease.crew.get("one")
+                assert member is not None and member.link is not None
+                # Its connection breaks, too.
+                member.link.end("cut off")
+                await elapse(10)
+                assert len(places) == 1
+                for store in made.stores.values():
+                    store.cut = False
+                assert await made.leader() is leader
+                assert leader.get(task_id).attempt == ran.begun(task_id) == 1
+
+    virtually(script())

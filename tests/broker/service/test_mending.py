@@ -9,10 +9,12 @@ import pytest
 from broker.applying import Change
 from broker.commands import Parent, Spec
 from broker.connection import Heartbeat, Hello, WorkerLimits
+from broker.leading import checking
 from broker.leading.checking import LOOKED_TASKS, Checking
 from broker.leading.housekeeping import CHECK_LOOK_S
 from broker.leading.term import Term
 from broker.scheduling import QueueKey
+from broker.scheduling.index import Index
 from broker.task import Status
 from tests.broker.service.held import HeldBroker, held_broker
 from tests.broker.service.yard import FakeWorker, opened, submitted
@@ -93,10 +95,37 @@ async def test_a_difference_in_a_single_row_is_found_in_its_turn() -> None:
         # One is missing and another one is there twice: the numbers are right.
         term.scheduler.remove(QueueKey("default", "b"), ids[-2])
         term.scheduler.push(QueueKey("default", "b"), ids[-1], 0)
-        checking = Checking(term)
-        assert checking.look() == []
-        assert len(checking.look()) == 2
-        assert checking.look() == []
+        checks = Checking(term)
+        assert checks.look() == []
+        assert len(checks.look()) == 2
+        assert checks.look() == []
+
+
+async def test_one_look_searches_a_bounded_number_of_ids_in_all_queues_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with held_broker() as held:
+        ids = await submitted(held.broker, *[Spec(type_) for type_ in "aabbccddddd"])
+        await held.settled()
+        term = held.broker.term
+        index, searched = term.scheduler.index, list[QueueKey]()
+
+        def counted(key: QueueKey) -> list[int]:
+            searched.append(key)
+            return Index.ids(index, key)
+
+        monkeypatch.setattr(index, "ids", counted)
+        monkeypatch.setattr(checking, "LOOKED_IDS_MAX", 4)
+        # One is missing and another one is there twice: the numbers are right.
+        term.scheduler.remove(QueueKey("default", "c"), ids[4])
+        term.scheduler.push(QueueKey("default", "c"), ids[5], 0)
+        checks, found = Checking(term), []
+        for wanted in ("ab", "c", "ab"):
+            searched.clear()
+            found.append(len(checks.look()))
+            # The queue of type d has too many ids, so it is never searched.
+            assert {key.type for key in searched} == set(wanted)
+        assert found == [0, 2, 0]
 
 
 async def test_each_look_compares_the_numbers_of_all_that_wait() -> None:

@@ -97,7 +97,7 @@ async def test_a_second_process_under_the_name_of_a_living_one_is_refused() -> N
     async with opened() as broker:
         worker = await FakeWorker.connected(broker)
         second = await FakeWorker.connected(broker, process_id="second")
-        assert second.refused is not None and "connected already" in second.refused.reason
+        assert second.refused is not None and "already connected" in second.refused.reason
         await worker.beat()
 
 

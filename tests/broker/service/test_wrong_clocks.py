@@ -2,6 +2,8 @@
 
 import random
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -42,7 +44,7 @@ def test_a_leader_whose_clock_is_briefly_a_day_ahead_ends_no_task_and_leaves_no_
             await submitted(broker, Spec("x"))
             assert broker.get(later).status is Status.DELAYED
             assert broker.get(dead).status is Status.WAITING
-            assert broker.term.held_back == {dead} and broker.check_memory() == []
+            assert broker.term.withheld == {dead} and broker.check_memory() == []
             assert [run.type for run in await worker.until_runs(1)] == ["x"]
         for _ in range(3):
             clock = LoopClock()
@@ -117,35 +119,38 @@ def test_a_clock_that_is_corrected_while_its_machine_leads_is_followed_after_ten
     virtually(script())
 
 
+@asynccontextmanager
+async def _an_hour_behind() -> AsyncIterator[Broker]:
+    """A leader whose clock is an hour behind the clock of the leader before it."""
+    cluster = await Cluster.of(1)
+    async with opened(cluster=cluster, clock=LoopClock(WALL_MS + HOUR_MS)) as broker:
+        await submitted(broker, Spec("x"))
+        await elapse(2)
+    async with opened(cluster=cluster, clock=LoopClock()) as broker:
+        yield broker
+
+
 def test_a_task_that_comes_to_its_deadline_in_a_queue_is_not_ended_while_that_is_in_doubt() -> None:
     async def script() -> None:
-        cluster = await Cluster.of(1)
-        async with opened(cluster=cluster, clock=LoopClock(WALL_MS + HOUR_MS)) as broker:
-            await submitted(broker, Spec("x"))
-            await elapse(2)
-        async with opened(cluster=cluster, clock=LoopClock()) as broker:
+        async with _an_hour_behind() as broker:
             now_ms = broker.term.time.now_ms()
             specs = [Spec("y", deadline_ms=now_ms + after_ms) for after_ms in (5_000, 60_000)]
             late, other = await submitted(broker, *specs)
             await elapse(10)
-            assert broker.term.held_back == {late} and broker.check_memory() == []
+            assert broker.term.withheld == {late} and broker.check_memory() == []
             worker = await FakeWorker.connected(broker, types=("y",))
             assert [run.id for run in await worker.until_runs(1)] == [other]
             await elapse(1)
             assert broker.get(late).status is Status.WAITING
             assert [int(answer) for answer in await broker.cancel([late])] == [1]
-            assert not broker.term.held_back and broker.check_memory() == []
+            assert not broker.term.withheld and broker.check_memory() == []
 
     virtually(script())
 
 
 def test_a_leader_whose_clock_is_an_hour_behind_retries_as_soon_as_any_other() -> None:
     async def script() -> None:
-        cluster = await Cluster.of(1)
-        async with opened(cluster=cluster, clock=LoopClock(WALL_MS + HOUR_MS)) as broker:
-            await submitted(broker, Spec("x"))
-            await elapse(2)
-        async with opened(cluster=cluster, clock=LoopClock()) as broker:
+        async with _an_hour_behind() as broker:
             assert broker.term.time.doubtful
             worker = await FakeWorker.connected(broker, types=("retried",))
             backoff = Backoff(1_000, jitter_percent=0)

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from grpc import aio
 
+from broker.access import Asking
 from broker.connection import (
     Completion,
     Config,
@@ -23,12 +24,13 @@ from broker.connection import (
 )
 from broker.errors import NotLeader
 from broker.service import Broker
+from broker.task import Status, Task
 from broker.wire import grpc_service
 from broker.wire.channels import Channels
 from broker.wire.grpc_generated import broker_pb2 as wire
 from broker.wire.grpc_port import GrpcWorkerPort
 from broker.wire.grpc_server import GrpcBrokerServer
-from broker.wire.grpc_service import SERVICE
+from broker.wire.grpc_service import SERVICE, BrokerCalls
 from broker.worker.pool import PoolSettings
 from broker.worker.serving import serve_worker
 from broker.worker.worker import Worker, WorkerSettings
@@ -108,6 +110,42 @@ async def test_tasks_are_submitted_seen_and_cancelled() -> None:
         again = await client.ask("Retry", wire.IdsRequest(ids=[task_id]))
         assert list(again.answers) == [wire.ACTED_DONE]
         assert await client.task(99) is None
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+async def test_many_tasks_of_a_broker_elsewhere_are_asked_for_at_once(everywhere: bool) -> None:
+    class Far:
+        """A broker in another process: each call is a message."""
+
+        def __init__(self) -> None:
+            self.under_way = 0
+            self.most: dict[str, int] = {}
+            self.calls: dict[str, int] = {}
+
+        async def task(self, task_id: int) -> Task:
+            large = int(task_id == 7)
+            await self._message("task")
+            return Task(task_id, "elsa", "a", Status.WAITING, payload=b"p", payload_bytes=large)
+
+        async def payload(self, task: Task) -> bytes:
+            await self._message("payload")
+            return b"large"
+
+        async def _message(self, name: str) -> None:
+            self.calls[name] = self.calls.get(name, 0) + 1
+            self.under_way += 1
+            await asyncio.sleep(0)
+            self.most[name] = max(self.most.get(name, 0), self.under_way)
+            self.under_way -= 1
+
+    far: Any = Far()
+    calls = BrokerCalls(far, cast(Any, None))
+    who = Asking("ann", admin=everywhere, tenants=("elsa",))
+    reply = wire.TasksReply()
+    request = wire.TasksRequest(ids=range(1, 41), with_payload=True, with_result=True)
+    await calls._tasks(who, request, reply)
+    assert [each.payload for each in reply.tasks] == [b"p"] * 6 + [b"large"] + [b"p"] * 33
+    assert far.calls == {"task": 40, "payload": 1} and far.most["task"] == 40
 
 
 async def test_a_transaction_lets_its_tasks_go_together() -> None:

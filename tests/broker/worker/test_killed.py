@@ -5,18 +5,30 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from broker.worker import watcher
-from broker.worker.watcher import VARIABLE
+import pytest
+
+from broker.connection import Ended
+from broker.worker import pool, watcher
+from broker.worker.watcher import VARIABLE, Leftover
 from broker.worker.watching import Watch
 from tests.broker.worker.looking import alive, began, gone, until
 from tests.broker.worker.test_pool import running
 
 SOON_S = 20.0
 """It takes milliseconds; machines of tests are busy."""
+
+
+def _make_unkillable(monkeypatch: pytest.MonkeyPatch, process: int) -> None:
+    kill = watcher._kill
+
+    def too_weak(how: Callable[[int, int], None], number: int) -> bool:
+        return number == process or kill(how, number)
+
+    monkeypatch.setattr(watcher, "_kill", too_weak)
 
 
 @asynccontextmanager
@@ -80,6 +92,64 @@ async def test_a_process_that_a_task_started_in_its_own_session_ends_with_the_ch
         assert all(map(gone, numbers))
 
 
+async def test_an_attempt_has_not_ended_while_a_process_that_it_started_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "numbers"
+    async with running(processes=2, places=2) as it:
+        attempt = it.run("leave_children", note=str(note))
+        await until(lambda: note.exists() and note.read_text().endswith("\n"))
+        far = int(note.read_text().split()[2])
+        _make_unkillable(monkeypatch, far)
+        monkeypatch.setattr(pool, "_SLOW_END_S", 0)
+        it.pool.interrupt([attempt], "cancelled")
+        assert await it.pool.until_other_standing() == 0.5
+        # A slow end delays nothing else: neither new tasks nor other ends.
+        assert (await it.result("add", left=2, right=3)).result == b"5"
+        other = it.run("block", note=str(tmp_path / "other"))
+        await began(tmp_path / "other")
+        it.pool.interrupt([other], "cancelled")
+        assert (await it.end(other)).ended is Ended.INTERRUPTED
+        assert attempt in it.pool.running and not gone(far) and it.pool.has_leftovers
+        monkeypatch.undo()
+        assert (await it.end(attempt)).ended is Ended.INTERRUPTED
+        assert gone(far)
+
+
+async def test_a_pool_that_is_closed_does_not_complete_what_still_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "numbers"
+    async with running() as it:
+        attempt = it.run("leave_children", note=str(note))
+        await until(lambda: note.exists() and note.read_text().endswith("\n"))
+        far = int(note.read_text().split()[2])
+        _make_unkillable(monkeypatch, far)
+        monkeypatch.setattr(pool, "_CLOSE_S", 0)
+        it.pool.interrupt([attempt], "cancelled")
+        await until(lambda: it.pool.has_leftovers)
+        await it.pool.close()
+        assert not it.ended and not gone(far)
+        os.kill(far, signal.SIGKILL)
+
+
+async def test_processes_without_a_mark_are_waited_for_by_their_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleeping = (sys.executable, "-c", "import signal; signal.pause()")
+    process = await asyncio.create_subprocess_exec(*sleeping, start_new_session=True)
+    left = Leftover({process.pid}, b"")
+    with monkeypatch.context() as patched:
+        patched.setattr(watcher, "_kill", lambda how, number: True)
+        for _ in range(5):
+            left.end()
+            assert not left.gone
+    async with asyncio.timeout(SOON_S):
+        while not left.gone:
+            left.end()
+        assert await process.wait() == -signal.SIGKILL
+
+
 async def test_a_process_that_a_task_leaves_on_purpose_keeps_running(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     async with running() as it:
@@ -130,7 +200,7 @@ async def test_a_watcher_that_falls_behind_ends_nothing_of_a_living_worker() -> 
         await task.wait()
 
 
-async def test_a_watcher_leaves_others_alone_and_ends_by_itself() -> None:
+async def test_only_processes_with_the_mark_are_ended() -> None:
     mark = b"0123456789abcdef.1:"
     sleeping = (sys.executable, "-c", "import signal; signal.pause()")
     environment = {**os.environ, VARIABLE: "fedcba9876543210.1:"}
@@ -141,8 +211,10 @@ async def test_a_watcher_leaves_others_alone_and_ends_by_itself() -> None:
     try:
         async with asyncio.timeout(SOON_S):
             # Its environment shows when the program has been loaded.
-            await until(lambda: watcher.marked(mark) == [mine.pid])
-            await asyncio.to_thread(watcher.end, set(), mark)
+            left = Leftover(set(), mark)
+            await until(lambda: left.found() == [mine.pid])
+            while not left.gone:
+                left.end()
             assert await mine.wait() == -signal.SIGKILL
         assert not gone(other.pid)
     finally:

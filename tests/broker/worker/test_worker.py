@@ -256,6 +256,22 @@ def test_a_drain_ends_what_runs_too_long_or_when_asked_a_second_time(hurried: bo
     played(script())
 
 
+def test_a_worker_does_not_leave_its_session_while_something_does_not_end() -> None:
+    async def script() -> None:
+        scene = await with_work(1)
+
+        async def end_all() -> None:
+            await asyncio.Event().wait()
+
+        scene.places.end_all = end_all  # type: ignore[method-assign]
+        scene.worker.drain()
+        assert not await scene.life
+        left = [each.ended for each in scene.port.link.heard if isinstance(each, Leaving)]
+        assert left == [False] and scene.places.running == [(1, 1)]
+
+    played(script())
+
+
 def test_a_drain_that_is_asked_for_three_times_waits_for_nobody() -> None:
     async def script() -> None:
         scene = await with_work(1)
