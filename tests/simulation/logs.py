@@ -26,6 +26,7 @@ from engine.metadata.memory import MemoryTree
 from tests.simulation.drawing import draw_bookie_settings, draw_client_settings, draw_network_faults
 from tests.simulation.faults import Nemesis
 from tests.simulation.log_oracle import LogOracle, require
+from tests.simulation.log_removals import LogRemovals
 from tests.simulation.log_workload import NAME, LogPlan, LogWorkload
 from tests.simulation.loop import SimLoop
 from tests.simulation.metadata import MetadataFaults
@@ -113,6 +114,7 @@ class LogScenario:
             self.oracle.retention_s = usual.retention_ms / 1_000
             self.oracle.moment_s = self._moment_s
         self.workload = LogWorkload(plan, self.oracle)
+        self.removals = LogRemovals(self.world, seed, plan.settings)
         self._archive: list[Position] = []
         self._archivist: ClientNode | None = None
 
@@ -133,6 +135,8 @@ class LogScenario:
             ClientNode(self.world, f"client{number}", self._client_settings, self.workload.start)
             for number in range(self._client_count)
         ]
+        self.removals.start(self._client_settings)
+        clients += self.removals.keepers
         nemesis = LogNemesis(
             self.world, self._rng, self.bookies, clients, self.workload, self._fence
         )
@@ -142,7 +146,7 @@ class LogScenario:
         harming.cancel()
         self.world.trace.event("peace")
         await self._until(self._worked, PEACE_S_MAX)
-        self.workload.stopped = True
+        self.workload.stopped = self.removals.stopped = True
         await self._until(self._all_ended, PEACE_S_MAX)
         await self._judge()
 
@@ -234,6 +238,7 @@ class LogScenario:
         await self._until(lambda: bool(self._archive) and self._archive[-1] == last, PEACE_S_MAX)
         self.oracle.judge(last, self._archive)
         await log.sweep(set(), writer.epoch)
+        await self.removals.judge(judge)
         left = set(await judge.client.list_ledgers()) - set(self.oracle.list.ledgers)
         require(not left, f"ledgers {sorted(left)} are left, and nothing references them")
         self.world.trace.event("judged", tuple(last), len(self._archive))
