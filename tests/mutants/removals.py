@@ -21,6 +21,20 @@ _SWEEP: Final = "test_an_auditor_that_was_paused_in_a_sweep_touches_nothing_of_t
 
 REMOVAL_MUTANTS: Final = (
     Mutant(
+        "a-removal-goes-on-without-having-asked-for-the-last-ledger",
+        "no leader from before a removal gets anything acknowledged after it",
+        _LOG,
+        "        except MetadataUnavailable:\n"
+        "            # Its writer may be well: the list must not be emptied before it is fenced.\n"
+        "            raise\n"
+        "        except EngineError:\n",
+        "        except EngineError:\n",
+        by_test(
+            _LOG_TESTS,
+            "test_a_removal_that_cannot_fence_the_last_leader_for_want_of_metadata_is_begun_again",
+        ),
+    ),
+    Mutant(
         "a-removal-does-not-look-whether-it-is-to-be",
         "a name is another's once the log before it was removed",
         _LOG,
