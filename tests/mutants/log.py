@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_test
+from tests.mutants.mutant import Mutant, by_seeds, by_test
 
 _LOG: Final = "engine/log/log.py"
 _LIST: Final = "engine/log/log_list.py"
@@ -356,6 +356,14 @@ KEEPING_MUTANTS: Final = (
             _TRUNCATION_TESTS,
             "test_a_ledger_is_kept_for_the_retention_time_after_the_next_was_listed",
         ),
+    ),
+    Mutant(
+        "pins-ignore-that-clocks-differ-in-the-simulation",
+        "a pin lasts as long as was asked for, whatever wall clocks differ",
+        _TRUNCATION,
+        "    allowed_ms = settings.clock_difference_ms\n",
+        "    allowed_ms = 0\n",
+        by_seeds(5013, 3, "--log"),
     ),
     Mutant(
         "retention-ignores-that-clocks-differ",

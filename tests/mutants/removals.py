@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_test
+from tests.mutants.mutant import Mutant, by_seeds, by_test
 
 _CHECKPOINTS: Final = "herd/checkpoint/record.py"
 _DROPPING: Final = "herd/nodes/dropping.py"
@@ -33,6 +33,14 @@ REMOVAL_MUTANTS: Final = (
             _LOG_TESTS,
             "test_a_removal_that_cannot_fence_the_last_leader_for_want_of_metadata_is_begun_again",
         ),
+    ),
+    Mutant(
+        "a-removal-leaves-the-last-ledger-open-in-the-simulation",
+        "no leader from before a removal gets anything acknowledged after it",
+        _LOG,
+        "            await self._close_last(held.list)\n        except MetadataUnavailable:",
+        "            await self.list()\n        except MetadataUnavailable:",
+        by_seeds(6016, 3, "--log"),
     ),
     Mutant(
         "a-removal-does-not-look-whether-it-is-to-be",

@@ -3,7 +3,8 @@
 Invariants checked (a breach raises `Violation` where it happens):
 - The epoch never goes back; ledgers are listed in ascending order, each under the epoch that its
   own metadata name, and only when the one before is closed where the list says.
-- No pin goes, nor what it holds, before its time by the clock of who set it, or before it is let go.
+- No pin goes, nor what it holds, before its time by the clock of who set it, or before it is let
+  go.
 - No ledger is dropped before its retention time is over by the clock of who listed the next one.
 - Nothing is acknowledged in a ledger that is not listed, nor out of the order of the appends.
 - Whatever an older epoch got acknowledged, ever, the newer leader knew of when it began.
