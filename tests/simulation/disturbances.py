@@ -435,7 +435,7 @@ class Disturbances:
             return await call
         if self.user_rng.random() >= self._call_share:
             return await call
-        task = self._loop.create_task(call, name=f"user's {what}")
+        task: asyncio.Task[R] = self._loop.create_task(call, name=f"user's {what}")
         self._abandon_later(task, what)
         try:
             return await task
