@@ -68,9 +68,9 @@ REMOVAL_MUTANTS: Final = (
         "a removal raises the epoch that it has read, and no other one",
         _LOG,
         "self._lists.update(held, raised_from(held.list.epoch))\n"
-        "        epoch = held.list.epoch\n        # It may",
+        "        epoch = held.list.epoch\n        try",
         "self._lists.update(held, lambda now: raised_from(now.epoch)(now))\n"
-        "        epoch = held.list.epoch\n        # It may",
+        "        epoch = held.list.epoch\n        try",
         _LATE,
     ),
     Mutant(
@@ -85,8 +85,8 @@ REMOVAL_MUTANTS: Final = (
         "a-removal-does-not-fence",
         "the last ledger is closed: whoever writes it has nothing acknowledged any more",
         _LOG,
-        "            await self._close_last(held.list)\n        await self._lists.update(held, rem",
-        "            pass\n        await self._lists.update(held, rem",
+        "            await self._close_last(held.list)\n        except MetadataUnavailable:",
+        "            pass\n        except MetadataUnavailable:",
         _A_TERM,
     ),
     Mutant(
