@@ -268,6 +268,7 @@ class Rows:
         ending = asyncio.get_running_loop().create_task(session.close())
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+        ending.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(ending)
 
     async def _session_elsewhere(self) -> RemoteSession | None:

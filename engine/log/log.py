@@ -13,7 +13,6 @@ Invariants:
   the name since; and a removal that comes back is, too.
 """
 
-import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
 from engine.errors import (
@@ -21,6 +20,7 @@ from engine.errors import (
     Deposed,
     EngineError,
     LedgerClosed,
+    MetadataUnavailable,
     NoSuchLedger,
     Unavailable,
 )
@@ -199,9 +199,14 @@ class ReplicatedLog:
             raise Deposed(f"log {self.name} is not to be removed any more")
         held = await self._lists.update(held, raised_from(held.list.epoch))
         epoch = held.list.epoch
-        # It may be gone already, or too few bookies be there: then nobody can write it either.
-        with contextlib.suppress(EngineError):
+        try:
             await self._close_last(held.list)
+        except MetadataUnavailable:
+            # Its writer may be well: the list must not be emptied before it is fenced.
+            raise
+        except EngineError:
+            # It may be gone already, or too few bookies be there: then nobody can write it either.
+            pass
         await self._lists.update(held, removing(epoch))
         return epoch
 

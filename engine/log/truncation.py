@@ -2,7 +2,8 @@
 
 Invariants:
 - A ledger is dropped whole, from the front, when the checkpoint and every pin have passed its end
-  and the next ledger was listed at least the retention time ago. The last one is never dropped.
+  and the next ledger was listed at least the retention time ago, by the clock of who listed it,
+  whatever clocks may differ. The last one is never dropped.
 - Pins stand in the list itself: compare-and-set decides between a pin and a truncation.
 - A pin is over only when the clock has passed its expiry by what clocks may differ.
 - However many others pin the log, a replica that restores itself finds a place for its pin.
@@ -59,7 +60,7 @@ def truncated(
     for listed, after in zip(current.listed, current.listed[1:], strict=False):
         assert listed.last_entry is not None
         end = Position(listed.ledger, listed.last_entry)
-        if end > floor or now_ms - after.listed_ms < settings.retention_ms:
+        if end > floor or _retained(after.listed_ms, now_ms, settings):
             break
         drop += 1
         if listed.last_entry != NO_ENTRY:
@@ -93,3 +94,10 @@ def _standing(current: LogList, now_ms: int, settings: LogSettings) -> list[Pin]
     """The pins that are not over."""
     allowed_ms = settings.clock_difference_ms
     return [pin for pin in current.pins if not is_over(pin.expires_ms, now_ms, allowed_ms)]
+
+
+def _retained(next_listed_ms: int, now_ms: int, settings: LogSettings) -> bool:
+    """Whether the ledger before one that was listed then is kept for its age alone."""
+    kept_until_ms = next_listed_ms + settings.retention_ms
+    wanted = settings.retention_ms > 0
+    return wanted and not is_over(kept_until_ms, now_ms, settings.clock_difference_ms)

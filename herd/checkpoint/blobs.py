@@ -37,7 +37,10 @@ class BlobWriter:
             if len(self._appends) >= APPENDS_MAX:
                 await self._appends.popleft()
             piece = blob[start : start + BLOB_ENTRY_BYTES]
-            self._appends.append(asyncio.ensure_future(self._writer.append(piece)))
+            append = asyncio.ensure_future(self._writer.append(piece))
+            # Who waits hears of a failure; after the first one nobody waits for the others.
+            append.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._appends.append(append)
             self._next_entry += 1
         checksum = google_crc32c.value(blob)
         return Locator(self._writer.ledger_id, first, len(blob), checksum)

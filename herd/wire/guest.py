@@ -302,7 +302,8 @@ class Guest:
         commit = asyncio.ensure_future(session.commit())
         self._commits.add(commit)
         commit.add_done_callback(self._commits.discard)
-        # Whoever is cancelled here has only stopped waiting.
+        # Whoever is cancelled here has only stopped waiting, and hears of no failure.
+        commit.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(commit)
         return Done(_state_of(session))
 

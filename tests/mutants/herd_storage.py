@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_test
+from tests.mutants.mutant import Mutant, by_seeds, by_test
 
 HERD_STORAGE_MUTANTS: Final = (
     Mutant(
@@ -81,6 +81,14 @@ HERD_STORAGE_MUTANTS: Final = (
             "herd/checkpoint/test_record.py",
             "test_a_leader_that_was_replaced_names_nothing_that_the_next_one_swept",
         ),
+    ),
+    Mutant(
+        "a-pinned-checkpoint-goes-in-the-simulation",
+        "a pinned checkpoint stays",
+        "herd/checkpoint/record.py",
+        "                if one.number in pinned or place >= len(older) - (keep - 1)",
+        "                if place >= len(older) - (keep - 1)",
+        by_seeds(8014, 1, "--herd"),
     ),
     Mutant(
         "a-pinned-checkpoint-goes",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_test
+from tests.mutants.mutant import Mutant, by_seeds, by_test
 
 _LOG: Final = "engine/log/log.py"
 _LIST: Final = "engine/log/log_list.py"
@@ -350,11 +350,30 @@ KEEPING_MUTANTS: Final = (
         "truncation-before-the-retention-time",
         "design 4.4: truncation goes by the retention time",
         _TRUNCATION,
-        "now_ms - after.listed_ms < settings.retention_ms",
-        "now_ms - listed.listed_ms < settings.retention_ms - 1",
+        "_retained(after.listed_ms, now_ms, settings)",
+        "_retained(listed.listed_ms - 1, now_ms, settings)",
         by_test(
             _TRUNCATION_TESTS,
             "test_a_ledger_is_kept_for_the_retention_time_after_the_next_was_listed",
+        ),
+    ),
+    Mutant(
+        "pins-ignore-that-clocks-differ-in-the-simulation",
+        "a pin lasts as long as was asked for, whatever wall clocks differ",
+        _TRUNCATION,
+        "    allowed_ms = settings.clock_difference_ms\n",
+        "    allowed_ms = 0\n",
+        by_seeds(5013, 3, "--log"),
+    ),
+    Mutant(
+        "retention-ignores-that-clocks-differ",
+        "the clock of who drops may be ahead of that of who listed",
+        _TRUNCATION,
+        "wanted and not is_over(kept_until_ms, now_ms, settings.clock_difference_ms)",
+        "wanted and now_ms < kept_until_ms",
+        by_test(
+            _TRUNCATION_TESTS,
+            "test_a_machine_whose_clock_is_ahead_does_not_cut_the_retention_time_short",
         ),
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_test
+from tests.mutants.mutant import Mutant, by_seeds, by_test
 
 _CHECKPOINTS: Final = "herd/checkpoint/record.py"
 _DROPPING: Final = "herd/nodes/dropping.py"
@@ -20,6 +20,28 @@ _A_TERM: Final = by_test(_LOG_TESTS, "test_a_removal_is_a_term_that_leaves_nothi
 _SWEEP: Final = "test_an_auditor_that_was_paused_in_a_sweep_touches_nothing_of_the_next_tablespace"
 
 REMOVAL_MUTANTS: Final = (
+    Mutant(
+        "a-removal-goes-on-without-having-asked-for-the-last-ledger",
+        "no leader from before a removal gets anything acknowledged after it",
+        _LOG,
+        "        except MetadataUnavailable:\n"
+        "            # Its writer may be well: the list must not be emptied before it is fenced.\n"
+        "            raise\n"
+        "        except EngineError:\n",
+        "        except EngineError:\n",
+        by_test(
+            _LOG_TESTS,
+            "test_a_removal_that_cannot_fence_the_last_leader_for_want_of_metadata_is_begun_again",
+        ),
+    ),
+    Mutant(
+        "a-removal-leaves-the-last-ledger-open-in-the-simulation",
+        "no leader from before a removal gets anything acknowledged after it",
+        _LOG,
+        "            await self._close_last(held.list)\n        except MetadataUnavailable:",
+        "            await self.list()\n        except MetadataUnavailable:",
+        by_seeds(6016, 3, "--log"),
+    ),
     Mutant(
         "a-removal-does-not-look-whether-it-is-to-be",
         "a name is another's once the log before it was removed",
@@ -46,9 +68,9 @@ REMOVAL_MUTANTS: Final = (
         "a removal raises the epoch that it has read, and no other one",
         _LOG,
         "self._lists.update(held, raised_from(held.list.epoch))\n"
-        "        epoch = held.list.epoch\n        # It may",
+        "        epoch = held.list.epoch\n        try",
         "self._lists.update(held, lambda now: raised_from(now.epoch)(now))\n"
-        "        epoch = held.list.epoch\n        # It may",
+        "        epoch = held.list.epoch\n        try",
         _LATE,
     ),
     Mutant(
@@ -63,8 +85,8 @@ REMOVAL_MUTANTS: Final = (
         "a-removal-does-not-fence",
         "the last ledger is closed: whoever writes it has nothing acknowledged any more",
         _LOG,
-        "            await self._close_last(held.list)\n        await self._lists.update(held, rem",
-        "            pass\n        await self._lists.update(held, rem",
+        "            await self._close_last(held.list)\n        except MetadataUnavailable:",
+        "            pass\n        except MetadataUnavailable:",
         _A_TERM,
     ),
     Mutant(

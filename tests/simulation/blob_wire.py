@@ -187,7 +187,14 @@ class SimChannel:
         name = f"{self._near.name} at {self.node.name}"
         task = self._world.loop.create_task(finish(), name=name)
         self._tasks[answered] = task
-        task.add_done_callback(lambda _: self._tasks.pop(answered, None))
+
+        def ended(_: object) -> None:
+            self._tasks.pop(answered, None)
+            if asyncio.iscoroutine(reply):
+                # It was cancelled before it began.
+                reply.close()
+
+        task.add_done_callback(ended)
 
     def _cancel(self, answered: "asyncio.Future[bytes]") -> None:
         task = self._tasks.get(answered)

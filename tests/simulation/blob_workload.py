@@ -8,9 +8,9 @@ Invariants:
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from blobit.bucket import AsyncBucket
 from blobit.bucket_core import PartEnded
@@ -43,8 +43,11 @@ from tests.simulation.blob_oracle import (
     numbers_in,
     token_of,
 )
+from tests.simulation.disturbances import CallCancelled
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
+
+R = TypeVar("R")
 
 NAMES: Final = 3
 LOGS: Final = 2
@@ -124,8 +127,11 @@ class BlobWorkload:
     async def _collect(self, node: StoreNode, rng: random.Random) -> None:
         while not self.stopped:
             await asyncio.sleep(rng.expovariate(1 / self.load.collect_s))
+            collecting = node.blobs.collect()
             try:
-                report = await node.blobs.collect()
+                report = await self.world.disturbances.cancellable(collecting, "collection")
+            except CallCancelled:
+                continue
             except (MetadataUnavailable, NoSuchBucket) as error:
                 self.world.trace.event("not collected", node.name, type(error).__name__)
                 continue
@@ -197,14 +203,21 @@ class BlobClient:
         while not self._workload.stopped:
             [(_, step)] = self._rng.choices(steps, [weight for weight, _ in steps])
             failures = self._failures
-            await step()
+            try:
+                await step()
+            except CallCancelled:
+                # It may have happened: what was begun stays begun.
+                self._failures += 1
             self._oracle.answered += failures == self._failures
             await asyncio.sleep(self._load.think_s * self._rng.random())
 
     async def _bucket(self, name: str, settings: BucketSettings) -> AsyncBucket:
         while True:
             try:
-                return await self._node.blobs.create_bucket(name, settings, exist_ok=True)
+                making = self._node.blobs.create_bucket(name, settings, exist_ok=True)
+                return await self._user(making, "create bucket")
+            except CallCancelled:
+                continue
             except BlobError as error:
                 self._note(error)
                 await asyncio.sleep(_RETRY_S)
@@ -222,9 +235,8 @@ class BlobClient:
         expected = known[1] if known else None
         call = self._begin(Operation(self.name, name, kind, self._now, 0.0, value, expected))
         try:
-            info = await bucket.put(
-                name, body, if_absent=absent, if_match=known[0] if known else None
-            )
+            putting = bucket.put(name, body, if_absent=absent, if_match=known[0] if known else None)
+            info = await self._user(putting, "put")
         except ConditionFailed:
             self._etags.pop(name, None)
             self._end(call, done=False)
@@ -241,7 +253,7 @@ class BlobClient:
             if self._rng.random() < 0.3:
                 body = b"".join([piece async for piece in bucket.stream(name)])
             else:
-                body = await bucket.get(name)
+                body = await self._user(bucket.get(name), "get")
         except NoSuchObject:
             self._end(call)
         except BlobError as error:
@@ -254,7 +266,7 @@ class BlobClient:
         name = f"cow{self._rng.randrange(NAMES)}"
         call = self._begin(Operation(self.name, name, Kind.WRITE, self._now, 0.0, None))
         try:
-            await bucket.delete(name)
+            await self._user(bucket.delete(name), "delete")
         except BlobError as error:
             self._note(error, call)
         else:
@@ -267,14 +279,14 @@ class BlobClient:
         self._oracle.put_under[put] = name
         call: int | None = None
         try:
-            upload = await bucket.create_upload(name)
+            upload = await self._user(bucket.create_upload(name), "create upload")
             middle = len(body) // 2
-            await bucket.put_part(upload, 1, body[:middle])
-            await bucket.put_part(upload, 2, body[middle:])
+            await self._user(bucket.put_part(upload, 1, body[:middle]), "put part")
+            await self._user(bucket.put_part(upload, 2, body[middle:]), "put part")
             if self._rng.random() < 0.2:
                 return
             call = self._begin(Operation(self.name, name, Kind.WRITE, self._now, 0.0, value))
-            await bucket.complete_upload(upload)
+            await self._user(bucket.complete_upload(upload), "complete upload")
         except BlobError as error:
             self._note(error, call)
         else:
@@ -290,9 +302,13 @@ class BlobClient:
         upload = bucket.upload(name)
         try:
             for start in range(0, len(body), 1 + len(body) // 3):
-                await upload.write(body[start : start + 1 + len(body) // 3])
+                piece = body[start : start + 1 + len(body) // 3]
+                await self._user(upload.write(piece), "write")
                 await asyncio.sleep(self._rng.choice((0.0, 0.1, *self._load.sleeps_s[:2])))
-            await upload.finish()
+            await self._user(upload.finish(), "finish")
+        except CallCancelled:
+            await upload.abort()
+            raise
         except BlobError as error:
             self._note(error, call)
             await upload.abort()
@@ -307,11 +323,11 @@ class BlobClient:
         try:
             for source, put in zip(sources, puts, strict=True):
                 await bucket.put(source, body_of(put, self._rng.choice(self._load.lengths)))
-            await bucket.concat(name, sources)
+            await self._user(bucket.concat(name, sources), "concat")
             if numbers_in(await bucket.get(name)) != puts:
                 raise Violation(f"{name} is not what was joined")
             if self._rng.random() < 0.7:
-                await bucket.delete(name)
+                await self._user(bucket.delete(name), "delete")
         except BlobError as error:
             self._note(error)
 
@@ -324,7 +340,7 @@ class BlobClient:
         known.begun.append(number)
         known.by_client.setdefault(self.name, []).append(number)
         try:
-            await bucket.append(name, token_of(number))
+            await self._user(bucket.append(name, token_of(number)), "append")
         except BlobError as error:
             self._note(error)
         else:
@@ -343,12 +359,12 @@ class BlobClient:
         """A copy shares its bytes with the original, whatever becomes of that."""
         source, target = f"cow{self._rng.randrange(NAMES)}", self._workload.next_copy()
         try:
-            await bucket.copy(source, target)
+            await self._user(bucket.copy(source, target), "copy")
             number_of(await bucket.get(target))
             if self._rng.random() < 0.5:
-                await bucket.rename(target, f"{target}/again")
+                await self._user(bucket.rename(target, f"{target}/again"), "rename")
             elif self._rng.random() < 0.5:
-                await bucket.delete(target)
+                await self._user(bucket.delete(target), "delete")
         except BlobError as error:
             self._note(error)
 
@@ -357,9 +373,9 @@ class BlobClient:
         body = body_of(put, length)
         try:
             if self._rng.random() < 0.5:
-                stored = await self._node.blobs.put(body)
+                stored = await self._user(self._node.blobs.put(body), "put")
             else:
-                stored = await bucket.put_unnamed(body)
+                stored = await self._user(bucket.put_unnamed(body), "put unnamed")
                 self._kept.append(str(stored))
         except BlobError as error:
             self._note(error)
@@ -377,7 +393,7 @@ class BlobClient:
             if self._rng.random() < 0.3:
                 self._kept.remove(kept)
                 del self._oracle.kept_ids[kept]
-                await bucket.delete_unnamed(kept)
+                await self._user(bucket.delete_unnamed(kept), "delete unnamed")
         except BlobNotFound as error:
             raise Violation(f"{kept} was taken though it was kept: {error}") from error
         except BlobError as error:
@@ -392,7 +408,7 @@ class BlobClient:
                 put = self._oracle.next_number()
                 body = body_of(put, self._rng.choice(self._load.lengths))
                 self._oracle.put_under[put] = name
-                await bucket.put(name, body)
+                await self._user(bucket.put(name, body), "put")
             else:
                 self._oracle.on_body(name, await bucket.get(name), self._now)
         except BlobError as error:
@@ -410,7 +426,7 @@ class BlobClient:
             if self._rng.random() < 0.1:
                 force = self._rng.random() < 0.5
                 deletion = self._node.blobs.delete_bucket(DOOMED, force=force)
-                await self._workload.deleting(deletion)
+                await self._workload.deleting(self._user(deletion, "delete bucket"))
                 self._world.trace.event("deleted bucket", self._node.name)
                 self._workload.doomed_deleted = True
                 if disturbed and self._rng.random() < 0.5:
@@ -425,7 +441,7 @@ class BlobClient:
         """What was acknowledged everybody finds, unless somebody deletes meanwhile."""
         workload = self._workload
         began, quiet = workload.deletions, not workload.deletions_under_way
-        await bucket.put(name, b"milk")
+        await self._user(bucket.put(name, b"milk"), "put")
         acknowledged = self._now
         try:
             found = await self._node.blobs.bucket(DOOMED)
@@ -438,6 +454,10 @@ class BlobClient:
                 ) from error
 
     # What is told
+
+    async def _user(self, call: Coroutine[Any, Any, R], what: str) -> R:
+        """Await a call that its user may cancel. Raises `CallCancelled`: it may have happened."""
+        return await self._world.disturbances.cancellable(call, what)
 
     @property
     def _now(self) -> float:

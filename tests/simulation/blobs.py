@@ -127,10 +127,12 @@ class BlobScenario(ReplicaScenario):
             *(bystander, self._no_work()),
         )
         self._ask_leaders(lambda node: None, LOG)
+        self.mover.start(self.replicas)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
         await self._until(self._harmed, PEACE_S_MAX)
         nemesis.stop()
+        self.mover.stopped = True
         harming.cancel()
         self.world.trace.event("peace")
         await self._until(lambda: self.operations >= CALLS_MIN, PEACE_S_MAX)

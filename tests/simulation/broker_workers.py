@@ -314,7 +314,11 @@ class WorkerNode:
     async def _live(self) -> None:
         process = self.process
         clock = DriftingClock(
-            self.world.loop, float(len(self.world.processes)), self._speed, wall_s=0.0
+            self.world.loop,
+            float(len(self.world.processes)),
+            self._speed,
+            wall_s=0.0,
+            ahead_s=self.world.wall_s(self.name),
         )
         while True:
             settings = WorkerSettings(

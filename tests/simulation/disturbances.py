@@ -11,9 +11,9 @@ Invariants:
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from engine.ledger.settings import ClientSettings
 from tests.simulation.loop import Process, SimLoop
@@ -29,6 +29,9 @@ UNDISTURBED: Final = frozenset(
 
 Those that failed since stand in files of their own, `failed_disturbed.txt`.
 """
+OLDER: Final = frozenset((39, 82, 101, 117, 119, 151, 176, 6091, 7049, 7065))
+"""Seeds that failed before users' calls were cancelled and wall clocks differed, likewise."""
+USERS_SHARE: Final = 0.6
 _KINDS: Final = (
     "hold session",
     "slow session",
@@ -40,6 +43,13 @@ _KINDS: Final = (
     "rest",
 )
 _STEPS_MAX: Final = 300
+
+
+R = TypeVar("R")
+
+
+class CallCancelled(Exception):
+    """A user's call was cancelled: it may or may not have been carried out."""
 
 
 class Disturbed(Protocol):
@@ -101,6 +111,13 @@ class Disturbances:
         self._quiet_s = 0.0
         """Until when nothing more shall happen: what was begun takes its time."""
         self._cancel_rng = random.Random(f"{seed}:cancellations")
+        self.user_rng = random.Random(f"{seed}:users")
+        """For users whose calls are cancelled, and what they do then."""
+        self.users_cancel = self.on and seed not in OLDER and self.user_rng.random() < USERS_SHARE
+        """Whether users of this run cancel calls."""
+        self._append_share = self.user_rng.choice([0.005, 0.02, 0.1])
+        self._call_share = self.user_rng.choice([0.02, 0.1, 0.3])
+        self._user_s = self.user_rng.choice([0.003, 0.02, 0.1])
 
     def adopt(self, store: SimStore, process: Process) -> None:
         """A new session: what befalls it comes from here."""
@@ -402,6 +419,41 @@ class Disturbances:
                 self._trace.fault("cancelled call", task.get_name())
                 task.cancel()
 
+        self._loop.deliver_at(self._loop.now + delay_s, process, cancel)
+
+    def perhaps_abandon(self, future: asyncio.Future[Any]) -> None:
+        """Cancel the future of an append at some moment, or not. It is no fault of the world's."""
+        if self._active and self.users_cancel and self.user_rng.random() < self._append_share:
+            self._abandon_later(future, "append")
+
+    async def cancellable(self, call: Coroutine[Any, Any, R], what: str) -> R:
+        """Await a user's call, which may be cancelled at some moment of it.
+
+        Raises `CallCancelled` then, and what the call raises.
+        """
+        if not self._active or not self.users_cancel:
+            return await call
+        if self.user_rng.random() >= self._call_share:
+            return await call
+        task: asyncio.Task[R] = self._loop.create_task(call, name=f"user's {what}")
+        self._abandon_later(task, what)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            mine = asyncio.current_task()
+            if mine is not None and mine.cancelling():
+                raise
+            raise CallCancelled(what) from None
+
+    def _abandon_later(self, future: asyncio.Future[Any], what: str) -> None:
+        process = self._loop.current
+
+        def cancel() -> None:
+            if self._active and not future.done():
+                self._trace.event("user cancels", process.name, what)
+                future.cancel()
+
+        delay_s = self.user_rng.expovariate(1 / self._user_s)
         self._loop.deliver_at(self._loop.now + delay_s, process, cancel)
 
 

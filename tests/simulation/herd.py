@@ -19,6 +19,7 @@ from herd.settings import HerdSettings
 from herd.transaction import Isolation
 from tests.herd.spaces import index_is_right
 from tests.serializability import READ_COMMITTED, SNAPSHOT, check
+from tests.simulation.checkpoints import Checkpoints, copies_in_memory
 from tests.simulation.herd_nodes import LOG, HerdNode, balance_of
 from tests.simulation.herd_workload import HerdLoad, HerdWorkload, balances
 from tests.simulation.loop import SimLoop
@@ -64,9 +65,18 @@ class HerdScenario(ReplicaScenario):
         )
         self._pause_s_max = rng.choice([0.02, 0.05, 0.6])
         self.nodes: list[HerdNode] = []
+        self.checkpoints = Checkpoints(self.world, seed)
 
     async def run(self) -> None:
         """Tables first; then faults and work together; then peace; then the verdict."""
+        try:
+            with copies_in_memory():
+                await self._run()
+        finally:
+            self.checkpoints.end()
+
+    async def _run(self) -> None:
+        """See `run`."""
         for node in self.bookies:
             node.start()
         await asyncio.sleep(1.0)
@@ -89,11 +99,14 @@ class HerdScenario(ReplicaScenario):
         )
         self._ask_leaders(workload.write_at, LOG)
         self.world.disturbances.rest = workload.rest
+        self.mover.start(self.replicas)
+        self.checkpoints.start(self.nodes)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
         await self._until(self._harmed_at_work, FAULTY_S_MAX)
         await self._until(self._faulty, PEACE_S_MAX)
         nemesis.stop()
+        self.mover.stopped = self.checkpoints.stopped = True
         harming.cancel()
         self.world.trace.event("peace")
         await self._until(lambda: workload.operations >= TRANSACTIONS_MIN, PEACE_S_MAX)
@@ -131,6 +144,9 @@ class HerdScenario(ReplicaScenario):
             raise Violation(f"only {workload.operations} transactions: {self._status()}")
         await self._converge()
         await self._judge_rows(workload)
+        if self.checkpoints.on:
+            reader = ClientNode(self.world, "judge", ClientSettings(), lambda node: None)
+            await self.checkpoints.judge(reader.client)
         empty = self._rng.choice(self.nodes)
         empty.crash()
         empty.wipe()

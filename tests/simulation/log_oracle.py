@@ -3,6 +3,9 @@
 Invariants checked (a breach raises `Violation` where it happens):
 - The epoch never goes back; ledgers are listed in ascending order, each under the epoch that its
   own metadata name, and only when the one before is closed where the list says.
+- No pin goes, nor what it holds, before its time by the clock of who set it, or before it is let
+  go.
+- No ledger is dropped before its retention time is over by the clock of who listed the next one.
 - Nothing is acknowledged in a ledger that is not listed, nor out of the order of the appends.
 - Whatever an older epoch got acknowledged, ever, the newer leader knew of when it began.
 - In the end the log holds each body once, of each writer a beginning of what it appended, with all
@@ -10,6 +13,7 @@ Invariants checked (a breach raises `Violation` where it happens):
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from engine.log.log_list import LogList, decode_list
@@ -32,6 +36,7 @@ class WriterOracle:
         self.acknowledged = 0
         self._log = log
         self._number = number
+        self._unheard: dict[int, int] = {}
 
     def bodies(self, count: int) -> list[bytes]:
         """The next entries to append."""
@@ -43,8 +48,14 @@ class WriterOracle:
         """The last ones were refused at once."""
         self.appended -= count
 
+    def on_cancelled(self, first: int, count: int) -> None:
+        """Nobody will hear of these entries; what follows them acknowledges them, too."""
+        self._unheard[first] = count
+
     def on_acknowledged(self, first: int, count: int, spans: tuple[Span, ...]) -> None:
         """Entries from `first` on are said to be durable at `spans`."""
+        while self.acknowledged in self._unheard:
+            self.acknowledged += self._unheard.pop(self.acknowledged)
         require(first == self.acknowledged, f"{first} acknowledged after {self.acknowledged}")
         self.acknowledged += count
         positions = [position for span in spans for position in span.positions()]
@@ -64,6 +75,12 @@ class LogOracle:
         self._begun: dict[int, Position] = {}
         self._seen: dict[Position, bytes] = {}
         self._ends: dict[int, int | None] = {}
+        self._pins: dict[str, float] = {}
+        """Until when each pin shall hold."""
+        self.retention_s = 0.0
+        self.moment_s: Callable[[int], float] = lambda listed_ms: 0.0
+        """When whoever changes the list just now saw a time on its wall clock."""
+        self._listed_s: dict[int, float] = {}
         self._tails: list[tuple[Position, list[Position]]] = []
         self._tree = tree.tree
         self._trace = trace
@@ -101,6 +118,14 @@ class LogOracle:
         """Somebody was told what stands at a position."""
         require(self._seen.setdefault(position, body) == body, f"two entries at {position}")
 
+    def pinned(self, name: str, until_s: float) -> None:
+        """Somebody begins to set a pin, for ever or until some moment."""
+        self._pins[name] = until_s
+
+    def unpinned(self, name: str) -> None:
+        """Somebody begins to let a pin go."""
+        self._pins.pop(name, None)
+
     def tail(self, after: Position) -> list[Position]:
         """Somebody begins to read after a position; add to the list what is handed out."""
         self._tails.append((after, []))
@@ -121,15 +146,33 @@ class LogOracle:
         require(new.epoch >= old.epoch, "the epoch went back")
         require(new.dropped_through >= old.dropped_through, "what was dropped came back")
         require(old.first_ledger in (0, new.first_ledger), "the first ledger changed")
+        self._check_pins(old, new)
+        self._check_retention(old, new)
         for listed in new.listed:
             known = listed.ledger in self._ends
             if not known:
+                self._listed_s[listed.ledger] = self.moment_s(listed.listed_ms)
                 require(not self._ends or listed.ledger > max(self._ends), "listed in between")
                 require(self._epoch_in_tree(listed.ledger) == new.epoch, "listed by an old leader")
             if listed.last_entry is not None and self._ends.get(listed.ledger) is None:
                 self._check_closed(listed.ledger, listed.last_entry)
             self._ends[listed.ledger] = listed.last_entry
         self.list = new
+
+    def _check_pins(self, old: LogList, new: LogList) -> None:
+        names = {pin.name for pin in new.pins}
+        for pin in old.pins:
+            if self._trace.now_s < self._pins.get(pin.name, 0.0):
+                require(pin.name in names, f"{pin.name} has gone before its time")
+                held = new.dropped_through <= pin.position
+                require(held, f"{pin.name} at {pin.position}, dropped {new.dropped_through}")
+
+    def _check_retention(self, old: LogList, new: LogList) -> None:
+        for ledger, after in zip(old.ledgers, old.ledgers[1:], strict=False):
+            if ledger not in new.ledgers:
+                age_s = self._trace.now_s - self._listed_s[after]
+                kept = age_s >= self.retention_s - 0.002
+                require(kept, f"ledger {ledger} is dropped after {age_s:.3f} s")
 
     def _check_closed(self, ledger: int, last_entry: int) -> None:
         found = self._tree.get(f"{LEDGERS}/{ledger}")

@@ -8,6 +8,7 @@ Invariants:
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from engine.log.log import ReplicatedLog
 from engine.log.log_writer import LogWriter
 from engine.log.position import START, Position, Span
 from engine.log.settings import LogSettings
+from tests.simulation.disturbances import CallCancelled, Disturbances
 from tests.simulation.log_oracle import LogOracle, WriterOracle
 from tests.simulation.nodes import ClientNode
 
@@ -84,16 +86,18 @@ class LogWorkload:
             await asyncio.sleep(self._plan.rest_s * rng.random())
 
     async def _lead(self, node: ClientNode, rng: random.Random) -> None:
-        log = self.log(node)
+        log, disturbances = self.log(node), node.world.disturbances
         try:
-            writer = await log.lead()
+            writer = await disturbances.cancellable(log.lead(), "lead")
+        except CallCancelled:
+            return
         except (Unavailable, OutcomeUnknown) as error:
             node.world.trace.event("not led", node.name, type(error).__name__)
             return
         oracle = self._oracle.leads(writer.epoch, writer.last)
         node.world.trace.event("leads", node.name, writer.epoch, tuple(writer.last))
         try:
-            await self._reign(node, rng, log, _Reign(self, writer, oracle))
+            await self._reign(node, rng, log, _Reign(self, writer, oracle, disturbances))
         except EngineError as error:
             node.world.trace.event("reign over", node.name, type(error).__name__)
             _expected(error)
@@ -102,7 +106,7 @@ class LogWorkload:
     async def _reign(
         self, node: ClientNode, rng: random.Random, log: ReplicatedLog, reign: "_Reign"
     ) -> None:
-        plan, writer = self._plan, reign.writer
+        plan, writer, disturbances = self._plan, reign.writer, node.world.disturbances
         for _ in range(rng.randint(1, plan.bursts_max)):
             if self.stopped or writer.failure is not None:
                 break
@@ -114,13 +118,21 @@ class LogWorkload:
             else:
                 await asyncio.sleep(plan.think_s * rng.random())
             if rng.random() < plan.roll_share:
-                await _tried(writer.roll())
+                await _tried(disturbances, writer.roll())
             if rng.random() < plan.truncate_share and reign.durable != START:
-                await _tried(log.truncate(reign.durable))
+                await _tried(disturbances, log.truncate(reign.durable))
             if rng.random() < plan.sweep_share:
-                await _tried(log.sweep(set(), writer.epoch))
+                await _tried(disturbances, log.sweep(set(), writer.epoch))
         if rng.random() < 0.3:
-            await writer.close()
+            await self._close(disturbances, writer)
+
+    async def _close(self, disturbances: Disturbances, writer: LogWriter) -> None:
+        """Close a writer. Who cancelled that calls it again, or goes away."""
+        try:
+            await disturbances.cancellable(writer.close(), "close")
+        except CallCancelled:
+            if disturbances.user_rng.random() < 0.5:
+                await writer.close()
 
     # Following
 
@@ -130,26 +142,37 @@ class LogWorkload:
             await asyncio.sleep(self._plan.think_s * rng.random())
 
     async def _tail(self, node: ClientNode, rng: random.Random) -> None:
-        log, after = self.log(node), START
-        pin = ""
+        log, after, disturbances = self.log(node), START, node.world.disturbances
+        pin, until_s = "", 0.0
         try:
             if rng.random() < 0.5:
                 after = await log.end() if rng.random() < 0.5 else self._oracle.newest
             if rng.random() < self._plan.pin_share:
                 self._pins += 1
                 pin = f"pin {self._pins}"
-                await log.pin(pin, after, 60_000)
+                until_s = await self._pin(node, log, pin, after)
             async with asyncio.timeout(rng.choice([0.5, 2.0, 8.0])):
-                await self.follow(log, after, self._oracle.tail(after), pinned=bool(pin))
-        except TimeoutError:
+                await self.follow(log, after, self._oracle.tail(after), until_s)
+        except (TimeoutError, CallCancelled):
             pass
         except (Unavailable, CannotRead, PositionTruncated) as error:
             node.world.trace.event("tail failed", node.name, type(error).__name__)
         if pin:
-            await _tried(log.unpin(pin))
+            self._oracle.unpinned(pin)
+            await _tried(disturbances, log.unpin(pin))
+
+    async def _pin(self, node: ClientNode, log: ReplicatedLog, pin: str, after: Position) -> float:
+        """Set a pin; returns until when it shall hold."""
+        # Where wall clocks are right but for what is allowed, some are over while they are used.
+        short_ms = 3_000 if self._pins % 2 else 12_000
+        lifetime_ms = short_ms if node.world.walls_differ else 60_000
+        until_s = node.world.loop.now + lifetime_ms / 1_000
+        self._oracle.pinned(pin, until_s)
+        await node.world.disturbances.cancellable(log.pin(pin, after, lifetime_ms), "pin")
+        return until_s
 
     async def follow(
-        self, log: ReplicatedLog, after: Position, found: list[Position], *, pinned: bool
+        self, log: ReplicatedLog, after: Position, found: list[Position], pinned_until_s: float
     ) -> None:
         """Hand all that a tail is given to the oracle."""
         try:
@@ -161,7 +184,7 @@ class LogWorkload:
                     found += positions
         except PositionTruncated:
             self._oracle.check_truncated(found[-1] if found else after)
-            if pinned:
+            if asyncio.get_running_loop().time() < pinned_until_s:
                 raise AssertionError("a pinned position was truncated") from None
             raise
 
@@ -169,7 +192,14 @@ class LogWorkload:
 class _Reign:
     """One leader's appends, and what came of them."""
 
-    def __init__(self, workload: LogWorkload, writer: LogWriter, oracle: WriterOracle) -> None:
+    def __init__(
+        self,
+        workload: LogWorkload,
+        writer: LogWriter,
+        oracle: WriterOracle,
+        disturbances: Disturbances,
+    ) -> None:
+        self._disturbances = disturbances
         self.writer = writer
         self.newest: asyncio.Future[tuple[Span, ...]] | None = None
         self.outstanding = 0
@@ -194,6 +224,9 @@ class _Reign:
 
         def ended(done: asyncio.Future[tuple[Span, ...]]) -> None:
             self.outstanding -= count
+            if done.cancelled():
+                self._oracle.on_cancelled(first, count)
+                return
             error = done.exception()
             if error is not None:
                 _expected(error)
@@ -203,12 +236,15 @@ class _Reign:
             self._workload.operations += count
 
         future.add_done_callback(ended)
+        self._disturbances.perhaps_abandon(future)
 
 
-async def _tried(call: Any) -> None:
-    """A call that may fail at any time."""
+async def _tried(disturbances: Disturbances, call: Coroutine[Any, Any, object]) -> None:
+    """A call that may fail at any time, and be cancelled."""
     try:
-        await call
+        await disturbances.cancellable(call, "change of the log")
+    except CallCancelled:
+        return
     except EngineError as error:
         _expected(error)
 

@@ -8,12 +8,14 @@ Invariants:
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from engine.errors import OutcomeUnknown, Unavailable
+from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.ledger.settings import ClientSettings
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import LOGS
@@ -24,11 +26,12 @@ from engine.metadata.memory import MemoryTree
 from tests.simulation.drawing import draw_bookie_settings, draw_client_settings, draw_network_faults
 from tests.simulation.faults import Nemesis
 from tests.simulation.log_oracle import LogOracle, require
+from tests.simulation.log_removals import LogRemovals
 from tests.simulation.log_workload import NAME, LogPlan, LogWorkload
 from tests.simulation.loop import SimLoop
 from tests.simulation.metadata import MetadataFaults
 from tests.simulation.network import Network
-from tests.simulation.nodes import BookieNode, ClientNode, World
+from tests.simulation.nodes import WALL_START_MS, BookieNode, ClientNode, World
 from tests.simulation.oracles import Violation
 from tests.simulation.repair import draw_repair
 from tests.simulation.replica_faults import LedgersInTree
@@ -104,7 +107,14 @@ class LogScenario:
         ]
         self._client_settings = draw_client_settings(rng)
         self._client_count = rng.randint(2, 4)
-        self.workload = LogWorkload(_plan(rng), self.oracle)
+        plan = _plan(rng)
+        if self.world.walls_differ:
+            usual = replace(plan.settings, clock_difference_ms=CLOCK_DIFFERENCE_MS)
+            plan = replace(plan, settings=usual)
+            self.oracle.retention_s = usual.retention_ms / 1_000
+            self.oracle.moment_s = self._moment_s
+        self.workload = LogWorkload(plan, self.oracle)
+        self.removals = LogRemovals(self.world, seed, plan.settings)
         self._archive: list[Position] = []
         self._archivist: ClientNode | None = None
 
@@ -125,6 +135,8 @@ class LogScenario:
             ClientNode(self.world, f"client{number}", self._client_settings, self.workload.start)
             for number in range(self._client_count)
         ]
+        self.removals.start(self._client_settings)
+        clients += self.removals.keepers
         nemesis = LogNemesis(
             self.world, self._rng, self.bookies, clients, self.workload, self._fence
         )
@@ -134,9 +146,15 @@ class LogScenario:
         harming.cancel()
         self.world.trace.event("peace")
         await self._until(self._worked, PEACE_S_MAX)
-        self.workload.stopped = True
+        self.workload.stopped = self.removals.stopped = True
         await self._until(self._all_ended, PEACE_S_MAX)
         await self._judge()
+
+    def _moment_s(self, listed_ms: int) -> float:
+        """When the process whose call is carried out just now had this time on its wall clock."""
+        raiser = self._loop.acting_for
+        machine = raiser.name.partition("#")[0] if raiser is not None else ""
+        return (listed_ms - WALL_START_MS) / 1_000 - (self.world.wall_s(machine) or 0.0)
 
     def _log(self, node: ClientNode) -> ReplicatedLog:
         patient = replace(LogSettings(), read_patience_ms=10**9, clock_difference_ms=10**9)
@@ -148,11 +166,12 @@ class LogScenario:
         loop.spawn(node.process, self._renew_pin(node), "archivist pins")
 
     async def _read_all(self, node: ClientNode) -> None:
-        await self.workload.follow(self._log(node), START, self._archive, pinned=True)
+        await self.workload.follow(self._log(node), START, self._archive, math.inf)
 
     async def _renew_pin(self, node: ClientNode) -> None:
         """Nothing is dropped that the archivist has not read; its pin moves as it reads."""
         log = self._log(node)
+        self.oracle.pinned("archive", math.inf)
         while True:
             try:
                 await log.pin("archive", self._archive[-1] if self._archive else START, 10**9)
@@ -219,6 +238,7 @@ class LogScenario:
         await self._until(lambda: bool(self._archive) and self._archive[-1] == last, PEACE_S_MAX)
         self.oracle.judge(last, self._archive)
         await log.sweep(set(), writer.epoch)
+        await self.removals.judge(judge)
         left = set(await judge.client.list_ledgers()) - set(self.oracle.list.ledgers)
         require(not left, f"ledgers {sorted(left)} are left, and nothing references them")
         self.world.trace.event("judged", tuple(last), len(self._archive))

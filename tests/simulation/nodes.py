@@ -14,13 +14,14 @@ from dataclasses import replace
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.errors import FolderError, Unavailable
+from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import AVAILABLE
 from engine.metadata.memory import MemoryTree
 from engine.repair.settings import RepairSettings
 from tests.simulation.disk import SimDisk
-from tests.simulation.disturbances import Disturbances
+from tests.simulation.disturbances import OLDER, UNDISTURBED, Disturbances
 from tests.simulation.index import SimIndexes
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.metadata import MetadataFaults, SimStore
@@ -31,22 +32,30 @@ from tests.simulation.trace import Trace
 from tests.simulation.workers import SimWorkers
 
 SESSION_S = 2.0
+WALL_START_MS = 1_700_000_000_000
+WALLS_SHARE = 0.4
+"""In so many runs wall clocks differ by as much as the product allows."""
+_AHEAD_S_MAX = CLOCK_DIFFERENCE_MS / 2_000 - 0.001
 _RESTART_PAUSE_S = 0.5
 _TOLD_SHARE = 0.8
 
 
 class SimClock:
-    """Virtual time as one machine reads it."""
+    """Virtual time as one machine reads it.
 
-    def __init__(self, loop: SimLoop, skew_s: float) -> None:
+    `wall_s`: how far its wall clock is ahead; None: as far as its monotonic one.
+    """
+
+    def __init__(self, loop: SimLoop, skew_s: float, wall_s: float | None = None) -> None:
         self._loop = loop
         self._skew_s = skew_s
+        self._ahead_s = skew_s if wall_s is None else wall_s
 
     def monotonic(self) -> float:
         return self._loop.now + self._skew_s
 
     def wall_ms(self) -> int:
-        return int((self._loop.now + self._skew_s) * 1000) + 1_700_000_000_000
+        return int((self._loop.now + self._ahead_s) * 1000) + WALL_START_MS
 
 
 class World:
@@ -70,11 +79,22 @@ class World:
         self.processes: list[Process] = []
         self._seed = seed
         self._draws = 0
+        drawn = random.Random(f"{seed}:wall clocks").random() < WALLS_SHARE
+        self.walls_differ = drawn and seed not in OLDER | UNDISTURBED
+        """Whether wall clocks of this run's machines differ, by the allowed difference at most."""
 
     def rng(self, purpose: str) -> random.Random:
         """A generator of its own for each purpose: what one node draws moves no other one."""
         self._draws += 1
         return random.Random(f"{self._seed} {self._draws} {purpose}")
+
+    def wall_s(self, machine: str) -> float | None:
+        """How far a machine's wall clock is ahead, as `SimClock` takes it."""
+        if not self.walls_differ:
+            return None
+        rng = random.Random(f"{self._seed}:wall clock of {machine}")
+        between_s = rng.uniform(-_AHEAD_S_MAX, _AHEAD_S_MAX)
+        return rng.choice([-_AHEAD_S_MAX, _AHEAD_S_MAX, between_s])
 
     def process(self, name: str) -> Process:
         """A new process."""
@@ -137,7 +157,7 @@ class BookieNode:
         """Start the service; try again, as a supervisor does, while the metadata is away."""
         world, store = self.world, self.store
         assert store is not None
-        clock = SimClock(world.loop, float(len(world.processes)))
+        clock = SimClock(world.loop, float(len(world.processes)), world.wall_s(self.name))
         while True:
             self._workers = SimWorkers(
                 world.loop, self.process, self.disk, world.rng(f"{self.name} workers")
@@ -228,7 +248,7 @@ class ClientNode:
         world = self.world
         self.process = world.process(self.name)
         self.store = world.store(self.process)
-        self.clock = SimClock(world.loop, float(len(world.processes)))
+        self.clock = SimClock(world.loop, float(len(world.processes)), world.wall_s(self.name))
         self.client = LedgerClient(
             store=self.store,
             transport=SimTransport(world.network, self.name, self.process),

@@ -39,6 +39,8 @@ class LedgerOracle:
         self.attempts: list[int] = []
         self.lengths: list[int] = [0]
         self.acknowledged = NO_ENTRY
+        self.unheard: set[int] = set()
+        """Entries whose appends were cancelled: what follows them acknowledges them, too."""
         self.confirmed = NO_ENTRY
         self.closed_last: int | None = None
         self.closed_length: int | None = None
@@ -66,6 +68,8 @@ class LedgerOracle:
         """The writer's caller was told that these are durable."""
         for entry_id in entry_ids:
             self._require(entry_id < len(self.attempts), f"entry {entry_id} was never sent")
+            while self.acknowledged + 1 < entry_id and self.acknowledged + 1 in self.unheard:
+                self.acknowledged += 1
             self._require(
                 entry_id == self.acknowledged + 1,
                 f"entry {entry_id} acknowledged after {self.acknowledged}",

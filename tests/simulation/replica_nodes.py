@@ -106,10 +106,17 @@ def read_register(rows: ReadRows, register: str) -> str | None:
 
 
 class DriftingClock(SimClock):
-    """A clock that runs a little too fast or too slow."""
+    """A clock that runs a little too fast or too slow; its wall clock is `wall_s` off besides."""
 
-    def __init__(self, loop: SimLoop, skew_s: float, speed: float, wall_s: float) -> None:
-        super().__init__(loop, skew_s)
+    def __init__(
+        self,
+        loop: SimLoop,
+        skew_s: float,
+        speed: float,
+        wall_s: float,
+        ahead_s: float | None = None,
+    ) -> None:
+        super().__init__(loop, skew_s, ahead_s)
         self._speed = speed
         self._wall_s = wall_s
 
@@ -146,7 +153,8 @@ class ReplicaNode(ClientNode):
         rng = world.rng(f"{name} clock")
         # Two clocks differ by less than the drift.
         self._speed = 1 + DRIFT * (rng.random() - 0.5) * 0.95
-        self._wall_s = _WALL_APART_S * (rng.random() - 0.5) * 2
+        wall_s = _WALL_APART_S * (rng.random() - 0.5) * 2
+        self._wall_s = 0.0 if world.walls_differ else wall_s
         self.states = SimStates(world.rng(f"{name} state"))
         self._state: StoredState | None = None
         super().__init__(world, name, plan.client, lambda node: None)
@@ -159,7 +167,9 @@ class ReplicaNode(ClientNode):
         self.process = world.process(self.name)
         self.store = world.store(self.process)
         skew_s = float(len(world.processes))
-        self.clock = DriftingClock(world.loop, skew_s, self._speed, self._wall_s)
+        self.clock = DriftingClock(
+            world.loop, skew_s, self._speed, self._wall_s, world.wall_s(self.name)
+        )
         self.client = LedgerClient(
             store=self.store,
             transport=SimTransport(world.network, self.name, self.process),

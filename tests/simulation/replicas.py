@@ -24,6 +24,7 @@ from engine.replica.contract import Role
 from engine.replica.settings import ReplicaSettings
 from engine.state.stored import StateSettings
 from tests.simulation.drawing import draw_bookie_settings, draw_client_settings, draw_network_faults
+from tests.simulation.leader_mover import LeaderMover
 from tests.simulation.leaders import LeaderProbe
 from tests.simulation.loop import SimLoop
 from tests.simulation.metadata import MetadataFaults
@@ -109,6 +110,7 @@ class ReplicaScenario:
         self.replicas: list[ReplicaNode] = []
         self.workload: ReplicaWorkload | None = None
         self._looks = 0
+        self.mover = LeaderMover(self.world, seed)
         self._probe: LeaderProbe | None = None
 
     @property
@@ -134,11 +136,13 @@ class ReplicaScenario:
         )
         self._ask_leaders(workload.write_at)
         self.world.disturbances.rest = workload.rest
+        self.mover.start(self.replicas)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
         await self._until(self._harmed_at_work, FAULTY_S_MAX)
         await self._until(self._faulty, PEACE_S_MAX)
         nemesis.stop()
+        self.mover.stopped = True
         harming.cancel()
         self.world.trace.event("peace")
         await self._until(lambda: workload.operations >= OPERATIONS_MIN, PEACE_S_MAX)

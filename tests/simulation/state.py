@@ -10,13 +10,17 @@ Invariants:
 
 import random
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from engine.ports.workers import Workers
 from engine.state.blocks import Blocks, FrozenBlocks
 from engine.state.contract import Row
 from engine.state.storage import EMPTY, Change, Mark
 from engine.state.stored import StateSettings, StoredState
+
+_COPIES: Final[dict[Path, tuple[dict[bytes, bytes], Mark]]] = {}
 
 
 class SimStorage:
@@ -64,7 +68,9 @@ class SimStorage:
         self._unflushed.clear()
 
     def copy_to(self, path: Path) -> None:
-        raise OSError(f"no folder {path} in a simulated machine")
+        path.mkdir()
+        # A path is used once: whoever opens the copy finds what was flushed at this moment.
+        _COPIES[path] = dict(self._flushed), self._flushed_mark
 
     def close(self) -> None:
         """The object may be used again, as a reopened storage."""
@@ -100,6 +106,28 @@ class SimStorage:
             if self.fail_after == 0:
                 raise OSError("the simulated disk fails")
             self.fail_after -= 1
+
+
+class SimCopy:
+    """A `RocksCopy` of a simulated state."""
+
+    def __init__(self, path: Path) -> None:
+        rows, mark = _COPIES.pop(path)
+        self._rows = sorted(rows.items())
+        self._values = rows
+        self.position = mark.position
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._values.get(key)
+
+    def scan(self, first: bytes, end: bytes | None = None, limit: int = 1_000) -> list[Row]:
+        return list(islice(self.rows(first, end), limit))
+
+    def rows(self, first: bytes, end: bytes | None) -> Iterator[Row]:
+        return (row for row in self._rows if row[0] >= first and (end is None or row[0] < end))
+
+    def close(self) -> None:
+        """It is in memory."""
 
 
 class SimView:

@@ -29,6 +29,11 @@ class Trace:
         self._show = show
         self._hash = hashlib.blake2b(digest_size=8)
 
+    @property
+    def now_s(self) -> float:
+        """The virtual time."""
+        return self._loop.now
+
     def event(self, kind: str, *details: object) -> None:
         """Note that something happened now."""
         self.counts[kind] += 1

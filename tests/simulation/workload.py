@@ -14,6 +14,7 @@ from typing import Any
 from engine.errors import EngineError, NotEnoughBookies, Overloaded, Unavailable
 from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
+from tests.simulation.disturbances import CallCancelled
 from tests.simulation.nodes import ClientNode
 from tests.simulation.oracles import HandleOracle, LedgerOracle, Oracle, Violation
 
@@ -88,10 +89,13 @@ class Workload:
         quorums = rng.choice(self._plan.quorums)
         password = rng.choice([b"", b"secret"])
         deferred_sync = rng.random() < self._plan.deferred_share
+        creation = node.client.create_ledger(
+            *quorums, password=password, deferred_sync=deferred_sync
+        )
         try:
-            writer = await node.client.create_ledger(
-                *quorums, password=password, deferred_sync=deferred_sync
-            )
+            writer = await node.world.disturbances.cancellable(creation, "create")
+        except CallCancelled:
+            return
         except Unavailable as error:
             node.world.trace.event("create failed", node.name, type(error).__name__)
             pause_s = 1.0 if isinstance(error, NotEnoughBookies) else 0.1
@@ -133,7 +137,9 @@ class Workload:
             self._left_open[node.process.name] = self._left_open.get(node.process.name, 0) + 1
             return
         try:
-            last = await writer.close()
+            last = await self._close(node, writer)
+        except CallCancelled:
+            return
         except EngineError as error:
             ledger.on_error(error)
             node.world.trace.event("close failed", ledger.ledger_id, type(error).__name__)
@@ -143,10 +149,23 @@ class Workload:
         self.operations += 1
         if rng.random() < self._plan.delete_share:
             ledger.deleted = True
+            deletion = node.client.delete_ledger(ledger.ledger_id)
             try:
-                await node.client.delete_ledger(ledger.ledger_id)
+                await node.world.disturbances.cancellable(deletion, "delete")
+            except CallCancelled:
+                return
             except EngineError as error:
                 ledger.on_error(error)
+
+    async def _close(self, node: ClientNode, writer: LedgerWriter) -> int:
+        """Close a ledger. Who cancelled that may call it again: it says the same end."""
+        disturbances = node.world.disturbances
+        try:
+            return await disturbances.cancellable(writer.close(), "close")
+        except CallCancelled:
+            if disturbances.user_rng.random() < 0.5:
+                raise
+            return await writer.close()
 
     # Reading
 
@@ -160,15 +179,19 @@ class Workload:
         ledger = self._choose(rng)
         if ledger is None:
             return
+        opening = node.client.open_ledger(ledger.ledger_id, password=ledger.password)
         try:
-            reader = await node.client.open_ledger(ledger.ledger_id, password=ledger.password)
+            reader = await node.world.disturbances.cancellable(opening, "recovery")
             self.operations += 1
             if not reader.closed or reader.last_add_confirmed != ledger.closed_last:
                 raise Violation(f"ledger {ledger.ledger_id}: recovery gave an end of its own")
             last = reader.last_add_confirmed
             first = rng.randint(0, max(last, 0)) if rng.random() < 0.5 else 0
-            await self.read(reader, ledger, first, last)
+            reading = self.read(reader, ledger, first, last)
+            await node.world.disturbances.cancellable(reading, "read")
             await reader.close()
+        except CallCancelled:
+            return
         except EngineError as error:
             ledger.on_error(error)
             node.world.trace.event("recovery failed", ledger.ledger_id, type(error).__name__)
@@ -248,19 +271,19 @@ class _Appending:
         self._handle = handle
         self._ledger = handle.ledger
         self._attempt = attempt
-        self._answered = 0
 
     def burst(self, count: int, *, many: bool) -> None:
         """Append some entries at once."""
+        first = len(self._ledger.attempts)
         bodies = self._ledger.bodies(count, self._attempt)
         refused = count
         try:
             if many:
-                self._expect(asyncio.ensure_future(self._writer.append_many(bodies)), count)
+                self._expect(asyncio.ensure_future(self._writer.append_many(bodies)), first, count)
                 refused = 0
             else:
-                for body in bodies:
-                    self._expect(asyncio.ensure_future(self._writer.append(body)), 1)
+                for entry_id, body in enumerate(bodies, first):
+                    self._expect(asyncio.ensure_future(self._writer.append(body)), entry_id, 1)
                     refused -= 1
         except EngineError as error:
             self._ledger.unsend(refused)
@@ -271,20 +294,26 @@ class _Appending:
         """Wait for durability of all that was sent."""
         sent = len(self._ledger.attempts)
         try:
-            await self._writer.force()
+            await self._node.world.disturbances.cancellable(self._writer.force(), "force")
+        except CallCancelled:
+            return
         except EngineError as error:
             self._ledger.on_error(error)
             self.failed = True
             return
         self._ledger.on_acknowledged(range(self._ledger.acknowledged + 1, sent))
 
-    def _expect(self, future: asyncio.Future[Any], count: int) -> None:
+    def _expect(self, future: asyncio.Future[Any], first: int, count: int) -> None:
         self.newest = future
         self.outstanding += count
-        future.add_done_callback(lambda done: self._on_done(done, count))
+        future.add_done_callback(lambda done: self._on_done(done, first, count))
+        self._node.world.disturbances.perhaps_abandon(future)
 
-    def _on_done(self, future: asyncio.Future[Any], count: int) -> None:
+    def _on_done(self, future: asyncio.Future[Any], first: int, count: int) -> None:
         self.outstanding -= count
+        if future.cancelled():
+            self._ledger.unheard.update(range(first, first + count))
+            return
         error = future.exception()
         if error is not None:
             self.failed = True
@@ -297,10 +326,9 @@ class _Appending:
             return
         result = future.result()
         entry_ids = result if isinstance(result, list) else [result]
-        expected = list(range(self._answered, self._answered + count))
+        expected = list(range(first, first + count))
         if entry_ids != expected:
             raise Violation(f"appends got the ids {entry_ids}, not {expected}")
-        self._answered += count
         self._workload.operations += count
         if not self._ledger.deferred_sync:
             self._ledger.on_acknowledged(entry_ids)

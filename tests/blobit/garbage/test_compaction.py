@@ -1,11 +1,12 @@
 """Compaction: objects of half-dead ledgers move under everybody's eyes, and nobody notices."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
-from blobit import BlobNotFound, ObjectId
+from blobit import BlobNotFound, BlobNotStored, ObjectId
 from blobit import compaction as compacting
 from blobit.copying import copy_part
 from blobit.object_id import Kind
@@ -92,6 +93,35 @@ async def test_what_changes_while_it_is_copied_stays_as_it_was_changed(
         assert not await ground.bucket.exists("cow8")
         assert (await ground.collect()).moved_objects == 1, "the one that was renamed"
         assert await ground.bucket.get("cow10") == HERD["cow9"]
+
+
+async def test_a_copy_that_fails_after_its_round_was_cancelled_troubles_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unheard: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
+    async with grounds(tmp_path) as ground:
+        await half_dead(ground)
+        begun, may_fail, failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def fail(reader: LedgerReader, part: ObjectId, pool: LedgerPool) -> ObjectId:
+            begun.set()
+            await may_fail.wait()
+            failed.set()
+            raise BlobNotStored("no ledger could be made")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(compacting, "copy_part", fail)
+            collecting = asyncio.ensure_future(ground.collect())
+            await begun.wait()
+            collecting.cancel()
+            await asyncio.wait([collecting])
+            may_fail.set()
+            await failed.wait()
+        assert (await ground.collect()).moved_objects == 3
+    del collecting
+    gc.collect()
+    assert not unheard
 
 
 async def test_a_reader_in_the_middle_goes_on_where_the_object_has_moved(tmp_path: Path) -> None:

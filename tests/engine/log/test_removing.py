@@ -6,7 +6,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from engine.errors import CannotRead, Deposed, NoSuchLedger, PositionTruncated
+from engine.errors import (
+    CannotRead,
+    Deposed,
+    MetadataUnavailable,
+    NoSuchLedger,
+    PositionTruncated,
+)
+from engine.ledger.reader import LedgerReader
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import LogList, LogLists
 from engine.log.log_writer import LogWriter
@@ -142,6 +149,28 @@ async def test_a_log_that_begins_before_the_list_is_emptied_keeps_its_ledger() -
     (writer,) = writers
     assert (await log.list()).ledgers[-1] == writer.ledger
     assert await writer.append(b"goes on") == Position(writer.ledger, 0)
+
+
+async def test_a_removal_that_cannot_fence_the_last_leader_for_want_of_metadata_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    removing = yard.log()
+    client = removing._client
+
+    async def away(ledger_id: int, **options: object) -> LedgerReader:
+        raise MetadataUnavailable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "open_ledger", away)
+        with pytest.raises(MetadataUnavailable):
+            await removing.remove(yes)
+    assert (await log.list()).ledgers == (writer.ledger,)
+    epoch = await removing.remove(yes)
+    assert (await log.list()).ledgers == ()
+    assert (await yard.client().ledger_metadata(writer.ledger)).closed
+    assert epoch == writer.epoch + 2
 
 
 async def test_a_log_that_nobody_ever_led_is_removed_too() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InvalidRequest, NoSuchLedger, Overloaded, PositionTruncated
+from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.log import truncation
 from engine.log.log import ReplicatedLog
 from engine.log.log_writer import LogWriter
@@ -180,12 +181,19 @@ async def test_a_replica_pins_a_log_that_has_as_many_pins_as_others_may_have(
 
 async def test_a_ledger_is_kept_for_the_retention_time_after_the_next_was_listed() -> None:
     yard = await Yard.of(3)
-    log, _, places = await filled(yard, retention_ms=10_000)
+    log, _, places = await filled(yard, retention_ms=10_000, clock_difference_ms=500)
     assert await log.truncate(places[3]) == START
-    yard.clock.now_ms += 9_999
+    yard.clock.now_ms += 10_499
     assert await log.truncate(places[3]) == START
     yard.clock.now_ms += 1
     assert await log.truncate(places[3]) == places[2]
+
+
+async def test_a_machine_whose_clock_is_ahead_does_not_cut_the_retention_time_short() -> None:
+    yard = await Yard.of(3)
+    log, _, places = await filled(yard, retention_ms=1_000, clock_difference_ms=CLOCK_DIFFERENCE_MS)
+    yard.clock.now_ms += 999 + CLOCK_DIFFERENCE_MS
+    assert await log.truncate(places[3]) == START
 
 
 async def test_ledgers_leave_the_list_before_they_are_deleted() -> None:

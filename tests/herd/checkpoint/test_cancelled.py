@@ -1,9 +1,15 @@
 """A checkpoint whose caller is cancelled: what the list names is there, and all else is swept."""
 
+import asyncio
+import gc
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from engine.errors import AppendFailed
+from engine.ledger.writer import LedgerWriter
+from herd.checkpoint.blobs import APPENDS_MAX, BlobWriter
 from tests.engine.metadata.late_store import LateStore, cancelled_at
 from tests.herd.checkpoint.test_building import change, opened, read
 
@@ -45,3 +51,28 @@ async def test_a_checkpoint_cancelled_at_any_await_leaves_a_list_of_whole_ones(
             == b"checkpoint"
         ]
         assert set(own) == await checkpointer._named(await checkpointer.list.get())
+
+
+class FailingWriter:
+    """A writer of a ledger whose appends all fail."""
+
+    ledger_id = 1
+
+    def append(self, body: bytes) -> "asyncio.Future[int]":
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(AppendFailed("too few bookies are left"))
+        return future
+
+
+async def test_appends_of_a_checkpoint_that_fail_after_the_first_one_trouble_nobody() -> None:
+    unheard: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
+    blobs = BlobWriter(cast(LedgerWriter, FailingWriter()))
+    for _ in range(APPENDS_MAX):
+        await blobs.write(b"page")
+    with pytest.raises(AppendFailed):
+        await blobs.settle()
+    del blobs
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not unheard
