@@ -150,14 +150,16 @@ class Journal:
                 self._marked = False
                 if self._idle is None:
                     self._rest()
-        for job in jobs:
-            if job.records and job.error is None and not job.refused:
-                self._on_records(job)
-            job.settle(job)
-        if result is not None and result.refused:
-            # Only jobs that are put from now on may be written: all earlier ones depended on these,
-            # including jobs that an answer to one of these caused.
-            self._epoch += 1
+        try:
+            for job in jobs:
+                if job.records and job.error is None and not job.refused:
+                    self._on_records(job)
+                job.settle(job)
+        finally:
+            if result is not None and result.refused:
+                # Only jobs that are put from now on may be written: all earlier ones depended on
+                # these, including jobs that an answer to one of these caused.
+                self._epoch += 1
         if result is not None:
             self._measures.written(len(jobs), size_bytes, result.syncs_s)
             self._on_batch(result.end, result.space)

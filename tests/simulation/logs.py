@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from engine.errors import OutcomeUnknown, Unavailable
+from engine.errors import NoSuchLedger, OutcomeUnknown, Unavailable
 from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.ledger.settings import ClientSettings
 from engine.log.log import ReplicatedLog
@@ -190,7 +190,8 @@ class LogScenario:
                 try:
                     reader = await node.client.open_ledger(ledgers[-1])
                     await reader.close()
-                except Unavailable as error:
+                except (NoSuchLedger, Unavailable) as error:
+                    # The leader may have dropped it from the list and deleted it meanwhile.
                     self.world.trace.event("not fenced", type(error).__name__)
 
         self.world.loop.spawn(node.process, fence(), "archivist fences")
