@@ -172,10 +172,9 @@ async def run_dev(
             fates.note(supervisor.states)
 
         supervisor = Supervisor(members, first.supervisor, SystemClock(), say=copy, changed=changed)
-        cluster = _cluster(members, folder, ports, supervisor)
-        told = _tell(supervisor, cluster, ready)
-        kept = _keep_zookeeper(server, shown.pass_on)
-        async with _beside(ending, kept, status.beat(), told):
+        told = _tell(supervisor, _cluster(members, folder, ports, supervisor), ready)
+        beside = (_keep_zookeeper(server, shown.pass_on), status.beat(), told)
+        async with _beside(ending, *beside):
             await supervisor.run(ending)
 
 

@@ -26,9 +26,9 @@ APPEND_MUTANTS: Final = (
         "what-an-answer-brings-passes-a-refusal",
         "an append that was requested before a refusal was reported depends on unwritten data",
         "engine/bookie/journal.py",
-        "        for job in jobs:\n            if job.records and",
+        "        try:\n            for job in jobs:\n                if job.records and",
         "        self._epoch += result is not None and result.refused\n"
-        "        for job in jobs:\n            if job.records and",
+        "        try:\n            for job in jobs:\n                if job.records and",
         by_test(
             "engine/bookie/test_reserve.py",
             "test_appends_caused_by_an_answer_during_a_refusal_are_refused_too",
