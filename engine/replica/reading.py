@@ -82,9 +82,10 @@ class Reading:
         calls `get`: that sees a row as some answered command left it, or one about to be answered.
         """
         leading = self._leading
-        if self.may_answer():
+        if leading is not None and self.role is Role.LEADER and not self._applier.failed:
             found = look(self._rows)
-            if self.may_answer() and self._leading is leading:
+            # Only what is asked now, with the answer there, says that nobody led meanwhile.
+            if self._leading is leading and leading.holding.holds():
                 return found
         raise self._not_leader()
 
