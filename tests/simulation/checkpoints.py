@@ -65,6 +65,9 @@ class Checkpoints:
     def __init__(self, world: World, seed: int) -> None:
         rng = random.Random(f"{seed}:checkpoints")
         self.on = world.disturbances.on and seed not in OLDER and rng.random() < SHARE
+        if self.on:
+            # Pins last by wall clocks, so these must not be further apart than is allowed.
+            world.walls_differ = True
         self.stopped = False
         self._world = world
         self._rng = rng
