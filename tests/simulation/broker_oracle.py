@@ -1,7 +1,7 @@
 """What tasks may never do, checked in the instant in which an attempt begins or ends anywhere.
 
-An attempt of a process that was stopped (as by SIGSTOP) while it ran is the named exception: what
-it does after it was waked counts for nothing here but for tasks that run at most once.
+An attempt of a paused process does not run. It runs again a moment after its process has resumed:
+by then a worker whose lease has expired must have ended it.
 
 Invariants checked (a breach raises `Violation` where it happens):
 - An attempt begins once; a task that may run at most once begins once, in all its attempts, and
@@ -23,6 +23,8 @@ from tests.simulation.loop import Process, SimLoop
 from tests.simulation.oracles import Violation
 
 LIMITS: Final = {"database": 2, "cluster:herd": 1, "mail": 1, "press": 2}
+_NOTICES_S: Final = 0.1
+"""So soon after a pause a worker has noticed that its lease has expired."""
 PRESS_MOST: Final = 4
 """The limit of `press` is changed while the run lasts, up to that."""
 RESOURCES: Final[dict[str, tuple[str, ...]]] = {
@@ -44,11 +46,12 @@ class Given(NamedTuple):
 
 @dataclass(slots=True)
 class Running:
-    """An attempt that runs. `stopped`: its process was stopped meanwhile."""
+    """An attempt that has begun. `stopped`: its process is paused, or has just resumed."""
 
     run: Run
     process: Process
     resources: tuple[str, ...]
+    started_ms: int
     stopped: bool = False
 
 
@@ -100,7 +103,7 @@ class BrokerOracle:
         stopped = self.waked.get(process) == self._loop.now
         fixed = run.payload.decode() in self.fixed
         given = self.given(run) or Given(("press",) if fixed else RESOURCES[run.tenant], 0)
-        self.running[attempt] = Running(run, process, given.resources, stopped)
+        self.running[attempt] = Running(run, process, *given, stopped)
         if not stopped:
             self._check_alone(run)
             self._check_limits(given)
@@ -122,8 +125,20 @@ class BrokerOracle:
                 one.stopped = True
 
     def wake(self, process: Process) -> None:
-        """A stopped process goes on."""
-        self.waked[process] = self._loop.now
+        """A paused process resumes: what it has not ended in a moment runs again."""
+        self.waked[process] = now_s = self._loop.now
+        self._loop.deliver_at(
+            now_s + _NOTICES_S, self._loop.world, lambda: self._run_again(process, now_s)
+        )
+
+    def _run_again(self, process: Process, waked_s: float) -> None:
+        if process.paused or self.waked[process] != waked_s:
+            return
+        for one in [one for one in self.running.values() if one.process is process]:
+            if one.stopped:
+                one.stopped = False
+                self._check_alone(one.run)
+                self._check_limits(Given(one.resources, one.started_ms))
 
     def see(self, task_id: int, status: Status) -> None:
         """Somebody was told how a task has ended."""
