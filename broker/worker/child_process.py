@@ -127,9 +127,15 @@ class Child(asyncio.Protocol):
         self._write(frame(Cancel(attempts)))
 
     def kill(self) -> None:
-        """End the process and what it started. `over` tells when it is gone."""
+        """End the process and what it started. `over` tells when it is gone.
+
+        Nothing once the process has exited: what it left is being ended already, and the number of
+        its group may belong to others by then.
+        """
+        if self.exited.is_set():
+            return
         self.killed = True
-        if self._process is not None and not self.over.is_set():
+        if self._process is not None:
             _kill_group(self._process)
 
     def abandon(self) -> None:

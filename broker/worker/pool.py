@@ -232,7 +232,7 @@ class Pool:
 
     def _send(self, seat: _Seat, runs: list[Run]) -> None:
         child = seat.child
-        if child is None or child.killed:
+        if child is None or child.killed or child.exited.is_set():
             for run in runs:
                 seat.waiting[run.id, run.attempt] = run
             return
@@ -348,6 +348,7 @@ class Pool:
             async with asyncio.timeout(_SLOW_END_S):
                 await child.over.wait()
         except TimeoutError:
+            self._end_unbegun(seat, child)
             _log.warning(
                 "processes that tasks of child process %d started do not end: until they do, its "
                 "%d tasks count as running, and no other process takes its place",
@@ -356,6 +357,17 @@ class Pool:
             self._stand(seat, down=True)
             await child.over.wait()
             self._stand(seat, down=False)
+
+    def _end_unbegun(self, seat: _Seat, child: Child) -> None:
+        """Complete what had not begun when its process exited: it waits for nothing."""
+        ended = []
+        for attempt, (run, mark) in list(seat.sent.items()):
+            if not child.has_begun(mark):
+                del seat.sent[attempt]
+                seat.unbegun.discard(attempt)
+                why = seat.reasons.pop(attempt, None)
+                ended.append(_completion(attempt, *why) if why else _handed_back(run))
+        self._tell(ended)
 
     def _stand(self, seat: _Seat, *, down: bool) -> None:
         """Note whether a seat can have a process. If not, hand back what waits for it."""

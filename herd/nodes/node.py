@@ -260,14 +260,16 @@ class Node:
 
         Every node may, so that a node that serves always has it: the first one to write it wins.
         """
-        replicas, store = self.settings.default_replicas, self.client.store
-        missing = replicas and DEFAULT not in self.outlook.spaces
-        if not missing or await restoration_under_way(store):
+        replicas = self.settings.default_replicas
+        if not replicas or DEFAULT in self.outlook.spaces:
             return
-        identity = UUID(int=self.client.rng.getrandbits(128), version=4)
-        fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas)
-        # Another node made it a moment ago, or it cannot be read: it is there either way.
+        # Another node made it a moment ago, or it cannot be read: it is there either way. Where the
+        # restore's mark cannot be read, nothing is made, and the node serves what there is.
         with contextlib.suppress(DatabaseError, CannotRead, FormatTooNew):
+            if await restoration_under_way(self.client.store):
+                return
+            identity = UUID(int=self.client.rng.getrandbits(128), version=4)
+            fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas)
             self.outlook.spaces[DEFAULT] = await self.directory.create(DEFAULT, fact)
 
     async def _run(self) -> None:

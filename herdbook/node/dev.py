@@ -279,7 +279,7 @@ async def _keep_zookeeper(server: ZooKeeperServer, tell: Callable[[str], None]) 
         if server.runs:
             continue
         if clock.monotonic() - started_s < _STEADY_S:
-            raise ZooKeeperFailed(f"ZooKeeper ended twice in a few seconds: see {server.log}")
+            raise ZooKeeperFailed(f"ZooKeeper ended soon after its start: see {server.log}")
         tell(f"ZooKeeper died. It is started again; see {server.log}")
         server.start(wait=False)
         started_s = clock.monotonic()

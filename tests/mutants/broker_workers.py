@@ -262,6 +262,28 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        "a-process-that-has-exited-is-killed",
+        "the group of a process that has exited gets no signal: its number may be another's by now",
+        "broker/worker/child_process.py",
+        "        if self.exited.is_set():\n            return\n",
+        "",
+        by_test(
+            _KILLED,
+            "test_a_process_that_has_exited_is_neither_killed_nor_sent_tasks_while_its_children_run",
+        ),
+    ),
+    Mutant(
+        "what-never-began-waits-for-leftovers",
+        "what had not begun when its process exited does not wait for what the others left",
+        "broker/worker/pool.py",
+        "            self._end_unbegun(seat, child)\n",
+        "",
+        by_test(
+            _KILLED,
+            "test_a_process_that_has_exited_is_neither_killed_nor_sent_tasks_while_its_children_run",
+        ),
+    ),
+    Mutant(
         "a-worker-leaves-what-still-runs",
         "a worker does not leave its session while something does not end",
         "broker/worker/worker.py",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.connection import Ended
-from broker.worker import pool, watcher
+from broker.worker import child_process, pool, watcher
 from broker.worker.watcher import VARIABLE, Leftover
 from broker.worker.watching import Watch
 from tests.broker.worker.looking import alive, began, gone, until
@@ -29,6 +29,10 @@ def _make_unkillable(monkeypatch: pytest.MonkeyPatch, process: int) -> None:
         return number == process or kill(how, number)
 
     monkeypatch.setattr(watcher, "_kill", too_weak)
+
+
+def _refuse(process: "subprocess.Popen[bytes]") -> None:
+    raise AssertionError(f"the former group of process {process.pid} got a signal")
 
 
 @asynccontextmanager
@@ -114,6 +118,35 @@ async def test_an_attempt_has_not_ended_while_a_process_that_it_started_runs(
         monkeypatch.undo()
         assert (await it.end(attempt)).ended is Ended.INTERRUPTED
         assert gone(far)
+
+
+async def test_a_process_that_has_exited_is_neither_killed_nor_sent_tasks_while_its_children_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "numbers"
+    async with running(places=1, ahead=2) as it:
+        crashed = it.run("leave_children", note=str(note))
+        unbegun = it.run("add", left=1, right=2)
+        await until(lambda: note.exists() and note.read_text().endswith("\n"))
+        child, _, far = map(int, note.read_text().split())
+        _make_unkillable(monkeypatch, far)
+        monkeypatch.setattr(pool, "_SLOW_END_S", 0.2)
+        os.kill(child, signal.SIGKILL)
+        await until(lambda: it.pool.has_leftovers)
+        with monkeypatch.context() as patched:
+            # By now the number of its group may belong to others.
+            patched.setattr(child_process, "_kill_group", _refuse)
+            it.pool.interrupt([unbegun], "cancelled")
+            ending = asyncio.create_task(it.pool.end_all())
+            await asyncio.sleep(0)
+        late = it.run("add", left=2, right=3)
+        async with asyncio.timeout(SOON_S):
+            assert (await it.end(unbegun)).ended is Ended.INTERRUPTED
+        assert (await it.end(late)).ended is Ended.HANDED_BACK
+        assert it.pool.running == [crashed] and not gone(far)
+        monkeypatch.undo()
+        await ending
+        assert (await it.end(crashed)).ended is Ended.FAILED, "its own end is no fault of others"
 
 
 async def test_a_pool_that_is_closed_does_not_complete_what_still_runs(

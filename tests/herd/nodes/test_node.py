@@ -9,6 +9,7 @@ from msgspec.msgpack import decode
 
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import LogList
+from engine.metadata.restoring import MARK
 from engine.replica.snapshots import SnapshotRecord
 from herd.checkpoint.manifest import Checkpoints
 from herd.checkpoint.record import CheckpointList
@@ -58,6 +59,20 @@ def test_the_tablespace_default_is_there_once_a_node_is_listed() -> None:
             machine = yard.machines[name] = Machine(yard, name, settings)
             await machine.run(machine.node.listed())
             assert await machine.run(machine.node.names()) == ["default"]
+
+    in_yard(script)
+
+
+def test_a_node_serves_its_tablespaces_though_the_mark_of_a_restore_cannot_be_read() -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a")
+        await yard.commands.create("farm", expected=1)
+        await yard.own.store.create(MARK, b"damaged")
+        settings = replace(SETTINGS, default_replicas=1)
+        machine = yard.machines["b"] = Machine(yard, "b", settings)
+        async with asyncio.timeout(10):
+            await machine.run(machine.node.listed())
+        assert await machine.run(machine.node.names()) == ["farm"]
 
     in_yard(script)
 
