@@ -109,7 +109,7 @@ class Node:
         self._running = asyncio.create_task(self._run(), name=f"node {self.node_id}")
 
     async def listed(self) -> None:
-        """Wait until it is among the nodes for the first time, and there is a `default`."""
+        """Wait until the node is registered for the first time and `default` exists."""
         await self._listed.wait()
 
     async def close(self) -> None:
@@ -256,9 +256,9 @@ class Node:
         self._reconcile()
 
     async def _make_default(self) -> None:
-        """Make the tablespace `default` if it is not there, unless the store is being restored.
+        """Create the tablespace `default` if it does not exist, unless the store is being restored.
 
-        Every node may, so that a node that serves always has it: the first one to write it wins.
+        Every node does this, so it exists whenever a node serves. The first writer wins.
         """
         replicas, store = self.settings.default_replicas, self.client.store
         missing = replicas and DEFAULT not in self.outlook.spaces
@@ -266,7 +266,7 @@ class Node:
             return
         identity = UUID(int=self.client.rng.getrandbits(128), version=4)
         fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas)
-        # Another node made it a moment ago, or it cannot be read: it is there either way.
+        # Another node has just created it, or it cannot be read: it exists either way.
         with contextlib.suppress(DatabaseError, CannotRead, FormatTooNew):
             self.outlook.spaces[DEFAULT] = await self.directory.create(DEFAULT, fact)
 
