@@ -202,7 +202,7 @@ class ReplicatedLog:
         try:
             await self._close_last(held.list)
         except MetadataUnavailable:
-            # Its writer may still run: do not empty the list before the ledger is fenced.
+            # Its writer may still run: the list must not be emptied before the fence.
             raise
         except EngineError:
             # It may already be deleted, or too few bookies are up: nobody can write to it then.
