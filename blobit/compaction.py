@@ -156,7 +156,7 @@ class Compaction:
         task = self._copies.get(packed)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._copy(part))
-            # Who waits hears of a failure; after a cancelled round nobody does any more.
+            # A waiting caller gets the exception. After a cancelled round, nobody waits.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._copies[packed] = task
         return await asyncio.shield(task)

@@ -35,8 +35,8 @@ _SHUT: Final = -(1 << 62)
 """Stored in place of shares when the bucket was deleted. A share is negative where a bucket holds
 more than its quota, but never by so much: a bucket holds fewer objects and bytes."""
 _SHUT_FROM: Final = _SHUT // (2 * SHARES)
-"""This and less shows that a bucket was deleted. A program that does not know shut counts takes
-`_SHUT` for a quota, and may divide it among all shares."""
+"""This value or a lower one shows that a bucket was deleted. A program that does not know shut
+counts reads `_SHUT` as a quota, and may divide it among all shares."""
 _OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})
 """Tables whose rows begin with a bucket's id, and that change only while the bucket exists."""
 

@@ -1,8 +1,9 @@
 """What several openers on one event loop share: it is opened by the first and closed by the last.
 
 Invariants:
-- On one loop there is at most one of a name open at a time: who comes while the last one closes it
-  waits until it is closed, and opens it again. Only what was forgotten may still be open beside it.
+- On one loop, at most one object of a name is open at a time: a caller that opens it while the last
+  holder closes it waits until it is closed, and opens it again. Only an object that was forgotten
+  may still be open at the same time.
 - An opening that fails is told to who wanted it; the next one tries again.
 """
 

@@ -12,7 +12,8 @@ Invariants:
 - The file that names a server is readable by its owner alone: it holds a password.
 - That file is valid only while its server holds a lock (`flock`) on it: a file that a killed server
   left behind is ignored, even if another program now listens at its port. Servers of earlier
-  versions hold no lock, and their files do not say so: one counts only if it accepts its password.
+  versions hold no lock and write no `locked`: such a file counts only if its server accepts the
+  password in it.
 """
 
 import fcntl
@@ -168,7 +169,7 @@ def read_configured() -> Configuration:
 def read_server(folder: Path) -> TaskServerFact | None:
     """The running server of a folder, as it described itself; None if there is none.
 
-    One of an earlier version, which is not `locked`, may have been killed: it has to be asked.
+    A server of an earlier version, which is not `locked`, may have been killed: ask it.
     """
     try:
         with (folder / SERVER_FILE).open("rb") as file:
@@ -192,7 +193,8 @@ def _decoded(folder: Path) -> TaskServerFact | None:
 async def _answers(api: TaskApi, served: TaskServerFact) -> bool:
     """Whether a server is running: it may have ended a moment ago.
 
-    Another one may be at the address of one that does not lock its file, and refuse the password.
+    If a server does not lock its file, another one may now have its address, and refuse the
+    password.
     """
     try:
         await api.ask("GET", "/status")

@@ -256,8 +256,8 @@ class Crew:
             return Refused(text, final=True)
         too_long = max(len(hello.process_id), len(hello.location)) > NAME_LENGTH_MAX
         if too_long or len(hello.running) > HELD_MAX:
-            text = f"a worker says at most {NAME_LENGTH_MAX} letters of its process and its place"
-            return Refused(f"{text}, and that it runs at most {HELD_MAX} tasks", final=True)
+            text = f"a worker's process and place have at most {NAME_LENGTH_MAX} letters each"
+            return Refused(f"{text}, and it runs at most {HELD_MAX} tasks", final=True)
         if len(_encode(Known(hello.types, hello.limits))) > SETTING_BYTES_MAX:
             return Refused("the worker names too many types or limits", final=True)
         if self._draining:
@@ -315,8 +315,8 @@ class Crew:
         try:
             self._take_in(member, link, messages)
         except Exception:
-            _logger.exception("words of worker %s failed", link.worker_id)
-            self.wrong("words of a worker failed")
+            _logger.exception("handling messages of worker %s failed", link.worker_id)
+            self.wrong("handling messages of a worker failed")
 
     def _take_in(self, member: Member, link: LocalLink, messages: Sequence[FromWorker]) -> None:
         for message in messages:

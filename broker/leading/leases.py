@@ -13,9 +13,9 @@ The worker counts from the moment before it sent the heartbeat, and ends its pro
 lease has passed since then. A new leader grants every session a whole lease from the beginning of
 its own term, which is later. So it gives a task to another worker only after the first worker has
 ended it. This holds whatever the ratio of the workers' lease to the replicas' lease. The other half
-of the lease covers clocks that run at different speeds and the time that ending takes. The length
-of the lease that a session may go by is logged with it, and the longer one counts where a new
-leader has another setting.
+of the lease covers clocks that run at different speeds and the time that ending takes. The longest
+lease that a worker may be using is logged with its session. If a new leader has another setting,
+the longer of the two applies.
 
 Invariants:
 - A session expires only after a whole lease without a message from its worker.

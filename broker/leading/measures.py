@@ -32,7 +32,7 @@ LABELS_MAX: Final = 50
 OTHER: Final = "other"
 _FRESH_MS: Final = 1_000
 _Waiting = dict[tuple[str, str], tuple[int, int]]
-"""How many tasks of a tenant or type wait, and since when the first one has waited."""
+"""How many tasks of a tenant or type wait, and since when the first one waits."""
 
 
 class Ended:
@@ -61,7 +61,7 @@ class TermMeasures:
             "herdbook_broker_dispatched_total", "Attempts that were sent to workers."
         )
         self.completed = metrics.counter(
-            "herdbook_broker_completed_total", "Ends of attempts that workers told."
+            "herdbook_broker_completed_total", "Ends of attempts that workers reported."
         )
         self.lost = metrics.counter(
             "herdbook_broker_leases_expired_total", "Sessions of workers that were lost."
@@ -74,7 +74,7 @@ class TermMeasures:
         )
         self.mended = metrics.counter(
             "herdbook_broker_memory_mended_total",
-            "How often a leader built its memory anew because it differed from the rows.",
+            "How often a leader rebuilt its memory because it differed from the rows.",
         )
         self._metrics = metrics
         self._term = term
@@ -85,7 +85,7 @@ class TermMeasures:
         self._ends: list[Callable[[], None]] = [
             metrics.gauge(
                 "herdbook_broker_oldest_waiting_seconds",
-                "Since when the task waits that has waited longest.",
+                "When the task that has waited longest began to wait.",
                 lambda: self._oldest_s("", ""),
             ),
             *(_tasks_in_state(metrics, term, status) for status in _SHOWN),
@@ -154,7 +154,7 @@ class TermMeasures:
             ),
             self._metrics.gauge(
                 f"herdbook_broker_{kind}_oldest_waiting_seconds",
-                f"Since when the task waits that has waited longest, by {kind}.",
+                f"When the task that has waited longest began to wait, by {kind}.",
                 lambda: self._oldest_s(kind, name),
                 **labels,
             ),

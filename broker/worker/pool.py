@@ -3,12 +3,12 @@
 Invariants:
 - An attempt is completed once. If its process is ended, that is after the process is gone, and
   after everything that its tasks started is gone, too, however long that takes.
-- Who is to blame for the end of a process fails or is interrupted; the others in it are told apart:
-  they go back uncounted.
-- What never began is handed back, however its process ended: the process marks what begins in
-  memory that outlives it.
-- Nothing waits for a process that does not start, or for a seat whose last process left something
-  that does not end: it is handed back.
+- When a process ends, the attempt that caused it fails or is interrupted. The others in it are
+  handed back and do not count as attempts.
+- An attempt that never began is handed back, however its process ended: the process marks each
+  attempt that begins in memory that outlives the process.
+- No attempt waits for a process that does not start, or for a seat whose last process left behind a
+  process that does not end: it is handed back.
 - Each seat has at most one process, so there are never more of them than settings allow.
 """
 
@@ -30,7 +30,7 @@ from broker.worker.watching import Watch
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
 _MARKS_A_PLACE: Final = 4
-"""So many attempts a place may wait in a process and still be known not to have begun."""
+"""How many attempts per place may wait in a process and still be known not to have begun."""
 _RESPAWN_MIN_S: Final = 0.05
 _RESPAWN_MAX_S: Final = 10.0
 _SLOW_END_S: Final = 2.0
@@ -76,7 +76,7 @@ class _Seat:
         self.unbegun: set[Attempt] = set()
         """Attempts with a time limit that are not known to have begun."""
         self.limits: dict[Attempt, asyncio.TimerHandle] = {}
-        """Of those that have: what ends them."""
+        """For attempts that have begun: what ends them."""
         self.down = False
         """Its last process did not start, or left something that does not end."""
 
@@ -170,14 +170,14 @@ class Pool:
                 offset += share
 
     def interrupt(self, attempts: Iterable[Attempt], reason: str) -> None:
-        """End these, each of which is answered by a completion. Those not known here are not."""
+        """End these attempts. Each is answered by a completion, unless it is not known here."""
         for attempt in attempts:
             for seat in self._seats:
                 if attempt in seat.waiting or attempt in seat.sent:
                     self._end(seat, attempt, Ended.INTERRUPTED, reason)
 
     def give_back(self) -> None:
-        """Begin nothing more of what has not begun: it is completed as handed back."""
+        """Begin no more attempts. Those that have not begun are completed as handed back."""
         for seat in self._seats:
             waiting, seat.waiting = list(seat.waiting.values()), {}
             self._tell([_handed_back(run) for run in waiting])
@@ -185,7 +185,7 @@ class Pool:
                 seat.child.give_back()
 
     async def end_all(self) -> None:
-        """End everything that runs, for no fault of its own; returns when nothing runs."""
+        """End everything that runs, without counting it as a failure; return when nothing runs."""
         for seat in self._seats:
             waiting = [_handed_back(run) for run in seat.waiting.values()]
             seat.waiting.clear()
@@ -315,7 +315,7 @@ class Pool:
     # Processes
 
     async def _keep(self, seat: _Seat) -> None:
-        """Have a process in a seat until the pool closes."""
+        """Keep a process in a seat until the pool closes."""
         wait_s = 0.0
         while not self._closing:
             child = seat.child
@@ -370,7 +370,7 @@ class Pool:
         self._tell(ended)
 
     def _stand(self, seat: _Seat, *, down: bool) -> None:
-        """Note whether a seat can have a process. If not, hand back what waits for it."""
+        """Record whether a seat can have a process. If not, hand back what waits for it."""
         if seat.down != down:
             seat.down = down
             self._news.set()
@@ -418,7 +418,7 @@ class Pool:
         self._tell(ended)
 
     async def _tick(self) -> None:
-        """Look at memory, and at processes that say nothing of what they began."""
+        """Check memory use, and processes that do not report which attempts they began."""
         while True:
             await asyncio.sleep(_TICK_S)
             for seat in self._seats:
@@ -426,7 +426,7 @@ class Pool:
                 if child is None or child.killed or not seat.sent:
                     continue
                 self._check_memory(seat, child)
-                # One that lets its process say nothing is found by its mark.
+                # An attempt that keeps its process from reporting is found by its mark.
                 for attempt in [each for each in seat.unbegun if each in seat.sent]:
                     mark = seat.sent[attempt][1]
                     if mark >= 0 and child.has_begun(mark):

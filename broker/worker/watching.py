@@ -102,7 +102,7 @@ class Watch:
         """The worker ends normally. May be called twice."""
         self._say(b".\n")
         if self._unsent and self._socket is not None:
-            # The watcher is behind. Without this line it would take the end for a failure.
+            # The watcher is behind. Without this line it would mistake the end for a failure.
             self._socket.settimeout(_CLOSE_S)
             with contextlib.suppress(OSError):
                 await asyncio.get_running_loop().run_in_executor(

@@ -157,8 +157,8 @@ class Journal:
                 job.settle(job)
         finally:
             if result is not None and result.refused:
-                # Only jobs that are put from now on may be written: all earlier ones depended on
-                # these, including jobs that an answer to one of these caused.
+                # Write only jobs that are put from now on. All earlier ones depend on the refused
+                # ones, including jobs that the answer to a refused one caused.
                 self._epoch += 1
         if result is not None:
             self._measures.written(len(jobs), size_bytes, result.syncs_s)

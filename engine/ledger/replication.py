@@ -160,9 +160,9 @@ class Replication:
                     slot.bookie.confirm(self.ledger_id, self.lac)
 
     async def announce_again(self) -> None:
-        """Tell the bookies a LAC that was announced: those that have restarted do not know it.
+        """Send the announced LAC to the bookies again: those that have restarted do not know it.
 
-        A bookie keeps the LAC in memory only. Best effort, and nothing if a run is to carry it.
+        A bookie keeps the LAC only in memory. This is best effort.
         """
         lac = self.lac
         if lac == NO_ENTRY or self.error is not None:
@@ -173,7 +173,7 @@ class Replication:
     async def _confirm_at(self, bookie_id: str, lac: int) -> None:
         with suppress(BookieUnavailable, TimeoutError):
             async with asyncio.timeout(self._settings.append_timeout_ms / 1000):
-                # The connection that a slot has may be one to the process before.
+                # The slot's connection may lead to the bookie's previous process.
                 bookie = await self._context.connect(bookie_id)
             bookie.confirm(self.ledger_id, lac)
 

@@ -12,7 +12,7 @@ Invariants:
 - A leader waits at most `HOLD_MS` each time the key is created, whatever happens to its creator and
   to the metadata store. Each creation has its own value, and no value holds a leader twice.
 - A leader that is about to end its log does not wait.
-- The logs that use one session of a store share one watch, and one read of the key a change.
+- The logs that use one session of a store share one watch, and one read of the key per change.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class StoreHold:
         self._unwatch = store.watch(HOLD, self._changed)
 
     def leave(self, hold: Hold) -> None:
-        """One log fewer; the last one ends the watch."""
+        """Remove a log. If it was the last one, end the watch."""
         del self.released[hold]
         if self.released:
             return
@@ -119,8 +119,8 @@ class StoreHold:
 
     def _learn(self, value: bytes | None) -> None:
         if value is None:
-            # Either there is no key, or nobody can say. `_seen` stays: a key that is seen again
-            # after a failed read holds nobody a second time.
+            # The key does not exist, or could not be read. `_seen` stays: if the same key is read
+            # again after a failed read, it does not hold the logs a second time.
             self._release()
         elif value != self._seen:
             self._seen = value
@@ -140,4 +140,4 @@ class StoreHold:
 
 
 _holds: WeakValueDictionary[int, StoreHold] = WeakValueDictionary()
-"""By the identity of their store, which each of them keeps alive."""
+"""Keyed by the `id()` of the store, which each value keeps alive."""

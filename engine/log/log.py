@@ -202,10 +202,10 @@ class ReplicatedLog:
         try:
             await self._close_last(held.list)
         except MetadataUnavailable:
-            # Its writer may be well: the list must not be emptied before it is fenced.
+            # Its writer may still run: the list must not be emptied before the fence.
             raise
         except EngineError:
-            # It may be gone already, or too few bookies be there: then nobody can write it either.
+            # It may already be deleted, or too few bookies are up: nobody can write to it then.
             pass
         await self._lists.update(held, removing(epoch))
         return epoch

@@ -13,13 +13,13 @@ class LogSettings:
     A ledger is rolled when it holds `roll_bytes` or `roll_entries`, or is `roll_ms` old and not
     empty (0: never for its age). `pending_bytes_max` is what may wait for its acknowledgement.
     `retention_ms` is how long a ledger is kept after the next one was begun, needed or not.
-    `clock_difference_ms` is how far the clocks of two machines may be apart: a pin, and a retention
-    that is not 0, hold so much longer than was asked for. `turn_timeout_ms` is how long a writer
-    tries to go on in another ledger before it gives up. `roll_straggler_ms` is how long a roll
-    waits for replicas behind the ack quorum; they get the rest of the client's `straggler_close_ms`
-    afterwards, unwaited for. `look_interval_ms` is how often a tail at the end looks at the list
-    though nobody told it to. `read_patience_ms` is how long a tail tries again to read what no
-    bookie can tell it.
+    `clock_difference_ms` is the largest allowed difference between the clocks of two machines: a
+    pin, and a retention that is not 0, last this much longer than requested. `turn_timeout_ms` is
+    how long a writer tries to continue in another ledger before it gives up. `roll_straggler_ms` is
+    how long a roll waits for replicas behind the ack quorum; after that they have the rest of the
+    client's `straggler_close_ms`, and nobody waits for them. `look_interval_ms` is how often a tail
+    at the end checks the list without a notification. `read_patience_ms` is how long a tail retries
+    a read that no bookie can answer.
     """
 
     ensemble: int | None = None

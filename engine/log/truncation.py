@@ -2,8 +2,8 @@
 
 Invariants:
 - A ledger is dropped whole, from the front, when the checkpoint and every pin have passed its end
-  and the next ledger was listed at least the retention time ago, by the clock of who listed it,
-  whatever clocks may differ. The last one is never dropped.
+  and the next ledger was listed at least the retention time ago, by the clock of the
+  machine that listed it, within the allowed difference of clocks. The last one is never dropped.
 - Pins stand in the list itself: compare-and-set decides between a pin and a truncation.
 - A pin is over only when the clock has passed its expiry by what clocks may differ.
 - However many others pin the log, a replica that restores itself finds a place for its pin.
@@ -97,7 +97,7 @@ def _standing(current: LogList, now_ms: int, settings: LogSettings) -> list[Pin]
 
 
 def _retained(next_listed_ms: int, now_ms: int, settings: LogSettings) -> bool:
-    """Whether the ledger before one that was listed then is kept for its age alone."""
+    """Whether a ledger is too young to drop. `next_listed_ms`: when the next one was listed."""
     kept_until_ms = next_listed_ms + settings.retention_ms
     wanted = settings.retention_ms > 0
     return wanted and not is_over(kept_until_ms, now_ms, settings.clock_difference_ms)

@@ -4,8 +4,8 @@ Invariants:
 - A bookie's id never changes; its address stands only in its registration.
 - A registration is ephemeral: it goes with the bookie's session.
 - An older start that finds the registration of a newer one leaves it alone and must stop: it runs
-  on a copy of the folder, or is the folder's previous process. Should the newer one register just
-  between that look and the write, it registers again, and the older start finds it then.
+  on a copy of the folder, or is the folder's previous process. If the newer one registers between
+  the older one's check and its write, it registers again, and the older start finds that.
 - `/boots/<id>` holds the age of a bookie's folder and never goes back. The folder knew each age
   before the store did, so a folder that is younger than the store says was put back.
 """
@@ -76,9 +76,9 @@ class Bookies:
     async def register(self, registration: Registration) -> None:
         """Publish a bookie, replacing what an earlier session of it left.
 
-        Three steps: look for a newer start, delete what is there, create the key. Between the last
-        two, and if the caller ends there, the bookie is not registered, as if it were stopped: its
-        ledgers stay, and it takes part again once the caller has called this again.
+        Three steps: look for a newer start, delete the old key, create the new one. If the caller
+        is interrupted between the last two, the bookie is not registered, as if it were stopped:
+        its ledgers stay, and it takes part again after another call.
 
         Raises `FolderRolledBack` if a newer start of its folder is registered, and
         `MetadataUnavailable`.

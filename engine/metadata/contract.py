@@ -4,10 +4,10 @@ Invariants (`tests/engine/metadata/store_contract.py` runs them over every imple
 - A key is a path like `/ledgers/17`; its value is bytes of at most 1 MiB. Parents need not exist.
 - Versions start at 0 and grow by one with each set; a key deleted and made again starts over.
 - Writes are durable and ordered when they return; reads of one store object see its own writes.
-- A write whose caller was cancelled may or may not happen, and the next read of its key in the same
-  session settles it, as does a read of the names above it: the read sees the write, if necessary
-  after waiting, or raises `MetadataUnavailable`, or the write never happens. Reads of other keys,
-  and other sessions, do not wait for it.
+- A write whose caller was cancelled may or may not happen. The next read of its key in the same
+  session, or of the children of a key above it, decides: it returns the write, waiting for it if
+  necessary, or it raises `MetadataUnavailable`, or the write never happens. Reads of other keys and
+  in other sessions do not wait for it.
 - After `MetadataUnavailable` a write may have happened, and may happen later: no read rules it out,
   only a later write of the key that returned. Values therefore carry a token of their writer: who
   reads its own token back has succeeded. What such a write may name is not to be deleted.

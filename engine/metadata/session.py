@@ -5,8 +5,8 @@ Invariants:
   nobody, a loser of a compare-and-set included, is told anything that is not durable.
 - An ephemeral key is made and goes without a trace in the log.
 - A number of a counter is given out only when it is durably used up.
-- A read waits for the writes of its own session whose callers were cancelled and that it could
-  show, so it never returns the state before them. Nobody else waits for them.
+- A read waits for cancelled writes of its own session that affect its result, so it never returns
+  the state before them. Other sessions do not wait for them.
 - After `close()` a session answers nothing.
 """
 
@@ -54,7 +54,7 @@ class SharedTree(Protocol):
         ...
 
     def write(self, name: str, change: Change) -> "asyncio.Future[None]":
-        """Begin to make a change durable, and then to make it in the tree.
+        """Begin to make a change durable, and then visible in the tree.
 
         The future ends when that is done; it must not be cancelled. Both it and the call raise
         `MetadataUnavailable`.
@@ -83,7 +83,7 @@ class AbandonedWrites(Generic[T]):
             writing.add_done_callback(self._forget)
 
     async def settled(self, path: str, timeout_s: float | None = None) -> None:
-        """Wait for those of a key, or of all keys under a path that ends in a slash.
+        """Wait for the writes of a key, or of all keys under a path that ends in a slash.
 
         Raises `MetadataUnavailable` if one takes longer than the timeout.
         """

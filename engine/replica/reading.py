@@ -84,7 +84,7 @@ class Reading:
         leading = self._leading
         if leading is not None and self.role is Role.LEADER and not self._applier.failed:
             found = look(self._rows)
-            # Only what is asked now, with the answer there, says that nobody led meanwhile.
+            # Check the lease only now, after the answer: this proves that nobody led meanwhile.
             if self._leading is leading and leading.holding.holds():
                 return found
         raise self._not_leader()

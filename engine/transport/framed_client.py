@@ -87,7 +87,7 @@ class PendingCall:
         self.lasts = False
         """Whether the answer is still expected when it is late."""
         self.abandoned = False
-        """Whether the caller was cancelled, so that nobody can be told that it is late."""
+        """Whether the caller was cancelled, so that nobody waits for a time-out error."""
 
     def answer(self, frame: Frame) -> None:
         """Hand the frame to the caller, who may have gone."""
@@ -203,7 +203,7 @@ class ClientConnection:
     ) -> Frame:
         """As `call`; if the caller is cancelled, `abandon` is called with the pending answer.
 
-        That ends only when the answer has arrived, or can no longer arrive: it is never late.
+        That future ends only when the answer has arrived or cannot arrive any more: no time-out.
         """
         request, pending = self._ask(kind, head)
         pending.lasts = True
@@ -211,7 +211,7 @@ class ClientConnection:
             frame = await pending.reply
         except asyncio.CancelledError:
             if request in self._pending:
-                # The future that was cancelled, or has just been given up as late, cannot be used.
+                # The old future was cancelled or has timed out, so it cannot be used again.
                 pending.reply = self._loop.create_future()
                 pending.abandoned = True
                 abandon(pending.reply)
@@ -257,7 +257,7 @@ class ClientConnection:
     def _ask(
         self, kind: Kind, head: bytes, target: int = 0, patience_ms: int = 0
     ) -> tuple[int, PendingCall]:
-        """Send a request. Returns its number, and what waits for its answer."""
+        """Send a request. Returns its number and the pending call."""
         if self.over:
             raise BookieUnavailable(f"the connection to {self.address} is lost")
         if self.full:

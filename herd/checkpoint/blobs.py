@@ -38,7 +38,7 @@ class BlobWriter:
                 await self._appends.popleft()
             piece = blob[start : start + BLOB_ENTRY_BYTES]
             append = asyncio.ensure_future(self._writer.append(piece))
-            # Who waits hears of a failure; after the first one nobody waits for the others.
+            # A waiting caller gets the exception. After the first one, nobody waits.
             append.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._appends.append(append)
             self._next_entry += 1

@@ -1,7 +1,7 @@
 """The auditor: one node that sees to it that every tablespace has the replicas that it should have.
 
-It replaces replicas whose nodes are away for too long, takes surplus ones back, gives up
-restorations whose makers are gone, and sweeps what was dropped.
+It replaces replicas whose nodes are away for too long, removes surplus replicas, gives up
+restores whose clients are gone, and deletes what is left of dropped tablespaces.
 
 Invariants:
 - There is one auditor, as far as the metadata store can tell. Two of them for a moment change the

@@ -109,7 +109,7 @@ class Node:
         self._running = asyncio.create_task(self._run(), name=f"node {self.node_id}")
 
     async def listed(self) -> None:
-        """Wait until it is among the nodes for the first time, and there is a `default`."""
+        """Wait until the node is registered for the first time and `default` exists."""
         await self._listed.wait()
 
     async def close(self) -> None:
@@ -256,15 +256,15 @@ class Node:
         self._reconcile()
 
     async def _make_default(self) -> None:
-        """Make the tablespace `default` if it is not there, unless the store is being restored.
+        """Create the tablespace `default` if it does not exist, unless the store is being restored.
 
-        Every node may, so that a node that serves always has it: the first one to write it wins.
+        Every node does this, so it exists whenever a node serves. The first writer wins.
         """
         replicas = self.settings.default_replicas
         if not replicas or DEFAULT in self.outlook.spaces:
             return
-        # Another node made it a moment ago, or it cannot be read: it is there either way. Where the
-        # restore's mark cannot be read, nothing is made, and the node serves what there is.
+        # Another node has just created it, or it cannot be read: it exists either way. If the mark
+        # of a restore cannot be read, nothing is created, and the node serves what exists.
         with contextlib.suppress(DatabaseError, CannotRead, FormatTooNew):
             if await restoration_under_way(self.client.store):
                 return

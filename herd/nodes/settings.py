@@ -14,7 +14,7 @@ class NodeSettings:
     `preference_ms` is how long other replicas leave the lead to the designated leader when nobody
     has it. `patience_ms` is how long a leader that gives way waits for open transactions.
     `restart_ms` is the pause after a replica could not be started, or has stopped for good.
-    `default_replicas` is how many replicas the tablespace `default` gets; the first node makes it;
+    `default_replicas` is how many replicas the tablespace `default` gets; a node creates it;
     0: it makes none. `replicas_planned` is how many replicas a node's memory was divided for; one
     that runs more says so. 0: it was not divided.
     """

@@ -157,7 +157,7 @@ class _Pages:
         if opening is None:
             opened = self._held.client.open_ledger(locator.ledger_id, recover=False)
             opening = self._readers[locator.ledger_id] = asyncio.ensure_future(opened)
-            # Who waits hears of a failure; perhaps nobody does any more.
+            # A waiting caller gets the exception. Perhaps nobody waits any more.
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         # A page that nobody waits for any more leaves the others their ledger.
         return await read_from(await asyncio.shield(opening), locator)

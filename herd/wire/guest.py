@@ -302,7 +302,7 @@ class Guest:
         commit = asyncio.ensure_future(session.commit())
         self._commits.add(commit)
         commit.add_done_callback(self._commits.discard)
-        # Whoever is cancelled here has only stopped waiting, and hears of no failure.
+        # A caller that is cancelled here only stops waiting. A failure of the commit is dropped.
         commit.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(commit)
         return Done(_state_of(session))

@@ -7,11 +7,11 @@ Invariants:
 - Nothing else is needed for that: no leader's reply, no clock, no epoch. Leaders hold their logs
   meanwhile (`engine.log.holding`) only so that two reads can be equal in a busy store.
 - The ends of logs only grow: an end is what a recovery would find now.
-- A log is in the cut if a ledger names it. Ledgers may be many, so they are listed before the logs
-  are held and again after that, never meanwhile: if that shows a log that is not in the two reads,
-  everything is read again.
+- A log is in the cut if a ledger names it. There may be many ledgers, so they are listed before and
+  after the logs are held, never meanwhile. If the second listing shows a log that is not in the two
+  reads, everything is read again.
 - A log's list, its snapshot and its end belong together: the log is kept from the snapshot on.
-- What is being filled, or was dropped, is not there.
+- Tablespaces that are being filled or were dropped are left out.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _LIST, _SNAPSHOT, _CHECKPOINTS = "list", "snapshot", "checkpoints"
 
 
 class Moved(Exception):
-    """What was looked at changed meanwhile: look again."""
+    """The keys or logs changed while they were read: read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ async def take_cut(workshop: Workshop, found: Iterable[LedgerMetadata] = ()) -> 
 
 
 async def check_checkpoints(store: MetadataStore, cut: Cut) -> None:
-    """Raise `Moved` where a checkpoint of a cut is not kept any more: its ledgers may be gone."""
+    """Raise `Moved` if a checkpoint of a cut is no longer kept: its ledgers may be deleted."""
     for key in [each for each in cut.keys if each.endswith(f"/{_CHECKPOINTS}")]:
         found = await store.get(key)
         kept = () if found is None else decode_checkpoints(found.value).kept
@@ -152,7 +152,7 @@ class _Cutting:
             return None
 
     async def learn_logs(self) -> bool:
-        """Find all logs, and whether there are new ones.
+        """Find all logs. Returns whether there are new ones.
 
         A log's ledgers name it, and they exist before their entries.
         """
@@ -299,7 +299,7 @@ async def _not_acknowledged(reader: LedgerReader, first: int) -> int:
         while [entry async for entry in reader.read_unconfirmed(wanted, wanted, acknowledged=True)]:
             wanted, step = wanted + step, 2 * step
     except (CannotRead, Unavailable):
-        # Those who would have that one are away; those who have the last one may be there.
+        # Bookies that should have this entry are down; those that have the last one may be up.
         return ENTRY_ID_MAX
     return wanted
 
@@ -337,7 +337,7 @@ def _snapshot_of(keys: dict[str, bytes], name: str) -> SnapshotRecord | None:
 
 def _check_kept(name: str, listed: LogList, snapshot: SnapshotRecord, end: Position) -> None:
     if snapshot.at > end:
-        # A bookie that is away has what the snapshot already holds.
+        # A bookie that is down has entries that the snapshot already contains.
         raise Moved
     if not listed.keeps_after(max(snapshot.at, START)):
         raise CannotRead(f"log {name} is not kept from its snapshot on")

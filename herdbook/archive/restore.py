@@ -263,7 +263,7 @@ async def _write_all(
 async def _batches(
     workers: Workers, folder: BackupFolder, kept: KeptLedger
 ) -> AsyncGenerator[list[bytes], None]:
-    """The entries of a ledger's file, which is closed when this ends, however it ends."""
+    """The entries of a ledger's file. The file is closed when this ends, for any reason."""
     path = folder.ledger(kept.ledger_id, kept.last)
     blocks = read_blocks(path, kept.ledger_id, kept.last, kept.length)
     reading: asyncio.Future[list[bytes] | None] | None = None
@@ -278,8 +278,8 @@ async def _batches(
         if reading is None or reading.done():
             blocks.close()
         else:
-            # The caller was cancelled. Until the thread has read, the file cannot be closed.
-            reading.add_done_callback(lambda _: blocks.close())
+            # The caller was cancelled. The file cannot be closed until the thread has read.
+            reading.add_done_callback(lambda done: done.cancelled() or blocks.close())
 
 
 def _in_order(manifest: StoreManifest, replicas: int) -> Iterator[tuple[str, bytes]]:

@@ -52,7 +52,7 @@ _ONCE_BITS: Final = 256
 _LOOK_S: Final = 0.1
 _ALIVE_S: Final = 0.5
 _STEADY_S: Final = 5.0
-"""A ZooKeeper that ends sooner after its start is not started again."""
+"""If ZooKeeper ends sooner than this after its start, it is not started again."""
 _READY_S: Final = 60.0
 
 
@@ -271,7 +271,7 @@ async def _beside(ending: Ending, *works: Awaitable[None]) -> AsyncIterator[None
 
 
 async def _keep_zookeeper(server: ZooKeeperServer, tell: Callable[[str], None]) -> None:
-    """Start ZooKeeper again when it ends. Raises `ZooKeeperFailed` if it ends at once again."""
+    """Restart ZooKeeper when it ends. Raises `ZooKeeperFailed` if it ends again at once."""
     clock = SystemClock()
     started_s = clock.monotonic()
     while True:

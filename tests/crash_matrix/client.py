@@ -42,7 +42,7 @@ TYPE: Final = "twice"
 BUCKET: Final = "matrix"
 TABLE: Final = "CREATE TABLE IF NOT EXISTS matrix (id BIGINT PRIMARY KEY, says TEXT NOT NULL)"
 FAILURES: Final = (EngineError, Error, BlobError, BrokerError, httpx.HTTPError)
-"""What a call may raise while its server is killed. Anything else is a fault."""
+"""What a call may raise while its server is killed. Anything else is a defect."""
 _OLD_MAX: Final = 100
 _PAUSE_S: Final = 0.05
 _RETRY_S: Final = 0.2
@@ -51,7 +51,7 @@ _WAIT_MS: Final = 30_000
 
 
 def says(key: int) -> str:
-    """What stands under a key, whatever kind it is of."""
+    """The value that belongs to a key, for any kind."""
     return f"moo {key} " * (1 + key % 40)
 
 
@@ -257,7 +257,7 @@ class Notes:
 
 
 def notes_of(path: Path) -> list[tuple[str, str]]:
-    """What stands in a file; a line that a kill cut off was never noted."""
+    """The notes in a file, without a last line that a kill truncated."""
     if not path.exists():
         return []
     lines = path.read_text().split("\n")[:-1]
@@ -308,7 +308,7 @@ async def _judge(store: str, seed: str, kinds: list[str], files: list[str]) -> d
 
 
 async def _again(call: Callable[[str, Any], Awaitable[Any]], kind: str, what: Any) -> Any:
-    """The answer to a call, of the servers that are started again meanwhile."""
+    """The answer to a call. Retries while the servers are being restarted."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + _OPEN_S
     while True:

@@ -1,4 +1,4 @@
-"""A program that a matrix must find fault with.
+"""A program with defects that the matrix must find.
 
     python -m tests.crash_matrix.once FOLDER NOTES [WHAT ...]
 

@@ -1,5 +1,5 @@
-"""One round of a row: it runs and is used, is killed at a drawn moment, is started again by the
-same commands, and all that was acknowledged is looked for."""
+"""One round of a row: run and use it, kill it at a random moment, start it again with the same
+commands, and look for everything that was acknowledged."""
 
 import json
 import os
@@ -27,15 +27,15 @@ from tests.crash_matrix.rows import (
 )
 
 LIMIT_S: Final = 10.0
-"""Within so long a command that is given again serves."""
+"""A command that is run again must serve within this time."""
 FIRST_S: Final = 60.0
 _GIVE_UP_S: Final = 40.0
 _JUDGE_S: Final = 120.0
 _LEFT_S: Final = 5.0
 _ENDS_S: Final = 2.5
-"""So long a command without a process that it needs may go on."""
+"""A command that has lost a process that it needs may keep running for this long."""
 _AGAIN: Final = 0.25
-"""How many rounds kill what is being started again, too."""
+"""The share of rounds that also kill the commands while they restart."""
 _PORTS: Final = ("broker", "grpc", "http", "herd", "bookie")
 
 
@@ -195,7 +195,7 @@ class RunningRow:
         while started.runs:
             passed_s = time.monotonic() - began_s
             if folder is None or not victim:
-                # Whether it does its work the judge finds out.
+                # The judge checks whether it does its work.
                 if passed_s > _ENDS_S:
                     return
             elif _serves(folder, victim):
@@ -248,7 +248,7 @@ class RunningRow:
                 outcome.late.append(f"command {index} was ready after {passed_s:.1f} s")
 
     def _look_for_left(self, outcome: Outcome) -> None:
-        """No process of a start whose first process was killed outlives it."""
+        """Check that no process outlives the first process of its start, if that was killed."""
         for started in self._site.old:
             if left := started.gone(_LEFT_S):
                 names = ", ".join(named(pid) for pid in left)

@@ -1,6 +1,6 @@
-"""What leadership promises, said of what an onlooker can see at one moment.
+"""The invariants of leadership, as checks of what can be observed from outside at one moment.
 
-The model checks these over every state that it reaches, the simulation over what its replicas say.
+The model checks them in every state that it reaches, the simulation on its replicas' answers.
 """
 
 from collections.abc import Sequence

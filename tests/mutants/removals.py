@@ -25,7 +25,7 @@ REMOVAL_MUTANTS: Final = (
         "no leader from before a removal gets anything acknowledged after it",
         _LOG,
         "        except MetadataUnavailable:\n"
-        "            # Its writer may be well: the list must not be emptied before it is fenced.\n"
+        "            # Its writer may still run: the list must not be emptied before the fence.\n"
         "            raise\n"
         "        except EngineError:\n",
         "        except EngineError:\n",

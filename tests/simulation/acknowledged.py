@@ -1,7 +1,7 @@
-"""The newest position that any caller of any replica was told of.
+"""The newest position that any replica has acknowledged to a caller.
 
 Invariants:
-- A position counts in the turn in which its answer was given, whoever proposed it and however.
+- A position counts from the turn of the event loop in which its proposal is answered.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from engine.replica.replica import Replica
 
 
 class Acknowledged:
-    """The last position that anybody was told of, and who told it."""
+    """The newest acknowledged position, and the process that acknowledged it."""
 
     def __init__(self) -> None:
         self.position = START
@@ -27,7 +27,7 @@ class Acknowledged:
             self.position, self.by = replica.position, process
 
     def listen(self, replica: Replica, process: str) -> None:
-        """Hear of every answer that a replica gives."""
+        """Record every answer of a replica."""
         propose, propose_for = replica.propose, replica.propose_for
 
         def told(done: "asyncio.Future[bytes]") -> None:
@@ -48,7 +48,7 @@ class Acknowledged:
 
 
 class _Noting:
-    """A waiter that says when it hears a result."""
+    """A waiter that reports when it gets a result."""
 
     def __init__(self, waiter: Waiter, heard: Callable[[], None]) -> None:
         self._waiter = waiter

@@ -1,7 +1,7 @@
-"""What happens to a store of objects: its clients die and sleep, beside all that happens below.
+"""Faults of an object store: its clients are killed and paused, on top of all faults below it.
 
 Invariants:
-- A client's machine that is killed starts again, and works on with nothing in its memory.
+- When a client's machine is killed, it starts again with empty memory and continues its work.
 - After `stop` every client runs.
 """
 

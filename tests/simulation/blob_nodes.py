@@ -2,7 +2,7 @@
 
 Invariants:
 - The store runs unchanged, over a remote herd and ledgers of its own machine.
-- A client's machine that is killed comes back with nothing in its memory.
+- When a client's machine is killed, it starts again with empty memory.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,12 +1,12 @@
-"""What a store of objects may never do, and what its clients say of it.
+"""The rules that an object store must never break, checked with its clients' answers.
 
-Each put stores bytes that tell which put they are of, and nothing else: so a body that is cut, or
-mixed of two, is seen at once, whoever reads it.
+The bytes of each put identify the put. So every reader notices at once if a body is truncated or
+mixes two puts.
 
 Invariants checked:
 - A body that is read is one whole body that was put under that name.
-- The history of each name is linearizable: what was answered stays until it is replaced.
-- What was appended is there once, in the order in which its client appended it.
+- The history of each name is linearizable: an acknowledged body stays until it is replaced.
+- Each append is in the object once, in the order of its client's appends.
 """
 
 import math
@@ -31,7 +31,7 @@ def number_of(body: bytes) -> int:
     """Which put a body is of. Raises `Violation` for one that is not whole."""
     number, length = int.from_bytes(body[:4]), int.from_bytes(body[4:_HEADER_BYTES])
     if body != body_of(number, length):
-        raise Violation(f"a body of {len(body)} bytes is none that was put: {body[:16]!r}")
+        raise Violation(f"a body of {len(body)} bytes does not match any put: {body[:16]!r}")
     return number
 
 
@@ -79,7 +79,7 @@ class BlobOracle:
         self.kept_ids: dict[str, int] = {}
         """Ids of objects without a name, and which put each is of, until they are deleted."""
         self.answered = 0
-        """How many calls came to an end that their clients know."""
+        """How many calls had an outcome that their clients know."""
         self._numbers = 0
 
     def next_number(self) -> int:
@@ -94,11 +94,11 @@ class BlobOracle:
         return number
 
     def end(self, number: int, now_s: float, **known: Any) -> None:
-        """It was answered; `known` is what it was answered."""
+        """A call was answered; `known` is its answer."""
         self.calls[number] = replace(self.calls[number], returned=now_s, **known)
 
     def forget(self, number: int) -> None:
-        """It did not happen, or says nothing."""
+        """A call did not happen, or shows nothing."""
         del self.calls[number]
 
     def on_body(self, name: str, body: bytes, now_s: float) -> str:

@@ -1,10 +1,10 @@
-"""The end of a run of a store of objects: everything promised is there, and nothing else.
+"""The final checks of an object store: everything promised exists, and nothing else.
 
 Invariants checked:
-- Every name, and every id that was kept, reads whole; what was appended is all there.
-- A row of `refs` belongs to something that is there, and everything that is there has its rows.
-- What each bucket has counted is what it holds.
-- Every ledger of a bucket has its row, every row its ledger; none is left of which nothing is live.
+- Every name and every kept id can be read completely, and all appends are there.
+- Every row of `refs` belongs to an existing object, and every existing object has its rows.
+- Each bucket's counts match its contents.
+- Every ledger of a bucket has a row, and every row a ledger. No ledger without live data is left.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class BlobVerdict:
             quiet = 0 if busy or report.orphan_ledgers or report.cleaned_buckets else quiet + 1
             if quiet == 2:
                 return
-        raise Violation(f"collection does not come to its end: {report}")
+        raise Violation(f"collection does not finish: {report}")
 
     async def judge(self) -> None:
         """Raises `Violation`."""
@@ -97,7 +97,7 @@ class BlobVerdict:
                 raise Violation(f"{kept} does not hold what was put")
 
     async def _judge_refs(self, rows: Rows) -> None:
-        """What holds ranges is what is there: names and unnamed objects; no upload is left."""
+        """Check that exactly the existing objects, named or not, have refs, and no upload does."""
         found: dict[Ref, bytes] = {}
         async for row in rows.scan("refs"):
             key = (row["ledger_id"], row["bucket_id"], row["owner"], row["part"])
@@ -123,7 +123,7 @@ class BlobVerdict:
                 raise Violation(f"nothing holds {kept}")
 
     async def _judge_counts(self, rows: Rows) -> None:
-        """What a bucket counted is what it holds."""
+        """Check that each bucket's counts match its contents."""
         wanted, counted = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
         async for row in rows.scan("objects"):
             wanted[row["bucket_id"], "objects"] += 1
@@ -156,11 +156,11 @@ class BlobVerdict:
             if row["state"] == LedgerState.SEALED and ledger_id not in held
         ]
         if empty:
-            raise Violation(f"nothing of these ledgers is live, and they are there: {empty}")
+            raise Violation(f"these ledgers still exist without any live data: {empty}")
         self._world.trace.counts["ledgers at the end"] += len(there)
 
     async def _judge_deleted(self, rows: Rows) -> None:
-        """Of a deleted bucket nothing is left, and of others everything."""
+        """Check that nothing of a deleted bucket is left."""
         if left := [row["name"] async for row in rows.scan("deleted_buckets")]:
             raise Violation(f"deleted buckets are still remembered: {left}")
         live = {info.bucket_id for info in await self._node.blobs.buckets()}

@@ -1,13 +1,13 @@
-"""One seed is one run of a store of objects: clients, collection, faults, peace and a verdict.
+"""One seed is one run of an object store: clients, collection, faults, recovery, final checks.
 
 Three replicas hold its tablespace, five bookies its ledgers; three machines put, read, append, copy
 and delete, and each of them collects the garbage of all.
 
 Invariants:
-- Nobody ever reads half an object or a mixed one, nothing that was answered is lost, and the
-  history of every name is linearizable, while ledgers die, are emptied and go at every moment.
-- When the faults have stopped and rounds of collection have had their time, everything that is
-  named, or kept by its id, is whole; every row holds what it should; and no ledger is left over.
+- Every object that is read is complete and of one put, nothing that was acknowledged is lost, and
+  the history of every name is linearizable, while ledgers are compacted and deleted all the time.
+- After the faults have stopped and some rounds of collection have run, every object with a name or
+  a kept id is complete, every row is correct, and no unused ledger is left.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ def run_blob_seed(seed: int, show: Show = None) -> Outcome:
 
 
 def _slow_copies(seed: int) -> Callable[[LedgerReader, ObjectId, LedgerPool], Awaitable[ObjectId]]:
-    """What compaction copies it commits a while later: names change meanwhile."""
+    """Compaction commits a copy some time after it was made, so names change meanwhile."""
     rng = random.Random(f"copies {seed}")
 
     async def copy(reader: LedgerReader, part: ObjectId, pool: LedgerPool) -> ObjectId:
@@ -166,7 +166,7 @@ class BlobScenario(ReplicaScenario):
         judging: list[asyncio.Task[None]] = []
 
         def begin(node: StoreNode) -> None:
-            # To await it would be to go on in its process.
+            # Awaiting it would continue in its process.
             judging.append(self._loop.spawn(node.process, judge(node), "verdict"))
 
         for store in self.stores:
@@ -182,11 +182,11 @@ class BlobScenario(ReplicaScenario):
         check_tasks(self.world)
         faults = self.world.trace.counts["faults"]
         if faults < FAULTS_MIN:
-            raise Violation(f"only {faults} faults: a tame run")
+            raise Violation(f"only {faults} faults: too few")
 
 
 def _roomy(plan: ReplicaPlan) -> ReplicaPlan:
-    """What a store's transactions need, and rolls that do not take all the time."""
+    """Settings that leave room for a store's transactions, with rolls that are not too frequent."""
     return replace(
         plan,
         client=replace(plan.client, writer_bytes_max=1 << 20, read_bytes_max=100_000),

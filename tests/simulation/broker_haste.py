@@ -4,8 +4,8 @@ They work only in runs that are disturbed, beside the other clients, and draw fr
 their own.
 
 Invariants:
-- Who waits for a task without a limit of time hears of its end, or of the end of the term, once the
-  faults have ended; unless the broker that it asked has died.
+- After the faults have ended, a client that waits for a task without a time limit gets the task's
+  end or an error because the term ended, unless the broker that it asked has died.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class HastyClient(BrokerClient):
                 task.result()
 
     def _cancel_and_retry(self, task_id: int) -> None:
-        """Both at once: the retry is on its way before the cancelling is answered."""
+        """Do both at once: the retry is sent before the cancellation is answered."""
         self._oracle.cancelled.add(task_id)
         self._oracle.anew[task_id] += 1
         by = "client in haste"

@@ -1,7 +1,7 @@
 """What operators of a broker do while it works: they change its settings and mend its tasks.
 
 Invariants:
-- What they may have changed goes to the oracle before they ask for it.
+- The oracle learns of each possible change before the request for it is sent.
 - In the end nothing is paused or held back by a rate, and no schedule is left.
 """
 
@@ -57,7 +57,7 @@ class Operator:
         """Changes of a limit that may be under way."""
 
     async def act(self) -> None:
-        """One deed."""
+        """Do one random action."""
         deeds = (
             *(self._pause, self._weigh, self._rate, self._map, self._limit),
             *(self._schedule, self._begin_anew, self._remove),
@@ -65,7 +65,7 @@ class Operator:
         await self._rng.choice(deeds)()
 
     async def end(self) -> None:
-        """Nothing stands in the way of any task any more."""
+        """Remove everything that keeps a task from running."""
         for name in PAUSED:
             await self._client.until_done(setting("pause", name, None))
         for name in RATED:
@@ -112,7 +112,7 @@ class Operator:
                 raise
             self._changing -= 1
             if not self._changing:
-                # What was taken from here on was taken under this limit.
+                # Tasks that are assigned from here on count under this limit.
                 self._oracle.press = limit, broker.term.time.now_ms()
 
         await self._client.until_done(change)

@@ -7,9 +7,9 @@ Invariants checked (a breach raises `Violation` where it happens):
 - An attempt begins once; a task that may run at most once begins once, in all its attempts, and
   once more for each time that an operator begins it anew.
 - Two attempts of a task never run at the same time.
-- Never do more tasks run that hold a resource than its limit allows: the one that stood in the log
-  when the last of them was assigned.
-- What was told of a task's end stays so, until an operator begins it anew.
+- The running tasks that hold a resource never exceed its limit. The limit that counts is the one in
+  the log when the last of these tasks was assigned.
+- A reported end of a task never changes, unless an operator restarts the task.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ class Running:
 
 
 class BrokerOracle:
-    """All that is known from outside about the tasks of one run."""
+    """Everything known from outside about the tasks of one run."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop

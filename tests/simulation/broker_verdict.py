@@ -1,9 +1,9 @@
-"""Whether what is left of a broker's run is what its clients, operators and workers can explain.
+"""Checks that clients, operators and workers explain the final tasks of a broker's run.
 
 Invariants:
 - A task that was acknowledged is there once, unless it was kept for a moment only or an operator
   removed it; its end is one that its attempts explain.
-- What ran is what somebody may have submitted; a due time of a schedule became one task at most.
+- Only tasks that a client may have submitted ran; a due time of a schedule gave one task at most.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ class BrokerVerdict:
                 raise Violation(f"{in_words(task)} was told to be {status.name}")
 
     def _judge_children(self) -> set[str]:
-        """Children whose parents came to what they must not; all of them are cancelled."""
+        """Children whose parents ended against their rule. All of them must be cancelled."""
         anew = self._oracle.anew
         ends = {
             task.payload.decode(): Status(task.status) for task in self._found if not anew[task.id]
@@ -79,7 +79,7 @@ class BrokerVerdict:
         broken = set()
         for child, (parent, rule) in self._clients.children.items():
             if parent not in ends:
-                # It was begun anew or has gone: nobody knows any more what it had come to.
+                # It was restarted or removed, so its earlier end is no longer known.
                 broken.add(child)
             elif not _holds(rule, ends[parent]):
                 broken.add(child)
@@ -128,7 +128,7 @@ def _holds(rule: Rule, parent: Status) -> bool:
 
 
 def in_words(task: Task) -> str:
-    """A task for who reads of a violation."""
+    """Describe a task in the message of a violation."""
     return (
         f"task {task.id} ({task.payload.decode()}) of {task.tenant} is "
         f"{Status(task.status).name} after attempt {task.attempt}, {task.attempts_spent} of "

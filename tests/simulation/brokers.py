@@ -44,11 +44,11 @@ TASKS_MIN: Final = 45
 WORKERS: Final = 5
 BROKER_FAULTY_S_MAX: Final = 10.0
 REST_S: Final = 18.0
-"""Longer than what a leader's lease, an election and a worker's lease take together."""
+"""Longer than a leader's lease, an election and a worker's lease together."""
 CLOCKS_S: Final = (SETTLED_S + DOUBT_MS / 1_000) * 1.05 + 30.0
-"""Longer than a leader whose clock is away waits for dates, and keeps all that has ended."""
+"""Longer than a leader with a wrong clock waits for dates, and keeps tasks that have ended."""
 REPAIRED_SHARE: Final = 0.25
-"""In so many runs lost copies are made anew; that is others' subject, and takes time."""
+"""The share of runs with repair. Other kinds of run test repair, and it takes time."""
 _HELD: Final = {
     "slots": keys.SLOT,
     "unique keys": keys.UNIQUE,
@@ -77,7 +77,7 @@ class BrokerScenario(ReplicaScenario):
         if rng.random() >= REPAIRED_SHARE:
             for bookie in self.bookies:
                 bookie.repair = None
-        # Looks of followers that find nothing are what takes most of the time.
+        # Most of the run time is spent on followers' checks that find nothing.
         plan = self._plan
         self._plan = replace(
             plan,
@@ -147,7 +147,7 @@ class BrokerScenario(ReplicaScenario):
         await self._judge_brokers(clients)
 
     def _restart_idle_workers(self) -> None:
-        """Some workers that run nothing begin anew, and look for a leader."""
+        """Restart some idle workers, which then look for a leader."""
         busy = [one.process for one in self.tasks.running.values()]
         idle = [node for node in self.workers if node.up and node.process not in busy]
         for node in idle[:2]:
@@ -163,21 +163,21 @@ class BrokerScenario(ReplicaScenario):
                 self._check_not_lost(one.run)
 
     def _check_memory(self, node: BrokerNode) -> None:
-        """What a leader has in memory is what its rows say; it never has to build it anew."""
+        """A leader's memory matches its rows, and it never has to rebuild its memory."""
         if node.broker is None or not node.process.alive or node.process.paused:
             return
         try:
             found = node.broker.check_memory()
         except EngineError:
-            # Its term is over, and it has not heard of that yet.
+            # Its term is over, but it does not know that yet.
             return
         if found:
             raise Violation(f"the memory of {node.name} differs from its rows: {found[:3]}")
         if node.mended:
-            raise Violation(f"{node.name} built its memory anew: {node.mended[0]}")
+            raise Violation(f"{node.name} rebuilt its memory: {node.mended[0]}")
 
     def _check_not_lost(self, run: Run) -> None:
-        """Nobody tells of a task that it is lost while it runs on."""
+        """No broker reports a task as lost while it is still running."""
         for node in self.nodes:
             row = node.look_at(lambda rows: rows.get(keys.numbered(keys.FINAL, run.id)))
             task = decode_task(row) if row is not None else None
@@ -224,7 +224,7 @@ class BrokerScenario(ReplicaScenario):
         if self.hasty is not None:
             self.hasty.judge()
         if not await self._until(self._nobody_queued, PEACE_S_MAX):
-            raise Violation(f"every task has ended, and the leader holds on: {self._queues()}")
+            raise Violation(f"tasks have ended, yet queues are not empty: {self._queues()}")
         if not await self._until(self._purged, PEACE_S_MAX + CLOCKS_S):
             raise Violation("tasks are kept longer than they should be")
         await self._converge()
@@ -238,7 +238,7 @@ class BrokerScenario(ReplicaScenario):
         check_tasks(self.world)
         counts = self.world.trace.counts
         if counts["faults"] < FAULTS_MIN:
-            raise Violation(f"only {counts['faults']} faults: a tame run")
+            raise Violation(f"only {counts['faults']} faults: too few")
 
     def _leader(self) -> BrokerNode | None:
         return next((node for node in self.nodes if node.serving), None)
@@ -253,7 +253,7 @@ class BrokerScenario(ReplicaScenario):
         return self._queues() == (0, 0)
 
     def _queues(self) -> tuple[int, int] | None:
-        """How many tasks wait and run as the leader's memory has it."""
+        """How many tasks wait and run, by the leader's memory."""
         leader = self._leader()
         if leader is None or leader.broker is None:
             return None
@@ -261,9 +261,9 @@ class BrokerScenario(ReplicaScenario):
         return scheduler.waiting, scheduler.running
 
     def _purged(self) -> bool:
-        """Whether every task that was to be kept for a moment has gone.
+        """Whether every task with a short retention was removed.
 
-        What ended in a time that was set back since is kept until that time comes again.
+        If the time was set back, tasks that ended before are kept until that time comes again.
         """
         leader = self._leader()
         if leader is None or leader.broker is None:

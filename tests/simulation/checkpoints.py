@@ -60,7 +60,7 @@ def copies_in_memory() -> Iterator[None]:
 
 
 class Checkpoints:
-    """Who takes them, and who pins and reads them."""
+    """Takes, pins and reads checkpoints."""
 
     def __init__(self, world: World, seed: int) -> None:
         rng = random.Random(f"{seed}:checkpoints")
@@ -177,7 +177,7 @@ class Checkpoints:
         self._pinned[name] = record, until_s
 
     def _forgotten(self) -> str:
-        """A pin that is let go; nobody asks for it any more."""
+        """Forget a pin and return its name: nobody reads it any more."""
         name = self._rng.choice(list(self._pinned))
         del self._pinned[name]
         return name

@@ -1,7 +1,7 @@
-"""What befalls single processes while all else works: their sessions, their steps, their calls.
+"""Faults of single processes while everything else works: in their sessions, steps and calls.
 
-It goes on beside the harm of a `Nemesis` and draws from a generator of its own, so that what a seed
-drew before these faults existed it still draws.
+They are added to the faults of a `Nemesis` and use a separate random generator, so that existing
+seeds still draw the same faults.
 
 Invariants:
 - A seed draws whether it is disturbed at all, which kinds of disturbance it knows, and how strong.
@@ -27,7 +27,7 @@ UNDISTURBED: Final = frozenset(
 )
 """Seeds in `tests/seeds` that failed before there were disturbances: they replay what they found.
 
-Those that failed since stand in files of their own, `failed_disturbed.txt`.
+Seeds that failed later are in separate files, `failed_disturbed.txt`.
 """
 OLDER: Final = frozenset((39, 82, 101, 117, 119, 151, 176, 6091, 7049, 7065))
 """Seeds that failed before users' calls were cancelled and wall clocks differed, likewise."""
@@ -73,7 +73,7 @@ class Disturbances:
         rng = random.Random(f"{seed}:operators")
         self.on = rng.random() < DISTURBED_SHARE and seed not in UNDISTURBED
         self.rng = rng
-        """For operators, too: what they draw moves nothing that was drawn before they existed."""
+        """For operators, too, so that they do not change what existing seeds draw."""
         self.lease_s = 1.0
         """How long a leader's lease lasts in this run."""
         self.rest_s = 3.0
@@ -81,7 +81,7 @@ class Disturbances:
         self.rests_max = rng.choice([0, 0, 1, 3])
         """How often they do."""
         self.others_come: Callable[[], None] = lambda: None
-        """Lets somebody come who may go to the leader that was elected while all rest."""
+        """Starts a client that may go to the leader that was elected while the others rest."""
         self.resting_s = 0.0
         """Until when they rest. Nothing else happens to anybody meanwhile."""
         self._rests = 0
@@ -120,7 +120,7 @@ class Disturbances:
         self._user_s = self.user_rng.choice([0.003, 0.02, 0.1])
 
     def adopt(self, store: SimStore, process: Process) -> None:
-        """A new session: what befalls it comes from here."""
+        """Add a new session. Its faults come from here."""
         if not self.on:
             return
         own = store.own
@@ -269,7 +269,7 @@ class Disturbances:
         return True
 
     def _returned(self, store: SimStore, process: Process, key: str) -> None:
-        """A write of a process has just returned: it may be stopped right here, or its session."""
+        """A write of a process has just returned: perhaps stop the process or its session now."""
         if not self._active:
             return
         if key.endswith("/leader") and not self._leads(process):
@@ -298,9 +298,9 @@ class Disturbances:
         return leader is not None and leader.process is process
 
     def _stop_elected(self, store: SimStore, process: Process) -> None:
-        """Who has just won the key does not go on before others win it, and they hear of it late.
+        """Stop a process that has just won the key until another wins it, and delay its notices.
 
-        Its session may be slow for a while after that, so that it does not hear of them either.
+        Its session may be slow for a while after that, so that it learns of that late, too.
         The others are left alone meanwhile.
         """
         now_s, timeout_s = self._loop.now, self.metadata_timeout_ms / 1000
@@ -350,7 +350,7 @@ class Disturbances:
     # Links and work
 
     def _hold_links(self, target: Disturbed, seconds: float) -> bool:
-        """All that a machine sends to bookies waits, and what they answer: its log is slow."""
+        """Hold a machine's messages to bookies, and their answers: its log is slow."""
         links = [self._network.link_to(target.name, name) for name in self._links]
         for link in links:
             link.holding = True
@@ -422,7 +422,7 @@ class Disturbances:
         self._loop.deliver_at(self._loop.now + delay_s, process, cancel)
 
     def perhaps_abandon(self, future: asyncio.Future[Any]) -> None:
-        """Cancel the future of an append at some moment, or not. It is no fault of the world's."""
+        """Perhaps cancel the future of an append at some moment. This is not counted as a fault."""
         if self._active and self.users_cancel and self.user_rng.random() < self._append_share:
             self._abandon_later(future, "append")
 

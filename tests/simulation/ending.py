@@ -1,8 +1,8 @@
-"""How a run ends: what its processes left in mid-air ends with it, and nobody hears of it.
+"""Ends a run: closes what its processes left unfinished, without any output.
 
 Invariants:
-- Nothing of the interpreter's own moments decides anything: no cycle is collected during a run.
-- Nothing of a run is left to a later one: its coroutines are closed where its loop is.
+- The interpreter's garbage collector has no effect: no cycle is collected during a run.
+- Nothing of a run is left for a later one: its coroutines are closed on its own loop.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _TRIES: Final = 100
 
 @contextmanager
 def in_silence() -> Iterator[None]:
-    """What is ended by force may complain: to nobody, and no log keeps the frames of it."""
+    """Discard errors of what is ended by force, so that no log keeps their frames."""
     heard, disabled = sys.unraisablehook, logging.root.manager.disable
     sys.unraisablehook = lambda unraisable: None
     logging.disable()

@@ -2,9 +2,9 @@
 
 Invariants:
 - The sum of all accounts is the same in every snapshot, on leaders and followers, all the time.
-- The history of lists shows nothing that the transactions' level of isolation excludes.
-- When the faults have stopped, each account holds what the committed transfers make of it, all
-  replicas have the same rows, and so has one that starts empty.
+- The history of lists contains no anomaly that the transactions' isolation level forbids.
+- After the faults have stopped, each account holds the sum of its committed transfers, and all
+  replicas have the same rows, including one that starts empty.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ class HerdScenario(ReplicaScenario):
             if node is None:
                 break
             making = self._loop.spawn(node.process, node.set_up(), f"{node.name} set up")
-            # To await it would be to go on in its process, and to die with it.
+            # Awaiting it would continue in its process, and end with it.
             if await self._until(making.done, PEACE_S_MAX) and making.result():
                 return
             await asyncio.sleep(1.0)
@@ -158,9 +158,9 @@ class HerdScenario(ReplicaScenario):
         await self._judge_rows(workload)
         counts = self.world.trace.counts
         if not self._faulty():
-            raise Violation(f"only {counts['faults']} faults: a tame run")
+            raise Violation(f"only {counts['faults']} faults: too few")
         if not counts["sums"]:
-            raise Violation("nobody looked at the sum")
+            raise Violation("the sum of the accounts was never checked")
 
     async def _judge_rows(self, workload: HerdWorkload) -> None:
         if not await self._until(lambda: any(n.readable for n in self.nodes), PEACE_S_MAX):

@@ -1,7 +1,7 @@
-"""An operator who lets replicas give way, beside everything else, in some disturbed runs.
+"""An operator who makes replicas step down, in some disturbed runs.
 
 Invariants checked:
-- A replica that gave way does not lead in the same term any more.
+- A replica that stepped down no longer leads in the same term.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class LeaderMover:
             self._world.trace.event("not moved", node.name, type(error).__name__)
             return
         if leading is not None and replica._leading is leading:
-            raise Violation(f"{node.process.name} gave way, and leads on")
+            raise Violation(f"{node.process.name} stepped down, but still leads")
         self._world.trace.counts["moved"] += 1
 
 

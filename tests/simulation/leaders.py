@@ -1,9 +1,10 @@
-"""Every node that believes it leads is asked, all the time: what it answers must be up to date.
+"""Queries every node that believes it leads, all the time: its answers must be up to date.
 
 Invariants checked (a breach raises `Violation`):
-- Who answers a read that asks for the newest has applied all that was acknowledged before, by
-  whichever node. The clients' histories say so too; this says it in the instant, for every row.
-- The ledger of the snapshot that is named is there.
+- A node that answers a read of the newest state has applied everything that any node has
+  acknowledged before. Clients' histories show this too, but this check is immediate and covers
+  every row.
+- The ledger of the named snapshot exists.
 - No replica raises the epoch while another one leads whose lease holds. (Others may: an operator
   who deposes a leader, for one.)
 """
@@ -68,7 +69,7 @@ class LeaderProbe:
             for node in leaders:
                 self._ask_one(node)
             if len(leaders) > 1:
-                # One of them is old. Who is new shall have something to tell that the other lacks.
+                # One of them is old. Let the new one have entries that the old one lacks.
                 self._world.trace.counts["two leaders"] += 1
                 self._write(max(leaders, key=_term))
             await asyncio.sleep(_ASK_S)

@@ -4,7 +4,7 @@ It works only in runs that are disturbed, on a machine of its own.
 
 Invariants checked:
 - A ledger that was restored ends where its backup ends, whatever else looked at it meanwhile.
-- A restore that was cut short can be gone on with, until it is done.
+- An interrupted restore can be continued until it is complete.
 """
 
 import asyncio
@@ -136,7 +136,7 @@ class LedgerOperator:
             await asyncio.sleep(slow_s * rng.random())
 
     async def _empty_again(self) -> None:
-        """Begin to empty a bookie, and change one's mind."""
+        """Begin to empty a bookie, and cancel that later."""
         while not self.stopped:
             await asyncio.sleep(8.0 * self._rng.random())
             ids = [node.bookie_ids[-1] for node in self._bookies if node.bookie_ids]

@@ -3,13 +3,14 @@
 Invariants checked (a breach raises `Violation` where it happens):
 - The epoch never goes back; ledgers are listed in ascending order, each under the epoch that its
   own metadata name, and only when the one before is closed where the list says.
-- No pin goes, nor what it holds, before its time by the clock of who set it, or before it is let
-  go.
-- No ledger is dropped before its retention time is over by the clock of who listed the next one.
+- Neither a pin nor the entries that it protects are removed before the pin expires, by the clock of
+  the machine that set it, or is released.
+- No ledger is dropped before its retention time is over, by the clock of the machine that listed
+  the next one.
 - Nothing is acknowledged in a ledger that is not listed, nor out of the order of the appends.
-- Whatever an older epoch got acknowledged, ever, the newer leader knew of when it began.
-- In the end the log holds each body once, of each writer a beginning of what it appended, with all
-  that it was told is durable, in the order of the epochs; and every tail saw just that.
+- When a leader begins, it knows every entry that was ever acknowledged in an older epoch.
+- In the end the log holds each body once, in the order of the epochs. Of each writer it holds a
+  prefix of its appends, which includes all acknowledged ones. Every tail saw exactly these entries.
 """
 
 import struct
@@ -28,7 +29,7 @@ _PADDING: Final = bytes(range(256))
 
 
 class WriterOracle:
-    """One leader's reign: what it appended, and what it was told."""
+    """One leader's term: what it appended, and which appends were acknowledged."""
 
     def __init__(self, log: "LogOracle", number: int, epoch: int) -> None:
         self.epoch = epoch
@@ -49,7 +50,7 @@ class WriterOracle:
         self.appended -= count
 
     def on_cancelled(self, first: int, count: int) -> None:
-        """Nobody will hear of these entries; what follows them acknowledges them, too."""
+        """These appends were cancelled; acknowledging later entries acknowledges them, too."""
         self._unheard[first] = count
 
     def on_acknowledged(self, first: int, count: int, spans: tuple[Span, ...]) -> None:
@@ -79,7 +80,7 @@ class LogOracle:
         """Until when each pin shall hold."""
         self.retention_s = 0.0
         self.moment_s: Callable[[int], float] = lambda listed_ms: 0.0
-        """When whoever changes the list just now saw a time on its wall clock."""
+        """When the process that is changing the list had a given time on its wall clock."""
         self._listed_s: dict[int, float] = {}
         self._tails: list[tuple[Position, list[Position]]] = []
         self._tree = tree.tree
@@ -115,7 +116,7 @@ class LogOracle:
         self.on_entry(position, body)
 
     def on_entry(self, position: Position, body: bytes) -> None:
-        """Somebody was told what stands at a position."""
+        """An entry was read at a position."""
         require(self._seen.setdefault(position, body) == body, f"two entries at {position}")
 
     def pinned(self, name: str, until_s: float) -> None:
@@ -123,7 +124,7 @@ class LogOracle:
         self._pins[name] = until_s
 
     def unpinned(self, name: str) -> None:
-        """Somebody begins to let a pin go."""
+        """A client begins to release a pin."""
         self._pins.pop(name, None)
 
     def tail(self, after: Position) -> list[Position]:

@@ -1,11 +1,11 @@
-"""A log that is removed, and made anew under its name, while old leaders believe that they lead.
+"""A log is removed and created again under its name, while old leaders believe that they lead.
 
 It goes on beside the log of a run, in some disturbed runs, on machines of its own.
 
 Invariants checked:
-- What a leader from before a removal appends when that has returned is never acknowledged.
+- After a removal has returned, no append of a leader from before it is acknowledged.
 - Nobody reads an entry from before a removal that had returned.
-- What a leader since the last removal was told is durable is in the log, each entry once.
+- Entries that were acknowledged to a leader after the last removal are in the log, each once.
 - Nothing is left of a log that was removed and swept.
 """
 
@@ -34,7 +34,7 @@ _PEACE_S_MAX: Final = 60.0
 
 
 class LogRemovals:
-    """Who leads that log, and who removes it."""
+    """Leaders of that log, and an operator that removes it."""
 
     def __init__(self, world: World, seed: int, settings: LogSettings) -> None:
         rng = random.Random(f"{seed}:log removals")
@@ -122,7 +122,7 @@ class LogRemovals:
                     await asyncio.sleep(0.2)
 
     def _hold_somebody(self) -> None:
-        """Pause a leader: it wakes up when its log is gone, or another one has its name."""
+        """Pause a leader. When it resumes, its log is removed, or another one has its name."""
         loop, process = self._world.loop, self._rng.choice(self.keepers).process
         if self._rng.random() < 0.5 and not process.paused and process.alive:
             loop.pause(process)

@@ -54,7 +54,7 @@ def run_log_seed(seed: int, show: Show = None) -> Outcome:
 
 
 class LogNemesis(Nemesis):
-    """The harm that ledgers know, and one that only a log has: its last ledger is fenced."""
+    """The faults of ledgers, and one that only logs have: the last ledger is fenced."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class LogScenario:
             node.start()
         await asyncio.sleep(1.0)
         self._archivist = ClientNode(self.world, "archivist", ClientSettings(), self._keep_archive)
-        # Before its first pin stands, nothing keeps the beginning of the log for it.
+        # Until its first pin is set, nothing keeps the beginning of the log for it.
         await self._until(lambda: bool(self.oracle.list.pins), PEACE_S_MAX)
         clients = [
             ClientNode(self.world, f"client{number}", self._client_settings, self.workload.start)
@@ -151,7 +151,7 @@ class LogScenario:
         await self._judge()
 
     def _moment_s(self, listed_ms: int) -> float:
-        """When the process whose call is carried out just now had this time on its wall clock."""
+        """When the process whose call is being carried out had this time on its wall clock."""
         raiser = self._loop.acting_for
         machine = raiser.name.partition("#")[0] if raiser is not None else ""
         return (listed_ms - WALL_START_MS) / 1_000 - (self.world.wall_s(machine) or 0.0)
@@ -227,7 +227,7 @@ class LogScenario:
             self._worked(),
             f"only {self.operations} operations of {len(self.oracle.writers)} leaders",
         )
-        require(self.world.trace.counts["faults"] >= FAULTS_MIN, "a tame run")
+        require(self.world.trace.counts["faults"] >= FAULTS_MIN, "too few faults")
         judge = ClientNode(self.world, "judge", ClientSettings(), lambda node: None)
         log = ReplicatedLog(judge.client, NAME, LogSettings())
         writer = await self._in_peace(log)

@@ -35,7 +35,7 @@ class RanTooLong(AssertionError):
 
 
 class Process:
-    """What lives and dies together: all callbacks and tasks of one node's incarnation."""
+    """One process of a node: all its callbacks and tasks, which end together."""
 
     __slots__ = (
         "_tidy_at",
@@ -56,7 +56,7 @@ class Process:
         self.paused = False
         self.parked: list[SimHandle] = []
         self.steps = 0
-        """How many callbacks are left until `stop_here` is called; 0: nobody counts."""
+        """How many callbacks are left until `stop_here` is called; 0: never."""
         self.stop_here: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] = _nothing
         self.on_resume: Callable[[], None] = _nothing
@@ -74,7 +74,7 @@ class Process:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """The default callback: do nothing."""
 
 
 class SimHandle:
@@ -125,7 +125,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.world = Process("world")
         self.current = self.world
         self.acting_for: Process | None = None
-        """Whose call the metadata store carries out just now."""
+        """The process whose call the metadata store is carrying out."""
         self.now = START_S
         self.callbacks_run = 0
         self.on_callback: Callable[[], None] | None = None
@@ -196,7 +196,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.current = before
 
     def pause(self, process: Process) -> None:
-        """Stop a process in mid-air, as SIGSTOP does. Time goes on without it."""
+        """Stop a process at once, as SIGSTOP does. Time goes on for all others."""
         process.on_pause()
         process.paused = True
 
@@ -291,7 +291,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 continue
             process = handle.process
             if process.paused or not process.alive:
-                # A dead one's are kept for ever: nobody shall miss what they would have heard.
+                # Callbacks of a dead process are kept, so that their futures are never finalised.
                 process.parked.append(handle)
                 continue
             if process.steps and self._stopped_at_step(process):

@@ -8,7 +8,7 @@ Invariants checked (bookkeeper's and ours; a breach raises `Violation` where it 
 - A closed ledger's end and length never change; its length is that of its entries.
 - The LAC of one handle never goes back, and never passes what was sent.
 - A reader gets consecutive entries, with the bytes that were appended, none past its LAC.
-- Nobody is told that a confirmed entry, or a ledger that was never deleted, does not exist.
+- No call reports that a confirmed entry, or a ledger that was never deleted, does not exist.
 """
 
 import struct

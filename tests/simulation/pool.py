@@ -2,8 +2,8 @@
 
 Invariants:
 - Each seed runs alone in its process; results come back in the order of the seeds.
-- Nothing of a run is logged: losses are the worlds' daily bread, and would drown what failed.
-- Workers are fresh interpreters: nothing of this process leaks into a run.
+- Runs log nothing: warnings about simulated faults would hide the failures.
+- Workers are fresh interpreters: no state of this process reaches a run.
 """
 
 import gc
@@ -21,7 +21,7 @@ _SEEDS_A_TASK: Final = 4
 
 
 def run_many(seeds: Sequence[int], jobs: int, run: RunSeed = run_seed) -> Iterator[Outcome]:
-    """Run seeds in `jobs` processes (1: in this one) and yield what came of each."""
+    """Run seeds in `jobs` processes (1: in this one) and yield their outcomes."""
     if jobs <= 1:
         before = logging.root.manager.disable
         logging.disable()
@@ -36,7 +36,7 @@ def run_many(seeds: Sequence[int], jobs: int, run: RunSeed = run_seed) -> Iterat
 
 
 def _begin() -> None:
-    """In a worker: what is imported lasts as long as it does, so no run's end looks through it."""
+    """Initialize a worker: exclude its imports from the garbage collections between runs."""
     logging.disable()
     gc.freeze()
 
@@ -55,7 +55,7 @@ def committed_seeds(kind: str = "") -> list[int]:
 
 
 def describe(outcome: Outcome, kind: str = "") -> str:
-    """A failure in words, with the command that replays it; `kind` is the option of its run."""
+    """Describe a failure, with the command that replays it. `kind` is the option of its run."""
     replay = f"make sim SEED={outcome.seed}"
     if kind:
         replay = f"python -m tests.simulation {kind} --seed {outcome.seed}"

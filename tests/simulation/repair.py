@@ -4,7 +4,7 @@ Invariants:
 - Repair runs unchanged, over its bookie's own session and a client's view of the network.
 - In peace every ledger whose losses the promise covers comes to full replication: each entry of it
   lies intact on every bookie of its write set, as those bookies themselves say, and none shares a
-  machine that need not. A bookie that is to go is then left by all of them.
+  machine that need not. A bookie that is being emptied then has no replicas.
 - A run without repair is one more kind of world; a seed decides which.
 """
 

@@ -1,4 +1,4 @@
-"""What happens to replicas, beside all that happens to the cluster under them.
+"""Faults of replicas, on top of all faults of the cluster below them.
 
 Invariants:
 - Any replica may be wiped, all of them at once too: the log and its snapshots are enough.
@@ -160,7 +160,7 @@ class ReplicaNemesis(Nemesis):
         return any(wiped)
 
     def _stop_replica(self, node: ReplicaNode) -> bool:
-        """Close it as for an upgrade; it is gone when that has ended, or was not patient enough."""
+        """Close it as for an upgrade. It ends when closing is done, or after a time-out."""
         if not node.up or node.replica is None or node.process.paused:
             return False
         loop, process = self._world.loop, node.process

@@ -1,9 +1,9 @@
-"""What replicas may never do, checked whenever one of them applies, answers or is looked at.
+"""The rules that replicas must never break, checked on every apply, answer and look.
 
 Invariants checked (a breach raises `Violation` where it happens):
 - At one position of the log every replica applies the same command, with the same result.
 - No command is applied at two positions, and no replica applies backwards.
-- What is acknowledged was applied, with that very result, and never under two leaders of one epoch.
+- Every acknowledged command was applied with the same result, and one epoch has one leader at most.
 - Replicas that applied the log to the same position have the same hash.
 - All answers of each register can be explained by one order of the calls.
 """

@@ -157,7 +157,7 @@ class ReplicaScenario:
 
     @contextmanager
     def _calm(self) -> Iterator[None]:
-        """Nothing gets lost for a while: else so much may be lost that no leader lasts."""
+        """Lose no messages for a while: with too many losses, no leader would last."""
         network, faults = self.world.network, self.world.metadata_faults
         drawn, network.faults = network.faults, NetworkFaults()
         shares = faults.lost_before_share, faults.lost_after_share
@@ -218,10 +218,10 @@ class ReplicaScenario:
         empty.start()
         await self._converge()
         if not self._faulty():
-            raise Violation(f"only {self.world.trace.counts['faults']} faults: a tame run")
+            raise Violation(f"only {self.world.trace.counts['faults']} faults: too few")
 
     async def _converge(self) -> None:
-        """One leads, all stand at one position, and all that was acknowledged is in their rows."""
+        """One leads, all have the same position, and their rows have everything acknowledged."""
         if not await self._until(self._converged, PEACE_S_MAX):
             raise Violation(f"replicas do not come together: {self._status()}")
         rows = [self._rows(node) for node in self.replicas]

@@ -1,4 +1,4 @@
-"""Playing one run to its end, whatever it is a run of.
+"""Plays one run of any kind to its end.
 
 Invariants:
 - A task of a living process that failed with nobody to tell fails the run.
@@ -108,7 +108,7 @@ def _play(
 def check_tasks(world: World) -> None:
     """A task of a living process that failed with nobody to tell is a defect."""
     for process in world.processes:
-        # Who would hear of it in a paused one has not had its turn.
+        # In a paused process, the task that awaits it has not run yet.
         if process.alive and not process.paused:
             ended = [task for task in process.tasks if task.done()]
             for task in ended:

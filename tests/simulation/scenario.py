@@ -172,16 +172,16 @@ class Scenario:
         if self.workload.operations < OPERATIONS_MIN:
             raise Violation(f"only {self.workload.operations} operations came to an end")
         if not self._faulty():
-            raise Violation(f"only {self.world.trace.counts['faults']} faults: a tame run")
+            raise Violation(f"only {self.world.trace.counts['faults']} faults: too few")
 
     # The verdict
 
     async def _judge(self, lossy: set[str]) -> None:
         """In peace everything works, and everything promised is there.
 
-        A ledger that was created on a bookie just after that was wiped may have lost more than
-        the promise allows before its first entry: it keeps what it holds, but may stay open. So
-        may one that was created with a bookie known, but wiped before it ever served.
+        A ledger that was created on a bookie just after that bookie was wiped may have lost more
+        bookies than the promise allows before its first entry: its entries stay readable, but it
+        may stay open. The same holds if a bookie was wiped before it first served.
         """
         await self._until(lambda: all(node.service for node in self.bookies), PEACE_S_MAX)
         if not all(node.service or node.damaged for node in self.bookies):
@@ -211,7 +211,7 @@ class Scenario:
         await self._judge_ledger(judge, ledger)
 
     async def _judge_replication(self, judge: ClientNode, lossy: set[str]) -> None:
-        """With repair, what the promise covers is whole in the end, wherever it lies then."""
+        """With repair, every ledger that the promise covers is fully replicated in the end."""
         assert self._repair is not None
         ledgers = [
             ledger
@@ -221,7 +221,7 @@ class Scenario:
         await ReplicationJudge(judge, self.bookies, self._repair).judge(ledgers)
 
     async def _create_in_peace(self, judge: ClientNode) -> LedgerWriter:
-        """A bookie notices a little later that its disk has room again, or that it may start."""
+        """Create a ledger. Bookies notice a little later that their disk has room again."""
         deadline = self._loop.now + 60.0
         while True:
             try:

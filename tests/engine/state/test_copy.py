@@ -63,15 +63,6 @@ async def test_a_copy_that_cannot_be_made_fails_alone(tmp_path: Path) -> None:
     await workers.close()
 
 
-async def test_a_storage_without_a_folder_has_no_copies(tmp_path: Path) -> None:
-    workers = ThreadWorkers(asyncio.get_running_loop())
-    state = StoredState(SimStorage(), workers)
-    with pytest.raises(StateFailed, match="could not be copied"):
-        await state.copy_to(tmp_path / "copy")
-    await state.close()
-    await workers.close()
-
-
 def test_what_is_no_copy_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(FolderError):
         RocksCopy(tmp_path / "nothing")
