@@ -269,7 +269,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "",
         by_test(
             _KILLED,
-            "test_a_process_that_has_exited_is_neither_killed_nor_sent_tasks_while_its_children_run",
+            "test_a_process_that_has_exited_gets_no_signal_and_no_tasks",
         ),
     ),
     Mutant(
@@ -280,7 +280,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "",
         by_test(
             _KILLED,
-            "test_a_process_that_has_exited_is_neither_killed_nor_sent_tasks_while_its_children_run",
+            "test_a_process_that_has_exited_gets_no_signal_and_no_tasks",
         ),
     ),
     Mutant(

@@ -120,7 +120,7 @@ async def test_an_attempt_has_not_ended_while_a_process_that_it_started_runs(
         assert gone(far)
 
 
-async def test_a_process_that_has_exited_is_neither_killed_nor_sent_tasks_while_its_children_run(
+async def test_a_process_that_has_exited_gets_no_signal_and_no_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note = tmp_path / "numbers"

@@ -63,7 +63,7 @@ def test_the_tablespace_default_is_there_once_a_node_is_listed() -> None:
     in_yard(script)
 
 
-def test_a_node_serves_its_tablespaces_though_the_mark_of_a_restore_cannot_be_read() -> None:
+def test_a_node_serves_though_the_mark_of_a_restore_cannot_be_read() -> None:
     async def script(yard: Yard) -> None:
         await yard.add("a")
         await yard.commands.create("farm", expected=1)
