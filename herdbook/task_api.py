@@ -11,9 +11,7 @@ Invariants:
   no password and no secret crosses the wire.
 - The file that names a server is readable by its owner alone: it holds a password.
 - That file is valid only while its server holds a lock (`flock`) on it: a file that a killed server
-  left behind is ignored, even if another program now listens at its port. Servers of earlier
-  versions hold no lock and write no `locked`: such a file counts only if its server accepts the
-  password in it.
+  left behind is ignored, even if another program now listens at its port.
 """
 
 import fcntl
@@ -65,8 +63,6 @@ class TaskServerFact(msgspec.Struct, frozen=True):
     password: str = ""
     certificate: str = ""
     """The file of the server's own certificate, if it speaks TLS."""
-    locked: bool = False
-    """Whether the server holds a lock on the file; those of earlier versions do not."""
 
 
 class TaskApi:
@@ -137,23 +133,17 @@ async def open_tasks(
     served = read_server(folder)
     if served is not None:
         async with _over_http(served, configuration) as api:
-            if await _answers(api, served):
+            if await _answers(api):
                 yield api
                 return
     async with _here(folder) as api:
         yield api
 
 
-async def check_unserved(folder: Path) -> None:
+def check_unserved(folder: Path) -> None:
     """Raise `InvalidRequest` for a folder whose tasks a server answers for already."""
     served = read_server(folder)
-    if served is None:
-        return
-    running = served.locked
-    if not running:
-        async with _over_http(served, read_configured()) as api:
-            running = await _answers(api, served)
-    if running:
+    if served is not None:
         raise InvalidRequest(
             f"the tasks of {folder} are already served at {served.url}: use that server, or stop "
             "it first"
@@ -167,10 +157,7 @@ def read_configured() -> Configuration:
 
 
 def read_server(folder: Path) -> TaskServerFact | None:
-    """The running server of a folder, as it described itself; None if there is none.
-
-    A server of an earlier version, which is not `locked`, may have been killed: ask it.
-    """
+    """The running server of a folder, as it described itself; None if there is none."""
     try:
         with (folder / SERVER_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -178,9 +165,8 @@ def read_server(folder: Path) -> TaskServerFact | None:
         return _decoded(folder)
     except OSError:
         return None
-    found = _decoded(folder)
-    # Nobody holds the lock: a server that locks its file was killed.
-    return None if found is None or found.locked else found
+    # Nobody holds the lock: its server was killed.
+    return None
 
 
 def _decoded(folder: Path) -> TaskServerFact | None:
@@ -190,16 +176,14 @@ def _decoded(folder: Path) -> TaskServerFact | None:
         return None
 
 
-async def _answers(api: TaskApi, served: TaskServerFact) -> bool:
-    """Whether a server is running: it may have ended a moment ago.
-
-    If a server does not lock its file, another one may now have its address, and refuse the
-    password.
-    """
+async def _answers(api: TaskApi) -> bool:
+    """Whether a server is running: it may have ended a moment ago."""
     try:
         await api.ask("GET", "/status")
-    except BrokerError as error:
-        return served.locked and error.code != BrokerUnavailable.code
+    except BrokerUnavailable as error:
+        return error.code != BrokerUnavailable.code
+    except BrokerError:
+        pass
     return True
 
 

@@ -164,7 +164,7 @@ async def serve_tasks(
     found = find(url, os.environ, configuration)
     _check_listeners(settings, security, clustered=is_cluster(found))
     if not is_cluster(found):
-        await check_unserved(Path(found))
+        check_unserved(Path(found))
     ended = ended if ended is not None else ended_by_signals()
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(listening_at(settings.listen))
@@ -357,7 +357,7 @@ def _owner(stack: AsyncExitStack, folder: Path, settings: TaskServerSettings, ad
     """Let a folder know its server; whoever may read the folder, by what it says."""
     password = f"{random.SystemRandom().getrandbits(128):032x}"
     certificate = str(settings.certificate.absolute()) if settings.certificate else ""
-    stack.enter_context(_Named(folder, TaskServerFact(address, password, certificate, locked=True)))
+    stack.enter_context(_Named(folder, TaskServerFact(address, password, certificate)))
     return User(USER, password, admin=True)
 
 

@@ -110,55 +110,26 @@ async def test_the_roles_of_a_node_share_one_opening_of_its_folder(tmp_path: Pat
         assert (await third.book.broker.open()).serving
 
 
-@pytest.mark.parametrize("locked", [True, False])
 async def test_a_killed_servers_file_is_ignored_even_if_its_port_is_in_use(
-    tmp_path: Path, locked: bool
+    tmp_path: Path,
 ) -> None:
-    """Also if its server was of an earlier version, which locked no file and did not say so."""
     killed, other = tmp_path / "killed", tmp_path / "other"
     async with herdbook.open_async(killed):
         pass
     async with herdbook.open_async(other):
         pass
     async with serving(other) as url:
-        fact = {"url": url, "password": "x"} | ({"locked": True} if locked else {})
-        (killed / SERVER_FILE).write_bytes(json.dumps(fact).encode())
+        (killed / SERVER_FILE).write_bytes(json.dumps({"url": url, "password": "x"}).encode())
         (killed / SERVER_FILE).with_suffix(".new").write_bytes(b'{"url": "htt')
-        assert (read_server(killed) is None) == locked and read_server(other) is not None
+        assert read_server(killed) is None and read_server(other) is not None
         async with open_tasks(str(killed)) as api:
             assert (await api.ask("POST", "/tasks", {"type": "milk"}))["id"] == 1
         async with serving(killed) as again:
-            found = read_server(killed)
-            assert found is not None and found.url == again != url
+            fact = read_server(killed)
+            assert fact is not None and fact.url == again != url
             with pytest.raises(InvalidRequest, match=f"are already served at {again}"):
                 async with serving(killed):
                     raise AssertionError
         assert not (killed / SERVER_FILE).exists()
         async with open_tasks(str(other)) as api:
             assert (await api.ask("GET", "/tasks"))["tasks"] == []
-
-
-async def test_a_running_server_of_an_earlier_version_is_used_and_stays_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "data"
-    async with herdbook.open_async(folder):
-        pass
-    async with serving(folder) as url:
-        file = folder / SERVER_FILE
-        fact = json.loads(file.read_bytes())
-        fact.pop("locked", None)
-        # Another file, as nobody locks that of an earlier version.
-        file.unlink()
-        file.write_text(json.dumps(fact))
-        found = read_server(folder)
-        assert found is not None and found.url == url
-        with pytest.raises(InvalidRequest, match=f"are already served at {url}"):
-            async with serving(folder):
-                raise AssertionError
-        with monkeypatch.context() as patch:
-            patch.delattr("herdbook.task_api._here")
-            async with open_tasks(str(folder)) as api:
-                assert (await api.ask("POST", "/tasks", {"type": "milk"}))["id"] == 1
-    async with open_tasks(str(folder)) as api:
-        assert len((await api.ask("GET", "/tasks"))["tasks"]) == 1

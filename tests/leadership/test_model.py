@@ -9,9 +9,10 @@ from tests.leadership.model import AS_IT_STOOD, Bounds, Found, Rules, explore
 
 TWO_LEADERS = "two leaders"
 STALE = "stale read"
+LOST = "lost acknowledgement"
 SMALL = Bounds(leases=(1, 1), attempts=2, epochs=2, appends=1)
 UNLIKE = Bounds(leases=(2, 1), attempts=2, epochs=2, appends=1)
-NEEDED = {
+NEEDED: dict[str, str | tuple[str, ...]] = {
     "waits_for_the_longer_lease": TWO_LEADERS,
     "takes_what_it_saw": TWO_LEADERS,
     "leases_from_the_sending": TWO_LEADERS,
@@ -19,7 +20,7 @@ NEEDED = {
     "looks_at_the_lease_after_the_read": STALE,
     "raises_from_what_was_read": STALE,
     "fences": STALE,
-    "lists_in_its_epoch": STALE,
+    "lists_in_its_epoch": (STALE, LOST),
     "answers_under_the_lease": TWO_LEADERS,
     "resigning_ends_the_lease": TWO_LEADERS,
 }

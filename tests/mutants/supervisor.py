@@ -195,45 +195,15 @@ SUPERVISOR_MUTANTS: Final = (
         by_test(_SERVED_TESTS, "test_the_roles_of_a_node_share_one_opening_of_its_folder"),
     ),
     Mutant(
-        "a-folder-is-opened-again-while-it-closes",
-        "who comes while the last opener closes waits until it is closed",
-        "herd/sharing.py",
-        "        async with shared.changing:\n            shared.opened = None\n",
-        "        self._open.pop(key, None)\n"
-        "        async with shared.changing:\n            shared.opened = None\n",
-        by_test(
-            "herd/test_sharing.py",
-            "test_who_comes_while_the_last_one_closes_waits_and_opens_it_again",
-        ),
-    ),
-    Mutant(
         "what-a-killed-server-left-names-a-server",
         "a server's file is valid only while it is locked",
         "herdbook/task_api.py",
-        "    return None if found is None or found.locked else found\n",
-        "    return found\n",
+        "    # Nobody holds the lock: its server was killed.\n    return None\n",
+        "    return _decoded(folder)\n",
         by_test(
             _SERVED_TESTS,
             "test_a_killed_servers_file_is_ignored_even_if_its_port_is_in_use",
         ),
-    ),
-    Mutant(
-        "a-server-of-an-earlier-version-counts-as-killed",
-        "a server of an earlier version does not lock its file: it is asked",
-        "herdbook/task_api.py",
-        "    return None if found is None or found.locked else found\n",
-        "    return None\n",
-        by_test(
-            _SERVED_TESTS, "test_a_running_server_of_an_earlier_version_is_used_and_stays_alone"
-        ),
-    ),
-    Mutant(
-        "who-refuses-the-password-is-the-server",
-        "a server that locks no file counts only if it accepts its password",
-        "herdbook/task_api.py",
-        "        return served.locked and error.code != BrokerUnavailable.code\n",
-        "        return error.code != BrokerUnavailable.code\n",
-        by_test(_SERVED_TESTS, "test_a_killed_servers_file_is_ignored_even_if_its_port_is_in_use"),
     ),
     Mutant(
         "a-node-waits-for-no-process-that-was-killed",
