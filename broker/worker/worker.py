@@ -128,10 +128,11 @@ class Worker:
         self._hurried = asyncio.Event()
         self._abandoned = asyncio.Event()
         self._welcomed = asyncio.Event()
-        """Set with each welcome, which may contain another lease."""
+        """Set with each welcome, which may contain another lease, and by a late renewal."""
         self._lease_ms = 0
         self._renewed_s = 0.0
         self._ending = False
+        self._endings: set[asyncio.Task[object]] = set()
         self._taken_total = 0
         self._share = 1.0
         self._gave_up: BrokerError | None = None
@@ -207,9 +208,12 @@ class Worker:
                 raise self._gave_up
             return await self._leave()
         finally:
-            for one in (linking, leasing, draining):
+            leasing.cancel()
+            await asyncio.gather(leasing, return_exceptions=True)
+            left = (linking, draining, *self._endings)
+            for one in left:
                 one.cancel()
-            await asyncio.gather(linking, leasing, draining, return_exceptions=True)
+            await asyncio.gather(*left, return_exceptions=True)
 
     # Leaving
 
@@ -387,6 +391,8 @@ class Worker:
         said = link.acked(sequence)
         if isinstance(said, Beat):
             self._renewed_s = max(self._renewed_s, said.sent_s)
+            if self._ending:
+                self._welcomed.set()
         elif said is not None:
             for attempt in said:
                 self._ended.pop(attempt, None)
@@ -413,8 +419,16 @@ class Worker:
             if len(self._places):
                 _log.warning("the worker ends its tasks: the broker has not answered in time")
                 self._ending = True
-                await self._places.end_all()
+                ending = asyncio.create_task(self._places.end_all())
+                back = asyncio.create_task(self._welcomed.wait())
+                self._endings |= {ending, back}
+                # Once the lease is renewed, what does not end must not keep other tasks away.
+                done, _ = await asyncio.wait((ending, back), return_when=asyncio.FIRST_COMPLETED)
+                back.cancel()
+                self._endings = {one for one in self._endings if not one.done()}
                 self._ending = False
+                if ending in done:
+                    ending.result()
             await asyncio.sleep(self._lease_ms / _HEARTBEATS_A_LEASE / 1000)
 
 

@@ -85,7 +85,8 @@ class Reading:
         if leading is not None and self.role is Role.LEADER and not self._applier.failed:
             found = look(self._rows)
             # Check the lease only now, after the answer: this proves that nobody led meanwhile.
-            if self._leading is leading and leading.holding.holds():
+            same = self._leading is leading and not self._applier.failed
+            if same and leading.holding.holds():
                 return found
         raise self._not_leader()
 

@@ -15,6 +15,17 @@ _KILLED: Final = "broker/worker/test_killed.py"
 
 BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
+        "what-does-not-end-keeps-other-tasks-away",
+        "an attempt that does not end costs a worker one seat",
+        "broker/worker/worker.py",
+        "await asyncio.wait((ending, back), return_when=asyncio.FIRST_COMPLETED)",
+        "await asyncio.wait((ending,), return_when=asyncio.FIRST_COMPLETED)",
+        by_test(
+            "broker/worker/test_worker.py",
+            "test_what_does_not_end_keeps_no_other_tasks_away_once_the_lease_is_renewed",
+        ),
+    ),
+    Mutant(
         "a-worker-outlives-its-lease",
         "a worker ends its processes half a lease after its last acknowledged heartbeat was sent",
         "broker/worker/worker.py",

@@ -272,6 +272,28 @@ def test_a_worker_does_not_leave_its_session_while_something_does_not_end() -> N
     played(script())
 
 
+def test_what_does_not_end_keeps_no_other_tasks_away_once_the_lease_is_renewed() -> None:
+    async def script() -> None:
+        scene = await with_work(1)
+
+        async def end_all() -> None:
+            await asyncio.Event().wait()
+
+        scene.places.end_all = end_all  # type: ignore[method-assign]
+        scene.port.answers = lambda message: False
+        scene.port.refusing = True
+        await elapse(LEASE_MS / 1000)
+        scene.port.answers = lambda message: True
+        scene.port.refusing = False
+        await elapse(3.0)
+        scene.port.link.say(Assigned(scene.worker.session, runs(2)))
+        await elapse(0.1)
+        assert scene.places.running == [(1, 1), (2, 1)] and not scene.port.link.told()
+        await scene.end()
+
+    played(script())
+
+
 def test_a_drain_that_is_asked_for_three_times_waits_for_nobody() -> None:
     async def script() -> None:
         scene = await with_work(1)
