@@ -267,6 +267,12 @@ async def _batches(
     path = folder.ledger(kept.ledger_id, kept.last)
     blocks = read_blocks(path, kept.ledger_id, kept.last, kept.length)
     reading: asyncio.Future[list[bytes] | None] | None = None
+
+    def has_read(done: asyncio.Future[list[bytes] | None]) -> None:
+        # If the loop itself ends, the thread may still be reading.
+        if not done.cancelled():
+            blocks.close()
+
     try:
         while True:
             reading = asyncio.ensure_future(workers.run(partial(next, blocks, None)))
@@ -279,7 +285,7 @@ async def _batches(
             blocks.close()
         else:
             # The caller was cancelled. The file cannot be closed until the thread has read.
-            reading.add_done_callback(lambda done: done.cancelled() or blocks.close())
+            reading.add_done_callback(has_read)
 
 
 def _in_order(manifest: StoreManifest, replicas: int) -> Iterator[tuple[str, bytes]]:

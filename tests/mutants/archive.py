@@ -558,7 +558,7 @@ ARCHIVE_MUTANTS: Final = (
         "a-cancelled-restore-leaves-a-file-open",
         "a file that a thread reads is closed when the thread has read",
         "herdbook/archive/restore.py",
-        "            reading.add_done_callback(lambda _: blocks.close())\n",
+        "            reading.add_done_callback(has_read)\n",
         "            _KEPT.append(blocks)\n\n\n_KEPT: list[object] = []\n",
         by_test(
             "herdbook/test_archive_restoring.py",

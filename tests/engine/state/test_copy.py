@@ -11,7 +11,6 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import RocksCopy, RocksStorage, open_rocks
 from engine.state.storage import Mark
 from engine.state.stored import StoredState
-from tests.simulation.state import SimStorage
 
 
 async def opened(path: Path) -> tuple[StoredState, ThreadWorkers]:
