@@ -404,8 +404,8 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a-shorter-lease-is-noticed-late",
         "a worker uses the lease of its welcome from then on",
         "broker/worker/worker.py",
-        "        self._welcomed.set()\n",
-        "",
+        "        self._renewed_s = sent_s\n        self._welcomed.set()\n",
+        "        self._renewed_s = sent_s\n",
         by_test(
             _LEASES,
             "test_a_worker_uses_a_shorter_lease_as_soon_as_it_knows_it",
