@@ -8,6 +8,7 @@ Invariants:
 """
 
 import asyncio
+import math
 import random
 import shutil
 import signal
@@ -52,7 +53,7 @@ _ONCE_BITS: Final = 256
 _LOOK_S: Final = 0.1
 _ALIVE_S: Final = 0.5
 _STEADY_S: Final = 5.0
-"""If ZooKeeper ends sooner than this after its start, it is not started again."""
+"""If ZooKeeper ends sooner than this after a restart, it is not started again."""
 _READY_S: Final = 60.0
 
 
@@ -272,17 +273,16 @@ async def _beside(ending: Ending, *works: Awaitable[None]) -> AsyncIterator[None
 
 async def _keep_zookeeper(server: ZooKeeperServer, tell: Callable[[str], None]) -> None:
     """Restart ZooKeeper when it ends. Raises `ZooKeeperFailed` if it ends again at once."""
-    clock = SystemClock()
-    started_s = clock.monotonic()
+    clock, restarted_s = SystemClock(), -math.inf
     while True:
         await asyncio.sleep(_ALIVE_S)
         if server.runs:
             continue
-        if clock.monotonic() - started_s < _STEADY_S:
-            raise ZooKeeperFailed(f"ZooKeeper ended soon after its start: see {server.log}")
+        if clock.monotonic() - restarted_s < _STEADY_S:
+            raise ZooKeeperFailed(f"ZooKeeper ended soon after it was restarted: see {server.log}")
         tell(f"ZooKeeper died. It is started again; see {server.log}")
         server.start(wait=False)
-        started_s = clock.monotonic()
+        restarted_s = clock.monotonic()
 
 
 async def _tell(supervisor: Supervisor, cluster: DevCluster, ready: Ready) -> None:

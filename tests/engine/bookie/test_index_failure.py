@@ -98,7 +98,7 @@ async def test_a_flush_after_a_failed_index_write_says_that_the_bookie_has_stopp
 
 
 async def test_an_index_without_room_on_its_disk_waits_and_comes_back() -> None:
-    house = House(index_delay_ms=1)
+    house = House(index_delay_ms=500)
     service = await house.start()
     await house.stored(0, b"zero")
     await house.indexed()
