@@ -172,7 +172,7 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
         try:
             last = span.last.entry
             if reader.last_add_confirmed < last:
-                await reader.read_last_add_confirmed()
+                await reader.read_last_add_confirmed(last)
             async with aclosing(reader.read_batches(span.first, last)) as found:
                 async for entries in found:
                     told = Span(span.ledger, entries[0].entry_id, len(entries))

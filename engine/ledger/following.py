@@ -9,6 +9,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 from engine.errors import BookieUnavailable, InvalidRequest, MetadataUnavailable, Unavailable
@@ -44,8 +45,10 @@ class LacFollower:
         """The newest metadata known."""
         return self._held.metadata
 
-    async def read_now(self) -> int:
+    async def read_now(self, at_least: int = NO_ENTRY) -> int:
         """Ask the ensemble for its LAC; what it returns covers all that was announced before.
+
+        Waits for a LAC of `at_least`, as long as a read may take.
 
         Raises `Unavailable` when too few bookies answer, and what reading the metadata raises.
         """
@@ -57,6 +60,10 @@ class LacFollower:
             await self.refresh()
             if self.metadata.fragments[-1] == asked:
                 break
+        if self.lac < at_least:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._context.settings.read_timeout_ms / 1000):
+                    await self.wait_above(at_least - 1)
         return self.lac
 
     async def _ask_all(self) -> None:

@@ -24,7 +24,7 @@ from engine.ledger.following import LacFollower
 from engine.ledger.reading import ReplicaReader
 from engine.limits import ENTRY_ID_MAX
 from engine.metadata.ledgers import Held, LedgerMetadata, check_not_restoring
-from engine.run import Entry
+from engine.run import NO_ENTRY, Entry
 
 
 class LedgerReader:
@@ -57,9 +57,13 @@ class LedgerReader:
         """The bytes of all entries of a closed ledger; None while it is open."""
         return self.metadata.length
 
-    async def read_last_add_confirmed(self) -> int:
-        """Ask the bookies how far the ledger may be read now. Raises `Unavailable`."""
-        return await self._follower.read_now()
+    async def read_last_add_confirmed(self, at_least: int = NO_ENTRY) -> int:
+        """Ask the bookies how far the ledger may be read now. Raises `Unavailable`.
+
+        One bookie may know more than those that answer first. If it is known that `at_least` was
+        confirmed, this waits for that bookie, at most as long as a read may take.
+        """
+        return await self._follower.read_now(at_least)
 
     def read(self, first: int, last: int) -> AsyncIterator[Entry]:
         """Entries `first` to `last`, both included, in order. `last` = `first` - 1 gives none.

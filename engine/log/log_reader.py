@@ -148,7 +148,7 @@ class LogReader:
             reader = await self.open(ledger)
             try:
                 if reader.last_add_confirmed < last:
-                    await reader.read_last_add_confirmed()
+                    await reader.read_last_add_confirmed(last)
                 async with aclosing(reader.read_batches(first, last)) as batches:
                     async for entries in batches:
                         batch = _batch(ledger, at, entries)

@@ -56,6 +56,17 @@ PLACEMENT_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-reader-asks-for-a-known-lac-only-once",
+        "what one bookie knows to be confirmed can be read",
+        "engine/ledger/following.py",
+        "        if self.lac < at_least:\n",
+        "        if False:\n",
+        by_test(
+            "engine/ledger/test_reading.py",
+            "test_a_reader_waits_for_the_one_bookie_that_knows_what_was_confirmed",
+        ),
+    ),
+    Mutant(
         "restarted-bookies-are-not-sent-the-lac",
         "bookies that restart learn the LAC of an idle ledger again",
         "engine/ledger/writer.py",

@@ -18,6 +18,7 @@ from typing import Final
 from engine.errors import CannotRead, EngineError, OutcomeUnknown, PositionTruncated, Unavailable
 from engine.ledger.settings import ClientSettings
 from engine.log.log import ReplicatedLog
+from engine.log.log_list import LOGS, decode_list
 from engine.log.log_writer import LogWriter
 from engine.log.position import Position
 from engine.log.settings import LogSettings
@@ -48,6 +49,8 @@ class LogRemovals:
         self._append_s = rng.choice([0.02, 0.1])
         self._removed = 0
         """The epoch of the newest removal that has returned."""
+        self._perhaps_removed = 0
+        """Entries of leaders up to this epoch may be gone: a removal has failed since."""
         self._acknowledged: dict[bytes, Position] = {}
 
     def start(self, settings: ClientSettings) -> None:
@@ -139,6 +142,8 @@ class LogRemovals:
             removing = self._log(node).remove(still)
             epoch = await self._world.disturbances.cancellable(removing, "removal")
         except (CallCancelled, Unavailable, OutcomeUnknown):
+            found = self._world.tree.tree.get(f"{LOGS}/{NAME}/list")
+            self._perhaps_removed = 0 if found is None else decode_list(found.value).epoch
             return
         self._removed = epoch
         self._world.trace.event("removed", epoch)
@@ -147,7 +152,8 @@ class LogRemovals:
     async def _read(self, node: ClientNode) -> None:
         """All of the log that was acknowledged before."""
         log, removed = self._log(node), self._removed
-        known = {body for body in self._acknowledged if _epoch_of(body) > removed}
+        gone = max(removed, self._perhaps_removed)
+        known = {body for body in self._acknowledged if _epoch_of(body) > gone}
         listed = await log.list()
         last = await log.end()
         found: list[bytes] = []
@@ -158,7 +164,7 @@ class LogRemovals:
         for body in found:
             if _epoch_of(body) <= removed:
                 raise Violation(f"{_BODY.unpack(body)} is read after a removal in {removed}")
-        if self._removed == removed:
+        if max(self._removed, self._perhaps_removed) == gone:
             lost = {body for body in known - set(found) if self._acknowledged[body] <= last}
             if lost:
                 raise Violation(f"{sorted(map(_BODY.unpack, lost))} are not in the log")

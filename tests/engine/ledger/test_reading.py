@@ -180,6 +180,27 @@ async def unheard(cluster: Cluster) -> LedgerReader:
     return reader
 
 
+async def test_a_reader_waits_for_the_one_bookie_that_knows_what_was_confirmed() -> None:
+    cluster = await Cluster.of(3)
+    writer = await written(cluster, 2)
+    await turns(10)
+    knows, *others = cluster.bookies
+    for bookie in others:
+        bookie.lacs.clear()
+    answer = knows.wait_lac
+
+    async def slowly(ledger_id: int, above: int, timeout_ms: int) -> LacReply:
+        await turns(50)
+        return await answer(ledger_id, above, timeout_ms)
+
+    knows.wait_lac = slowly  # type: ignore[method-assign]
+    reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+    assert await reader.read_last_add_confirmed() == -1
+    assert await reader.read_last_add_confirmed(1) == 1
+    assert len(await read_all(reader)) == 2
+    await reader.close()
+
+
 @pytest.mark.parametrize("left", [0, 2])
 async def test_one_bookie_of_three_does_not_tell_where_what_was_acknowledged_ends(
     left: int,
