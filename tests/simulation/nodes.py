@@ -77,6 +77,8 @@ class World:
         self.metadata_faults = metadata_faults
         self.disturbances = Disturbances(loop, seed, trace, network)
         self.processes: list[Process] = []
+        self.unheard: dict[asyncio.Task[object], float] = {}
+        """Tasks that failed and whose failure nobody has heard of yet, since when."""
         self._seed = seed
         self._draws = 0
         drawn = random.Random(f"{seed}:wall clocks").random() < WALLS_SHARE

@@ -106,18 +106,23 @@ def _play(
 
 
 def check_tasks(world: World) -> None:
-    """A task of a living process that failed with nobody to tell is a defect."""
+    """A task of a living process that failed with nobody to tell is a defect.
+
+    Whoever waits for a task hears of its end at the same virtual time, but a step later.
+    """
+    now_s, unheard = world.loop.now, world.unheard
     for process in world.processes:
         # In a paused process, the task that awaits it has not run yet.
-        if process.alive and not process.paused:
-            ended = [task for task in process.tasks if task.done()]
-            for task in ended:
-                unheard = getattr(task, "_log_traceback", False)
-                error = task.exception() if unheard else None
-                if error is not None:
-                    raise error
-            if ended:
-                process.tasks = [task for task in process.tasks if not task.done()]
+        if not process.alive or process.paused:
+            continue
+        ended = [task for task in process.tasks if task.done()]
+        for task in ended:
+            if not getattr(task, "_log_traceback", False):
+                unheard.pop(task, None)
+            elif unheard.setdefault(task, now_s) < now_s and (error := task.exception()):
+                raise error
+        if ended:
+            process.tasks = [one for one in process.tasks if not one.done() or one in unheard]
 
 
 @contextmanager
