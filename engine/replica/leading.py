@@ -10,7 +10,6 @@ Invariants:
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -156,13 +155,21 @@ class Leading:
         return self._pending_bytes
 
     async def drain(self, timeout_ms: int) -> None:
-        """Take no more proposals; wait until all are answered, or the time is over."""
+        """Take no more proposals; wait until all are answered, or the time is over.
+
+        If the caller is cancelled, proposals are taken again.
+        """
         self._draining = True
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while self._ended is None and (self._bodies or self._sent_s):
                     sent = bool(self._sent_s)
                     await (self._idle.wait() if sent else asyncio.sleep(_FULL_PAUSE_S))
+        except TimeoutError:
+            return
+        except BaseException:
+            self._draining = False
+            raise
 
     def end(self, error: EngineError) -> None:
         """Take no more proposals, because of `error`; those not yet sent were not stored."""

@@ -23,6 +23,17 @@ _MACHINE_TESTS: Final = "engine/replica/test_machines.py"
 
 REPLICA_MUTANTS: Final = (
     Mutant(
+        "a-cancelled-request-to-give-way-stays",
+        "a leader whose request to give way is cancelled takes proposals again",
+        "engine/replica/leading.py",
+        "            self._draining = False\n            raise\n",
+        "            raise\n",
+        by_test(
+            "engine/replica/test_giving_way.py",
+            "test_a_leader_that_is_no_longer_asked_to_give_way_takes_proposals_again",
+        ),
+    ),
+    Mutant(
         "a-gap-in-the-log-is-passed-over",
         "defect 2 of HerdDB: a follower checks that entries follow each other",
         _APPLIER,

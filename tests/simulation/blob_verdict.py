@@ -26,6 +26,7 @@ from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
 
 _BETWEEN_S: Final = 4.5
+_TRIES: Final = 10
 _QUIET: Final = (
     *("dead_ledgers", "deleted_ledgers", "waiting_ledgers", "compacted_ledgers"),
     *("sealed_ledgers", "expired_objects", "expired_uploads", "unreadable_ledgers"),
@@ -65,6 +66,17 @@ class BlobVerdict:
 
     async def judge(self) -> None:
         """Raises `Violation`."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                await self._judge()
+                return
+            except MetadataUnavailable:
+                # A leader may still be giving way.
+                if not tries_left:
+                    raise
+                await asyncio.sleep(1.0)
+
+    async def _judge(self) -> None:
         await self._judge_names()
         await self._judge_kept()
         rows = await self._node.blobs.rows(REGISTRY)

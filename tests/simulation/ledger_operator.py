@@ -140,6 +140,9 @@ class LedgerOperator:
         while not self.stopped:
             await asyncio.sleep(8.0 * self._rng.random())
             ids = [node.bookie_ids[-1] for node in self._bookies if node.bookie_ids]
+            if not ids:
+                # None of them has begun its first life yet.
+                continue
             emptying = Decommission(self._workshop, self._rng.choice(ids))
             await self._tried(emptying.begin())
             await asyncio.sleep(_EMPTYING_S * self._rng.random())

@@ -34,6 +34,24 @@ async def test_who_gives_way_leaves_no_outcome_unknown_and_no_proposal_lost() ->
         assert one.term == 0
 
 
+async def test_a_leader_that_is_no_longer_asked_to_give_way_takes_proposals_again() -> None:
+    async with yard() as made:
+        one = await made.leader("one")
+        for bookie in made.cluster.bookies:
+            bookie.holding = True
+        asked = asyncio.ensure_future(one.propose(b"a=1"))
+        giving = asyncio.create_task(one.give_way(PATIENCE_MS))
+        await asyncio.sleep(0)
+        giving.cancel()
+        await asyncio.wait([giving])
+        later = asyncio.ensure_future(one.propose(b"b=1"))
+        for bookie in made.cluster.bookies:
+            bookie.holding = False
+            bookie.release()
+        assert await asyncio.gather(asked, later) == [b"-", b"-"]
+        assert one.role is Role.LEADER and giving.cancelled()
+
+
 async def test_a_leader_that_gives_way_to_nobody_leads_again_after_its_deference() -> None:
     async with yard() as made:
         one = await made.leader("one")
