@@ -212,6 +212,9 @@ def test_a_failed_task_of_a_paused_process_is_judged_when_the_process_resumes() 
         await asyncio.sleep(1.0)
         check_tasks(world)
         loop.resume(process)
+        # Somebody may be about to hear of it.
+        check_tasks(world)
+        await asyncio.sleep(0.1)
         with pytest.raises(ValueError, match="told to nobody"):
             check_tasks(world)
 
