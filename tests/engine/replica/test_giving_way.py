@@ -48,7 +48,7 @@ async def test_a_leader_that_is_no_longer_asked_to_give_way_takes_proposals_agai
         for bookie in made.cluster.bookies:
             bookie.holding = False
             bookie.release()
-        assert await asyncio.gather(asked, later) == [b"-", b"-"]
+        assert [await asked, await later] == [b"-", b"-"]
         assert one.role is Role.LEADER and giving.cancelled()
 
 
