@@ -15,6 +15,12 @@ class Door:
     def __init__(self) -> None:
         self.open = self.most = self.times = 0
         self.may_close = asyncio.Event()
+        self._sharing = Sharing[int]()
+
+    async def use(self) -> int:
+        """Open the folder, or share what is open; how often it had been opened then."""
+        async with self._sharing.use("folder", self.opening) as number:
+            return number
 
     @asynccontextmanager
     async def opening(self) -> AsyncIterator[int]:
@@ -31,16 +37,11 @@ class Door:
 
 
 async def test_who_comes_while_the_last_one_closes_waits_and_opens_it_again() -> None:
-    sharing, door = Sharing[int](), Door()
-
-    async def use() -> int:
-        async with sharing.use("folder", door.opening) as number:
-            return number
-
-    first = asyncio.ensure_future(use())
+    door = Door()
+    first = asyncio.ensure_future(door.use())
     for _ in range(3):
         await asyncio.sleep(0)
-    later = [asyncio.ensure_future(use()) for _ in range(2)]
+    later = [asyncio.ensure_future(door.use()) for _ in range(2)]
     for _ in range(10):
         await asyncio.sleep(0)
     assert not first.done() and door.open == 1
@@ -51,16 +52,11 @@ async def test_who_comes_while_the_last_one_closes_waits_and_opens_it_again() ->
 
 
 async def test_a_close_that_is_cancelled_leaves_the_way_free() -> None:
-    sharing, door = Sharing[int](), Door()
-
-    async def use() -> int:
-        async with sharing.use("folder", door.opening) as number:
-            return number
-
-    first = asyncio.ensure_future(use())
+    door = Door()
+    first = asyncio.ensure_future(door.use())
     for _ in range(3):
         await asyncio.sleep(0)
-    later = asyncio.ensure_future(use())
+    later = asyncio.ensure_future(door.use())
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
