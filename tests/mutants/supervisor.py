@@ -195,6 +195,18 @@ SUPERVISOR_MUTANTS: Final = (
         by_test(_SERVED_TESTS, "test_the_roles_of_a_node_share_one_opening_of_its_folder"),
     ),
     Mutant(
+        "a-folder-is-opened-again-while-it-closes",
+        "who comes while the last opener closes waits until it is closed",
+        "herd/sharing.py",
+        "        async with shared.changing:\n            shared.opened = None\n",
+        "        self._open.pop(key, None)\n"
+        "        async with shared.changing:\n            shared.opened = None\n",
+        by_test(
+            "herd/test_sharing.py",
+            "test_who_comes_while_the_last_one_closes_waits_and_opens_it_again",
+        ),
+    ),
+    Mutant(
         "what-a-killed-server-left-names-a-server",
         "a server's file is valid only while it is locked",
         "herdbook/task_api.py",
