@@ -81,7 +81,7 @@ class Placement:
         alive = set(range(len(chosen))) - absent
         enough = writable(quorums, alive) and covered(quorums, alive)
         if len(chosen) < size or not enough:
-            raise NotEnoughBookies(await self._shortage(quorums, registered, leaving))
+            raise NotEnoughBookies(await self._shortage(quorums, present, registered, leaving))
         assert len(set(chosen)) == size
         return chosen, absent
 
@@ -194,10 +194,13 @@ class Placement:
         return True
 
     async def _shortage(
-        self, quorums: Quorums, registered: dict[str, Registration], leaving: Collection[str]
+        self,
+        quorums: Quorums,
+        usable: Collection[str],
+        registered: Mapping[str, Registration],
+        leaving: Collection[str],
     ) -> str:
-        """What is missing, in one line."""
-        usable = self._present(registered, leaving)
+        """What was missing when `usable` was seen, in one line: a quarantine may be over since."""
         full = [name for name, found in registered.items() if not found.writable]
         others = set(usable) | set(full) | set(leaving)
         failing = [name for name in registered if name not in others]

@@ -200,6 +200,22 @@ async def test_too_few_bookies_are_counted_by_what_is_wrong_with_them() -> None:
     )
 
 
+async def test_a_quarantine_that_ends_while_the_shortage_is_described_counts_as_failing() -> None:
+    yard = Yard()
+    await yard.add("a")
+    await yard.placement.replacement(("a",), 0, Quorums(1, 1, 1, 256))
+    yard.placement.note_failure("a")
+    known = yard.bookies.known
+
+    async def known_later() -> list[str]:
+        yard.clock.now_s += 60.0
+        return await known()
+
+    yard.bookies.known = known_later  # type: ignore[method-assign]
+    with pytest.raises(NotEnoughBookies, match="the 0 usable bookies; besides there are 1 failing"):
+        await yard.placement.new_ensemble(Quorums(1, 1, 1, 256))
+
+
 async def test_a_bookie_that_was_given_up_is_taken_after_those_that_are_just_away() -> None:
     yard = Yard()
     for name in ("a", "b"):
