@@ -6,14 +6,19 @@ Invariants:
 - Nothing here changes after it was made, whatever happens to the table.
 """
 
+import mmap
+import os
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from threading import Lock
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.ipc
 
 from engine.state.contract import Snapshot
 from herd.arrow import KEY, POSITION, batch_maker, schema_of
@@ -30,7 +35,7 @@ class Page:
     They lie in the order of their keys. Threads may use one at once.
     """
 
-    __slots__ = ("_keys", "_places", "batch", "first", "last", "size_bytes")
+    __slots__ = ("_keys", "_places", "_shared", "batch", "first", "last", "size_bytes")
 
     def __init__(self, batch: pa.RecordBatch, first: bytes, last: bytes) -> None:
         self.batch = batch
@@ -40,6 +45,7 @@ class Page:
         """No key is above it."""
         self.size_bytes = int(batch.nbytes)
         self._keys = batch.column(KEY)
+        self._shared: SharedBatch | None = None
         self._places: dict[bytes, int] = {}
         """Where keys lie that were looked for, -1 for nowhere: changed rows are, in every query."""
 
@@ -50,11 +56,23 @@ class Page:
         assert pc.all(pc.less(keys[:-1], keys[1:])).as_py() is not False
         return cls(batch, keys[0].as_py(), keys[-1].as_py())
 
-    def without(self, keys: Sequence[bytes], names: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Its rows but those with some keys; only the columns with some names."""
-        batch = self.batch if names is None else self.batch.select(list(names))
-        places = [place for key in keys if (place := self._place(key)) >= 0]
-        return batch.filter(_all_but(places, batch.num_rows)) if places else batch
+    def without(self, keys: Sequence[bytes]) -> pa.RecordBatch:
+        """Its rows but those with some keys."""
+        return without_places(self.batch, self.places(keys))
+
+    def places(self, keys: Sequence[bytes]) -> list[int]:
+        """Where those of some keys lie that it has."""
+        return [place for key in keys if (place := self._place(key)) >= 0]
+
+    def share(self) -> "SharedBatch":
+        """The page in memory that other processes can map. In a thread. Raises `OSError`."""
+        shared = self._shared
+        if shared is None:
+            shared = self._shared = SharedBatch(self.batch)
+            # From now on both read the same memory.
+            self.batch = shared.batch
+            self._keys = shared.batch.column(KEY)
+        return shared
 
     def _place(self, key: bytes) -> int:
         place = self._places.get(key)
@@ -65,6 +83,42 @@ class Page:
                 place = -1
             self._places[key] = place
         return place
+
+
+class SharedBatch:
+    """Rows in memory that other processes map: they are copied there once, and never change."""
+
+    _numbers: Final = count()
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        """Raises `OSError` if there is no memory, or no file descriptor left."""
+        self.number = next(self._numbers)
+        """No other batch of this process has it."""
+        self.schema = batch.schema
+        body = batch.serialize()
+        self.size_bytes = body.size
+        self.fd = os.memfd_create("herd-page", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self.fd, self.size_bytes)
+            with mmap.mmap(self.fd, self.size_bytes) as written:
+                written[:] = memoryview(body)
+            self.batch = mapped(self.fd, self.size_bytes, batch.schema)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        weakref.finalize(self, os.close, self.fd)
+
+
+def mapped(fd: int, size_bytes: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows that a `SharedBatch` holds."""
+    return pa.ipc.read_record_batch(
+        pa.py_buffer(mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ)), schema
+    )
+
+
+def without_places(batch: pa.RecordBatch, places: Sequence[int]) -> pa.RecordBatch:
+    """All rows but those in some places."""
+    return batch.filter(_all_but(places, batch.num_rows)) if places else batch
 
 
 def _all_but(places: Sequence[int], count: int) -> pa.Array:
@@ -104,7 +158,10 @@ class Reading(Protocol):
     """Where an error while rows are read is put, beside being raised."""
 
     def read(self, want: Want) -> Any:
-        """Something that DuckDB can read as a table, again and again. In a thread."""
+        """`TablePages`, or something that DuckDB can read as a table, again and again.
+
+        In a thread.
+        """
         ...
 
     def describe(self, want: Want) -> str:
@@ -114,6 +171,26 @@ class Reading(Protocol):
     def close(self) -> None:
         """Let go of it, on the event loop."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TablePages:
+    """The rows of a table: pages, without what lies in some places, and rows beside them."""
+
+    schema: pa.Schema
+    """Of the columns that are wanted."""
+    pages: Sequence[tuple[Page, Sequence[int]]]
+    added: pa.RecordBatch | None
+
+    def table(self) -> pa.Table:
+        """A table of Arrow."""
+        names = self.schema.names
+        batches = [
+            without_places(page.batch.select(names), places) for page, places in self.pages
+        ]
+        if self.added is not None:
+            batches.append(self.added)
+        return pa.Table.from_batches(batches, self.schema)
 
 
 class Captured:
@@ -135,24 +212,22 @@ class Captured:
         self._touched = touched
         """Keys whose values are the snapshot's, not the pages'."""
 
-    def read(self, want: Want) -> pa.Table:
-        """A table of Arrow."""
+    def read(self, want: Want) -> TablePages:
+        """The pages of the range, and what was changed since."""
         changed = self._changed
         if self._snapshot is not None:
             changed = {**changed, **{key: self._snapshot.get(key) for key in self._touched}}
         if want.own:
             changed = {**changed, **want.own}
-        keys, names = sorted(changed), want.names
-        batches = []
+        keys = sorted(changed)
+        pages = []
         for page in self._in_range(want):
             here = keys[bisect_left(keys, page.first) : bisect_left(keys, page.last + b"\x00")]
-            batches.append(page.without(here, names))
+            pages.append((page, page.places(here)))
         here = keys[bisect_left(keys, want.first) : bisect_left(keys, want.end)]
         added = [(key, value) for key in here if (value := changed[key]) is not None]
-        if added:
-            make = batch_maker(self._table, want.columns, hidden=want.hidden)
-            batches.append(make(added))
-        return pa.Table.from_batches(batches, want.schema)
+        make = batch_maker(self._table, want.columns, hidden=want.hidden)
+        return TablePages(want.schema, pages, make(added) if added else None)
 
     def describe(self, want: Want) -> str:
         """Pages and changed rows."""
@@ -222,10 +297,10 @@ class Stream:
     """What Arrow calls a stream, made anew at each look."""
 
     def __init__(self, schema: pa.Schema, batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
-        self._schema = schema
-        self._batches = batches
+        self.schema = schema
+        self.batches = batches
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        reader = pa.RecordBatchReader.from_batches(self._schema, self._batches())
+        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
         capsule: object = reader.__arrow_c_stream__(requested_schema)
         return capsule

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from herd.changes import CommittedTransaction
     from herd.checking import Verdict
     from herd.sql.query import QueryEngine
+    from herd.sql.query_pool import QueryPool
     from herd.sql.session import Session
     from herd.wire.session import RemoteSession
 
@@ -104,6 +105,9 @@ class AsyncHerd:
         self._remote = RemoteHerd(calling)
         self._spaces: dict[str, Tablespace] = {}
         self._queries: dict[str, QueryEngine] = {}
+        self.query_pool: QueryPool | None = None
+        """Runs the queries of all tablespaces; None: each has threads for its own. Set by servers,
+        before the first query."""
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -178,7 +182,9 @@ class AsyncHerd:
 
         found = self._queries.get(space.name)
         if found is None:
-            found = self._queries[space.name] = QueryEngine(space, self.workers)
+            found = self._queries[space.name] = QueryEngine(
+                space, self.workers, pool=self.query_pool
+            )
             if space.checkpointer is not None:
                 from herd.checkpoint.catching_up import CatchingUp
                 from herd.checkpoint.reading import CheckpointReader

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.access.audit import NO_AUDIT
 from engine.access.door import Door
@@ -41,8 +41,12 @@ from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
 from herdbook.access.opening import users_door
 
+if TYPE_CHECKING:
+    from herd.sql.query_pool import QueryPool
+
 TCP: Final = "tcp:"
 _LOCK: Final = "lock"
+_QUERIES: Final = "queries"
 _LISTED_S: Final = 5.0
 _BACKLOG: Final = 1_024
 
@@ -94,7 +98,12 @@ async def serve_node(
         stack.callback(lock.close)
         if not lock.try_take():
             raise FolderLocked(f"{data} is in use by another node: stop that one first")
-        node = await _made(data, client, settings, workers, metrics)
+        from herd.sql.query_processes import query_processes
+
+        pool = await stack.enter_async_context(
+            query_processes(settings.herd.query_bytes, data / _QUERIES)
+        )
+        node = await _made(data, client, settings, workers, metrics, pool)
         stack.push_async_callback(node.close)
         security = security.as_node()
         door = await stack.enter_async_context(users_door(client, security, "herd"))
@@ -124,6 +133,7 @@ async def _made(
     settings: HerdNodeSettings,
     workers: ThreadWorkers,
     metrics: Metrics,
+    pool: "QueryPool | None",
 ) -> Node:
     """The node of a folder, which is locked. Raises as `serve_node`."""
     drawn = f"{random.SystemRandom().getrandbits(48):012x}"
@@ -139,6 +149,7 @@ async def _made(
         herd=settings.herd,
         replica=settings.replica,
         metrics=metrics,
+        query_pool=pool,
     )
 
 

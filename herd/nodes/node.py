@@ -67,9 +67,11 @@ class Node:
         replica: ReplicaSettings | None = None,
         log: LogSettings | None = None,
         metrics: Metrics = NO_METRICS,
+        query_pool: "QueryPool | None" = None,
     ) -> None:
         """`address` is where clients reach it, `host` what people call it. Without `workers` it
-        takes no checkpoints."""
+        takes no checkpoints. `query_pool` runs the queries of all its replicas; without it each has
+        threads for its own."""
         self.node_id = node_id
         self.host = host
         self.address = address
@@ -90,6 +92,7 @@ class Node:
         self._replica = replica
         self._log = log
         self._metrics = metrics
+        self._query_pool = query_pool
         self._registration = Registration(client.store, node_id)
         self._registration.watch(self._woken.set)
         self._started_ms = client.clock.wall_ms()
@@ -196,7 +199,7 @@ class Node:
         space, workers = hosted.space, self._workers
         assert space is not None and workers is not None
         if hosted.queries is None:
-            hosted.queries = QueryEngine(space, workers)
+            hosted.queries = QueryEngine(space, workers, pool=self._query_pool)
             if space.checkpointer is not None:
                 from herd.checkpoint.catching_up import CatchingUp
                 from herd.checkpoint.reading import CheckpointReader

@@ -8,22 +8,65 @@ Invariants:
 - A condition with such a list is evaluated by the query engine alone.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from sqlglot import exp
 from sqlglot.parsers.duckdb import DuckDBParser
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
+WORDS_MAX: Final = 20_000
+"""A statement has at most so many words, beside constants in lists and in rows of INSERT."""
 LONG: Final = 1_000
 """A list of fewer constants is read one by one."""
 _CONSTANTS: Final = (TokenType.NUMBER, TokenType.STRING, TokenType.NULL)
+
+_OF_ROWS: Final = frozenset(
+    {*_CONSTANTS, TokenType.COMMA, TokenType.DASH, TokenType.L_PAREN, TokenType.R_PAREN}
+    | {TokenType.PLACEHOLDER, TokenType.TRUE, TokenType.FALSE, TokenType.DEFAULT}
+)
+
+
+def has_too_many_words(tokens: Sequence[Token]) -> bool:
+    """Whether to read a statement takes longer than any statement is worth."""
+    if len(tokens) <= WORDS_MAX:
+        return False
+    if tokens[0].token_type == TokenType.INSERT:
+        return sum(token.token_type not in _OF_ROWS for token in tokens) > WORDS_MAX
+    words = place = 0
+    while place < len(tokens):
+        words += 1
+        if tokens[place].token_type == TokenType.IN:
+            place += constants_at(tokens, place + 1)
+        place += 1
+    return words > WORDS_MAX
+
+
+def constants_at(tokens: Sequence[Token], start: int) -> int:
+    """How many tokens the list at a place has, if it is of constants alone and ends; else 0."""
+    size = len(tokens)
+    if start >= size or tokens[start].token_type != TokenType.L_PAREN:
+        return 0
+    place = start + 1
+    while place + 1 < size:
+        if tokens[place].token_type == TokenType.DASH:
+            place += 1
+        if tokens[place].token_type not in _CONSTANTS or place + 1 >= size:
+            return 0
+        after = tokens[place + 1].token_type
+        if after == TokenType.R_PAREN:
+            return place - start
+        if after != TokenType.COMMA:
+            return 0
+        place += 2
+    return 0
 
 
 class LongLists(DuckDBParser):
     """The part of a parser that reads IN."""
 
     def _parse_in(self, this: exp.Expr | None, alias: bool = False) -> exp.In:
-        count = self._count_constants()
+        count = constants_at(self._tokens, self._index)
         if count < LONG:
             return super()._parse_in(this, alias=alias)
         self._advance()
@@ -33,22 +76,3 @@ class LongLists(DuckDBParser):
         found = self.expression(exp.In(this=this, expressions=[exp.Var(this=text)]))
         self._match_r_paren(found)
         return found
-
-    def _count_constants(self) -> int:
-        """How many tokens the list from here on has, if it is of constants and ends; else 0."""
-        tokens, start = self._tokens, self._index
-        if self._curr.token_type != TokenType.L_PAREN:
-            return 0
-        place, size = start + 1, self._tokens_size
-        while place + 1 < size:
-            if tokens[place].token_type == TokenType.DASH:
-                place += 1
-            if tokens[place].token_type not in _CONSTANTS or place + 1 >= size:
-                return 0
-            after = tokens[place + 1].token_type
-            if after == TokenType.R_PAREN:
-                return place - start
-            if after != TokenType.COMMA:
-                return 0
-            place += 2
-        return 0

@@ -24,12 +24,15 @@ from herd.errors import (
     TooLarge,
 )
 from herd.sql.dialect import Herd
+from herd.sql.long_lists import WORDS_MAX, has_too_many_words
 from herd.sql.spaces import WORD as TABLESPACE
 from herd.sql.spaces import is_about_a_tablespace
 
 TEXT_CHARACTERS_MAX: Final = 4 * 1024 * 1024
 LONG_CHARACTERS: Final = 8 * 1024
 """A longer text is read and planned in a worker's thread, and its tree knows that (`is_long`)."""
+DEPTH_MAX: Final = 900
+"""So deep may expressions stand in each other. The query engine takes 1,000, with its own."""
 NAME_CHARACTERS_MAX: Final = 255
 PARAMETERS_MAX: Final = 65_535
 _DIALECT: Final = Herd()
@@ -171,7 +174,15 @@ def _check_names(text: str, tree: exp.Expr) -> None:
 def parse_tree(text: str) -> exp.Expr:
     """The tree of one statement. Raises as `parse`."""
     try:
-        trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
+        tokens = _DIALECT.tokenize(text)
+        if has_too_many_words(tokens):
+            raise TooLarge(
+                f"a statement has at most {WORDS_MAX} words, beside constants in lists",
+                hint="give values as parameters, or join a table of them",
+            )
+        trees = [tree for tree in _DIALECT.parser().parse(tokens, text) if tree is not None]
+        if len(text) > DEPTH_MAX:
+            _check_depth(trees)
     except ParseError as error:
         raise _syntax_error(text, error) from None
     except TokenError:
@@ -184,6 +195,16 @@ def parse_tree(text: str) -> exp.Expr:
     if len(trees) > 1:
         raise NotSupportedError("several statements in one text", hint="execute them one by one")
     return trees[0]
+
+
+def _check_depth(trees: Sequence[exp.Expr]) -> None:
+    """Raise `TooLarge` for what the query engine would refuse, before anything else looks at it."""
+    level = trees
+    for _ in range(DEPTH_MAX):
+        level = [child for node in level for child in node.iter_expressions()]
+        if not level:
+            return
+    raise TooLarge("the statement is nested too deeply")
 
 
 def parse_expression(text: str) -> exp.Expr:

@@ -27,8 +27,9 @@ from herd.reading import Reading, Want
 from herd.schema import Table
 from herd.sql.by_index import Way, short_way
 from herd.sql.completing import complete
-from herd.sql.duck import DuckPool, QuerySettings, Work
+from herd.sql.duck import DuckThreads, QuerySettings, Work
 from herd.sql.parsing import is_long
+from herd.sql.query_pool import QueryPool
 from herd.sql.prepared import Prepared, PreparedQueries
 from herd.sql.ranges import range_of
 from herd.sql.resolving import CheckpointWanted, Source
@@ -87,12 +88,16 @@ class QueryEngine:
         *,
         settings: QuerySettings | None = None,
         columns: ColumnSettings | None = None,
+        pool: QueryPool | None = None,
     ) -> None:
+        """`pool` runs the queries of several; without it they run in threads of this process."""
         self._space = space
         self._prepared = PreparedQueries(space.name)
         self.workers = workers
         bounds = space.settings
-        self._pool = DuckPool(workers, settings or QuerySettings(memory_bytes=bounds.query_bytes))
+        self._owns_pool = pool is None
+        settings = settings or QuerySettings(memory_bytes=bounds.query_bytes)
+        self._pool = pool or QueryPool(DuckThreads(workers, settings), settings)
         columns = columns or ColumnSettings(bytes_max=bounds.columns_bytes)
         self.columns = ColumnCache(space, workers, columns)
         self.checkpoints: Checkpoints | None = None
@@ -169,7 +174,7 @@ class QueryEngine:
     async def close(self) -> None:
         """End what is kept for queries. May be called twice."""
         await self.columns.close()
-        await self._pool.close()
+        await (self._pool.close() if self._owns_pool else self._pool.end(self))
 
 
 class _Query:
@@ -212,7 +217,9 @@ class _Query:
     async def _run(self, *, explain: bool) -> pa.Table:
         try:
             holding = self._transaction is not None and bool(self._transaction.locks)
-            return await self._engine._pool.run(lambda: self._work(explain), holding=holding)
+            return await self._engine._pool.run(
+                lambda: self._work(explain), owner=self._engine, holding=holding
+            )
         except Error as error:
             complete(error, self._tree, self._tables)
             if self._transaction is not None and self._transaction.ended:

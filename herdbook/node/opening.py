@@ -43,16 +43,22 @@ async def open_to_serve(
     """
     from broker.rollouts.alarming import Alarms, CommandHook
     from broker.rollouts.discovery import COMMAND, CommandDiscovery
+    from herd.settings import HerdSettings
+    from herd.sql.query_processes import query_processes
     from herdbook.book import open_async
     from herdbook.process_measures import process_measured
 
     metrics = metrics_shown()
-    async with open_async(
-        folder,
-        discoveries={COMMAND: CommandDiscovery(discover)},
-        alarms=Alarms(CommandHook(on_alarm) if on_alarm else None),
-        metrics=metrics,
-    ) as book:
+    async with (
+        query_processes(HerdSettings().query_bytes, folder / "queries") as pool,
+        open_async(
+            folder,
+            discoveries={COMMAND: CommandDiscovery(discover)},
+            alarms=Alarms(CommandHook(on_alarm) if on_alarm else None),
+            metrics=metrics,
+        ) as book,
+    ):
+        book.herd.query_pool = pool
         with process_measured(metrics):
             yield OpenFolder(book, metrics)
 

@@ -1,0 +1,254 @@
+"""One query process: it answers one query after the other, for as long as the node asks.
+
+Invariants:
+- It ends when the node closes its socket, also while a query runs, and when its supervisor ends.
+- A query's time is bounded by a timer of the system: nothing that a query does can put it off.
+- It never holds more memory than its limit allows: what asks the system for more is refused.
+"""
+
+import mmap
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Final, NoReturn
+
+import duckdb
+import msgspec
+import pyarrow as pa
+import pyarrow.ipc
+
+from engine import limits
+from herd.errors import Error
+from herd.reading import Stream, mapped, without_places
+from herd.sql.duck import QuerySettings, answered, open_duck
+from herd.sql import query_frames as frames
+from herd.translating import database_error
+
+_FILE_BYTES: Final = 16 * limits.MIB
+"""An answer goes through the socket up to this size, then through a file."""
+_DUCK_SHARE: Final = 0.75
+"""What DuckDB counts as its own: past it it uses files, long before the process is killed."""
+_SPENT_BYTES: Final = 64 * limits.MIB
+"""A process that has grown by more than this takes no other query."""
+_HEADROOM: Final = 1.5
+_ROOM_BYTES: Final = 256 * limits.MIB
+"""What a process may ask for beyond `memory_bytes`: stacks and what allocators set aside."""
+_TEXT_CHARACTERS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """A table: the columns' names, shared pages by number without some places, other batches."""
+
+    schema: bytes
+    pages: tuple[tuple[int, tuple[int, ...]], ...]
+    batches: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A table whose rows the node gives when they are asked for."""
+
+    schema: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query, and what it reads. `forget` are pages that nobody needs any more."""
+
+    sql: str
+    parameters: tuple[Any, ...]
+    inputs: dict[str, Pages | Streaming]
+    forget: tuple[int, ...]
+
+
+def run_child(link: socket.socket, settings: QuerySettings, folder: str) -> NoReturn:
+    """Answer queries until the node has ended."""
+    threading.Thread(target=_end_with, args=(link,), daemon=True).start()
+    _limit_memory(settings.memory_bytes)
+    child = _Child(link, settings, folder)
+    while (frame := frames.receive(link)) is not None:
+        child.hear(*frame)
+    os._exit(0)
+
+
+def _end_with(link: socket.socket) -> None:
+    """End the process when the other side of a socket is closed."""
+    poll = select.poll()
+    poll.register(link, select.POLLRDHUP)
+    poll.poll()
+    os._exit(0)
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    allowed = private_bytes("self", 5) + int(_HEADROOM * memory_bytes) + _ROOM_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
+
+
+def private_bytes(pid: str, column: int = 1) -> int:
+    """What a process holds for itself; `column` 5 of statm: what it has asked for.
+
+    Raises `OSError` where it has ended.
+    """
+    with open(f"/proc/{pid}/statm", "rb") as file:
+        fields = file.read().split()
+    pages = int(fields[column]) - (int(fields[2]) if column == 1 else 0)
+    return pages * resource.getpagesize()
+
+
+class _Child:
+    def __init__(self, link: socket.socket, settings: QuerySettings, folder: str) -> None:
+        self._link = link
+        share = int(_DUCK_SHARE * settings.memory_bytes)
+        self._settings = replace(settings, memory_bytes=share)
+        self._folder = folder
+        self._pages: dict[int, pa.RecordBatch] = {}
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._first_bytes = private_bytes("self")
+        self._turn = threading.Lock()
+        """Held by who sends a frame, or asks for a batch: DuckDB reads in threads of its own."""
+
+    def hear(self, kind: int, body: bytearray, fds: list[int]) -> None:
+        """Do what a frame says."""
+        if kind == frames.PAGES:
+            self._map(msgspec.msgpack.decode(body, type=frames.PageNames), fds)
+        elif kind == frames.QUERY:
+            self._answer(pickle.loads(body))
+
+    def _map(self, told: frames.PageNames, fds: list[int]) -> None:
+        schema = pa.ipc.read_schema(pa.py_buffer(told.schema))
+        for number, size_bytes, fd in zip(told.numbers, told.sizes, fds, strict=True):
+            self._pages[number] = mapped(fd, size_bytes, schema)
+            os.close(fd)
+
+    def _answer(self, question: Question) -> None:
+        for number in question.forget:
+            self._pages.pop(number, None)
+        signal.setitimer(signal.ITIMER_REAL, self._settings.run_timeout_ms / 1000)
+        try:
+            names = self._run(question)
+        except BrokenPipeError:
+            os._exit(0)
+        except Exception as error:
+            failure = database_error(error)
+            self._say(frames.FAILED, _wrong(failure, self._is_spent()))
+        else:
+            self._say(frames.DONE, frames.Done(names, self._is_spent()))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _run(self, question: Question) -> tuple[str, ...]:
+        if self._connection is None:
+            self._connection = open_duck(self._settings, self._folder)
+        inputs = {name: self._input(name, one) for name, one in question.inputs.items()}
+        with answered(
+            self._connection,
+            question.sql,
+            question.parameters,
+            inputs,
+            size_bytes_max=self._settings.result_bytes_max,
+        ) as answer:
+            with self._turn:
+                frames.send(self._link, frames.SCHEMA, answer.schema.serialize())
+            _Sink(self._link, self._turn, self._folder, answer.schema).send(answer.batches())
+            return tuple(answer.names)
+
+    def _input(self, name: str, told: Pages | Streaming) -> Callable[[], Any]:
+        schema = pa.ipc.read_schema(pa.py_buffer(told.schema))
+        if isinstance(told, Pages):
+            return lambda: self._table(told, schema)
+        numbers = count()
+        return lambda: Stream(schema, lambda: self._batches(name, next(numbers), schema))
+
+    def _table(self, told: Pages, schema: pa.Schema) -> pa.Table:
+        names = schema.names
+        batches = [
+            without_places(self._pages[number].select(names), places)
+            for number, places in told.pages
+        ]
+        batches += [pa.ipc.read_record_batch(pa.py_buffer(one), schema) for one in told.batches]
+        return pa.Table.from_batches(batches, schema)
+
+    def _batches(self, name: str, stream: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """What the node gives of an input. In a thread of DuckDB."""
+        wanted = msgspec.msgpack.encode(frames.Next(name, stream))
+        while True:
+            with self._turn:
+                frames.send(self._link, frames.NEXT, wanted)
+                frame = frames.receive(self._link)
+            if frame is None:
+                os._exit(0)
+            kind, body, _ = frame
+            if kind == frames.WRONG:
+                raise Error("the rows cannot be read")
+            if kind == frames.END:
+                return
+            yield pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+
+    def _say(self, kind: int, told: frames.Done | frames.Wrong) -> None:
+        try:
+            with self._turn:
+                frames.send(self._link, kind, msgspec.msgpack.encode(told))
+        except OSError:
+            os._exit(0)
+
+    def _is_spent(self) -> bool:
+        return private_bytes("self") - self._first_bytes > _SPENT_BYTES
+
+
+class _Sink:
+    """Sends the batches of an answer."""
+
+    def __init__(
+        self, link: socket.socket, turn: threading.Lock, folder: str, schema: pa.Schema
+    ) -> None:
+        self._link = link
+        self._turn = turn
+        self._folder = folder
+        self._schema = schema
+
+    def send(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """All of them; what is large through a file that has no name."""
+        size_bytes = 0
+        for batch in batches:
+            size_bytes += batch.nbytes
+            if size_bytes > _FILE_BYTES:
+                self._send_file(batch, batches)
+                return
+            body = batch.serialize()
+            with self._turn:
+                frames.send(self._link, frames.BATCH, body)
+
+    def _send_file(self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> None:
+        fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        with open(fd, "r+b") as file:
+            with pa.ipc.new_stream(file, self._schema) as writer:
+                writer.write_batch(first)
+                for batch in batches:
+                    writer.write_batch(batch)
+            file.flush()
+            with self._turn:
+                frames.send(self._link, frames.FILE, b"", [fd])
+
+
+def _wrong(error: Error, spent: bool) -> frames.Wrong:
+    message, hint = error.message[:_TEXT_CHARACTERS_MAX], error.hint[:_TEXT_CHARACTERS_MAX]
+    return frames.Wrong(type(error).__name__, message, hint, error.place, spent)
+
+
+def mapped_file(fd: int) -> pa.Table:
+    """The rows of a file that a FILE frame names; closes `fd`."""
+    try:
+        size_bytes = os.fstat(fd).st_size
+        memory = mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ)
+    finally:
+        os.close(fd)
+    with pa.ipc.open_stream(pa.py_buffer(memory)) as reader:
+        return reader.read_all()

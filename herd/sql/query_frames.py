@@ -1,0 +1,124 @@
+"""What a node and its query processes say to each other, over pairs of Unix sockets.
+
+    frame       u8 kind, u8 file descriptors, u64 bytes of the body; the body; the descriptors
+
+A node and its supervisor:
+
+    START       a settings record, once; then FORK with a number and a socket, SLOW and KILL with one
+    ENDED       an `Ended`, from the supervisor
+
+A node and one process:
+
+    QUERY       a pickled `Question`: the node's own words, read by its own child
+    PAGES       numbers and sizes of shared pages, with their descriptors, before the QUERY
+    NEXT        from the process: the next batch of a stream is wanted
+    GIVE, END   that batch, or that there is none; WRONG: it cannot be read
+    SCHEMA      from the process: the answer's; then BATCH for each of its batches
+    FILE        the batches are in this file, where they are large
+    DONE        the types of the columns; FAILED: an error of the database
+
+Invariants:
+- What a process says is never unpickled: a query may have taken it over.
+"""
+
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+(START, FORK, SLOW, KILL, ENDED, QUERY, PAGES, NEXT, GIVE, END, WRONG, SCHEMA, BATCH, FILE) = range(
+    14
+)
+DONE, FAILED = 14, 15
+FDS_MAX: Final = 100
+"""So many descriptors go with one frame; the system's bound is 253."""
+_HEADER: Final = struct.Struct(">BBQ")
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True):
+    """A process that has ended: `signal` that killed it or 0, `memory` if it held too much."""
+
+    number: int
+    signal: int = 0
+    memory: bool = False
+
+
+class PageNames(msgspec.Struct, frozen=True, array_like=True):
+    """Shared pages: the schema that they have, their numbers and sizes."""
+
+    schema: bytes
+    numbers: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+class Next(msgspec.Struct, frozen=True, array_like=True):
+    """The next batch of the `stream`-th reading of an input."""
+
+    name: str
+    stream: int
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True):
+    """The types of an answer's columns. `spent`: the process has grown and takes no more."""
+
+    names: tuple[str, ...]
+    spent: bool = False
+
+
+class Wrong(msgspec.Struct, frozen=True, array_like=True):
+    """An error of the database. `spent` as in `Done`."""
+
+    name: str
+    message: str
+    hint: str = ""
+    place: int | None = None
+    spent: bool = False
+
+
+def send(link: socket.socket, kind: int, body: Any = b"", fds: Sequence[int] = ()) -> None:
+    """Send a frame; waits for room. Raises `OSError` where nobody listens any more."""
+    view = memoryview(body).cast("B") if len(body) else memoryview(b"")
+    header = _HEADER.pack(kind, len(fds), view.nbytes)
+    if fds:
+        sent = socket.send_fds(link, [header, view], list(fds)) - len(header)
+    else:
+        sent = link.sendmsg([header, view]) - len(header)
+    if sent < 0:
+        link.sendall(header[sent:])
+        sent = 0
+    if sent < view.nbytes:
+        link.sendall(view[sent:])
+
+
+def receive(link: socket.socket) -> tuple[int, bytearray, list[int]] | None:
+    """The next frame; None where the other side has ended."""
+    found = _header(link)
+    if found is None:
+        return None
+    (kind, _, size_bytes), fds = found
+    body = bytearray(size_bytes)
+    view = memoryview(body)
+    while view:
+        got = link.recv_into(view)
+        if not got:
+            return None
+        view = view[got:]
+    return kind, body, fds
+
+
+def _header(link: socket.socket) -> tuple[tuple[int, int, int], list[int]] | None:
+    try:
+        header, fds, _, _ = socket.recv_fds(link, _HEADER.size, FDS_MAX)
+        while 0 < len(header) < _HEADER.size:
+            more = link.recv(_HEADER.size - len(header))
+            if not more:
+                return None
+            header += more
+    except ConnectionError:
+        return None
+    if not header:
+        return None
+    kind, count, size_bytes = _HEADER.unpack(header)
+    return (kind, count, size_bytes), list(fds)

@@ -1,0 +1,203 @@
+"""Which query runs next: a bounded number at a time, and a share for each user.
+
+Invariants:
+- No more queries run at once than the settings allow, and no user has more than a share of them.
+- A place that falls free goes to the user who has the fewest queries running, among these to the
+  one who has waited longest.
+- A query has ended when its caller hears of it, in whatever way it ends.
+- Closing ends what runs, and waits for that.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Protocol
+
+import pyarrow as pa
+
+from herd import errors
+from herd.permits import asked_by
+from herd.sql.duck import QuerySettings, Work
+
+
+class QueryRunner(Protocol):
+    """Where queries run."""
+
+    async def run(self, work: Work) -> pa.Table:
+        """Run one query. Raises the database's errors, and has ended the query when it returns.
+
+        A runner that is cancelled ends the query, and then raises `CancelledError`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. No query runs any more. May be called twice."""
+        ...
+
+
+class QueryPool:
+    """The turns of queries. All methods on the event loop."""
+
+    def __init__(self, runner: QueryRunner, settings: QuerySettings) -> None:
+        self._runner = runner
+        self._settings = settings
+        self._places = _Places(settings.connections, settings.share, settings.waiting_max)
+        self._holding = _Places(settings.holding, settings.share, settings.waiting_max)
+        self._running: dict[asyncio.Task[pa.Table], object] = {}
+        self._ended: set[object] = set()
+        self._closed = False
+
+    async def run(
+        self, make: Callable[[], Work], *, owner: object = None, holding: bool = False
+    ) -> pa.Table:
+        """Run a query. `make` is called on the loop when there is room, just before it starts.
+
+        `owner` is who may end it with `end`. `holding`: others wait for locks that whoever asks
+        this holds. Raises the database's errors. A caller that is cancelled waits for the query's
+        end.
+        """
+        asker = asked_by.get()
+        user = asker.user if asker is not None else ""
+        places = self._holding if holding and self._places.full(user) else self._places
+        await self._enter(places, user)
+        try:
+            self._check_open(owner)
+            return await self._until_done(make(), owner)
+        finally:
+            places.leave(user)
+
+    @property
+    def busy(self) -> int:
+        """How many queries run."""
+        return len(self._running)
+
+    async def end(self, owner: object) -> None:
+        """End the queries of an owner, which asks none any more, and wait for that."""
+        self._ended.add(owner)
+        try:
+            while jobs := [job for job, whose in self._running.items() if whose is owner]:
+                await _cancel(jobs)
+        finally:
+            self._ended.discard(owner)
+
+    async def close(self) -> None:
+        """End what runs. May be called twice."""
+        self._closed = True
+        while self._running:
+            await _cancel(list(self._running))
+        await self._runner.close()
+
+    async def _enter(self, places: "_Places", user: str) -> None:
+        try:
+            async with asyncio.timeout(self._settings.wait_timeout_ms / 1000):
+                await places.enter(user)
+        except TimeoutError:
+            raise errors.OperationalError(
+                f"other queries have kept this one waiting for {self._settings.wait_timeout_ms} ms",
+                hint="cancel those, or try it again",
+            ) from None
+
+    async def _until_done(self, work: Work, owner: object) -> pa.Table:
+        job = asyncio.get_running_loop().create_task(self._runner.run(work))
+        self._running[job] = owner
+        job.add_done_callback(lambda done: self._done(done, work))
+        try:
+            async with asyncio.timeout(self._settings.run_timeout_ms / 1000):
+                return await job
+        except TimeoutError:
+            raise errors.OperationalError(
+                f"the query was ended after {self._settings.run_timeout_ms} ms",
+                hint="ask for less at a time",
+            ) from None
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if asking is not None and asking.cancelling():
+                raise
+            raise errors.InterfaceError("closed while the query ran") from None
+        finally:
+            while not job.done():
+                await _cancel([job])
+
+    def _done(self, job: "asyncio.Task[pa.Table]", work: Work) -> None:
+        del self._running[job]
+        if not job.cancelled():
+            # The waiting caller may have been cancelled.
+            job.exception()
+        work.close()
+
+    def _check_open(self, owner: object) -> None:
+        if self._closed or owner in self._ended:
+            raise errors.InterfaceError("the query engine is closed")
+
+
+class _Places:
+    """So many places for queries, and who waits for one."""
+
+    def __init__(self, count: int, share: int, waiting_max: int) -> None:
+        self._free = count
+        self._share = share or count
+        self._waiting_max = waiting_max
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By user, in the order in which each began to wait."""
+
+    def full(self, user: str) -> bool:
+        """Whether a user would wait."""
+        return self._free <= 0 or self._running[user] >= self._share
+
+    async def enter(self, user: str) -> None:
+        """Wait for a place. Raises `OperationalError` if too many of the user's queries wait."""
+        if not self.full(user):
+            self._take(user)
+            return
+        queue = self._waiting.setdefault(user, deque())
+        if len(queue) >= self._waiting_max:
+            raise errors.OperationalError(
+                f"{len(queue)} queries of this user wait already", hint="try it again later"
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave(user)
+            else:
+                self._forget(user, turn)
+            raise
+
+    def leave(self, user: str) -> None:
+        """Give a place back."""
+        self._free += 1
+        self._running[user] -= 1
+        if not self._running[user]:
+            del self._running[user]
+        self._call_next()
+
+    def _take(self, user: str) -> None:
+        self._free -= 1
+        self._running[user] += 1
+
+    def _call_next(self) -> None:
+        able = [user for user in self._waiting if not self.full(user)]
+        if able:
+            user = min(able, key=lambda each: self._running[each])
+            turn = self._waiting[user][0]
+            self._forget(user, turn)
+            if user in self._waiting:
+                # The others come first the next time.
+                self._waiting[user] = self._waiting.pop(user)
+            self._take(user)
+            turn.set_result(None)
+
+    def _forget(self, user: str, turn: "asyncio.Future[None]") -> None:
+        queue = self._waiting[user]
+        queue.remove(turn)
+        if not queue:
+            del self._waiting[user]
+
+
+async def _cancel(jobs: "list[asyncio.Task[pa.Table]]") -> None:
+    for job in jobs:
+        job.cancel()
+    await asyncio.wait(jobs)

@@ -1,0 +1,421 @@
+"""Queries in processes of their own beside a node, which they can neither fill nor stop.
+
+Each process answers one query at a time. A thread of the node talks to it; pages of tables are
+mapped by both, so that no rows are copied. A query that has to end is ended by killing its process.
+
+Invariants:
+- A process has a query or is idle; one that ended in another way than by an answer is never asked
+  again.
+- A process is kept idle for seconds only, for what it has mapped stays in memory.
+- A query that runs for long lets all others go first, and its process is not used again.
+"""
+
+import asyncio
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.ipc
+
+from engine import limits
+from engine.ports.system_workers import ThreadWorkers
+from engine.ports.workers import Workers
+from herd import errors
+from herd.arrow import described
+from herd.reading import SharedBatch, Stream, TablePages, without_places
+from herd.sql import query_frames as frames
+from herd.sql.duck import QuerySettings, Work
+from herd.sql.query_child import Pages, Question, Streaming, mapped_file
+from herd.sql.query_pool import QueryPool
+from herd.sql.query_supervisor import Start
+from herd.translating import database_error
+
+SHARED_BYTES_MIN: Final = 256 * limits.KIB
+"""A smaller page is copied for each query: it would need a file descriptor for as long as it is."""
+CONNECTIONS: Final = 4
+HOLDING: Final = 2
+"""So many queries run at a time on a server, and so many more that hold locks."""
+_SLOW_S: Final = 0.25
+"""A query that has run for so long lets others go first."""
+_IDLE_S: Final = 5.0
+_ENDED_S: Final = 5.0
+_KINDS: Final[dict[str, type[errors.Error]]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.Error)
+}
+
+
+@asynccontextmanager
+async def query_processes(memory_bytes: int, folder: Path) -> AsyncIterator[QueryPool | None]:
+    """The queries of a server, each in a process of its own, as long as the block lasts.
+
+    A query holds `memory_bytes` at most. The first query makes `folder` anew, for files: what
+    processes have left in it that were killed with their node goes. None where the system is not Linux: queries run in threads then.
+    """
+    if sys.platform != "linux":
+        yield None
+        return
+    settings = QuerySettings(
+        connections=CONNECTIONS,
+        holding=HOLDING,
+        share=CONNECTIONS // 2,
+        memory_bytes=memory_bytes,
+        temporary=str(folder),
+    )
+    workers = ThreadWorkers(asyncio.get_running_loop(), CONNECTIONS + HOLDING)
+    try:
+        pool = QueryPool(QueryProcesses(workers, settings), settings)
+        try:
+            yield pool
+        finally:
+            await pool.close()
+    finally:
+        await workers.close()
+
+
+class QueryProcesses:
+    """Runs queries in processes (Linux). All methods on the event loop."""
+
+    def __init__(self, workers: Workers, settings: QuerySettings) -> None:
+        """`workers` have a thread for each query that may run at once."""
+        self._workers = workers
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._opening = asyncio.Lock()
+        self._supervisor: _Supervisor | None = None
+        self._idle: list[_Process] = []
+        self._timers: dict[_Process, asyncio.TimerHandle] = {}
+        self._closed = False
+
+    async def run(self, work: Work) -> pa.Table:
+        """Run one query; see `QueryRunner.run`."""
+        supervisor = await self._opened()
+        process = self._take(supervisor)
+        slow = self._loop.call_later(_SLOW_S, process.slow)
+        job = asyncio.ensure_future(self._workers.run(lambda: process.answer(work)))
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            process.kill()
+            while not job.done():
+                await asyncio.wait([job])
+            if not job.cancelled():
+                job.exception()
+            raise
+        finally:
+            slow.cancel()
+            self._leave(process)
+
+    async def close(self) -> None:
+        """End all processes; see `QueryRunner.close`."""
+        self._closed = True
+        async with self._opening:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
+            while self._idle:
+                self._idle.pop().close()
+            supervisor, self._supervisor = self._supervisor, None
+            if supervisor is not None:
+                await self._workers.run(supervisor.close)
+
+    async def _opened(self) -> "_Supervisor":
+        async with self._opening:
+            if self._closed:
+                raise errors.InterfaceError("the query engine is closed")
+            if self._supervisor is None or self._supervisor.ended:
+                if self._supervisor is not None:
+                    await self._workers.run(self._supervisor.close)
+                self._supervisor = await self._workers.run(lambda: _start(self._settings))
+            return self._supervisor
+
+    def _take(self, supervisor: "_Supervisor") -> "_Process":
+        while self._idle:
+            process = self._idle.pop()
+            self._timers.pop(process).cancel()
+            if not process.ended.done():
+                return process
+            process.close()
+        return supervisor.fork()
+
+    def _leave(self, process: "_Process") -> None:
+        if process.spent or process.ended.done() or self._closed:
+            process.close()
+            return
+        self._idle.append(process)
+        self._timers[process] = self._loop.call_later(_IDLE_S, self._forget, process)
+
+    def _forget(self, process: "_Process") -> None:
+        self._timers.pop(process, None)
+        with contextlib.suppress(ValueError):
+            self._idle.remove(process)
+            process.close()
+
+
+class _Supervisor:
+    """The process that makes the others. A thread hears it."""
+
+    def __init__(self, link: socket.socket, child: "subprocess.Popen[bytes]", folder: str) -> None:
+        self.ended = False
+        self._link = link
+        self._child = child
+        self._folder = folder
+        self._numbers = 0
+        self._turn = threading.Lock()
+        self._processes: dict[int, _Process] = {}
+        self._thread = threading.Thread(target=self._listen, name="query supervisor", daemon=True)
+        self._thread.start()
+
+    def fork(self) -> "_Process":
+        """Another process."""
+        here, there = socket.socketpair()
+        with there:
+            process = _Process(self, self._numbers, here)
+            self._processes[self._numbers] = process
+            self._numbers += 1
+            self.tell(frames.FORK, process.number, [there.fileno()])
+        return process
+
+    def tell(self, kind: int, number: int, fds: list[int] | None = None) -> None:
+        """Tell it something of a process. It is told nothing once it has ended."""
+        with self._turn, contextlib.suppress(OSError):
+            frames.send(self._link, kind, number.to_bytes(8, "big"), fds or [])
+
+    def close(self) -> None:
+        """End it, and with it all processes. In a thread."""
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._child.wait()
+        self._thread.join()
+        self._link.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _listen(self) -> None:
+        while (frame := frames.receive(self._link)) is not None:
+            told = msgspec.msgpack.decode(frame[1], type=frames.Ended)
+            process = self._processes.pop(told.number, None)
+            if process is not None:
+                process.ended.set_result(told)
+        self.ended = True
+        while self._processes:
+            number, process = self._processes.popitem()
+            process.ended.set_result(frames.Ended(number, signal.SIGKILL))
+
+
+def _start(settings: QuerySettings) -> _Supervisor:
+    """In a thread. Raises `StorageFailed`."""
+    try:
+        folder = settings.temporary
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.makedirs(folder, mode=0o700)
+        else:
+            folder = tempfile.mkdtemp(prefix="herd-")
+    except OSError as error:
+        failure = database_error(error)
+        raise failure from None
+    here, there = socket.socketpair()
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    with there:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "herd.sql.query_supervisor", str(there.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[there.fileno()],
+            env=environment,
+        )
+    frames.send(here, frames.START, msgspec.msgpack.encode(Start(settings, folder)))
+    return _Supervisor(here, child, folder)
+
+
+class _Process:
+    """One query process. `answer` runs in a thread, everything else on the event loop."""
+
+    def __init__(self, supervisor: _Supervisor, number: int, link: socket.socket) -> None:
+        self.number = number
+        self.spent = False
+        """Whether it is asked nothing more."""
+        self.ended: Future[frames.Ended] = Future()
+        """How it ended, once it has."""
+        self._supervisor = supervisor
+        self._link = link
+        self._killed = False
+        self._known: weakref.WeakValueDictionary[int, SharedBatch] = weakref.WeakValueDictionary()
+        self._told: set[int] = set()
+        """The shared pages that it has mapped."""
+
+    def slow(self) -> None:
+        """Let all others go first from now on."""
+        self.spent = True
+        self._supervisor.tell(frames.SLOW, self.number)
+
+    def kill(self) -> None:
+        """End it while a thread may talk to it."""
+        self.spent = self._killed = True
+        self._supervisor.tell(frames.KILL, self.number)
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it. Nobody talks to it any more."""
+        self.kill()
+        self._link.close()
+
+    def answer(self, work: Work) -> pa.Table:
+        """Run a query. Its errors are the database's, and refer to nothing of the query."""
+        try:
+            return self._answer(work)
+        except Exception as error:
+            failure = database_error(work.failures[0] if work.failures else error)
+        raise failure.with_traceback(None)
+
+    def _answer(self, work: Work) -> pa.Table:
+        streams: dict[str, Stream] = {}
+        try:
+            self._ask(work, streams)
+            return self._heard(streams)
+        except (OSError, EOFError):
+            self.spent = True
+            raise self._ending() from None
+
+    def _ask(self, work: Work, streams: dict[str, Stream]) -> None:
+        inputs: dict[str, Pages | Streaming] = {}
+        for name, make in work.inputs.items():
+            made = make()
+            if isinstance(made, TablePages):
+                inputs[name] = self._pages(made)
+            elif isinstance(made, Stream):
+                streams[name] = made
+                inputs[name] = Streaming(_schema(made.schema))
+            else:
+                inputs[name] = _copied(made)
+        gone = self._told - set(self._known)
+        self._told -= gone
+        question = Question(work.sql, tuple(work.parameters), inputs, tuple(gone))
+        frames.send(self._link, frames.QUERY, pickle.dumps(question))
+
+    def _pages(self, made: TablePages) -> Pages:
+        """What names a table's pages, once the process has them all."""
+        names, pages, batches, new = made.schema.names, [], [], list[SharedBatch]()
+        for page, places in made.pages:
+            if page.size_bytes < SHARED_BYTES_MIN:
+                batches.append(_body(without_places(page.batch.select(names), places)))
+                continue
+            shared = page.share()
+            pages.append((shared.number, tuple(places)))
+            if shared.number not in self._told:
+                self._told.add(shared.number)
+                self._known[shared.number] = shared
+                new.append(shared)
+        for start in range(0, len(new), frames.FDS_MAX):
+            self._share(new[start : start + frames.FDS_MAX])
+        if made.added is not None:
+            batches.append(_body(made.added))
+        return Pages(_schema(made.schema), tuple(pages), tuple(batches))
+
+    def _share(self, some: list[SharedBatch]) -> None:
+        told = frames.PageNames(
+            _schema(some[0].schema),
+            tuple(one.number for one in some),
+            tuple(one.size_bytes for one in some),
+        )
+        fds = [one.fd for one in some]
+        frames.send(self._link, frames.PAGES, msgspec.msgpack.encode(told), fds)
+
+    def _heard(self, streams: dict[str, Stream]) -> pa.Table:
+        """What it answers; gives it the batches that it asks for meanwhile."""
+        schema: pa.Schema | None = None
+        batches: list[pa.RecordBatch] = []
+        begun: dict[tuple[str, int], Iterator[pa.RecordBatch]] = {}
+        while (frame := frames.receive(self._link)) is not None:
+            kind, body, fds = frame
+            if kind == frames.NEXT:
+                wanted = msgspec.msgpack.decode(body, type=frames.Next)
+                key = (wanted.name, wanted.stream)
+                if key not in begun:
+                    begun[key] = streams[wanted.name].batches()
+                self._give(begun[key])
+            elif kind == frames.SCHEMA:
+                schema = pa.ipc.read_schema(pa.py_buffer(body))
+            elif kind == frames.BATCH:
+                batches.append(pa.ipc.read_record_batch(pa.py_buffer(body), schema))
+            elif kind == frames.FILE:
+                batches += mapped_file(fds[0]).to_batches()
+            elif kind == frames.DONE:
+                done = msgspec.msgpack.decode(body, type=frames.Done)
+                self.spent = self.spent or done.spent
+                return described(pa.Table.from_batches(batches, schema), list(done.names))
+            else:
+                wrong = msgspec.msgpack.decode(body, type=frames.Wrong)
+                kind_of = _KINDS.get(wrong.name, errors.InternalError)
+                self.spent = self.spent or wrong.spent or kind_of is errors.InternalError
+                raise kind_of(wrong.message, hint=wrong.hint, place=wrong.place)
+        raise EOFError
+
+    def _give(self, batches: Iterator[pa.RecordBatch]) -> None:
+        try:
+            batch = next(batches, None)
+        except Exception:
+            # Who made the batches has kept the error: it is told when the query has ended.
+            frames.send(self._link, frames.WRONG)
+            return
+        if batch is None:
+            frames.send(self._link, frames.END)
+        else:
+            frames.send(self._link, frames.GIVE, batch.serialize())
+
+    def _ending(self) -> errors.Error:
+        """Why it has ended without an answer."""
+        if self._killed:
+            return errors.OperationalError("the query was cancelled")
+        try:
+            told = self.ended.result(_ENDED_S)
+        except TimeoutError:
+            told = frames.Ended(self.number)
+        if told.memory:
+            return errors.TooLarge(
+                "the query needed more memory than a query may hold", hint="ask for less at a time"
+            )
+        if told.signal == signal.SIGALRM:
+            return errors.OperationalError(
+                "the query was ended after its time", hint="ask for less at a time"
+            )
+        if told.signal == signal.SIGKILL:
+            return errors.OperationalError(
+                "the query's process was killed from outside",
+                hint="the machine may have no memory left; try it again",
+            )
+        return errors.InternalError(
+            f"the query's process ended (signal {told.signal})", hint="rewrite the statement"
+        )
+
+
+def _copied(made: Any) -> Pages:
+    """A small table as it is."""
+    table = made if isinstance(made, pa.Table) else pa.table(made)
+    batches = tuple(_body(batch) for batch in table.to_batches())
+    return Pages(_schema(table.schema), (), batches)
+
+
+def _schema(schema: pa.Schema) -> bytes:
+    return schema.serialize().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _body(batch: pa.RecordBatch) -> bytes:
+    return batch.serialize().to_pybytes()  # type: ignore[no-any-return]

@@ -1,0 +1,186 @@
+"""`python -m herd.sql.query_supervisor FD`: makes a node's query processes, and ends them.
+
+It has what queries need in memory and does nothing but wait, so a process of its own is made from
+it in milliseconds, by a fork that no thread is in the way of.
+
+Invariants:
+- A process that holds more memory than its limit is killed, whatever it does, and whatever the node
+  does meanwhile.
+- Only a process that has not been waited for is sent a signal: its number is no other one's.
+- Nothing outlives the supervisor, and the supervisor does not outlive the node.
+- What a process leaves in files goes with it.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import msgspec
+
+from herd.sql import query_frames as frames
+from herd.sql.duck import QuerySettings
+from herd.sql.query_child import private_bytes, run_child
+
+_WATCH_S: Final = 0.02
+_SLOW_NICE: Final = 10
+_PR_SET_PDEATHSIG: Final = 1
+_OOM_FIRST: Final = 1000
+"""Of all processes of a machine that has no memory left the system kills these first."""
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    """What a supervisor is told first: the settings, and where its processes' files lie."""
+
+    settings: QuerySettings
+    folder: str
+
+
+@dataclass(slots=True)
+class _Process:
+    number: int
+    first_bytes: int
+    folder: str
+    memory: bool = False
+
+
+def main() -> None:
+    """Serve the node at the other end of a socket until it ends."""
+    link = socket.socket(fileno=int(sys.argv[1]))
+    frame = frames.receive(link)
+    if frame is None:
+        return
+    start = msgspec.msgpack.decode(frame[1], type=Start)
+    assert threading.active_count() == 1, "a fork takes no thread along"
+    gc.collect()
+    gc.freeze()
+    _Supervisor(link, start).serve()
+
+
+class _Supervisor:
+    def __init__(self, link: socket.socket, start: Start) -> None:
+        self._link = link
+        self._start = start
+        self._processes: dict[int, _Process] = {}
+        """By process id."""
+
+    def serve(self) -> None:
+        """Do what the node says, and look after the processes."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A terminal tells all its processes; the node ends this one.
+            signal.signal(number, signal.SIG_IGN)
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        try:
+            while True:
+                if poll.poll(1000 * _WATCH_S if self._processes else None):
+                    frame = frames.receive(self._link)
+                    if frame is None:
+                        return
+                    self._hear(*frame)
+                self._watch()
+                self._wait()
+        finally:
+            for pid in self._processes:
+                os.kill(pid, signal.SIGKILL)
+            for pid in self._processes:
+                os.waitpid(pid, 0)
+
+    def _hear(self, kind: int, body: bytearray, fds: list[int]) -> None:
+        number = int.from_bytes(body, "big")
+        if kind == frames.FORK:
+            self._fork(number, fds[0])
+            return
+        for pid, process in self._processes.items():
+            if process.number == number:
+                if kind == frames.KILL:
+                    os.kill(pid, signal.SIGKILL)
+                elif kind == frames.SLOW:
+                    _slow(pid)
+
+    def _fork(self, number: int, fd: int) -> None:
+        folder = os.path.join(self._start.folder, str(number))
+        parent = os.getpid()
+        try:
+            os.mkdir(folder, 0o700)
+            pid = os.fork()
+        except OSError:
+            # Without a process the other end of the socket is closed: the node sees that.
+            os.close(fd)
+            self._tell(frames.Ended(number))
+            return
+        if pid == 0:
+            self._link.close()
+            _run(fd, self._start.settings, folder, parent)
+        os.close(fd)
+        self._processes[pid] = _Process(number, private_bytes("self"), folder)
+
+    def _watch(self) -> None:
+        limit = self._start.settings.memory_bytes
+        for pid, process in self._processes.items():
+            with contextlib.suppress(OSError):
+                if private_bytes(str(pid)) - process.first_bytes > limit:
+                    process.memory = True
+                    os.kill(pid, signal.SIGKILL)
+
+    def _wait(self) -> None:
+        while self._processes:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            process = self._processes.pop(pid, None)
+            if process is None:
+                continue
+            _remove(process.folder)
+            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            self._tell(frames.Ended(process.number, number, process.memory))
+
+    def _tell(self, ended: frames.Ended) -> None:
+        with contextlib.suppress(OSError):
+            frames.send(self._link, frames.ENDED, msgspec.msgpack.encode(ended))
+
+
+def _run(fd: int, settings: QuerySettings, folder: str, parent: int) -> NoReturn:
+    """The life of a process, from its fork on."""
+    try:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(_OOM_FIRST))
+        run_child(socket.socket(fileno=fd), settings, folder)
+    finally:
+        os._exit(1)
+
+
+def _slow(pid: int) -> None:
+    """Let all others go first from now on."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, int(thread), _SLOW_NICE)
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder of a process; large files take long, so a process of its own does it."""
+    try:
+        os.rmdir(folder)
+    except OSError:
+        if os.fork() == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""What every way to run queries promises: in threads of this process, in processes beside it."""
+
+import asyncio
+import contextlib
+import datetime
+import decimal
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from engine import limits
+from engine.ports.system_workers import ThreadWorkers
+from herd import errors
+from herd.arrow import python_rows
+from herd.reading import Page, Stream, TablePages
+from herd.sql.duck import DuckThreads, QuerySettings, Work
+from herd.sql.query_pool import QueryPool
+from herd.sql.query_processes import SHARED_BYTES_MIN, QueryProcesses
+from tests.herd.sql.querying import until
+
+SETTINGS = QuerySettings(connections=2, threads=1, memory_bytes=192 * limits.MIB)
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+ENDLESS = "SELECT count(*) FROM range(1000000000) a, range(1000000) b"
+KINDS = ("threads", "processes")
+
+
+@asynccontextmanager
+async def pool_of(kind: str, settings: QuerySettings = SETTINGS) -> AsyncIterator[QueryPool]:
+    """A pool that runs queries in one way."""
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    runner = QueryProcesses if kind == "processes" else DuckThreads
+    pool = QueryPool(runner(workers, settings), settings)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+        await workers.close()
+
+
+def key_of(number: int) -> bytes:
+    """A row's key."""
+    return number.to_bytes(8, "big")
+
+
+def page_of(ids: Sequence[int], text: str = "cow") -> Page:
+    """A page of rows."""
+    columns = {
+        "id": pa.array(ids, pa.int64()),
+        "name": pa.array([text] * len(ids)),
+        "_key": pa.array([key_of(each) for each in ids], pa.binary()),
+        "_position": pa.array([bytes(16)] * len(ids), pa.binary(16)),
+    }
+    return Page(pa.RecordBatch.from_pydict(columns), key_of(ids[0]), key_of(ids[-1]))
+
+
+def rows_of(*ids: int) -> pa.RecordBatch:
+    """Rows beside pages."""
+    return pa.RecordBatch.from_pydict({"id": list(ids), "name": ["calf"] * len(ids)}, SCHEMA)
+
+
+async def ask(
+    pool: QueryPool, sql: str, *given: Any, **inputs: Callable[[], Any]
+) -> list[tuple[Any, ...]]:
+    """What a query answers."""
+    return python_rows(await pool.run(lambda: Work(sql, given, inputs)))
+
+
+async def failure(pool: QueryPool, sql: str, **inputs: Callable[[], Any]) -> errors.Error:
+    """The error of a query."""
+    with pytest.raises(errors.Error) as caught:
+        await ask(pool, sql, **inputs)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_parameters_and_answers_keep_their_types(kind: str) -> None:
+    async with pool_of(kind) as pool:
+        given = (
+            *(1, 2**100, 1.5, "ö", b"\x00\xff", True, None, decimal.Decimal("1.20")),
+            *(datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 1, 2, 3, 4)),
+            *(datetime.time(1, 2, 3), uuid.UUID(int=7)),
+        )
+        marks = ", ".join(f"${number}" for number in range(1, len(given) + 1))
+        assert await ask(pool, f"SELECT {marks}", *given) == [given]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_pages_are_read_without_changed_rows_and_with_those_beside_them(kind: str) -> None:
+    async with pool_of(kind) as pool:
+        small = page_of(range(5))
+        large = page_of(range(10, 5000), "x" * 100)
+        assert small.size_bytes < SHARED_BYTES_MIN < large.size_bytes
+        sql = "SELECT count(*), sum(id), max(length(name)) FROM cows"
+        for _ in range(2):
+            made = TablePages(SCHEMA, [(small, [1, 2]), (large, [0])], rows_of(7, 8))
+            count, total, longest = 5 - 2 + 4990 - 1 + 2, 0 + 3 + 4 + sum(range(11, 5000)) + 15, 100
+            assert await ask(pool, sql, cows=lambda m=made: m) == [(count, total, longest)]
+        made = TablePages(SCHEMA, [(large, [])], None)
+        assert await ask(pool, sql, cows=lambda: made) == [(4990, sum(range(10, 5000)), 100)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stream_is_read_as_often_as_the_query_asks(kind: str) -> None:
+    async with pool_of(kind) as pool:
+        begun = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            begun.append(1)
+            yield rows_of(1, 2)
+            yield rows_of(3)
+
+        sql = "SELECT count(*) FROM cows a JOIN cows b ON a.id <= b.id"
+        assert await ask(pool, sql, cows=lambda: Stream(SCHEMA, batches)) == [(6,)]
+        assert len(begun) >= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_rows_that_cannot_be_read_end_the_query_with_that_error(kind: str) -> None:
+    async with pool_of(kind) as pool:
+        failures: list[BaseException] = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows_of(1)
+            failures.append(errors.StorageFailed("the page is damaged"))
+            raise failures[0]
+
+        work = Work("SELECT * FROM cows", (), {"cows": lambda: Stream(SCHEMA, batches)}, failures)
+        with pytest.raises(errors.StorageFailed, match="the page is damaged"):
+            await pool.run(lambda: work)
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_large_answer_arrives_whole(kind: str) -> None:
+    async with pool_of(kind) as pool:
+        sql = "SELECT range AS n, repeat('x', 50) AS x FROM range(600000)"
+        found = await pool.run(lambda: Work(sql, (), {}))
+        assert found.num_rows == 600_000 and found.nbytes > 30 * limits.MIB
+        assert found.column("n").combine_chunks().to_pylist() == list(range(600_000))
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind_of_error"),
+    [
+        ("SELECT nothing FROM range(1)", errors.NoSuchColumn),
+        ("SELECT * FROM nothing", errors.NoSuchTable),
+        ("SELEC 1", errors.SqlSyntaxError),
+        ("SELECT CAST('x' AS INT)", errors.ValueInvalid),
+        ("SELECT error('moo') FROM range(9)", errors.DataError),
+        ("SELECT * FROM read_text('/etc/passwd')", errors.NotSupportedError),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_errors_are_the_databases_own(
+    kind: str, sql: str, kind_of_error: type[errors.Error]
+) -> None:
+    async with pool_of(kind) as pool:
+        error = await failure(pool, sql)
+        assert isinstance(error, kind_of_error) and error.__cause__ is None
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_answer_past_its_bound_is_refused(kind: str) -> None:
+    async with pool_of(kind, replace(SETTINGS, result_bytes_max=100_000)) as pool:
+        sql = "SELECT repeat('x', 1000) FROM range(1000)"
+        assert "over 100000 bytes" in str(await failure(pool, sql))
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_query_is_ended_after_its_time(kind: str) -> None:
+    async with pool_of(kind, replace(SETTINGS, run_timeout_ms=3000)) as pool:
+        assert "ended after 3000 ms" in str(await failure(pool, ENDLESS))
+        assert pool.busy == 0 and await ask(pool, "SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_cancelled_query_has_ended_when_its_caller_hears_of_it(kind: str) -> None:
+    async with pool_of(kind) as pool:
+        for _ in range(3):
+            asking = asyncio.ensure_future(ask(pool, ENDLESS))
+            await until(lambda: pool.busy == 1)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert pool.busy == 0
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_ending_an_owner_ends_its_queries_and_no_others(kind: str) -> None:
+    async with pool_of(kind) as pool:
+        one, two = object(), object()
+        asked = [
+            asyncio.ensure_future(pool.run(lambda: Work(ENDLESS, (), {}), owner=owner))
+            for owner in (one, two)
+        ]
+        await until(lambda: pool.busy == 2)
+        await pool.end(one)
+        with pytest.raises(errors.InterfaceError, match="closed while the query ran"):
+            await asked[0]
+        assert pool.busy == 1 and not asked[1].done()
+        await pool.close()
+        with pytest.raises(errors.InterfaceError, match="closed while the query ran"):
+            await asked[1]
+        assert (await failure(pool, "SELECT 1")).message == "the query engine is closed"
+
+
+# Processes
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(each) for each in listed.split()]
+
+
+def supervisor_of(pool: QueryPool) -> int:
+    """The process that makes a pool's query processes."""
+    runner = pool._runner
+    assert isinstance(runner, QueryProcesses) and runner._supervisor is not None
+    return runner._supervisor._child.pid
+
+
+HOARDERS = [
+    "SELECT sum(length(repeat('a', 10000000) || i)) FROM range(1000) t(i)",
+    "SELECT length(repeat('x', 4000000000))",
+    "SELECT length(string_agg(repeat('x', 1000), '')) FROM range(10000000)",
+    "SELECT * FROM range(100000000) t(i) ORDER BY hash(i) LIMIT 1 OFFSET 50000000",
+]
+
+
+@pytest.mark.parametrize("sql", HOARDERS)
+async def test_a_process_never_holds_more_than_a_query_may(sql: str) -> None:
+    held = 0
+    async with pool_of("processes", replace(SETTINGS, disk_bytes=64 * limits.MIB)) as pool:
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        supervisor = supervisor_of(pool)
+        asking = asyncio.ensure_future(failure(pool, sql))
+        while not asking.done():
+            for pid in children_of(supervisor):
+                with contextlib.suppress(OSError):
+                    held = max(held, private_bytes_of(pid))
+            await asyncio.sleep(0)
+        assert isinstance(await asking, errors.TooLarge)
+        assert await ask(pool, "SELECT 1") == [(1,)]
+    assert held < 1.1 * SETTINGS.memory_bytes + 64 * limits.MIB
+
+
+async def test_a_process_that_is_killed_fails_its_query_alone() -> None:
+    async with pool_of("processes") as pool:
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        asking = asyncio.ensure_future(failure(pool, ENDLESS))
+        other = asyncio.ensure_future(ask(pool, ENDLESS))
+        await until(lambda: pool.busy == 2)
+        while len(pids := children_of(supervisor_of(pool))) < 2:
+            await asyncio.sleep(0)
+        # The newest is one that has a query.
+        os.kill(pids[-1], signal.SIGSEGV)
+        done, _ = await asyncio.wait([asking, other], return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        other.cancel()
+        asking.cancel()
+        await asyncio.wait([asking, other])
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
+async def test_a_supervisor_that_is_killed_is_made_anew() -> None:
+    async with pool_of("processes") as pool:
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        asking = asyncio.ensure_future(failure(pool, ENDLESS))
+        await until(lambda: pool.busy == 1)
+        while not (pids := children_of(supervisor_of(pool))):
+            await asyncio.sleep(0)
+        os.kill(supervisor_of(pool), signal.SIGKILL)
+        assert "killed from outside" in str(await asking)
+        await until(lambda: not Path(f"/proc/{pids[0]}").exists())
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
+async def test_a_query_that_runs_for_long_lets_others_go_first() -> None:
+    async with pool_of("processes") as pool:
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        asking = asyncio.ensure_future(failure(pool, ENDLESS))
+        await until(lambda: pool.busy == 1)
+        while not (pids := children_of(supervisor_of(pool))):
+            await asyncio.sleep(0)
+        while os.getpriority(os.PRIO_PROCESS, pids[0]) < 10:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        # That process is not asked again.
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        assert pids[0] not in children_of(supervisor_of(pool))
+
+
+async def test_processes_leave_no_files_and_no_process_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "queries"
+    settings = replace(SETTINGS, temporary=str(folder))
+    (folder / "left").mkdir(parents=True)
+    async with pool_of("processes", settings) as pool:
+        sql = "SELECT i FROM range(8000000) t(i) ORDER BY hash(i) LIMIT 1 OFFSET 7000000"
+        assert len(await ask(pool, sql)) == 1
+        assert not (folder / "left").exists() and folder.stat().st_mode & 0o777 == 0o700
+        pids = [supervisor_of(pool), *children_of(supervisor_of(pool))]
+    assert not folder.exists() and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def private_bytes_of(pid: int) -> int:
+    """What a process holds for itself."""
+    fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGESIZE")
